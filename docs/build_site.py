@@ -139,7 +139,7 @@ def commands() -> str:
     lines = ["# Commands", "", "Every command, as `simserve COMMAND --help` prints it.", ""]
     for name, command in _leaves(root, ()):
         about = (command.help or "").strip().split("\n\n")
-        lines += [f"## {' '.join(name)}", "", about[0].replace("\n", " "), ""]
+        lines += [f"## {' '.join(name)}", "", about[0].replace("\n", " ").replace("\\[", "["), ""]
         lines += [f"    {' '.join(each.split())}" for each in about[1:] if each.strip().startswith("simserve ")]
         rows = [row for option in command.params if (row := _row(option)) is not None]
         if rows:

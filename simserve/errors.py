@@ -16,6 +16,7 @@ A failed threshold (exit code 99) is an outcome, not an exception. This module k
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
@@ -110,6 +111,10 @@ class InvariantError(SimserveError):
 
 _MOST_CHOICES = 24
 """Names that an error lists in full."""
+_WORD = re.compile(r"[a-z0-9.]+")
+"""A word of a name: what stands between hyphens, slashes and the like."""
+_LIKENESS_BEHIND = 0.15
+"""A name that is so much less like what was written than the one most like it is not named beside it."""
 
 
 def nearest(
@@ -124,8 +129,9 @@ def nearest(
         meaning: What a choice stands for; of choices that mean the same the nearest alone is named.
     """
     options = sorted(choices)
-    close = [option for option in options if len(name) > 1 and name.lower() in option.lower()]
-    close = close or difflib.get_close_matches(name, options, n=len(options) or 1, cutoff=0.5)
+    close = _with_its_words(name, options)
+    close = close or [option for option in options if len(name) > 1 and name.lower() in option.lower()]
+    close = close or _most_like(name, options)
     distinct: dict[str, str] = {}
     for option in close:
         distinct.setdefault(meaning(option), option)
@@ -140,6 +146,27 @@ def nearest(
     like = [option for option in options if option[:1].lower() == first] or options
     likely = difflib.get_close_matches(name, like, n=count, cutoff=0.0)
     return f"there are {len(options)}, such as {', '.join(likely)}"
+
+
+def _with_its_words(name: str, options: Sequence[str]) -> list[str]:
+    """Return the options that have all words of a name of several: those that begin with it, or the newest first."""
+    words = _WORD.findall(name.lower())
+    if len(words) < 2:
+        return []
+    having = [option for option in options if set(words) <= set(_WORD.findall(option.lower()))]
+    beginning = [option for option in having if option.lower().startswith(name.lower())]
+    return beginning or having[::-1]
+
+
+def _most_like(name: str, options: Sequence[str]) -> list[str]:
+    """Return the options that are like a name, whatever the case of its letters, the one most like it first."""
+    matcher = difflib.SequenceMatcher(b=name.lower())
+    likeness = {}
+    for option in options:
+        matcher.set_seq1(option.lower())
+        likeness[option] = matcher.ratio()
+    least = max(0.5, max(likeness.values(), default=0.0) - _LIKENESS_BEHIND)
+    return sorted((option for option in options if likeness[option] >= least), key=lambda option: -likeness[option])
 
 
 def _shown(value: object) -> str:

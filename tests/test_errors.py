@@ -61,6 +61,9 @@ def test_exit_codes_are_those_of_the_drawing() -> None:
     ("name", "remedy"),
     [
         ("llama-3", "did you mean 'llama-3-70b' or 'llama-3-8b'?"),
+        ("llama-70b", "did you mean 'llama-3-70b'?"),
+        ("LLAMA-3-8c", "did you mean 'llama-3-8b' or 'llama-3-70b'?"),
+        ("gtp-3-175b", "did you mean 'gpt-3-175b'?"),
         ("qwen", "choose from gpt-3-175b, llama-3-70b, llama-3-8b"),
     ],
 )

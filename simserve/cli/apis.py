@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from simserve.profiles.hardware import HardwareProfile
 
 NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Only those with this in a name.", show_default=False)
+    str | None, typer.Argument(metavar="[NAME]", help="Only those with this in their name.", show_default=False)
 ]
 TodayOption = Annotated[
     str | None,
     typer.Option(
-        metavar="YYYY-MM-DD", help="Day that prices are judged old at. Default: the newest date of the catalogue."
+        metavar="YYYY-MM-DD",
+        help="Date at which prices are checked for age. Default: the newest date in the catalogue.",
     ),
 ]
 PricesOption = Annotated[
@@ -42,7 +43,7 @@ OutOption = Annotated[
         show_default=False,
     ),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="With --out: replace profiles that are there.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="With --out: replace existing profiles.")]
 _OLD = "old"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated
 
@@ -32,7 +34,7 @@ _PANELS = {
         "export": "exporting.export",
         "schema": "schema.schema",
     },
-    "Hold it against measurements": {
+    "Check it against measurements": {
         "validate": "validate.validate",
         "verify": "verify.verify",
         "observe": "observe.observe",
@@ -83,11 +85,19 @@ def app_of(word: str | None = None) -> typer.Typer:
         home, _, function = place.partition(".")
         module = import_module(f"simserve.cli.{home}")
         if function:
-            app.command(name, rich_help_panel=panel)(getattr(module, function))
+            told = _paragraphs(getattr(module, function))
+            app.command(name, rich_help_panel=panel, help=told)(getattr(module, function))
         else:
+            for each in module.app.registered_commands:
+                each.help = each.help or _paragraphs(each.callback)
             app.add_typer(module.app, name=name, rich_help_panel=panel)
     app.callback()(_options)
     return app
+
+
+def _paragraphs(command: Callable[..., object]) -> str:
+    """Return what a command says of itself, each paragraph on one line: a terminal breaks it where it ends."""
+    return "\n\n".join(" ".join(each.split()) for each in (inspect.getdoc(command) or "").split("\n\n"))
 
 
 def _options(

@@ -18,7 +18,7 @@ def capacity(
     overrides: SetOption = None,
     highest: Annotated[
         float | None,
-        typer.Option("--max", min=0, help="Try no higher rate (or number of clients).", show_default=False),
+        typer.Option("--max", min=0, help="Highest rate (or number of clients) to try.", show_default=False),
     ] = None,
     precision: Annotated[
         float | None,
@@ -40,11 +40,11 @@ def capacity(
     *,
     shown: Shown,
 ) -> None:
-    """Find the largest rate, or number of clients in a closed loop, at which the SLO holds, and what breaks first.
+    """Find the highest rate, or number of clients in a closed loop, at which the SLO holds, and what breaks first.
 
-    Of steady traffic it is what 95% of runs hold that the search has not seen, each of 30,000 requests and more.
-    Every load sees the same requests, their gaps stretched to the rate. Ends with 3 where the SLO holds at no load.
-    Ctrl-C ends the search with what it has shown until then (105).
+    For steady traffic it is a rate that 95% of fresh runs meet, each of at least 30,000 requests. Every load sees the
+    same requests, with the gaps between them stretched to the rate. Exits with 3 if the SLO holds at no load. Ctrl-C
+    ends the search and prints what it has found so far (105).
 
     simserve capacity chatbot
 

@@ -29,22 +29,22 @@ def compare(
         int | None, typer.Option(min=2, help="Runs of each. Default: 10.", show_default=False)
     ] = None,
     independent: Annotated[
-        bool, typer.Option("--independent", help="Let each see requests of its own, instead of the same ones.")
+        bool, typer.Option("--independent", help="Give each variant its own requests, instead of the same ones.")
     ] = False,
     seed: SeedOption = None,
     film: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write a page that plays a run of each, on one clock.", show_default=False
+            metavar="FILE", help="Also write a page that plays a run of each variant, side by side.", show_default=False
         ),
     ] = None,
     *,
     shown: Shown,
 ) -> None:
-    """Say what a change does: the differences from the scenario as it is, with 95 % intervals.
+    """Say what a change does: the differences from the scenario as it is, with 95% intervals.
 
-    All variants see the same requests (common random numbers), so that what differs is the change. Where the
-    interval covers zero, no difference is shown.
+    All variants get the same requests (common random numbers), so that any difference comes from the change. If the
+    interval includes zero, no difference has been shown.
 
     simserve compare chatbot --with 'bf16: deployment.quantization=none' --with 'two: deployment.replicas=2'
     """

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
 _WITHOUT = "Without a scenario: "
-_MOST_REQUESTS = 1e15
+_MOST_REQUESTS = 10**15
 """Requests a month at most: a hundred thousand a day for everybody on earth."""
 
 
-def _number(text: str, *, minimum: float = 0.0, maximum: float = float("inf")) -> Any:
-    return typer.Option(min=minimum, max=maximum, help=text, show_default=False)
+def _number(text: str, *, maximum: float | None = None) -> Any:
+    return typer.Option(min=0, max=maximum, metavar="NUMBER", help=text, show_default=False)
 
 
 @takes_flags()
@@ -38,29 +38,29 @@ def cost(
     api_output_usd: Annotated[float | None, _number("API price of a million output tokens.")] = None,
     api_request_usd: Annotated[float | None, _number(_WITHOUT + "API price of a request, instead of tokens.")] = None,
     requests_per_month: Annotated[
-        float | None, _number("Requests a month; of 720 hours.", maximum=_MOST_REQUESTS)
+        float | None, _number("Requests in a month of 720 hours.", maximum=_MOST_REQUESTS)
     ] = None,
     cached_share: Annotated[
-        float | None, _number(_WITHOUT + "share of the prompt tokens in the API's cache.", maximum=1.0)
+        float | None, _number(_WITHOUT + "share of the prompt tokens that the API finds in its cache.", maximum=1)
     ] = None,
     gpu_hour_usd: Annotated[float | None, _number("Dollars a GPU-hour.")] = None,
-    operations_usd: Annotated[float | None, _number(_WITHOUT + "dollars a month of operations.")] = None,
+    operations_usd: Annotated[float | None, _number(_WITHOUT + "dollars a month for operations.")] = None,
     share: Annotated[
-        float | None, _number(_WITHOUT + "share of the GPUs that this use pays; 1 if absent.", maximum=1.0)
+        float | None, _number(_WITHOUT + "share of the GPUs' cost that this use pays; 1 if absent.", maximum=1)
     ] = None,
     utilization: Annotated[
-        float | None, _number(_WITHOUT + "share of the GPUs' rate that is used; 1 if absent.", maximum=1.0)
+        float | None, _number(_WITHOUT + "share of the GPUs' capacity that is used; 1 if absent.", maximum=1)
     ] = None,
-    requests_per_second: Annotated[float | None, _number(_WITHOUT + "requests/s of the GPUs, fully used.")] = None,
+    requests_per_second: Annotated[float | None, _number(_WITHOUT + "requests/s of the GPUs at full use.")] = None,
     output_tokens_per_second: Annotated[
-        float | None, _number(_WITHOUT + "output tokens/s of the GPUs, fully used.")
+        float | None, _number(_WITHOUT + "output tokens/s of the GPUs at full use.")
     ] = None,
     variants: Annotated[
         list[str] | None,
         typer.Option(
             "--with",
             metavar="'NAME: KEY=VALUE, KEY=VALUE'",
-            help="Another deployment for this traffic: says from what volume each is cheapest; repeats.",
+            help="Another deployment for the same traffic; says from what volume on each is cheapest; repeats.",
         ),
     ] = None,
     overrides: SetOption = None,
@@ -68,10 +68,10 @@ def cost(
     *,
     shown: Shown,
 ) -> None:
-    """Say whether GPUs of one's own or an API cost less, from what volume, and what that depends on.
+    """Say whether your own GPUs or an API cost less, from what volume on, and what that depends on.
 
-    With a scenario the GPUs are simulated, at its own traffic round the clock or over its day (pricing.daily); without
-    one it is arithmetic on the flags.
+    With a scenario the GPUs are simulated under its traffic, round the clock or over its day (pricing.daily). Without
+    one the answer is arithmetic on the flags.
 
     simserve cost api-vs-self-host
 

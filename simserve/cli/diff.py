@@ -13,7 +13,7 @@ from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, UsageError
 
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A result's folder, or its result.json.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="The same of another.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other result's.")],
     tolerance: Annotated[
         list[str] | None,
         typer.Option(
@@ -26,17 +26,17 @@ def diff(
         list[str] | None,
         typer.Option(
             metavar="scenario|version",
-            help="With a tolerance: judge results that differ in it too, instead of ending with 99; repeats.",
+            help="With --tolerance: accept results that differ in this, instead of exiting with 99; repeats.",
             show_default=False,
         ),
     ] = None,
-    output: Annotated[str, typer.Option("--format", metavar="text|md|json", help="How to print it.")] = "text",
+    output: Annotated[str, typer.Option("--format", metavar="text|md|json", help="Format of the output.")] = "text",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Say what moved between two results; with a tolerance, end with 99 where a figure moved too far, up or down.
+    """Say what moved between two results; with --tolerance, exit with 99 if a figure moved too far, up or down.
 
-    Where both results carry confidence intervals, a figure must also have moved beyond them. Results of different
+    Where both results have confidence intervals, a figure must also have moved beyond them. Results of different
     scenarios, seeds or versions of simserve do not pass unless that is allowed.
 
     simserve diff results/before results/after --tolerance 5% --tolerance p99_ttft_ms=10%

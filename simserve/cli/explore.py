@@ -15,7 +15,7 @@ import typer
 
 from simserve.cli.metrics_source import Source, seconds_of
 from simserve.cli.one_line import refuse_flags
-from simserve.cli.options import QuietOption, SetOption
+from simserve.cli.options import SetOption
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
@@ -35,12 +35,14 @@ def explore(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Serve nothing: write the page with answers computed in advance, which opens without Python.",
+            help="Write the page with precomputed answers, which needs no Python, instead of serving it.",
             show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --export: write beside other files.")] = False,
-    quiet: QuietOption = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --export: write into a folder that has other files.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="With --export: print errors only.")] = False,
     twin: Annotated[
         str | None,
         typer.Option(
@@ -55,32 +57,32 @@ def explore(
         typer.Option(
             "--scenario",
             metavar="SCENARIO",
-            help="With --twin: what is thought to be deployed, and to arrive.",
+            help="With --twin: the deployment and the traffic that are expected.",
             show_default=False,
         ),
     ] = None,
     overrides: SetOption = None,
     watch: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="With --twin and an address: look again every so often. [default: 5min]"),
+        typer.Option(metavar="TIME", help="With --twin and an address: repeat after this time. [default: 5min]"),
     ] = None,
     interval: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="With --twin and an address: between two scrapes. [default: 15 s]"),
+        typer.Option(metavar="TIME", help="With --twin and an address: time between two scrapes. [default: 15 s]"),
     ] = None,
     calibrate_for: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="With --twin: the first so much of what was seen says how fast this server is.",
+            help="With --twin: calibrate to this first part of what was observed.",
             show_default=False,
         ),
     ] = None,
     public: Annotated[
-        bool, typer.Option("--public", help="Allow an address that other machines reach: anybody there may ask.")
+        bool, typer.Option("--public", help="Allow --host to be an address that other machines can reach.")
     ] = False,
 ) -> None:
-    """Open a page to play with: a serving simulator, and what its parts do. Needs the extra ``explore``.
+    """Open the interactive page: a tour, the simulator, and what its parts do. Needs pip install 'simserve\\[explore]'.
 
     It is served until Ctrl-C, to this machine alone unless --public is given.
 

@@ -35,7 +35,7 @@ def export(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Write it there, with what it reads and with benchmark.sh, which measures the server, beside it.",
+            help="File to write, together with the files it needs and benchmark.sh, which measures the server.",
             show_default=False,
         ),
     ] = None,
@@ -44,14 +44,14 @@ def export(
         typer.Option(metavar="ORG/NAME", help="Weights to load instead of the model's own.", show_default=False),
     ] = None,
     explicit: Annotated[
-        bool, typer.Option("--explicit", help="Say knobs that equal the engine's defaults too.")
+        bool, typer.Option("--explicit", help="Also write settings that equal the engine's defaults.")
     ] = False,
     overrides: SetOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write down what starts one replica of a scenario, in the flags of that engine and version, or all of it.
+    """Write the command that starts the server, for its engine and version, or manifests of the whole deployment.
 
     simserve export chatbot --to vllm --out serve.sh
 

@@ -31,7 +31,7 @@ OutFileOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="FILE", help="Write it there. Default: to stdout.", show_default=False),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 CommandArgument = Annotated[
     str, typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.", show_default=False)
 ]
@@ -41,7 +41,7 @@ HardwareOption = Annotated[
         "--gpus",
         "--hardware",
         metavar="[Nx]NAME",
-        help="GPU that it runs on, see simserve gpus; N: how many all of it runs on.",
+        help="With --scenario: its GPUs, such as 2xH100.",
         show_default=False,
     ),
 ]
@@ -551,9 +551,11 @@ def metrics(
     ] = None,
     scrape_for: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="How long an engine is scraped; Prometheus: how far back."),
+        typer.Option(
+            "--for", metavar="TIME", help="How long to scrape an engine; for Prometheus, how far back to look."
+        ),
     ] = None,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Between two scrapes.")] = "15 s",
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s",
     prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False,
     match: Annotated[
         str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
@@ -564,7 +566,8 @@ def metrics(
     """Make a scenario of what a running vLLM, SGLang or TensorRT-LLM counts at /metrics: its settings and its traffic.
 
     One scrape tells lengths and, where it says since when it counts, the mean rate; several tell rates over time. An
-    address needs the extra observe; a server that asks for a key gets SIMSERVE_METRICS_TOKEN of the environment.
+    address needs pip install 'simserve\\[observe]'; a server that asks for a key gets the environment's
+    SIMSERVE_METRICS_TOKEN.
 
     simserve import metrics http://localhost:8000/metrics --for 5min --gpus H100 --out observed.yaml
     """

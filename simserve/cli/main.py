@@ -18,7 +18,7 @@ from _thread import interrupt_main
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from simserve.errors import EXIT_DONE, InfeasibleError, InterruptedRunError, InvariantError, SimserveError, UsageError
 
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _report(InterruptedRunError("interrupted"))
     except InfeasibleError as error:
-        return _report(_with_command(error, sys.argv[1:] if arguments is None else arguments))
+        return _report(error, _fitting_command(error, sys.argv[1:] if arguments is None else arguments))
     except SimserveError as error:
         return _report(error)
     except BrokenPipeError:
@@ -231,27 +231,46 @@ def _report_usage(error: Exception, words: Sequence[str]) -> int:
         told = [f"{each} is {_MEANT[each]} here" for each in dict.fromkeys([flag, *others])]
         message = f"No such option: {flag}; {', '.join(told)}"
     context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "simserve"
+    named = [*words[:1]] if not words[:1] or not words[0].startswith("-") else []
+    command = context.command_path if context is not None else " ".join(["simserve", *named])
     if command == "simserve plan":
         from simserve.planner.plan.explain import LAYOUT_FLAGS
 
         message = f"{flag} is what a plan finds: leave it out" if flag in LAYOUT_FLAGS else message
-    return _report(UsageError(" ".join(message.split()).rstrip("."), remedy=f"try '{command} --help'"))
+    example = _example(context) if message.startswith("Missing") else ""
+    remedy = f"for example {example}" if example else f"try '{command} --help'"
+    return _report(UsageError(" ".join(message.split()).rstrip("."), remedy=remedy))
 
 
-def _with_command(error: InfeasibleError, words: Sequence[str]) -> InfeasibleError:
-    """Return what does not fit with the command that makes the first of the changes that are named."""
+def _example(context: Any) -> str:
+    """Return the first command that the help of a command shows; "" where it shows none."""
+    told = getattr(getattr(context, "command", None), "help", None) or ""
+    return next((" ".join(each.split()) for each in told.split("\n\n") if each.startswith("simserve ")), "")
+
+
+def _fitting_command(error: InfeasibleError, words: Sequence[str]) -> str:
+    """Return the command that makes the first of the changes that an error names; "" where it names none."""
     remedy = error.remedy or ""
-    change = remedy.removeprefix(_FITTING).split(" ", 1)[0]
     if not remedy.startswith(_FITTING):
-        return error
-    command = shlex.join(["simserve", *words, "--set", change])
-    remedy = f"{remedy}; the first of them: {command}"
-    return InfeasibleError(error.rule, file=error.file, key=error.key, value=error.value, remedy=remedy)
+        return ""
+    change = remedy.removeprefix(_FITTING).split(" ", 1)[0]
+    return shlex.join(["simserve", *words, "--set", change])
 
 
-def _report(error: SimserveError) -> int:
-    for line in error.lines:
+def _report(error: SimserveError, command: str = "") -> int:
+    """Print an error, and the command that mends it: below it on a terminal, as a shell takes it, else in its line."""
+    first, *others = error.lines
+    if command and sys.stderr.isatty():
+        import shutil
+
+        from simserve.report.terminal import command_lines
+
+        lines = command_lines(command, shutil.get_terminal_size().columns)
+        print(_wrapped(f"simserve: error: {first}; the first of them:"), *lines, sep="\n", file=sys.stderr)
+    else:
+        told = f"; the first of them: {command}" if command else ""
+        print(_wrapped(f"simserve: error: {first}{told}"), file=sys.stderr)
+    for line in others:
         print(_wrapped(f"simserve: error: {line}"), file=sys.stderr)
     return error.exit_code
 

@@ -29,9 +29,9 @@ def memory(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Say what fits: weights, KV cache, how many requests of full length at once, with the arithmetic.
+    """Say what fits in memory: weights, KV cache, how many full-length requests at once, with the arithmetic.
 
-    Ends with 3 where it does not fit.
+    Exits with 3 if it does not fit.
 
     simserve memory Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20
     """

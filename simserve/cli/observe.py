@@ -29,7 +29,7 @@ MOST_LOADS = 20
 def observe(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the server, such as http://localhost:8000.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results, one file a load.")],
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time in all; nothing is sent after it.")] = "2 min",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Total time; nothing is sent after it.")] = "2 min",
     concurrency: Annotated[
         list[int] | None,
         typer.Option(
@@ -45,22 +45,22 @@ def observe(
     max_requests: Annotated[
         int,
         typer.Option(
-            min=1, max=1_000_000, help="Requests in all, beside a dozen of two tokens that find out how to ask."
+            min=1, max=1_000_000, help="Most requests in all, besides a dozen of two tokens that find out how to ask."
         ),
     ] = 1_000,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which of the server's models.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Which of the server's models to measure.", show_default=False)
     ] = None,
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="VARIABLE", help="Environment variable that holds its key.", show_default=False),
+        typer.Option(metavar="VARIABLE", help="Environment variable that holds the API key.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of lengths, prompts and arrivals.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of lengths, prompts and arrivals.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Measure a live OpenAI-compatible server at a few loads. Needs the extra ``observe``.
+    """Measure a live OpenAI-compatible server at a few loads. Needs pip install 'simserve\\[observe]'.
 
     Finds its model, engine and version, sends requests of random tokens to it for the budget's time, lengths 30 %
     around what is asked, and writes one file a load as vllm bench serve does. Says what to do with them.

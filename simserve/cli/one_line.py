@@ -71,46 +71,51 @@ class Asked:
             show_default=False,
         ),
     ] = None
-    gpus: Annotated[str | None, _option("--gpus", metavar="[Nx]GPU", help="GPUs of all replicas together: 2xH100.")] = (
-        None
-    )
-    tp: Annotated[int | None, _option("--tp", min=1, help="Tensor-parallel size. Default: what --gpus leaves.")] = None
+    gpus: Annotated[
+        str | None, _option("--gpus", metavar="[Nx]GPU", help="GPUs of all replicas together, such as 2xH100.")
+    ] = None
+    tp: Annotated[
+        int | None, _option("--tp", min=1, help="Tensor-parallel size. Default: all the GPUs of a replica.")
+    ] = None
     pp: Annotated[int | None, _option("--pp", min=1, help="Pipeline-parallel size.")] = None
     replicas: Annotated[int | None, _option("--replicas", min=1, help="Copies of the model.")] = None
     routing: Annotated[
-        str | None, _option("--routing", metavar="POLICY", help="Which replica takes a request: round_robin.")
+        str | None, _option("--routing", metavar="POLICY", help="How requests are shared out, such as round_robin.")
     ] = None
-    engine: Annotated[str | None, _option("--engine", metavar="NAME==VERSION", help="Serving engine: vllm==0.20.")] = (
-        None
-    )
+    engine: Annotated[
+        str | None, _option("--engine", metavar="NAME==VERSION", help="Serving engine, such as vllm==0.20.")
+    ] = None
     quantization: Annotated[
-        str | None, _option("--quantization", metavar="FORMAT", help="Weight format. Default: as it is stored.")
+        str | None, _option("--quantization", metavar="FORMAT", help="Weight format, such as fp8. Default: as stored.")
     ] = None
     rate: Annotated[
-        float | None, _option("--rate", metavar="RATE", parser=_rate, help="Requests a second, Poisson: 3, or 90/min.")
+        float | None, _option("--rate", metavar="RATE", parser=_rate, help="Requests a second (Poisson): 3, or 90/min.")
     ] = None
     concurrency: Annotated[
-        int | None, _option("--concurrency", min=1, help="Clients, each with one request at a time.")
+        int | None, _option("--concurrency", min=1, help="Number of clients, each with one request at a time.")
     ] = None
     trace: Annotated[str | None, _option("--trace", metavar="FILE", help="Recorded traffic to replay.")] = None
     columns: Annotated[
         str | None,
-        _option("--columns", metavar="NAME=COLUMN,...", help="Columns of the trace: arrival_time=ts,prompt_tokens=in."),
+        _option(
+            "--columns",
+            metavar="NAME=COLUMN,...",
+            help="Columns of the trace, if their names are unusual: prompt_tokens=in.",
+        ),
     ] = None
     prompt_tokens: Annotated[
-        str | None, _option("--prompt-tokens", metavar="TOKENS", help="Tokens of every prompt: 2k.")
+        str | None, _option("--prompt-tokens", metavar="TOKENS", help="Tokens of every prompt, such as 2k.")
     ] = None
     output_tokens: Annotated[
-        str | None, _option("--output-tokens", metavar="TOKENS", help="Tokens of every answer: 500.")
+        str | None, _option("--output-tokens", metavar="TOKENS", help="Tokens of every answer, such as 500.")
     ] = None
     num_requests: Annotated[
         int | None, _option("--num-requests", min=1, help="Requests. Default: the scenario's, or 1,000.")
     ] = None
-    slo: Annotated[
-        str | None, _option("--slo", metavar="LIMITS", help="Objective: 'ttft=1.5s,tpot=50ms,attainment=0.95'.")
-    ] = None
+    slo: Annotated[str | None, _option("--slo", metavar="LIMITS", help="The SLO: 'ttft=1.5s,tpot=50ms'.")] = None
     like: Annotated[
-        str | None, _option("--like", metavar="COMMAND", help="A pasted command line, in place of SCENARIO.")
+        str | None,
+        _option("--like", metavar="COMMAND", help="A command line that starts a server, in place of SCENARIO."),
     ] = None
 
     @property

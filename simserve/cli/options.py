@@ -80,9 +80,9 @@ OutOption = Annotated[
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed; short for --set run.seed=N.")]
 HtmlOption = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write the answer as one page that needs nothing else."),
+    typer.Option("--html", metavar="FILE", help="Also write the answer as one self-contained page."),
 ]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every figure, not the brief answer alone.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every figure, not only the brief answer.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")]
 
 

@@ -46,14 +46,14 @@ def plan(
         int | None,
         typer.Option(
             min=1,
-            help="GPUs at most. Default: 256; for latency and throughput those of the scenario.",
+            help="Most GPUs to use. Default: 256; for latency and throughput, as many as the scenario has.",
             show_default=False,
         ),
     ] = None,
     objective: Annotated[
         Literal["cost", "gpus", "latency", "energy", "throughput"],
         typer.Option(
-            help="What is to be small: dollars, GPUs, p95 of E2E, or watts; or throughput: the most that fixed GPUs do."
+            help="What to minimise: dollars, GPUs, p95 E2E or watts; throughput: the most that fixed GPUs can do."
         ),
     ] = "cost",
     headroom: Annotated[
@@ -63,7 +63,7 @@ def plan(
     over: Annotated[
         list[str] | None,
         typer.Option(
-            "--over", metavar="KEY=V1,V2", help="Values to search for a key, in place of the default; repeats."
+            "--over", metavar="KEY=V1,V2", help="Values of a key to search, in place of the default ones; repeats."
         ),
     ] = None,
     keep: Annotated[
@@ -74,10 +74,10 @@ def plan(
             show_default=False,
         ),
     ] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Buy at spot prices; a spot GPU may be taken away.")] = False,
+    spot: Annotated[bool, typer.Option("--spot", help="Rent at spot prices; a spot GPU may be taken away.")] = False,
     trials: Annotated[
         int,
-        typer.Option(min=0, help="Settings of engine knobs and options tried on a deployment that could win; 0: none."),
+        typer.Option(min=0, help="Engine settings to try on each deployment that could win; 0: none."),
     ] = 32,
     confidence: Annotated[
         str | None,
@@ -91,7 +91,8 @@ def plan(
     horizon: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Say what to buy for so long: 12mo, 3y: commitments, hours on demand and spot."
+            metavar="TIME",
+            help="Also say what to buy over this time (12mo, 3y): commitments, on-demand and spot hours.",
         ),
     ] = None,
     growth: Annotated[
@@ -100,7 +101,9 @@ def plan(
     ] = None,
     price_decline: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="Fall of the price of a GPU-hour over --horizon. Default: the scenario's."),
+        typer.Option(
+            metavar="SHARE", help="Fall of GPU prices over --horizon, such as 20%/year. Default: the scenario's."
+        ),
     ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="DOLLARS", help="What a month of --horizon may cost: 20000/month or 20k.")
@@ -109,7 +112,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="TERMS",
-            help="What is on offer beside hours on demand, and how far below: 1y=30%,3y=50%,spot=60%; none. "
+            help="What is on offer besides on-demand hours, with its discount: 1y=30%,3y=50%,spot=60%; or none. "
             "Default: 1y=25%,3y=45% and the listed spot price.",
             show_default=False,
         ),
@@ -127,7 +130,7 @@ def plan(
         bool,
         typer.Option(
             "--autoscaler",
-            help="Find metric, target, window and minimum of an autoscaler for a load that changes, by simulation.",
+            help="Also find an autoscaler's metric, target, window and minimum for a load that changes.",
         ),
     ] = False,
     jobs: Annotated[
@@ -135,20 +138,18 @@ def plan(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write the plan as a scenario: run and export take it.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Also write the plan as a scenario, for run and export.", show_default=False),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --out: replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --out: replace an existing file.")] = False,
     overrides: SetOption = None,
     seed: SeedOption = None,
     *,
     shown: Shown,
 ) -> None:
-    """Say what to deploy: GPUs, how the model lies on them, number formats, engine knobs, replicas.
+    """Find what to deploy: which GPUs, how the model is split over them, number formats, engine settings, replicas.
 
-    Ends with 3 where nothing holds, and says what came nearest. With --objective throughput the GPUs are fixed, and
-    the load is what is looked for: a rate need not be given.
+    Exits with 3 if nothing meets the SLO, and says what came closest. With --objective throughput the GPUs are fixed
+    and the plan looks for the most load they can take, so no rate is needed.
 
     simserve plan chatbot
 

@@ -54,7 +54,7 @@ def gpus(
     today: TodayOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the GPUs: memory, bandwidth, dense peaks, price with its date.
+    """List the GPUs: memory, bandwidth, peak FLOP/s (dense), price and its date.
 
     With --prices the offers of a file: SkyPilot's catalogs/vN/CLOUD/vms.csv, or gpuhunt's PROVIDER.csv.
 
@@ -112,13 +112,13 @@ def models(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Only those with this in a name, a family or a repository; a repository; a config.json.",
+            help="Only those with this in their name, family or repository; or one repository or config.json.",
             show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the models: parameters, KV bytes a token, context. The path of a config.json works as well.
+    """List the models: parameters, KV bytes per token, context length. Also reads a config.json.
 
     simserve models qwen3
 

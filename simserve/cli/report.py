@@ -16,12 +16,12 @@ def report(
         Path, typer.Argument(metavar="DIR", readable=False, help="Folder that a run wrote.", show_default=False)
     ],
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Where the page goes. Default: DIR/report.html.")
+        Path | None, typer.Option("--html", metavar="FILE", help="File of the page. Default: DIR/report.html.")
     ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write the report of a run anew from its files: the same page that the run wrote.
+    """Write the report of a run again from its files: the same page that the run wrote.
 
     simserve report results/before
     """

@@ -42,17 +42,17 @@ _LONGEST_REFERENCE = 240
 def run(
     asked: Asked,
     model: Annotated[str | None, typer.Option(help="The model, in place of SCENARIO.", show_default=False)] = None,
-    hardware: Annotated[str | None, typer.Option(help="As --gpus.", show_default=False)] = None,
+    hardware: Annotated[str | None, typer.Option(help="The same as --gpus.", show_default=False)] = None,
     overrides: SetOption = None,
     seed: SeedOption = None,
     replications: Annotated[
         int | None,
-        typer.Option(min=1, help="Independent runs; two or more give 95 % confidence intervals.", show_default=False),
+        typer.Option(min=1, help="Independent runs; two or more give 95% confidence intervals.", show_default=False),
     ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Add independent runs until the 95 % interval of every latency is this narrow, such as 2%.",
+            help="Add independent runs until the 95% interval of every latency is this narrow, such as 2%.",
             show_default=False,
         ),
     ] = None,
@@ -78,7 +78,9 @@ def run(
         bool,
         typer.Option("--reference", help="Run it step by step in plain SimPy: the same result, slowly."),
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Validate, resolve, print the memory, stop.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the scenario, print what fits in memory, and stop.")
+    ] = False,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,

@@ -11,7 +11,7 @@ from simserve.cli.options import print_json
 
 
 def schema(
-    _as_json: Annotated[bool, typer.Option("--json", help="The schema is JSON with or without this.")] = True,
+    _as_json: Annotated[bool, typer.Option("--json", help="No effect: the schema is always JSON.")] = True,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="A reference page instead: type, unit, default and meaning of every key.")
     ] = False,

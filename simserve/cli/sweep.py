@@ -18,32 +18,34 @@ from simserve.errors import InterruptedRunError, UsageError
 def sweep(
     asked: Asked,
     grid: Annotated[
-        list[str], typer.Option("--grid", metavar="KEY=V1,V2", help="A key and its values; repeats: every combination.")
+        list[str],
+        typer.Option("--grid", metavar="KEY=V1,V2", help="A key and its values; repeats: every combination is run."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="X.parquet", help="Where the table goes.")],
+    out: Annotated[Path, typer.Option("--out", metavar="X.parquet", help="File of the table.")],
     overrides: SetOption = None,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Run so many points of the grid, drawn by the seed.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Run only this many points of the grid, drawn at random.", show_default=False),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes on this machine. Default: one a core.", show_default=False)
     ] = None,
     backend: Annotated[
-        str, typer.Option(metavar="auto|loky|dask|ray", help="What runs the points: this machine, or a cluster.")
+        str, typer.Option(metavar="auto|loky|dask|ray", help="Where the points run: on this machine, or on a cluster.")
     ] = "auto",
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Of a Dask scheduler or a Ray cluster.", show_default=False),
+        typer.Option(metavar="ADDRESS", help="Address of the Dask scheduler or Ray cluster.", show_default=False),
     ] = None,
     seed: SeedOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the table of another sweep.")] = False,
     *,
     shown: Shown,
 ) -> None:
-    """Run every combination of some keys' values, and write one row each: figures, or why there are none.
+    """Run every combination of the given values, and write a table with a row each: the figures, or why there are none.
 
-    What is finished is kept beside the table; the same command goes on where an interrupted one stopped. The bytes
-    are the same on any number of workers and on every backend.
+    Finished points are kept beside the table, and the same command continues where an interrupted one stopped. The
+    table is the same to the byte on any number of workers and on every backend.
 
     simserve sweep chatbot --grid workload.arrivals.rate=4,8,12 --grid deployment.replicas=1,2 --out chatbot.parquet
     """

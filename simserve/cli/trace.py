@@ -28,7 +28,7 @@ FormatOption = Annotated[
         "aiperf-messages, aiperf-conversations, dynamo, weka or columns.",
     ),
 ]
-TraceModelOption = Annotated[str | None, typer.Option(help="Model of the scenario.", show_default=False)]
+TraceModelOption = Annotated[str | None, typer.Option(help="With --scenario: its model.", show_default=False)]
 
 
 def trace(
@@ -39,7 +39,9 @@ def trace(
     columns: ColumnsOption = None,
     scenario: Annotated[
         Path | None,
-        typer.Option("--scenario", metavar="OUT.yaml", help="Write a scenario with such traffic.", show_default=False),
+        typer.Option(
+            "--scenario", metavar="OUT.yaml", help="Also write a scenario with traffic like it.", show_default=False
+        ),
     ] = None,
     model: TraceModelOption = None,
     hardware: HardwareOption = None,
@@ -47,7 +49,7 @@ def trace(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Say what is in a trace: rate, burstiness, lengths, shared prefixes; and write a scenario like it.
+    """Say what is in a trace (rate, burstiness, lengths, shared prefixes), and write a scenario like it.
 
     simserve trace traffic.csv --scenario like-it.yaml
 

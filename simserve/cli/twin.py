@@ -43,40 +43,46 @@ def twin(
     scenario: Annotated[
         str,
         typer.Option(
-            "--scenario", metavar="SCENARIO", help="What is thought to be deployed, and to arrive.", show_default=False
+            "--scenario",
+            metavar="SCENARIO",
+            help="The deployment and the traffic that are expected.",
+            show_default=False,
         ),
     ],
     overrides: SetOption = None,
     scrape_for: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="TIME", help="How long an engine is scraped; Prometheus: how far back.", show_default=False
+            "--for",
+            metavar="TIME",
+            help="How long to scrape an engine; for Prometheus, how far back to look.",
+            show_default=False,
         ),
     ] = None,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Between two scrapes.")] = "15 s",
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s",
     prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False,
     match: Annotated[
         str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
     ] = "",
-    horizon: Annotated[str, typer.Option(metavar="TIME", help="How far the forecast looks; 0: none.")] = "24 h",
+    horizon: Annotated[str, typer.Option(metavar="TIME", help="How far ahead to forecast; 0: not at all.")] = "24 h",
     calibrate_for: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="The first so much of what was seen says how fast this server is; the rest is compared with that.",
+            help="Calibrate to this first part of what was observed, and compare the rest with that.",
             show_default=False,
         ),
     ] = None,
     once: Annotated[
         bool,
         typer.Option(
-            "--once", help="End with 99 where it has drifted; with --watch at the first round in which it has."
+            "--once", help="Exit with 99 if it has drifted; with --watch, in the first round in which it has."
         ),
     ] = False,
     watch: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Look again every so often, one line a round, until Ctrl-C.", show_default=False
+            metavar="TIME", help="Repeat after this time, one line a round, until Ctrl-C.", show_default=False
         ),
     ] = None,
     metrics_address: Annotated[
@@ -90,17 +96,17 @@ def twin(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write twin.json, and what was scraped as it comes.", show_default=False),
+        typer.Option(metavar="DIR", help="Folder for twin.json, and for what is scraped.", show_default=False),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Compare a running deployment with its simulation, figure by figure, and say what the hours to come need.
+    """Compare a running deployment with its simulation, figure by figure, and say what the coming hours need.
 
     Simulates the scenario's deployment under the traffic that came, and tests whether that is still the traffic of the
-    scenario: a false alarm comes no more often than once in 30 days in the mean. An address needs the extra observe; a
-    server that asks for a key gets SIMSERVE_METRICS_TOKEN of the environment.
+    scenario: a false alarm comes no more often than once in 30 days on average. An address needs pip install
+    'simserve\\[observe]'; a server that asks for a key gets the environment's SIMSERVE_METRICS_TOKEN.
 
     simserve twin http://localhost:8000/metrics --scenario observed.yaml --for 10min --once
     """

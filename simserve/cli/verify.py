@@ -27,16 +27,16 @@ def verify(
     ] = None,
     overrides: SetOption = None,
     accelerate: Annotated[
-        str, typer.Option(metavar="auto|on|off", help="Whether the plane runs compiled; needs simserve\\[fast].")
+        str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve\\[fast].")
     ] = "auto",
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a scenario twice, on the fast plane and step by step in plain SimPy, and compare every request.
+    """Run a scenario twice, fast and step by step in plain SimPy, and compare every request.
 
-    Ends with 0 where all fared the same, times to a billionth, and with 99 where any did not. What the reference does
-    not cover is refused. Of a long run the first requests are compared, with whole conversations; the first line says
-    how many.
+    Exits with 0 if every request got the same times, to a billionth, and with 99 if any did not. A scenario that plain
+    SimPy does not cover is refused. Of a long run only the first requests are compared, in whole conversations; the
+    first line says how many.
 
     simserve verify chatbot --num-requests 300
     """

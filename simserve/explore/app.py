@@ -86,7 +86,7 @@ class Question(Generic[Query]):
 
 
 QUESTIONS: Mapping[str, Question[Any]] = {
-    "tour": Question("A stop of the tour: what is true there", queries.TourQuery, tour.tour, seconds=30.0),
+    "tour": Question("A stop of the tour: what is true there", queries.TourQuery, tour.tour, seconds=120.0),
     "film": Question("The steps of a run, beside another", queries.FilmQuery, film.film, seconds=10.0),
     "simulator": Question("A deployment under traffic", queries.SimulatorQuery, simulator.simulator),
     "load": Question("The load that a deployment can sustain", queries.SimulatorQuery, load.load, seconds=10.0),

@@ -144,7 +144,7 @@ def _batching(query: BatchingQuery, _check: Check) -> tuple[str, dict[str, Any]]
 
 def _paging(query: PagingQuery, _check: Check) -> tuple[str, dict[str, Any]]:
     return (
-        "Paged KV memory; --set deployment.engine.kv_allocation=static reserves the longest sequence for everybody.",
+        "Paged KV memory; --set deployment.engine.kv_allocation=static reserves the longest sequence for each request.",
         way_mapping(query, "paged"),
     )
 

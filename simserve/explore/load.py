@@ -1,4 +1,4 @@
-"""The load that a configuration of the simulator's tab bears: the search of `simserve capacity`, within its time."""
+"""The load that a configuration of the simulator's tab can sustain: the search of `simserve capacity`, in its time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MS = 1e3
 
 
 def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
-    """Return latency, goodput and attainment over the rate of arrivals, and the most that the objective bears.
+    """Return latency, goodput and attainment over the rate of arrivals, and the most within the SLO.
 
     Several runs a rate on the same draws, long enough for the queue of an overload to show: one run of 2,000 requests
     promised 5 to 10 % more. When its time is over, what the runs have shown by then is the answer.
@@ -73,7 +73,7 @@ def _answer(query: SimulatorQuery, found: Found) -> dict[str, Any]:
         "equations": [
             {
                 "name": "Share of the load it can sustain",
-                "formula": "requests a second that arrive / the most within the objective",
+                "formula": "requests a second that arrive / the most within the SLO",
                 "numbers": "none of these rates holds"
                 if most is None
                 else f"{query.rate:g} / {most:.3g} = {query.rate / most:.0%}",

@@ -51,7 +51,7 @@ class DeploymentQuery(FrozenModel):
     hardware: Hardware = "a100-sxm-80gb"
     """The GPU."""
     gpus: Count = 4
-    """GPUs in all; those of a replica share its layers, the rest are further replicas."""
+    """All GPUs: those of one replica share its layers, the rest serve further replicas."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
     """GPUs that share every layer of a replica."""
     quantization: Quantization = "auto"
@@ -88,7 +88,7 @@ class SimulatorQuery(DeploymentQuery):
     output_tokens: Annotated[int, Field(ge=1, le=8000)] = 200
     """Tokens of a mean answer."""
     length_cv: Annotated[float, Field(ge=0, le=3)] = 1.0
-    """How much lengths differ: standard deviation over mean; 0: all alike."""
+    """How much lengths differ: standard deviation over mean; 0: all the same."""
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=50_000)] = 0
     """Tokens of a system prompt that every prompt begins with; on top of the prompt."""
     num_requests: Annotated[int, Field(ge=50, le=MAX_REQUESTS)] = 1000
@@ -100,9 +100,9 @@ class SimulatorQuery(DeploymentQuery):
     continuous_batching: bool = True
     """Requests join and leave at every step; off: batches are collected, padded and answered together."""
     paged_kv: bool = True
-    """KV memory in blocks on demand; off: the longest sequence is reserved for everybody."""
+    """KV memory in blocks on demand; off: the longest sequence is reserved for every request."""
     kv_cache: bool = True
-    """Keys and values are kept; off: every step computes its prefixes anew."""
+    """Keys and values are kept; off: every step recomputes its prefixes."""
     chunked_prefill: bool = True
     """Long prompts are spread over steps that also decode."""
     prefix_caching: bool = True
@@ -126,7 +126,7 @@ class SimulatorQuery(DeploymentQuery):
     attainment: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
     """Share of requests that must meet both bounds."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 1
-    """Of the random arrivals and lengths."""
+    """Seed of the random arrivals and lengths."""
 
     def scenario(self) -> Scenario:
         """Return what is asked as a scenario, validated as every scenario is.
@@ -323,13 +323,13 @@ class CostQuery(FrozenModel):
     quantization: Quantization = "auto"
     """Format of the weights."""
     concurrency: Annotated[int, Field(ge=1, le=256)] = 64
-    """Requests that are always in the hands of a replica (closed loop)."""
+    """Requests in flight at a replica at all times (closed loop)."""
     prompt_tokens: Annotated[int, Field(ge=1, le=8000)] = 500
     """Tokens of a mean prompt."""
     output_tokens: Annotated[int, Field(ge=4, le=2000)] = 200
     """Tokens of a mean answer."""
     chosen: Annotated[str, Field(max_length=120)] = ""
-    """Which is set against the API, ``FRAMEWORK on GPU``; empty: the cheapest."""
+    """Which is compared with the API, ``FRAMEWORK on GPU``; empty: the cheapest."""
     requests_per_month: Annotated[float, Field(ge=1, le=1e10)] = 1e7
     """Requests a month."""
     utilization: Annotated[float, Field(ge=0.001, le=1)] = 0.4
@@ -337,7 +337,7 @@ class CostQuery(FrozenModel):
     operations_usd: Annotated[float, Field(ge=0, le=1e7)] = 2000.0
     """Dollars of operations a month."""
     discount: Annotated[float, Field(ge=0, le=0.95)] = 0.0
-    """Off the on-demand price of a GPU-hour."""
+    """Discount on the on-demand price of a GPU-hour."""
     api: Annotated[Name, _name_of("api")] = "together-llama-3.1-8b"
     """The API."""
 
@@ -353,7 +353,7 @@ _DAY_REQUESTS = 40_000
 
 
 class WizardQuery(FrozenModel):
-    """Traffic and an objective, for which something is to be deployed."""
+    """Traffic and an SLO, for which something is to be deployed."""
 
     model: Model = "llama-3.1-8b"
     """The model."""
@@ -372,13 +372,13 @@ class WizardQuery(FrozenModel):
     slo_tpot_ms: Annotated[float, Field(gt=0, le=1e5)] = 50.0
     """Bound on the time per further token, ms."""
     max_gpus: Annotated[int, Field(ge=1, le=64)] = 32
-    """GPUs of the fleet at most."""
+    """Most GPUs of the fleet."""
     headroom: Annotated[float, Field(ge=0, le=2)] = 0.2
-    """Share of traffic that must be borne on top."""
+    """Extra traffic that the fleet must sustain, as a share."""
     spare_replicas: Annotated[int, Field(ge=0, le=4)] = 0
     """Replicas that may be lost; they are paid for."""
     throughput: bool = False
-    """The most tokens a second that so many GPUs can do within the objective; off: the cheapest fleet for the
+    """The most tokens a second that this many GPUs can do within the SLO; off: the cheapest fleet for the
     traffic."""
     pools: Pools = "whichever is better"
     """Prefill and decode on workers of their own, each with a shape of its own, or both on every replica."""

@@ -77,7 +77,8 @@ class Runner:
         def check(_done: int, _total: int) -> None:
             if time.monotonic() > end:
                 raise TooLongError(
-                    f"the run takes longer than {seconds:g} s", remedy="ask for fewer requests or a lower rate"
+                    f"this takes longer than {seconds:g} s here",
+                    remedy="ask for fewer requests, GPUs or choices, or a lower rate",
                 )
 
         return work(check)

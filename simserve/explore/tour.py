@@ -133,7 +133,7 @@ STOPS: tuple[Stop, ...] = (
         id="paging",
         title="Paged KV memory",
         setting="An L40S of 48 GB serves Llama 3.1 8B to requests of up to 16,384 tokens. Most have about 500: prompts "
-        "of 300, answers of 200. The engine either reserves the longest request for everybody, or hands out blocks of "
+        "of 300, answers of 200. The engine reserves the longest request for each of them, or hands out blocks of "
         "16 tokens as they are needed.",
         ask="How many times as many tokens a second do blocks on demand bring?",
         unit="times",
@@ -148,7 +148,7 @@ STOPS: tuple[Stop, ...] = (
         title="Quantisation and parallelism",
         setting="Llama 3.1 70B answers a single request on four H100, with 16-bit weights that all four share (tensor "
         "parallel). It should answer faster.",
-        ask="Which change of GPUs or weights shortens the time of a token most?",
+        ask="Which change of GPUs or weights shortens the time per token most?",
         choices=tuple(name for name, _ in _FORMATS[1:]),
         tab="parallel",
         values={"batch": 1},
@@ -192,10 +192,10 @@ def _decoding(check: Check) -> dict[str, Any]:
         "for it.",
         "lines": [
             f"A step does {number(found['intensity'])} FLOP for each byte that it reads. This GPU can do "
-            f"{number(found['ridge'])} in the time of reading one, so most of its arithmetic stands idle: memory "
+            f"{number(found['ridge'])} in the time of reading one, so most of its arithmetic units are idle: memory "
             "bandwidth is the bottleneck.",
-            f"Weights are read once a step, whoever is in it. 64 requests together take {number(many)} ms a step, "
-            f"{number(many / lone)} times as long, and bring 64 tokens in place of one.",
+            f"Weights are read once a step, however many requests are in it. A step of 64 requests takes "
+            f"{number(many)} ms, {number(many / lone)} times as long, and brings 64 tokens in place of one.",
             "Modelled step times of simserve; the equation below is the bound that no engine can beat.",
         ],
         "play": {
@@ -242,8 +242,8 @@ def _kv_cache(check: Check) -> dict[str, Any]:
             f"A token holds {per_token:,.0f} bytes: a key and a value for each of 8 KV heads in each of 32 layers.",
             f"Weights and the runtime leave {format_bytes(found['room'])}. One sequence of "
             f"{found['weights_crossing_tokens']:,.0f} tokens would be as large as all the weights.",
-            "Memory, not arithmetic, says how many requests a GPU can serve at once, and the length of the requests "
-            "says it as much as their number.",
+            "Memory, not arithmetic, decides how many requests a GPU can serve at once, and their length counts as "
+            "much as their number.",
         ],
         "play": {
             "kind": "frames",
@@ -266,7 +266,7 @@ def _context_frame(memory: Mapping[str, float], per_token: float, context: int) 
     most = memory["kv_room"] / (per_token * context)
     return {
         "name": f"{context:,} tokens",
-        "says": f"{'fits' if fits else 'does not fit'}; {math.floor(most):,} such requests are the most",
+        "says": f"{'fits' if fits else 'does not fit'}; at most {math.floor(most):,} such requests do",
         "rows": [_row("one GPU", [memory["weights"], memory["other"], kv], f"KV {format_bytes(kv)}")],
     }
 
@@ -280,10 +280,10 @@ def _batching(check: Check) -> dict[str, Any]:
         "answer": f"Continuous batching is {number(found['gain'])} times as fast: {continuous['steps']:,} steps in "
         f"place of {static['steps']:,}.",
         "lines": [
-            f"In the static batches {share(static['idle'])} of the slots hold an answer that is done or nothing at "
-            "all: seven of eight wait for the long one.",
-            f"Under continuous batching it is {share(continuous['idle'])}. What is left is the end, when only long "
-            "answers are under way.",
+            f"In the static batches {share(static['idle'])} of the slots are idle: their answers are done, and "
+            "seven of eight slots wait for the long one.",
+            f"Under continuous batching it is {share(continuous['idle'])}, all of it at the end, when only long "
+            "answers are left.",
             "Had all answers the same length, both would take the same number of steps.",
         ],
         "play": {"kind": "slots", "slots": query.slots, "forms": found["forms"]},
@@ -311,12 +311,12 @@ def _paging(check: Check) -> dict[str, Any]:
         "truth": found["gain"],
         "answer": f"Blocks on demand bring {number(found['gain'])} times the tokens a second.",
         "lines": [
-            f"Reserving 16,384 tokens for everybody leaves {share(reserved['internal_waste'])} of the reserved memory "
+            f"Reserving 16,384 tokens for each leaves {share(reserved['internal_waste'])} of the reserved memory "
             f"empty, and room for {number(reserved['mean_batch'])} requests at once; paging runs "
             f"{number(paged['mean_batch'])}.",
             "A larger batch shares each reading of the weights, which is where the speed comes from.",
-            "The film shows both engines on the same arrivals, 6 requests a second: below, requests queue while most "
-            "of the reserved memory holds nothing.",
+            "The film shows both engines with the same arrivals, 6 requests a second: below, requests queue while most "
+            "of the reserved memory is empty.",
         ],
         "play": {"kind": "film", "film": shown["film"]},
         "equations": found["equations"],
@@ -330,7 +330,7 @@ def _formats(check: Check) -> dict[str, Any]:
     alone = {name: sum(decode_ms(priced, 1, _CONTEXT).values()) for name, priced in layouts.items()}
     base, *others = alone
     right = min(others, key=lambda name: alone[name])
-    gains = "; ".join(f"{name} {number(alone[base] / alone[name])} times as fast" for name in others)
+    gains = "; ".join(f"{name}: {number(alone[base] / alone[name])} times as fast" for name in others)
     return {
         "truth": right,
         "answer": f"{right}: {number(alone[right])} ms a token in place of {number(alone[base])} ms.",
@@ -367,7 +367,7 @@ def _layouts_frame(batch: int, layouts: Mapping[str, PricedDeployment]) -> dict[
         _row(name, list(step.values()), f"{number(total[name])} ms", is_best=name == best)
         for name, step in steps.items()
     ]
-    return {"name": f"{batch} request{'s' if batch > 1 else ''}", "says": f"quickest: {best}", "rows": rows}
+    return {"name": f"{batch} request{'s' if batch > 1 else ''}", "says": f"fastest: {best}", "rows": rows}
 
 
 def _fleet(check: Check) -> dict[str, Any]:
@@ -381,8 +381,8 @@ def _fleet(check: Check) -> dict[str, Any]:
         "answer": f"{replicas} x {right} for ${usd:,.0f} a month.",
         "lines": [
             f"What one GPU can sustain within the SLO, and what it costs an hour: {held}.",
-            f"By the hour the {cheapest_hour} is the cheapest. What counts is dollars a request, and that GPUs come "
-            f"whole: at {_RATES[0]:g} requests a second it is the {_cheapest(_RATES[0], loads)[0]}. Move the slider.",
+            f"By the hour the {cheapest_hour} is the cheapest. What counts is dollars a request, and GPUs come whole:"
+            f" at {_RATES[0]:g} requests a second it is the {_cheapest(_RATES[0], loads)[0]}. Move the slider.",
             "All of this with 16-bit weights. With fewer bits another GPU may win: the tab tries the formats, and "
             "confirms what it promises on fresh traffic.",
         ],

@@ -86,7 +86,7 @@ def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
 
 
 def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
-    """Return the cheapest fleet that holds the objective, or what the GPUs can do at most; what lost; the scenario to
+    """Return the cheapest fleet that holds the SLO, or what the GPUs can do at most; what lost; the scenario to
     go on with; and its manifests.
 
     Raises:

@@ -75,7 +75,7 @@ _HEADROOM = 1.12
 """Of the largest figure that an axis leaves for the words beside it."""
 _CIRCLE = 9.0
 """Points: what goes round one point among others."""
-_LEAST_NAME_GAP = 0.06
+_LEAST_NAME_GAP = 0.08
 """Of the height between two points of a front that are both named."""
 _SLOWEST_DRAWN = 2.0
 """Times the TTFT of the slowest fleet that holds, up to which fleets are drawn."""
@@ -85,6 +85,10 @@ _LIMIT = 0.025
 """Of a limit: half the width of the stroke that marks it."""
 _ROOM = 1.15
 """Factor beside the first and the last point of a logarithmic axis, for the circle."""
+_BILL_ROOM = 1.5
+"""Factor below the least and above the greatest bill, for the words beside them."""
+_NAME_SHARE = 0.35
+"""Share of the width that the name of a fleet takes at most, to the left of its point."""
 
 
 def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
@@ -438,23 +442,48 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
         if points:
             xs, ys = [each["p95_ttft_ms"] / 1e3 for each in points], [each["usd_per_month"] for each in points]
             names = [f"{each['label']}, {label}" for each in points]
+            size, opacity = (4.6, 1.0) if holds else (3.6, 0.55)
             marks.append(
-                Dots(x=xs, y=ys, color=color, label=label, shape=shape, is_hollow=not holds, size=4.6, names=names)
+                Dots(
+                    x=xs,
+                    y=ys,
+                    color=color,
+                    label=label,
+                    shape=shape,
+                    is_hollow=not holds,
+                    size=size,
+                    opacity=opacity,
+                    names=names,
+                )
             )
     times = [each["p95_ttft_ms"] / 1e3 for each in seen]
-    best = summary["best"]
+    best, circle = summary["best"], list[Mark]()
     if best and best.get("p95_ttft_ms"):
         at, price = best["p95_ttft_ms"] / 1e3, best["usd_per_month"]
-        marks.append(Dots(x=[at], y=[price], color=INK, is_hollow=True, size=_CIRCLE))
-        marks.append(Note(text="the plan", x=at, y=price, right=-2, up=-15))
+        circle.append(Dots(x=[at], y=[price], color=INK, is_hollow=True, size=_CIRCLE))
         times.append(at)
     x = log_time([min(times) / _ROOM, max(times) * _ROOM], "TTFT p95, logarithmic")
-    y = from_zero("dollars a month", [_HEADROOM * each["usd_per_month"] for each in seen], dollar_words)
-    return Sketch(left=0.2, x=x, y=y, marks=[*_front_marks(seen, x, y), *marks])
+    bills = [each["usd_per_month"] for each in seen]
+    y = Axis(
+        label="dollars a month, logarithmic",
+        low=min(bills) / _BILL_ROOM,
+        high=max(bills) * _BILL_ROOM,
+        is_log=True,
+        words=dollar_words,
+    )
+    if circle:
+        is_left_of = x.share(at) > _NAME_SHARE
+        right = -7 if is_left_of else 0
+        text = f"the plan: {best['num_gpus']} x {best['hardware']}" if best.get("hardware") else "the plan"
+        circle.append(Note(text=text, x=at, y=price, right=right, up=-13, is_left_of=is_left_of))
+    return Sketch(left=0.2, x=x, y=y, marks=[*_front_marks(seen, best, x, y), *marks, *circle])
 
 
-def _front_marks(seen: Sequence[Mapping[str, Any]], x: Axis, y: Axis) -> list[Mark]:
-    """Return a line through the fleets that hold and that no other beats in dollars and TTFT, each with its GPUs."""
+def _front_marks(seen: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, x: Axis, y: Axis) -> list[Mark]:
+    """Return a line through the fleets that hold and that no other beats in dollars and TTFT, each with its GPUs.
+
+    Names stand on the side on which there is nothing: below and left of the line. That of the plan has its own.
+    """
     held = sorted(
         (each for each in seen if each.get("holds")), key=lambda each: (each["p95_ttft_ms"], each["usd_per_month"])
     )
@@ -466,15 +495,16 @@ def _front_marks(seen: Sequence[Mapping[str, Any]], x: Axis, y: Axis) -> list[Ma
         return []
     places = [(each["p95_ttft_ms"] / 1e3, each["usd_per_month"]) for each in front]
     marks: list[Mark] = [_line(places, GREY, DOTTED, "circle", "front: nothing is both cheaper and faster")]
-    named: list[float] = []
+    named = [] if best is None or not best.get("usd_per_month") else [y.share(best["usd_per_month"])]
     for each, (at, price) in zip(front, places, strict=True):
         height = y.share(price)
         # Words that would lie on those of another point are left to the pointer.
         if all(abs(height - other) > _LEAST_NAME_GAP for other in named):
             named.append(height)
-            is_left_of = x.share(at) > 0.5
+            is_left_of = x.share(at) > _NAME_SHARE
+            right, up = (-7, -9) if is_left_of else (7, 5)
             text = f"{each['num_gpus']} x {each['hardware']}"
-            marks.append(Note(text=text, x=at, y=price, right=-6 if is_left_of else 6, up=5, is_left_of=is_left_of))
+            marks.append(Note(text=text, x=at, y=price, right=right, up=up, is_left_of=is_left_of))
     return marks
 
 

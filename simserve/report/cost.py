@@ -293,7 +293,7 @@ def _hours(summary: Mapping[str, Any]) -> Section:
             share(row["busy"]),
             f"{number(row['watts_per_gpu'])} W",
             UNDEFINED if row["attainment"] is None else share(row["attainment"]),
-            row["stability"] if row["holds"] else f"{row['stability']}, does not hold",
+            row["stability"] if row["holds"] else f"{row['stability']}, misses the SLO",
         )
         for row in summary.get("load_levels") or []
     ]
@@ -348,7 +348,9 @@ def _tornado(summary: Mapping[str, Any]) -> Section:
         )
         for row in summary["sensitivity"]
     ]
-    return Section(title="Matters most", header=("input", "from, to", "saving of self-hosting a month", ""), rows=rows)
+    return Section(
+        title="What matters most", header=("input", "from, to", "saving of self-hosting a month", ""), rows=rows
+    )
 
 
 def _plain(value: object) -> str:

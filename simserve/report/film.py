@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,8 @@ def _replica(
     steps = log.steps(replica, moment.end)
     own = [part for life in there for part in _parts(life, number)]
     config = replica.config
+    if config.batching == "static":
+        own = [_in_a_static_batch(life, steps) for life in own]
     paces = log.paces if config.num_speculative_tokens else None
     spans = [_request(life, steps, moment, paces) for life in own[:MOST_REQUESTS]]
     _seat(spans)
@@ -250,6 +253,27 @@ def _parts(life: Life, number: int) -> Iterator[Life]:
         phases = [phase for phase, first in zip(life.phases, is_first, strict=True) if first is wanted]
         if process == number and phases:
             yield replace(life, phases=phases)
+
+
+def _in_a_static_batch(life: Life, steps: Steps) -> Life:
+    """Return a request with what its batch does behind the one delivery of its answer: prompt, tokens, waiting.
+
+    A static batch hands over all its answers when the longest is done, so that a request's first token comes with its
+    last; its own are made in the steps behind that of its prompt, and it then holds its seat until the batch ends.
+    """
+    phases: list[tuple[str, float, float]] = []
+    for name, start, end in life.phases:
+        edges = np.searchsorted(steps.start_time, [start, end])
+        with_prompts = np.flatnonzero(steps.num_prefilling[edges[0] : edges[1]])
+        if name != "prefill" or not len(with_prompts):
+            phases.append((name, start, end))
+            continue
+        first = int(edges[0]) + int(with_prompts[-1])
+        last = min(first + int(life.about["output_tokens"]) - 1, int(edges[1]) - 1)
+        cuts = (start, float(steps.end_time[first]), float(steps.end_time[last]), end)
+        parts = zip(("prefill", "decode", "held"), pairwise(cuts), strict=True)
+        phases += [(part, since, until) for part, (since, until) in parts if until > since]
+    return replace(life, phases=phases)
 
 
 def _steps(steps: Steps, moment: Moment) -> Iterator[list[float]]:

@@ -25,6 +25,8 @@ _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[
 """A command that ends a sentence, and an option with its number, per month say, or with what it sets."""
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
 """Space between a time and its unit, which no line may end in."""
+_NAMES = ("simserve", "vllm", "sglang", "tgi", "lmdeploy", "ollama")
+"""Words that stay as they are written where a line begins with them."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""
 
@@ -124,10 +126,18 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    found.filters["as_sentence"] = as_sentence
     found.filters["marked"] = marked
     found.filters["command"] = command
     found.filters["joined"] = lambda text: _BEFORE_UNIT.sub("\u00a0", text)
     return found
+
+
+def as_sentence(text: str) -> str:
+    """Return a line as a sentence of its own: a word in front, not a name with digits, gets a capital, and it ends."""
+    first = text.split(" ", 1)[0].rstrip(",;:")
+    begun = text[:1].upper() + text[1:] if first.replace("-", "").isalpha() and first not in _NAMES else text
+    return f"{begun}." if begun[-1:].isalnum() or begun[-1:] in (")", "%", "'") else begun
 
 
 def marked(text: str) -> Markup:

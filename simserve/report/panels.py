@@ -53,7 +53,7 @@ def figure_groups(result: RunResult) -> list[PanelGroup]:
     replications = facts.num_replications(result)
     note = f"Drawn from the first of {replications} runs" if replications > 1 else ""
     groups = [
-        PanelGroup("How latencies are spread", _undefined(result) or note, _latency_panels(result)),
+        PanelGroup("How latencies are distributed", _undefined(result) or note, _latency_panels(result)),
         PanelGroup("The run over time", note, _time_panels(result)),
         PanelGroup("Where the time goes", "", _share_panels(result)),
     ]

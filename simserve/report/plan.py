@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from simserve.report.panels import Panel
 
 _WIDEST = 118
+_RUNNERS_UP = "Runners-up, the best of each kind of GPU"
 _TOLD_IN_BRIEF = ("Run it", "How it stands")
 """Parts whose lines open a page."""
 _LEAST_MORE, _TOLD_AS_TIMES = 1.01, 2.0
@@ -172,7 +173,13 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
     parts = list(plan_sections(summary))
     answer = parts[0][1]
     sections = [
-        Section(title=title, lines=lines, header=table[0] if table else (), rows=table[1] if table else ())
+        Section(
+            title=title,
+            lines=() if title == _RUNNERS_UP else lines,
+            header=table[0] if table else (),
+            rows=table[1] if table else (),
+            notes=lines if title == _RUNNERS_UP else (),
+        )
         for title, lines, table in parts[1:]
         if title not in _TOLD_IN_BRIEF
     ]
@@ -416,9 +423,13 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
     if summary["sensitivity"]:
         yield "If something changes", [], sensitivity(summary)
     if summary["changes"]:
-        yield "What is worth it here (the plan with one change, and the GPUs that it then takes)", [], changes(summary)
+        yield (
+            "What each technique brings here (the plan with one change, on the GPUs that it then takes)",
+            [],
+            changes(summary),
+        )
     if summary["single_changes"]:
-        title = "What one change does to the deployment as it is (a full queue, latency not asked)"
+        title = "What one change does to the deployment as it is (its queue never empty, latency ignored)"
         yield title, single_lines(summary), single_changes(summary)
     if summary["search"]["left_out"]:
         yield "Not searched", [], left_out(summary)
@@ -428,7 +439,7 @@ def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], 
 def _others(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
     found = runners_up(summary)
     if found is not None:
-        title = "What lost, the best of each kind of GPU" if summary["feasible"] else "The best of each kind of GPU"
+        title = _RUNNERS_UP if summary["feasible"] else "The best of each kind of GPU"
         yield title, *found
 
 

@@ -76,11 +76,11 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     if best["attainment"] is None:
         if best["usd_per_million_tokens"] is not None:
             lines.append(f"  {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together")
-        lines.append(f"  the steps are bound by {best['bottleneck']}")
+        lines.append(f"  the bottleneck of its steps is {best['bottleneck']}")
     elif summary["binding"]:
         lines.append(
             f"  {_TERMS.get(summary['binding'], summary['binding'])} is what keeps it from being smaller; "
-            f"the steps are bound by {best['bottleneck']}"
+            f"the bottleneck of its steps is {best['bottleneck']}"
         )
     if summary.get("faster"):
         lines.append(_faster(summary["faster"]))

@@ -59,7 +59,8 @@ def _told_apart(fleet: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) ->
     alike = [each["overrides"] for each in shown if each["label"] == fleet["label"]]
     keys = sorted({key for each in alike for key in each if any(other.get(key) != each[key] for other in alike)})
     own = fleet["overrides"] if keys else {}
-    return "".join(f", {key.rpartition('.')[2]} {own.get(key, 'as by default')}" for key in keys)
+    named = [(key.rpartition(".")[2], own.get(key)) for key in keys]
+    return "".join(f", default {name}" if value is None else f", {name} {value}" for name, value in named)
 
 
 def sensitivity(summary: Mapping[str, Any]) -> Table:

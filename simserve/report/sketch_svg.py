@@ -263,7 +263,13 @@ def _words(frame: _Frame) -> Iterator[str]:
             y = frame.upper if mark.y is None else frame.y(mark.y)
             anchor = "end" if mark.is_left_of else "start"
             yield _text(
-                mark.text, frame.x(mark.x) + mark.right, y - mark.up, color=mark.color, size=mark.size, anchor=anchor
+                mark.text,
+                frame.x(mark.x) + mark.right,
+                y - mark.up,
+                color=mark.color,
+                size=mark.size,
+                anchor=anchor,
+                more='class="halo"',
             )
     if frame.sketch.title:
         yield _text(frame.sketch.title, frame.left, frame.upper - 6.0)

@@ -94,9 +94,7 @@ def _found_lines(answer: Sweep) -> list[str]:
     if priced:
         cheapest = min(priced, key=lambda row: row[price])
         of = "of those" if judged else f"of {counted(len(answer.rows), 'point')}"
-        told.append(
-            f"the cheapest tokens {of} are at {_point(cheapest)}: {dollars(cheapest[price])} a million of output"
-        )
+        told.append(f"the cheapest {of} is {_point(cheapest)}: {dollars(cheapest[price])} a million output tokens")
     text = "; ".join(told)
     return [f"{text[:1].upper()}{text[1:]}."] if text else []
 
@@ -179,7 +177,7 @@ def sweep_page(answer: Sweep, command: str) -> Page:
         answer=lines[0] if _found_lines(answer) else f"{lines[0].rstrip('.')} over {listed(list(answer.keys))}.",
         lines=[*warning_lines(answer.summary), *lines[1:]],
         sections=(
-            *([Section(title="Against the grid", panels=panels)] if panels else []),
+            *([Section(title="Over the grid", panels=panels)] if panels else []),
             Section(title="Points", header=header(answer), rows=shown_rows(answer), notes=error_lines(answer)),
         ),
         command=command,

@@ -184,7 +184,7 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
             brief = replace(brief, subject=brief.subject.rpartition("; ")[0])
         elif len(brief.latencies) > _FEWEST_LATENCIES:
             brief = replace(brief, latencies=brief.latencies[:-1])
-        elif brief.ways and len(_command_lines(brief.ways[0].command, width, is_whole=False)) > _LONG_COMMAND:
+        elif brief.ways and len(command_lines(brief.ways[0].command, width, is_whole=False)) > _LONG_COMMAND:
             brief = replace(brief, ways=[brief.ways[0].shorter])
         elif brief.subject:
             brief = replace(brief, subject=brief.subject.rpartition("; ")[0])
@@ -246,14 +246,14 @@ def _hanging(label: str, text: str, width: int, gap: int) -> list[str]:
 def _way_lines(way: Way, width: int, gap: int, *, is_first: bool, is_whole: bool) -> list[BriefLine]:
     """Return what to do and its command, which a shell takes as it stands."""
     label = "To do" if is_first else ""
-    command = _command_lines(way.command, width, is_whole=is_whole) if way.command else []
+    command = command_lines(way.command, width, is_whole=is_whole) if way.command else []
     if not is_whole and (len(command) > _MOST_COMMAND or max(map(len, command), default=0) > width):
         return _way_lines(way.shorter, width, gap, is_first=is_first, is_whole=is_whole)
     lines = [BriefLine(each, label_width=len(label)) for each in _hanging(label, way.told, width, gap)]
     return [*lines, *(BriefLine(each, "dim") for each in command)]
 
 
-def _command_lines(command: str, width: int, *, is_whole: bool) -> list[str]:
+def command_lines(command: str, width: int, *, is_whole: bool = False) -> list[str]:
     """Return a command on as few lines as it takes, broken before its options, and before a path that is long."""
     if is_whole or len(command) + 2 <= width:
         return [f"  {command}"]

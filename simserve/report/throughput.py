@@ -39,7 +39,7 @@ def throughput_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[
         yield title, [f"With drafts it is assumed that {each}." for each in assumed], _front(summary)
     lost = _lost(summary) if summary["feasible"] else None
     if lost is not None and lost[1]:
-        yield "What lost", [], lost
+        yield "Runners-up", [], lost
 
 
 def throughput_brief(summary: Mapping[str, Any]) -> Brief:

@@ -163,6 +163,6 @@ def test_help_is_grouped_by_what_one_wants(simserve: Simserve) -> None:
     panels = [line.strip("╭╮─ ") for line in lines if line.startswith("╭")]
     commands = [line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "]
 
-    assert panels[1:] == ["Answer a question", "Bring your own, take it away", "Hold it against measurements", "Look"]
+    assert panels[1:] == ["Answer a question", "Bring your own, take it away", "Check it against measurements", "Look"]
     assert [each for each in commands if commands.count(each) > 1] == []
     assert commands.index("run") < commands.index("import") < commands.index("validate") < commands.index("explore")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,11 @@ def test_a_bad_trace_is_one_line_and_104(simserve: Simserve, rows: str, expected
             "--set model: 'meta-llama/Llama-3.2-11B-Vision-Instruct' has layers that simserve has no formula for: ",
         ),
         (("memory", "qwen3-32b", "--gpus", "b20"), "--gpus: 'b20' is not a known GPU; did you mean 'b200' or 'gb200'?"),
-        (("memory", "qwen3-32b", "--gpus", "2xH1000"), "--gpus: 'H1000' is not a known GPU; did you mean 'h100'"),
+        (("memory", "qwen3-32b", "--gpus", "2xH1000"), "--gpus: 'H1000' is not a known GPU; did you mean 'h100'?"),
+        (
+            ("run", "llama-70b", "--gpus", "h100"),
+            "'llama-70b' is neither a scenario nor a model that has a profile; did you mean 'llama-3.3-70b' or",
+        ),
         (
             ("memory", "chatbot", "--engine", "vlm==0.2"),
             "--engine: 'vlm==0.2' is not a known engine; did you mean 'vllm'",
@@ -142,6 +147,51 @@ def test_what_does_not_exist_is_one_line_and_104(simserve: Simserve, arguments: 
     assert outcome.stdout == ""
     assert outcome.error_line.startswith(line)
     assert_nothing_is_written()
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "example"),
+    [
+        (("compare", "chatbot"), "--with", "simserve compare chatbot --with 'bf16: deployment.quantization=none'"),
+        (("export", "chatbot"), "--to", "simserve export chatbot --to vllm"),
+        (("trace",), "FILE", "simserve trace traffic.csv"),
+        (("calibrate", "fit"), "RUN", "simserve calibrate fit calibration/runs/my-gpu"),
+    ],
+)
+def test_what_is_missing_comes_with_an_example(
+    simserve: Simserve, words: tuple[str, ...], missing: str, example: str
+) -> None:
+    """The first command of the help."""
+    outcome = simserve(*words)
+
+    assert outcome.code == 2
+    assert f"'{missing}'; for example {example}" in outcome.error_line
+
+
+def test_a_flag_without_its_value_names_the_help_of_its_command(simserve: Simserve) -> None:
+    """Not that of all commands."""
+    outcome = simserve("plan", "chatbot", "--gpus")
+
+    assert outcome.error_line == "Option '--gpus' requires an argument; try 'simserve plan --help'"
+
+
+def test_a_terminal_gets_the_command_that_fits_as_a_shell_takes_it(
+    simserve: Simserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On lines of its own, which a shell joins again; in a pipe it stays in the line of the error."""
+    words = ["export", "mistral-small-24b", "--gpus", "rtx4090", "--to", "vllm", "--prompt-tokens", "1k"]
+    words += ["--output-tokens", "50", "--rate", "0.5"]
+    in_a_pipe = simserve(*words).error_line
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = simserve(*words).stderr.splitlines()
+
+    begin = next(place for place, line in enumerate(lines) if line.endswith("the first of them:")) + 1
+    command = " ".join(line.strip().removesuffix(" \\") for line in lines[begin:])
+    assert command == in_a_pipe.rpartition("the first of them: ")[2]
+    assert all(line.endswith(" \\") for line in lines[begin:-1])
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_trace_that_does_not_exist_is_104(simserve: Simserve) -> None:

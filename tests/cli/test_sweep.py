@@ -47,7 +47,7 @@ def test_a_sweep_says_first_what_it_found(simserve: Simserve, small: str) -> Non
     tight = simserve(*words, *price, "--set", "slo={tpot: 1 us}").stdout.splitlines()[0]
 
     assert re.fullmatch(
-        r"The SLO holds at 2 of 2 points; the cheapest tokens of those are at rate 4: \$[\d.]+ a million of output\.",
+        r"The SLO holds at 2 of 2 points; the cheapest of those is rate 4: \$[\d.]+ a million output tokens\.",
         loose,
     )
     assert re.fullmatch(r"The SLO holds at none of 2 points; the nearest: 0% of requests meet it at rate [14]\.", tight)

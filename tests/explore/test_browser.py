@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.explore.builders import served
+from simserve.explore.queries import WizardQuery
+from simserve.explore.wizard import first
+from simserve.metrics.figures import in_json
+from tests.explore.builders import no_limit, served
 
 pytest.importorskip("uvicorn", reason="needs simserve[explore]")
 
@@ -396,4 +400,24 @@ def test_the_wizard_shows_a_first_answer_and_then_the_whole(browser: Any, addres
     assert first.startswith("Deploy ")
     assert visit.page.locator("progress").count() == 0
     assert visit.page.locator("h3", has_text="How it stands").count() == 1
+    assert not visit.complaints
+
+
+def test_a_search_that_takes_too_long_leaves_its_first_answer(browser: Any, address: str) -> None:
+    """With a word on what was left out, in place of an error alone."""
+    visit = Visit(browser, address)
+
+    soon = in_json(first(WizardQuery(rate=3), no_limit))
+    late = {"error": "this takes longer than 120 s here", "kind": "too_long", "status": 422}
+    body = "".join(f"{json.dumps(line)}\n" for line in ({"first": soon}, late))
+
+    def cut_short(route: Any) -> None:
+        route.fulfill(content_type="application/x-ndjson", body=body)
+
+    visit.page.route("**/api/wizard", cut_short)
+    visit.open("wizard?rate=3")
+
+    assert visit.page.locator(".answer h2").inner_text().startswith("Deploy ")
+    assert "was stopped" in visit.page.locator(".answer .warn").inner_text()
+    assert visit.page.locator("progress").count() == 0
     assert not visit.complaints

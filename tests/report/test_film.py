@@ -104,6 +104,37 @@ def test_every_request_has_all_its_tokens_when_it_leaves() -> None:
     assert counted == {each["id"]: each["output"] for each in there}
 
 
+def test_a_seat_of_a_static_batch_makes_its_tokens_and_then_waits_for_the_longest() -> None:
+    """Though all its answers are handed over at once: only the longest of a batch never waits."""
+    engine = {"name": "vllm", "version": "0.12", "max_num_seqs": 4, "max_model_len": 4096}
+    engine |= {"batching": "static", "static_batch_size": 4}
+    deployment = {"hardware": "h100-sxm-80gb", "engine": engine}
+    workload = {
+        "arrivals": {"process": "all_at_once"},
+        "prompt_tokens": {"distribution": "fixed", "value": 100},
+        "output_tokens": {"distribution": "uniform", "min": 2, "max": 60},
+        "num_requests": 8,
+    }
+    result = ran(model=json.dumps("llama-3.1-8b"), deployment=json.dumps(deployment), workload=json.dumps(workload))
+
+    film = film_of({"run": result})
+
+    (replica,) = film["scenes"][0]["replicas"]
+    finish = result.simulation.records.finish_time - film["start"]
+    there = [each for each in replica["requests"] if 0 < finish[each["id"]] < film["end"] - film["start"]]
+    counted = {each["id"]: tokens(replica, each, float(finish[each["id"]]) + 1e-6) for each in there}
+    kinds = {each["id"]: [name for name, _, _ in each["phases"] if name != "queue"] for each in there}
+    assert len(there) >= 4
+    assert counted == {each["id"]: each["output"] for each in there}
+    for when in set(finish):
+        batch = [each for each in there if finish[each["id"]] == when]
+        longest = max((each["output"] for each in batch), default=0)
+        assert all(
+            kinds[each["id"]] == ["prefill", "decode", *(["held"] if each["output"] < longest else [])]
+            for each in batch
+        )
+
+
 def test_drafts_give_several_tokens_a_step() -> None:
     """Each request at the rate drawn for it, so that it has all its tokens when it leaves; without drafts it is one."""
     result = drafting()

@@ -69,7 +69,7 @@ def test_fleets_of_one_label_are_told_apart_by_their_settings() -> None:
 
     assert [row[0] for row in rows] == [
         "3 x h100, max_num_batched_tokens 2048",
-        "3 x h100, max_num_batched_tokens as by default",
+        "3 x h100, default max_num_batched_tokens",
         "2 x h200",
     ]
 

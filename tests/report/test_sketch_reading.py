@@ -83,7 +83,7 @@ def test_the_front_of_a_plan_is_named_and_far_slower_fleets_are_not_drawn() -> N
 
     assert sketch is not None
     texts = {mark.text for mark in sketch.marks if isinstance(mark, Note)}
-    assert texts == {"2 x a-gpu", "8 x a-gpu", "the plan"}
+    assert texts == {"8 x a-gpu", "the plan: 2 x a-gpu"}
     assert sketch.x.high < 10
 
 

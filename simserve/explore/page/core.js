@@ -133,8 +133,8 @@ const LABELS = {
   num_requests: "Requests of the run", max_num_seqs: "Batch limit", max_num_batched_tokens: "Token budget of a step", continuous_batching: "Continuous batching", paged_kv: "Paged KV memory",
   kv_cache: "KV cache", chunked_prefill: "Chunked prefill", flash_attention: "FlashAttention", cuda_graphs: "CUDA graphs", async_scheduling: "Asynchronous scheduling",
   speculative_decoding: "Speculative decoding (EAGLE)", num_speculative_tokens: "Drafts a step", acceptance_rate: "A draft is right", slo_ttft_ms: "TTFT at most, ms", slo_tpot_ms: "TPOT at most, ms",
-  peak_to_mean: "Peak of the day over its mean (1: level)", max_gpus: "GPUs at most", headroom: "Headroom (share of traffic)", spare_replicas: "Replicas that may be lost", seed: "Seed", attainment: "Share that must meet both", shared_prefix_tokens: "System prompt shared by all, tokens", prefix_caching: "Prefix caching", frameworks: "Frameworks", concurrency: "Requests in hand, a replica", discount: "Discount on GPU prices", batch: "Sequences in the batch", context_tokens: "Tokens of each sequence", lengths: "Answers, tokens each", slots: "Slots", operations_usd: "Operations, dollars a month",
-  utilization: "Used share of the rate", requests_per_month: "Requests a month", api: "API", throughput: "Most tokens a second of these GPUs", pools: "Pools", draft_cost: "Cost of a draft (closed form)",
+  peak_to_mean: "Peak of the day over its mean (1: level)", max_gpus: "GPUs at most", headroom: "Headroom (share of traffic)", spare_replicas: "Replicas that may be lost", seed: "Seed", attainment: "Share that must meet both", shared_prefix_tokens: "System prompt shared by all, tokens", prefix_caching: "Prefix caching", frameworks: "Frameworks", concurrency: "Requests in flight, a replica", discount: "Discount on GPU prices", batch: "Sequences in the batch", context_tokens: "Tokens of each sequence", lengths: "Answers, tokens each", slots: "Slots", operations_usd: "Operations, dollars a month",
+  utilization: "Share of the capacity used", requests_per_month: "Requests a month", api: "API", throughput: "Most tokens a second of these GPUs", pools: "Pools", draft_cost: "Cost of a draft (closed form)",
 };
 
 function control(tab, name, values, base, change) {
@@ -256,6 +256,7 @@ function draw() {
       rest.replaceChildren(...parts.slice(split), ...[equations(found.equations)].filter(Boolean));
       filmsAdded();
     };
+    let first = null;
     const bar = tab.inParts ? node("progress", { "aria-label": "How far the search is" }) : null;
     const words = node("p", { class: "note", text: "Searching…" });
     if (bar) {
@@ -265,7 +266,7 @@ function draw() {
     const tell = bar && ((part) => {
       if (turn !== drawn || !answer.contains(bar)) return;
       if (part.progress) { [bar.value, bar.max] = part.progress; words.textContent = `Looking further: ${part.progress[0]} of ${part.progress[1]} searches done.`; }
-      if (part.first) { show(part.first); wait(answer, false); answer.prepend(words, bar); answer.dataset.firsts = String(Number(answer.dataset.firsts ?? 0) + 1); words.textContent = tab.soFar; }
+      if (part.first) { first = part.first; show(first); wait(answer, false); answer.prepend(words, bar); answer.dataset.firsts = String(Number(answer.dataset.firsts ?? 0) + 1); words.textContent = tab.soFar; }
     });
     try {
       const found = await ask("tab", tab.question, state.values[tab.id], tell);
@@ -273,9 +274,16 @@ function draw() {
       show(found);
     } catch (error) {
       if (error.name === "AbortError" || turn !== drawn) return;
-      state.found[tab.id] = null;
-      answer.replaceChildren(failure(error));
-      rest.replaceChildren();
+      if (first && error.kind === "too_long") {
+        // What was found by then is an answer, too.
+        bar.remove();
+        words.className = "warn";
+        words.textContent = tab.cutShort;
+      } else {
+        state.found[tab.id] = null;
+        answer.replaceChildren(failure(error));
+        rest.replaceChildren();
+      }
     }
     wait(answer, false);
     answer.dataset.done = String(Number(answer.dataset.done ?? 0) + 1);

@@ -12,7 +12,7 @@ const TILES = [
   ["p95 TTFT", "p95_ttft_ms", ms, -1],
   ["p95 TPOT", "p95_tpot_ms", ms, -1],
   ["p95 E2E", "p95_e2el_ms", ms, -1],
-  ["most load in the SLO", "most", (value) => (value === undefined ? "…" : value === null ? "none" : `${number(value)}/s`), 1],
+  ["most load within SLO", "most", (value) => (value === undefined ? "…" : value === null ? "none" : `${number(value)}/s`), 1],
   ["requests a second", "request_throughput", number, 1],
   ["output tokens a second", "output_throughput", (value) => number(value, 4), 1],
   ["a million output tokens", "usd_per_million_output_tokens", dollars, -1],
@@ -36,14 +36,17 @@ const CHANGES = [
   ["a batch of 128", () => ({ max_num_seqs: 128 })],
 ];
 
+const TOLD = 3; // percent from which a difference is called better or worse
+
 function delta(key, better, mine, base) {
   if (!base) return null;
   if (mine === null || base[key] === null || mine === undefined || base[key] === undefined) return node("span", { class: "delta note", text: "\u00a0" });
   const was = base[key], change = key === "attainment" || key === "kv_usage_mean" || key === "mbu" ? 100 * (mine - was) : was ? (100 * (mine - was)) / Math.abs(was) : mine ? Infinity : 0;
   const unit = key === "attainment" || key === "kv_usage_mean" || key === "mbu" ? " pp" : "%";
-  if (Math.abs(change) < 0.5) return node("span", { class: "delta note", text: "as A" });
-  const kind = better ? (Math.sign(change) === better ? "better" : "worse") : "note";
-  const word = better ? (kind === "better" ? ", better" : ", worse") : "";
+  if (Math.abs(change) < 0.5) return node("span", { class: "delta note", text: "same as A" });
+  // Of two runs of a minute or so, less than this is chance as well as not.
+  const kind = better && Math.abs(change) >= TOLD ? (Math.sign(change) === better ? "better" : "worse") : "note";
+  const word = kind === "note" ? "" : `, ${kind}`;
   return node("span", { class: `delta ${kind}`, text: `${change > 0 ? "+" : "−"}${Number.isFinite(change) ? number(Math.abs(change), 2) : "∞"}${unit}${word}` });
 }
 
@@ -58,7 +61,7 @@ function tiles(figures, base, values) {
 // How latency and the objective go with the load: further runs, asked once the controls rest.
 function loadFigure(load, other, values, named) {
   if (!load) return figure("The load it can sustain", "runs at other rates, as soon as the controls rest", node("p", { class: "note", text: "…" }));
-  const words = load.most === null ? `it misses the objective even at ${number(load.least)}/s` : `${load.open_ended ? "more than" : "about"} ${number(load.most)} requests/s within the objective; asked: ${number(values.rate)}`;
+  const words = load.most === null ? `misses the SLO even at ${number(load.least)}/s` : `${load.open_ended ? "more than" : "about"} ${number(load.most)} requests/s within the SLO; asked: ${number(values.rate)}`;
   const line = (each) => ({ x: each.curve.rate, y: each.curve.attainment });
   return figure("The load it can sustain", `${words} (${load.num_requests.toLocaleString("en-US")} requests a run, up to six runs a rate, as simserve capacity takes)`, lines({
     label: `Share of requests within the SLO over the rate of arrivals: ${words}`, logX: true, maxY: 1, x: { label: "requests a second, logarithmic" }, y: { label: "within the SLO", format: (value) => `${Math.round(100 * value)}%` },
@@ -96,7 +99,7 @@ function charts(found, values, scale, base) {
       named: Boolean(scale), series: [{ name: "TPOT", x: spread.tpot_ms, y: tpotLevels }], ghosts: base?.spread.tpot_ms.length ? ghost((each) => ({ x: each.spread.tpot_ms, y: tpotLevels })) : [], marks: [{ at: values.slo_tpot_ms, name: `SLO ${ms(values.slo_tpot_ms)}` }],
     }) : node("p", { class: "note", text: "Undefined: all tokens of an answer come together." })),
     figure("Where the time of a step goes", `${number(found.step.ms)} ms on average, ${found.step.count.toLocaleString("en-US")} steps`, bar("A mean step", found.step.parts, (value) => `${number(value)} ms`, scale?.step)),
-    figure("What requests waited for", null, Object.keys(found.waiting_for).length ? bar("Waiting", found.waiting_for, share, 1) : node("p", { class: "note", text: "Nobody waited." })),
+    figure("What requests waited for", null, Object.keys(found.waiting_for).length ? bar("Waiting", found.waiting_for, share, 1) : node("p", { class: "note", text: "No request waited." })),
     figure("Memory of one GPU", null, bar("Memory", {
       weights: found.memory.weights_bytes, "KV cache": found.memory.kv_bytes, "the rest": found.memory.total_bytes - found.memory.weights_bytes - found.memory.kv_bytes,
     }, gigabytes, found.memory.total_bytes)),
@@ -209,7 +212,7 @@ export function drawSimulator({ tab, panel, state, redraw, link, isCurrent, canT
     const made = form(tab, side.values, place ? sides[0].values : null, change);
     const saveButton = node("button", { type: "button", text: "Save as scenario", onclick: () => save(tab.question, side.values).catch((error) => areas[place].replaceChildren(failure(error))) });
     const other = state.other
-      ? node("button", { type: "button", text: place ? "Remove B" : "Make A as B", onclick: () => { if (place) state.other = null; else state.values[tab.id] = { ...state.other }; link(); redraw(); } })
+      ? node("button", { type: "button", text: place ? "Remove B" : "Copy B to A", onclick: () => { if (place) state.other = null; else state.values[tab.id] = { ...state.other }; link(); redraw(); } })
       : node("button", { type: "button", id: "compare", text: "Compare with a second configuration", onclick: () => against(() => ({})) });
     return node("section", { class: "side", "aria-label": `Configuration ${side.name}` }, [
       node("div", { class: "sidehead" }, [node("strong", { text: state.other ? `Configuration ${side.name}` : "Configuration" }), node("span", { class: "actions" }, catalogue.offered ? [other] : [other, " ", saveButton])]),

@@ -32,12 +32,12 @@ function memoryWall(found, values) {
   return [
     node("h2", { text: `A step with ${values.batch} sequence${values.batch === 1 ? "" : "s"} takes ${number(found.step_ms)} ms; ${binds ? "memory bandwidth" : "arithmetic"} is the bottleneck.` }),
     found.fits ? null : node("p", { class: "warn", text: "This much KV does not fit the GPU's memory: the figures are those of a GPU with more." }),
-    tiles([["tokens a second, all", number(found.tokens_per_second), "tokens_per_second", found.tokens_per_second], ["tokens a second, each", number(found.tokens_per_second_each), "tokens_per_second_each", found.tokens_per_second_each], ["a step", `${number(found.step_ms)} ms`, "step_ms", found.step_ms], ["least it could take", `${number(found.bound_ms)} ms`, "bound_ms", found.bound_ms], ["FLOP a byte", number(found.intensity), "intensity", found.intensity], ["memory is the limit below", number(found.ridge), "ridge", found.ridge]]),
+    tiles([["tokens a second, all", number(found.tokens_per_second), "tokens_per_second", found.tokens_per_second], ["tokens a second, each", number(found.tokens_per_second_each), "tokens_per_second_each", found.tokens_per_second_each], ["a step", `${number(found.step_ms)} ms`, "step_ms", found.step_ms], ["least it could take", `${number(found.bound_ms)} ms`, "bound_ms", found.bound_ms], ["FLOP a byte", number(found.intensity), "intensity", found.intensity], ["memory-bound below", number(found.ridge), "ridge", found.ridge]]),
     charts(
       figure("One step", null, bar("One step", found.step, (value) => `${number(value)} ms`)),
       figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of this batch": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, found.memory.total)),
       figure("A step by batch size", "what its milliseconds go into", lines({ label: "Milliseconds of a step by part over the batch size", areas: true, logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "ms of a step" }, series: stacked(curve, parts), marks: here })),
-      figure("Tokens a second by batch size", "weights are read once a step, for everybody in it", lines({ label: "Tokens a second over the batch size", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "output tokens/s" }, series: [{ name: "tokens/s", x: curve.batch, y: curve.tokens_per_second }], marks: here })),
+      figure("Tokens a second by batch size", "weights are read once a step, for all its sequences", lines({ label: "Tokens a second over the batch size", logX: true, x: { label: "sequences in the batch, logarithmic" }, y: { label: "output tokens/s" }, series: [{ name: "tokens/s", x: curve.batch, y: curve.tokens_per_second }], marks: here })),
     ),
   ];
 }
@@ -48,18 +48,20 @@ function kvGrowth(found, values) {
     node("h2", { class: found.fits ? "holds" : "missed-answer", text: found.fits ? `${values.batch} request${values.batch === 1 ? "" : "s"} of ${whole(values.context_tokens)} tokens take${values.batch === 1 ? "s" : ""} ${gigabytes(found.used)} of ${gigabytes(found.room)} for KV.` : `${values.batch} requests of ${whole(values.context_tokens)} tokens need ${gigabytes(found.used)}, and ${gigabytes(found.room)} are left for KV.` }),
     tiles([["KV of a token", `${Math.round(found.kv_bytes_per_token).toLocaleString("en-US")} B`, "kv_bytes_per_token", found.kv_bytes_per_token], ["requests that fit", found.most_requests.toLocaleString("en-US"), "most_requests", found.most_requests], ["KV of these requests", gigabytes(found.used), "used", found.used], ["one sequence outweighs the weights from", found.weights_crossing_tokens ? `${compact(found.weights_crossing_tokens)} tokens` : "–", "crossing", found.weights_crossing_tokens]]),
     charts(
-      figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
       figure("KV memory by length", null, lines({ label: "KV memory over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "bytes, logarithmic", format: bytesTick }, series: [{ name: "one request", x: curve.context, y: curve.one_request }, { name: `${values.batch} requests`, x: curve.context, y: curve.all_requests }], bounds: [{ at: found.room, name: "left for KV", left: true }], marks: [{ at: values.context_tokens, name: "here", color: "var(--text)" }] })),
       figure("Requests that fit by length", null, lines({ label: "Requests that fit over the length of sequences", logX: true, logY: true, x: tokens, y: { label: "requests at once, logarithmic" }, series: [{ name: "requests", x: curve.context, y: curve.most_requests }], bounds: [{ at: values.batch, name: "asked" }] })),
+      figure("Memory of one GPU", null, bar("Memory", { weights: found.memory.weights, "KV of these requests": found.memory.kv, "free for KV": Math.max(found.memory.kv_room - found.memory.kv, 0), "runtime and reserve": found.memory.other }, gigabytes, Math.max(found.memory.total, found.memory.weights + found.memory.kv))),
     ),
   ];
 }
 
+const kilobytes = (value) => `${number(value / 1000)} kB`;
+
 function attention(found) {
-  const rows = found.rows.map((row) => ({ name: row.name, parts: [row.bytes_per_token], chosen: row.name === found.own_name, note: `${compact(row.bytes_per_token)} B` }));
+  const rows = found.rows.map((row) => ({ name: row.name, parts: [row.bytes_per_token], chosen: row.name === found.own_name, note: kilobytes(row.bytes_per_token) }));
   return [
     node("h2", { text: `This model uses ${found.own_name}: ${Math.round(found.own).toLocaleString("en-US")} B of KV a token on a GPU.` }),
-    charts(figure("KV of a token", "the same model with its heads grouped otherwise", rowBars("KV of a token", rows, compact)), figure("Requests that fit", null, rowBars("Requests that fit", found.rows.map((row) => ({ name: row.name, parts: [row.requests], chosen: row.name === found.own_name, note: number(Math.floor(row.requests)), color: 3 })), number))),
+    charts(figure("KV of a token", "the same model with its heads grouped otherwise", rowBars("KV of a token", rows, kilobytes)), figure("Requests that fit", null, rowBars("Requests that fit", found.rows.map((row) => ({ name: row.name, parts: [row.requests], chosen: row.name === found.own_name, note: number(Math.floor(row.requests)), color: 3 })), number))),
     table(["variant", "KV of a token", "KV of a request", "requests that fit"], found.rows.map((row) => ({ chosen: row.name === found.own_name, cells: [row.name, `${Math.round(row.bytes_per_token).toLocaleString("en-US")} B`, gigabytes(row.bytes_per_request), Math.floor(row.requests).toLocaleString("en-US")] }))),
   ];
 }
@@ -85,14 +87,17 @@ function paging(found) {
   ];
 }
 
+const MOST_LOSS = 0.05;
+
 function quantization(found, values) {
   const name = (row) => formatName(row.format);
   const rows = found.rows.map((row) => ({ ...row, chosen: row.format === (values.quantization === "auto" ? found.stored : values.quantization) }));
   const chosen = rows.find((row) => row.chosen) ?? rows[0], base = rows[0];
   const quality = (row) => row.loss === null ? "–" : row.loss[0] === row.loss[1] ? `${number(-100 * row.loss[0], 2)}%` : `${number(-100 * row.loss[1], 2)} to ${number(-100 * row.loss[0], 2)}%`;
-  const quickest = rows.filter((row) => row.fits).reduce((best, row) => (row.ms_batch < best.ms_batch ? row : best), chosen);
+  // Fewest bits are fastest: what costs much of the published quality is no advice.
+  const quickest = rows.filter((row) => row.fits && (row.loss === null || row.loss[1] <= MOST_LOSS)).reduce((best, row) => (row.ms_batch < best.ms_batch ? row : best), chosen);
   const told = chosen === base && quickest !== chosen
-    ? `As stored, ${gigabytes(chosen.weights_bytes)} of weights; ${name(quickest)} takes ${gigabytes(quickest.weights_bytes)} and is ${number(chosen.ms_batch / quickest.ms_batch)} times as fast in a batch of ${values.batch}.`
+    ? `As stored, ${gigabytes(chosen.weights_bytes)} of weights; ${name(quickest)} takes ${gigabytes(quickest.weights_bytes)} and is ${number(chosen.ms_batch / quickest.ms_batch)} times as fast in a batch of ${values.batch}${quickest.loss === null ? "" : ` (published quality: ${quality(quickest)})`}.`
     : `${name(chosen)}: ${gigabytes(chosen.weights_bytes)} of weights, ${number(base.ms_batch / chosen.ms_batch)} times as fast in a batch of ${values.batch}.`;
   return [
     node("h2", { text: told }),
@@ -123,7 +128,7 @@ function parallel(found, values) {
   const rows = found.rows, most = Math.max(...rows.filter((row) => row.fits).map((row) => row.tokens_per_second), 1);
   const names = ["weights", "kv", "compute", "communication", "host"];
   return [
-    node("h2", { text: found.best ? `Most tokens a second: ${found.best}; quickest step: ${found.quickest}.` : "No way to lay it over these GPUs fits." }),
+    node("h2", { text: found.best ? `Most tokens a second: ${found.best}; fastest step: ${found.quickest}.` : "No layout fits these GPUs." }),
     charts(
       figure("Milliseconds of a decode step", `${values.batch} sequences a replica`, key(["weights", "KV", "compute", "communication", "host"], "box"), rowBars("Step by layout", rows.map((row) => ({ name: row.layout, parts: names.map((name) => row.step[name]), chosen: row.layout === found.quickest, note: row.fits ? `${number(row.step_ms)} ms` : "does not fit" })), number)),
       figure("Output tokens a second, all replicas", null, rowBars("Tokens a second by layout", rows.map((row) => ({ name: row.layout, parts: [row.fits ? row.tokens_per_second : 0], chosen: row.layout === found.best, note: row.fits ? number(row.tokens_per_second) : "does not fit", color: 3 })), number, { most })),
@@ -155,13 +160,13 @@ function cost(found, values, set) {
     ]),
     charts(
       figure("Dollars a million output tokens", `at ${Math.round(100 * values.utilization)}% use, cheapest first; ${found.api.name} charges its own price`, rowBars("Dollars a million output tokens", priced.slice(0, 16).map((row) => ({ name: row.name, parts: [row.usd_per_million], chosen: isChosen(row), note: dollars(row.usd_per_million), color: isChosen(row) ? 0 : 5 })), dollars, { start: 190 })),
-      figure("Output tokens a second, one replica", `${values.concurrency} requests in hand all the time`, rowBars("Output tokens a second", priced.slice(0, 16).map((row) => ({ name: row.name, parts: [row.output_throughput], chosen: isChosen(row), note: whole(row.output_throughput), color: isChosen(row) ? 3 : 5 })), whole, { start: 190 })),
+      figure("Output tokens a second, one replica", `${values.concurrency} requests in flight at all times`, rowBars("Output tokens a second", priced.slice(0, 16).map((row) => ({ name: row.name, parts: [row.output_throughput], chosen: isChosen(row), note: whole(row.output_throughput), color: isChosen(row) ? 3 : 5 })), whole, { start: 190 })),
       figure("Dollars a month", `${chosen.name}; a further replica wherever one is full`, lines({ label: "Dollars a month over requests a month", x: { label: "million requests a month" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, series: [{ name: "self-hosted", x: million, y: curve.self_host }, { name: found.api.name, x: million, y: curve.api }], marks: [{ at: values.requests_per_month / 1e6, name: "this volume", color: "var(--text)" }, ...(found.break_even ? [{ at: found.break_even / 1e6, name: "break-even", row: 1 }] : [])] })),
-      figure("Cheap or quick", "each point a framework on a GPU; left and below is better", points({ label: "Dollars a million output tokens over milliseconds a token", x: { label: "median TPOT, ms" }, y: { label: "$ a million output tokens", format: dollars }, points: priced.filter((row) => row.tpot_ms !== null).map((row) => ({ x: row.tpot_ms, y: row.usd_per_million, name: row.name, chosen: isChosen(row) })) })),
+      figure("Cheap or fast", "each point a framework on a GPU; left and below is better", points({ label: "Dollars a million output tokens over milliseconds a token", x: { label: "median TPOT, ms" }, y: { label: "$ a million output tokens", format: dollars }, points: priced.filter((row) => row.tpot_ms !== null).map((row) => ({ x: row.tpot_ms, y: row.usd_per_million, name: row.name, chosen: isChosen(row) })) })),
     ),
     node("h3", { text: "Every framework on every GPU" }),
     table(["against the API", "framework", "GPU", "GPUs", "tokens/s", "TTFT", "TPOT", "$/hour", "$/M, full", `$/M, ${Math.round(100 * values.utilization)}% used`, "step times"], rows.map((row) => ({ chosen: isChosen(row), cells: [row.usd_per_million === null ? "" : pick(row), row.version ? `${row.framework} ${row.version}` : row.framework, ...cells(row)] })), [true, true, true]),
-    node("p", { class: "note", text: `${running.length} runs of the engine, each with ${values.concurrency} requests in hand; TTFT and TPOT are medians. Frameworks keep their own defaults (batch limits, schedulers), which is most of what sets them apart; the profile of each names where its constants are from.` }),
+    node("p", { class: "note", text: `${running.length} runs of the engine, each with ${values.concurrency} requests in flight; TTFT and TPOT are medians. Frameworks keep their own defaults (batch limits, schedulers), which is most of what sets them apart; the profile of each names where its constants are from.` }),
     ...Object.entries(found.parts).map(([title, words]) => node("div", {}, [node("h3", { text: title }), ...words.map((text) => node("p", { class: "note", text }))])),
   ];
 }
@@ -171,8 +176,8 @@ const LATENCIES = (best) => [["p95 TTFT", `${number(best.p95_ttft_ms)} ms`, "p95
 // Dollars against latency of fleets that hold, or tokens of the GPUs against tokens of a user.
 function fleets({ fleets: all, best, objective }) {
   if (objective === "throughput")
-    return figure("Many users or quick answers", "each point a deployment at a load that no other beats in both, by short runs; the large one is the answer, by long ones", points({ areAllBest: true, label: "Output tokens a second a GPU over those of a user", x: { label: "tokens/s of a user" }, y: { label: "tokens/s a GPU" }, points: all.map((each) => ({ x: each.tokens_per_second_per_user, y: each.tokens_per_second_per_gpu, name: `${each.label}, ${number(each.rate)}/s${each.holds ? "" : ", beyond the SLO"}`, chosen: each.label === best?.label && each.rate === best.rate })) }));
-  return figure("Cheap or quick", "each point a fleet that holds the objective, and that no other beats in price and latency at once", points({ label: "Dollars a month over milliseconds a token", x: { label: "p95 TPOT, ms" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, points: all.filter((each) => each.usd_per_month !== null && each.p95_tpot_ms !== null).map((each) => ({ x: each.p95_tpot_ms, y: each.usd_per_month, name: each.label, chosen: each.label === best?.label })) }));
+    return figure("Many users or fast answers", "each point a deployment at a load that no other beats in both, by short runs; the large one is the answer, by long ones", points({ areAllBest: true, label: "Output tokens a second a GPU over those of a user", x: { label: "tokens/s of a user" }, y: { label: "tokens/s a GPU" }, points: all.map((each) => ({ x: each.tokens_per_second_per_user, y: each.tokens_per_second_per_gpu, name: `${each.label}, ${number(each.rate)}/s${each.holds ? "" : ", beyond the SLO"}`, chosen: each.label === best?.label && each.rate === best.rate })) }));
+  return figure("Cheap or fast", "each point a fleet that holds the SLO, and that no other beats in both price and latency", points({ label: "Dollars a month over milliseconds a token", x: { label: "p95 TPOT, ms" }, y: { label: "dollars a month", format: (value) => `$${compact(value)}` }, points: all.filter((each) => each.usd_per_month !== null && each.p95_tpot_ms !== null).map((each) => ({ x: each.p95_tpot_ms, y: each.usd_per_month, name: each.label, chosen: each.label === best?.label })) }));
 }
 
 function manifests(all) {
@@ -231,7 +236,7 @@ const TABS = [
       { title: "Deployment", items: ["model", "hardware", "gpus", "tensor_parallel_size", "quantization", "kv_cache_dtype"] },
       { title: "Limits", items: ["max_num_seqs", "max_num_batched_tokens", "max_model_len"] },
       { title: "Optimisations", items: ["continuous_batching", "kv_cache", "paged_kv", "chunked_prefill", "flash_attention", "cuda_graphs", "async_scheduling", "prefix_caching", "speculative_decoding", "num_speculative_tokens", "acceptance_rate"] },
-      { title: "Objective and run", items: ["slo_ttft_ms", "slo_tpot_ms", "attainment", "num_requests", "seed"] },
+      { title: "SLO and run", items: ["slo_ttft_ms", "slo_tpot_ms", "attainment", "num_requests", "seed"] },
     ],
   },
   {
@@ -246,11 +251,11 @@ const TABS = [
       { title: "Optimisations", items: ["continuous_batching", "kv_cache", "paged_kv", "chunked_prefill", "cuda_graphs", "async_scheduling", "prefix_caching", "speculative_decoding", "num_speculative_tokens", "acceptance_rate"] },
     ],
   },
-  { id: "memory-wall", title: "Memory wall", question: "memory-wall", fields: "memory", defaults: TODAY, ranges: RANGES, render: memoryWall, lead: "Every token reads all weights once, and the KV of its sequence. A larger batch shares the weights; KV is everybody's own.", controls: [{ title: "Deployment", items: ["model", "billion_parameters", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
+  { id: "memory-wall", title: "Memory wall", question: "memory-wall", fields: "memory", defaults: TODAY, ranges: RANGES, render: memoryWall, lead: "Every token reads all weights once, and the KV of its sequence. A larger batch shares the weights; every sequence has a KV cache of its own.", controls: [{ title: "Deployment", items: ["model", "billion_parameters", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
   { id: "kv-growth", title: "KV cache", question: "kv-growth", fields: "memory", defaults: TODAY, ranges: RANGES, render: kvGrowth, lead: "Keys and values of every token of every request stay in GPU memory. They grow with length times requests, and what weights leave is all there is.", controls: [{ title: "Deployment", items: ["model", "billion_parameters", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Requests", items: ["batch", "context_tokens"] }] },
   { id: "attention", title: "Attention heads", question: "attention", fields: "memory", defaults: TODAY, ranges: RANGES, render: attention, lead: "Query heads that share keys and values (GQA, MQA), or a compressed latent in their place (MLA), shrink the KV cache.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "kv_cache_dtype"] }, { title: "Requests", items: ["context_tokens"] }] },
   { id: "batching", title: "Batching", question: "batching", fields: "batching", ranges: RANGES, render: batching, lead: "A static batch answers when its longest answer is done. Continuous batching gives a slot to the next request at once.", presets: { lengths: { "7 x 50 + 500": LONG_TAIL, "three times that": [...LONG_TAIL, ...LONG_TAIL, ...LONG_TAIL], "24 x 500": Array(24).fill(500), "24 x 20": Array(24).fill(20) } }, controls: [{ items: ["slots", "lengths"] }] },
-  { id: "paging", title: "Paged KV", question: "paging", fields: "paging", defaults: { model: "qwen3-8b", hardware: "l40s-48gb" }, ranges: { ...RANGES, prompt_tokens: { min: 10, max: 2000, log: true }, output_tokens: { min: 10, max: 2000, log: true } }, render: paging, lead: "Reserving the longest sequence for everybody leaves most of the reservation empty. Blocks on demand waste part of the last block alone.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "max_model_len"] }, { title: "Requests", items: ["prompt_tokens", "output_tokens", "seed"] }] },
+  { id: "paging", title: "Paged KV", question: "paging", fields: "paging", defaults: { model: "qwen3-8b", hardware: "l40s-48gb" }, ranges: { ...RANGES, prompt_tokens: { min: 10, max: 2000, log: true }, output_tokens: { min: 10, max: 2000, log: true } }, render: paging, lead: "Reserving the longest sequence for every request leaves most of the reservation empty. Blocks on demand waste only part of the last block.", controls: [{ title: "Deployment", items: ["model", "hardware", "quantization", "max_model_len"] }, { title: "Requests", items: ["prompt_tokens", "output_tokens", "seed"] }] },
   { id: "quantization", title: "Quantisation", question: "quantization", fields: "memory", defaults: TODAY, ranges: RANGES, render: quantization, lead: "Fewer bits a weight: less to hold, less to read. What a step does besides is not shortened, and answers may get worse.", controls: [{ title: "Deployment", items: ["model", "billion_parameters", "hardware", "quantization"] }, { title: "Step", items: ["batch", "context_tokens"] }] },
   { id: "speculation", title: "Speculation", question: "speculation", fields: "speculation", ranges: { ...RANGES, num_speculative_tokens: { min: 1, max: 10 } }, render: speculation, lead: "A small drafter guesses k tokens, the model checks them in one step. It pays while memory bandwidth is the bottleneck; a large batch has no arithmetic to spare.", controls: [{ title: "Deployment", items: ["model", "hardware", "tensor_parallel_size", "quantization"] }, { title: "Drafts", items: ["num_speculative_tokens", "acceptance_rate", "draft_cost", "context_tokens"] }] },
   { id: "parallel", title: "Parallelism", question: "parallel", fields: "parallel", ranges: { ...RANGES, gpus: { options: SIZES }, batch: { min: 1, max: 256, log: true } }, render: parallel, lead: "The same GPUs as replicas, as tensor-parallel ranks that share every layer, or as pipeline stages of consecutive layers.", controls: [{ title: "Deployment", items: ["model", "hardware", "gpus", "quantization", "kv_cache_dtype"] }, { title: "Work", items: ["batch", "context_tokens", "prompt_tokens"] }] },
@@ -265,8 +270,8 @@ const TABS = [
     ],
     linked: ["chosen"],
   },
-  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 }, peak_to_mean: { min: 1, max: 2, step: 0.1 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", when: { rate: "!throughput", peak_to_mean: "!throughput", headroom: "!throughput" }, lead: "The cheapest fleet that holds the objective under your traffic, or the most that your GPUs can do within it, found by simserve plan with few choices and little time; and the manifests that deploy it.", controls: [{ title: "Traffic", items: ["model", "rate", "peak_to_mean", "prompt_tokens", "output_tokens"] }, { title: "Objective", items: ["throughput", "slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus", "pools"] }] },
-  { id: "twin", title: "Twin", question: "twin", fields: "twin", draw: drawTwin, controls: [], linked: ["hardware", "replicas", "tensor_parallel_size", "quantization", "kv_cache_dtype", "max_num_seqs"], lead: "A running deployment beside its simulation: what was predicted, what came, since when it has not been as predicted, and what the hours to come need." },
+  { id: "wizard", title: "What to deploy", question: "wizard", fields: "wizard", ranges: { ...RANGES, max_gpus: { min: 1, max: 64 }, headroom: { min: 0, max: 1, step: 0.05 }, peak_to_mean: { min: 1, max: 2, step: 0.1 } }, render: wizard, scenario: (found) => found?.scenario, patience: 400, inParts: true, soFar: "So far: without quantised formats. Looking further: formats, what a change would do.", cutShort: "The search took too long and was stopped. Found by then: the best without quantised formats. simserve plan takes its time.", when: { rate: "!throughput", peak_to_mean: "!throughput", headroom: "!throughput" }, lead: "The cheapest fleet that holds the SLO under your traffic, or the most that your GPUs can do within it: found by simserve plan, with fewer choices so that it is quick; and the manifests that deploy it.", controls: [{ title: "Traffic", items: ["model", "rate", "peak_to_mean", "prompt_tokens", "output_tokens"] }, { title: "SLO", items: ["throughput", "slo_ttft_ms", "slo_tpot_ms", "headroom", "spare_replicas"] }, { title: "To choose from", items: ["hardware", "max_gpus", "pools"] }] },
+  { id: "twin", title: "Twin", question: "twin", fields: "twin", draw: drawTwin, controls: [], linked: ["hardware", "replicas", "tensor_parallel_size", "quantization", "kv_cache_dtype", "max_num_seqs"], lead: "A running deployment beside its simulation: what was predicted, what was observed, since when they differ, and what the coming hours need." },
 ];
 
 start(TABS);

@@ -18,7 +18,7 @@ function axis(start, end) {
 
 function curve(key, found, drift, { at, label }) {
   const x = found.end_s.map(at), hasBand = found.low.some((value) => value !== null);
-  const marks = drift.since_s ? [{ at: Math.max(at(drift.since_s), 0), name: "not since" }] : [];
+  const marks = drift.since_s ? [{ at: Math.max(at(drift.since_s), 0), name: "differs" }] : [];
   return figure(nameOf(key), null, lines({
     label: `${nameOf(key)} observed and predicted over time`, x: { label }, y: { label: nameOf(key) }, marks, minX: 0,
     band: hasBand ? { name: "expected within", x, low: found.low, high: found.high } : null,
@@ -32,8 +32,8 @@ function forecast(rows) {
   const needs = rows.some((row) => row.replicas !== null);
   const step = rows.length > 1 ? x[1] - x[0] : 1, edges = [...x, x.at(-1) + step];
   return charts(
-    figure("Requests a second to come", "mean of an hour, and where it lies nine times in ten", lines({ label: "Forecast of the rate", x: { label }, y: { label: "requests/s" }, minX: 0, band: { name: "90% within", x, low: rows.map((row) => row.low), high: rows.map((row) => row.high) }, series: [{ name: "forecast", x, y: rows.map((row) => row.rate) }] })),
-    needs ? figure("Replicas to come", "the high end of the forecast over what one replica can sustain within the SLO", lines({ label: "Replicas over time", x: { label }, y: { label: "replicas" }, minX: 0, series: [{ name: "replicas", x: edges, y: rows.map((row) => row.replicas), steps: true }] })) : null,
+    figure("Requests a second, forecast", "mean of an hour, and where it lies nine times in ten", lines({ label: "Forecast of the rate", x: { label }, y: { label: "requests/s" }, minX: 0, band: { name: "90% within", x, low: rows.map((row) => row.low), high: rows.map((row) => row.high) }, series: [{ name: "forecast", x, y: rows.map((row) => row.rate) }] })),
+    needs ? figure("Replicas needed", "the high end of the forecast over what one replica can sustain within the SLO", lines({ label: "Replicas over time", x: { label }, y: { label: "replicas" }, minX: 0, series: [{ name: "replicas", x: edges, y: rows.map((row) => row.replicas), steps: true }] })) : null,
   );
 }
 
@@ -57,8 +57,8 @@ function shown(summary) {
       ["one replica can sustain", summary.per_replica_rate ? `${number(summary.per_replica_rate)}/s` : "–", "per_replica_rate", summary.per_replica_rate],
       ["replicas in the next hour", next ? String(next.replicas) : "–", "replicas", next?.replicas],
     ]),
-    table(["figure", "as predicted", "observed", "predicted", "expected within", "ratio", "not since (UTC)"], rows),
-    node("p", { class: "note", text: `${day(stretch.start_s)}, ${clock(stretch.start_s)} to ${clock(stretch.end_s)} UTC, ${stretch.windows} windows. Traffic is predicted by the scenario, everything else by its deployment under the traffic that came. A change of traffic that is none is flagged once in ${number(summary.false_alarms.mean_days_between)} days at most. Shaded: for rate and lengths what chance allows, for latencies the range of 90% of real servers.` }),
+    table(["figure", "as predicted", "observed", "predicted", "expected within", "ratio", "differs since (UTC)"], rows),
+    node("p", { class: "note", text: `${day(stretch.start_s)}, ${clock(stretch.start_s)} to ${clock(stretch.end_s)} UTC, ${stretch.windows} windows. Traffic is predicted by the scenario, everything else by its deployment under the traffic that came. While traffic is as the scenario says, a false alarm comes no more often than once in ${number(summary.false_alarms.mean_days_between)} days on average. Shaded: for rate and lengths what chance allows, for latencies the range of 90% of real servers.` }),
     calibration ? node("p", { class: "note", text: calibration }) : null,
     curves.length ? charts(...curves) : null,
     forecast(summary.forecast),
@@ -82,7 +82,7 @@ function beside(summary, other) {
       ["one replica could sustain", other.summary.per_replica_rate ? `${number(other.summary.per_replica_rate)}/s` : "–", "what_if_per_replica_rate", other.summary.per_replica_rate],
       ["replicas in the next hour", needs(other.summary) === undefined ? "–" : String(needs(other.summary)), "what_if_replicas", needs(other.summary)],
     ]),
-    table(["figure", "observed", "predicted as it is", "predicted if changed", "expected within", "changed over as it is"], keys.map((key) => ({ cells: [nameOf(key), cell(summary.observed[key]), cell(summary.predicted[key]), cell(other.summary.predicted[key]), ends(other.summary.drift[key]), summary.predicted[key] ? number(other.summary.predicted[key] / summary.predicted[key]) : "–"] }))),
+    table(["figure", "observed", "predicted as it is", "predicted if changed", "expected within", "changed / as it is"], keys.map((key) => ({ cells: [nameOf(key), cell(summary.observed[key]), cell(summary.predicted[key]), cell(other.summary.predicted[key]), ends(other.summary.drift[key]), summary.predicted[key] ? number(other.summary.predicted[key] / summary.predicted[key]) : "–"] }))),
     node("p", { class: "note", text: `The traffic that came, simulated on another deployment. On the command line: simserve twin SOURCE --scenario SCENARIO ${other.changes.map((each) => `--set ${each}`).join(" ")}` }),
     ...other.summary.notes.filter((words) => !summary.notes.includes(words)).map((words) => node("p", { class: "note", text: words })),
   ];
@@ -127,7 +127,7 @@ function idle() {
 
 function status(state) {
   const looked = state.count ? `Look ${state.count.toLocaleString("en-US")}` : state.every_s ? "Scraping" : "Comparing";
-  const next = state.every_s ? `, the next at ${clock(state.due_s)} UTC (every ${times(state.every_s)})` : state.count ? ", of saved metrics: there is no other" : "";
+  const next = state.every_s ? `, the next at ${clock(state.due_s)} UTC (every ${times(state.every_s)})` : state.count ? ", of saved metrics, which do not change" : "";
   return `${state.source} beside ${state.scenario}. ${looked}${next}.`;
 }
 
@@ -146,7 +146,7 @@ export function drawTwin({ tab, panel, state: page, catalogue, link, isCurrent }
     try {
       state = recorded ?? await (await fetch("api/twin")).json();
     } catch {
-      words.textContent = "simserve explore does not answer any more.";
+      words.textContent = "simserve explore no longer answers.";
     }
     if (!isCurrent()) return;
     if (state?.source === null) {

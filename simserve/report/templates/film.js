@@ -3,7 +3,7 @@
 (() => {
   const KINDS = { queue: ["--grey", "waiting"], prefill: ["--orange", "prompt"], decode: ["--blue", "answering"],
     "link queue": ["--grey", "waiting for the link"], transfer: ["--sky", "KV on its way"], "seat queue": ["--grey", "waiting for a seat"],
-    preempted: ["--vermilion", "preempted"], recompute: ["--sky", "computed again"], static: ["--green", "KV memory"] };
+    held: ["--line", "done, until its batch ends"], preempted: ["--vermilion", "preempted"], recompute: ["--sky", "computed again"], static: ["--green", "KV memory"] };
   const WAITING = new Set(["queue", "link queue", "transfer", "seat queue", "preempted"]);
   const GAP = 2, STRIP = 132, BAR = 14, PLAYED = 30;
 
@@ -203,7 +203,9 @@
       this.now = this.box.appendChild(element("div", "film-now"));
       this.stage = this.box.appendChild(element("canvas", "film-stage"));
       this.closes = [this.pipeline && new Stages(this), this.drafts && new Drafts(this)].filter(Boolean);
-      this.box.appendChild(element("div", "quiet", "Every seat over these seconds, and the engine's steps below: with prompts, or with answers alone. Click to go there."));
+      const told = element("div", "quiet", "Every seat over these seconds, and the engine's steps below: with prompts, or with answers alone.");
+      told.appendChild(element("span", "film-hint", " Click to go there."));
+      this.box.appendChild(told);
       this.strip = this.box.appendChild(element("canvas", "film-strip"));
       this.stage.setAttribute("role", "img");
       this.strip.setAttribute("role", "img");
