@@ -71,6 +71,23 @@ def test_images_come_on_top_of_the_text() -> None:
     assert len(set(shown.encoder_seconds.tolist())) == 1
 
 
+def test_a_video_is_so_many_moments_that_attend_to_themselves() -> None:
+    """64 frames of 720p: 32 moments of 364 tokens and their times; a CPU scales each frame, the tower sees moments."""
+    sizes = "workload.images.sizes=[{{width: 1280, height: 720{}}}]"
+    share = ["workload.images.share=1.0", "workload.images.count=1", "workload.prompt_tokens=100"]
+    video, image = (requests(*share, sizes.format(each)) for each in (", frames: 64", ""))
+
+    assert set(video.prompt_tokens.tolist()) == {100 + 32 * 364 + 278}
+    assert video.images is not None
+    assert image.images is not None
+    assert video.images.preprocess_seconds[0] == pytest.approx(64 * image.images.preprocess_seconds[0])
+    assert video.encoder_seconds is not None
+    assert image.encoder_seconds is not None
+    assert 2 < video.encoder_seconds[0] / image.encoder_seconds[0] < 20
+    with pytest.raises(ScenarioError, match="needs a model whose profile says how it takes videos"):
+        requests("model=gemma-3-27b", *share, sizes.format(", frames: 64"))
+
+
 def test_a_prompt_with_images_is_ready_later_and_holds_up_nobody() -> None:
     """65 ms a megapixel; requests stand in the order in which they are ready."""
     specs = requests()
@@ -104,6 +121,7 @@ def test_what_prompts_share_stands_before_their_images() -> None:
         ("model=qwen3-32b", "workload.images: needs a model that takes images"),
         ("deployment.engine.batching=static", "workload.images: are encoded in the steps of continuous batching"),
         ("workload.images.sizes=[]", "workload.images.sizes"),
+        ("workload.images.sizes=[{width: 640, height: 480, frames: 1}]", "workload.images.sizes.0.frames"),
     ],
 )
 def test_what_has_no_images_is_refused(override: str, message: str) -> None:

@@ -150,6 +150,8 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--disable-cuda-graph", True, key="deployment.engine.enforce_eager")
     if deployment.take("engine.language_model_only"):
         words += flags.render("--language-model-only", True, key="deployment.engine.language_model_only")
+    if deployment.take("engine.mm_encoder_tp_mode") == "data":
+        words += flags.render("--mm-enable-dp-encoder", True, key="deployment.engine.mm_encoder_tp_mode")
     blocks = deployment.take("engine.num_gpu_blocks_override")
     if blocks:
         key = "deployment.engine.num_gpu_blocks_override"

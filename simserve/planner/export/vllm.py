@@ -183,6 +183,9 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
     if deployment.take("engine.language_model_only"):
         words += _language_model_only(flags)
+    cut = deployment.take("engine.mm_encoder_tp_mode")
+    if cut:
+        words += flags.render("--mm-encoder-tp-mode", cut, key="deployment.engine.mm_encoder_tp_mode")
     mode = deployment.take("engine.cudagraph_mode")
     if mode:
         settings = json.dumps({"cudagraph_mode": mode})

@@ -329,6 +329,27 @@ def test_encoders_that_are_left_out_are_said(engine: str, version: str, target: 
         export(make_scenario(["deployment.engine.version='0.10.0'", *asked], model="gemma-3-4b"), "vllm")
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "words"),
+    [("vllm", "0.32", "--mm-encoder-tp-mode data"), ("sglang", "0.5.10", "--mm-enable-dp-encoder")],
+)
+def test_towers_whole_on_each_rank_are_asked_for(engine: str, version: str, words: str) -> None:
+    """And read again; refused where the engine cuts the model's tower all the same, or has no such switch yet."""
+    named = [f"deployment.engine.name={engine}", f"deployment.engine.version='{version}'"]
+    asked = [
+        *("deployment.engine.mm_encoder_tp_mode=data", "deployment.engine.max_model_len=4096"),
+        "deployment.tensor_parallel_size=2",
+    ]
+    line = export(make_scenario([*named, *asked], model="qwen3-vl-4b"), engine).line
+
+    assert words in line
+    for model, rule in (("gemma-3-4b", f"whose tower {engine} cuts all the same"), ("qwen3-8b", "has no vision tower")):
+        with pytest.raises(ScenarioError, match=rule):
+            export(make_scenario([*named, *asked], model=model), engine)
+    with pytest.raises(ScenarioError, match=r"has no choice of how encoders use the ranks.*0\.10\.2 and newer"):
+        export(make_scenario(["deployment.engine.version='0.10.0'", *asked], model="qwen2.5-vl-7b"), "vllm")
+
+
 def test_another_engines_scenario_is_written_with_a_note() -> None:
     """It was not simulated under this one."""
     result = export(make_scenario(["deployment.engine.name=sglang", "deployment.engine.version=0.5.4"]), "vllm")
