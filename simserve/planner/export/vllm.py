@@ -11,6 +11,7 @@ from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.kv_tiers import vllm_tier_words
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
+from simserve.planner.export.request_kinds import vllm_kind_words
 from simserve.profiles.engine_blocks import version_key
 
 _SERVE_SINCE = version_key("0.5.5")
@@ -194,6 +195,7 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
     words += _adapters(deployment, flags)
+    words += vllm_kind_words(deployment, flags)
     words += vllm_tier_words(deployment, flags)
     speculative = deployment.take("speculative")
     if speculative is not None:

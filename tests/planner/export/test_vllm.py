@@ -350,6 +350,33 @@ def test_towers_whole_on_each_rank_are_asked_for(engine: str, version: str, word
         export(make_scenario(["deployment.engine.version='0.10.0'", *asked], model="qwen2.5-vl-7b"), "vllm")
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "pooling", "grammars"),
+    [
+        ("vllm", "0.32", "--runner pooling", """--structured-outputs-config '{"backend": "guidance"}'"""),
+        ("vllm", "0.10.0", "--task embed", "--guided-decoding-backend guidance"),
+        ("sglang", "0.5.10", "--is-embedding", "--grammar-backend llguidance"),
+    ],
+)
+def test_kinds_of_requests_are_said_to_the_server(engine: str, version: str, pooling: str, grammars: str) -> None:
+    """Embeddings run on another runner; grammars are compiled by who was simulated, where it is not the usual one."""
+    named = [f"deployment.engine.name={engine}", f"deployment.engine.version='{version}'"]
+
+    def written(*overrides: str) -> str:
+        result = export(make_scenario([*named, "deployment.engine.max_model_len=4096", *overrides]), engine)
+        return result.line + " ".join(result.notes)
+
+    assert pooling in written("workload.output_tokens=0")
+    assert grammars in written("workload.structured_output={backend: guidance}")
+    for each in (pooling, grammars.split()[0]):
+        assert each not in written("workload.structured_output={backend: xgrammar}")
+    mixed = "workload.classes=[{name: a, share: 0.5}, {name: b, share: 0.5, output_tokens: 0}]"
+    assert (
+        f"embeddings: they need a server of their own, with {'--runner pooling' if engine == 'vllm' else pooling}"
+        in (written(mixed))
+    )
+
+
 def test_another_engines_scenario_is_written_with_a_note() -> None:
     """It was not simulated under this one."""
     result = export(make_scenario(["deployment.engine.name=sglang", "deployment.engine.version=0.5.4"]), "vllm")
