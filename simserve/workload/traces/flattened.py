@@ -88,9 +88,11 @@ def _agents(calls: Sequence[RecordedCall], models: Sequence[Hashable], rows: Seq
             chain.tail, chain.tail_row = own, row
             continue
         chain = _Chain([row], own, row)
-        nearest = max(alike, key=lambda each: (_shared(each.tail, own), len(each.tail)), default=None)
-        if nearest is not None:
-            chain.fork, chain.depth = nearest.tail_row, _shared(nearest.tail, own)
+        if alike:
+            chain.depth, _, nearest = max(
+                ((_shared(each.tail, own), len(each.tail), each) for each in alike), key=lambda found: found[:2]
+            )
+            chain.fork = nearest.tail_row
             forks[chain.fork].append(chain)
         chains.append(chain)
         alike.append(chain)
@@ -110,6 +112,7 @@ def _extended(
         chain
         for chain in chains
         if len(chain.tail) <= len(own)
+        and chain.tail[-1] == own[len(chain.tail) - 1]
         and models[chain.tail_row] == models[row]
         and calls[chain.tail_row].end <= calls[row].start + _EPSILON
         and _shared(chain.tail, own) == len(chain.tail)
