@@ -72,6 +72,7 @@ CONVOLUTION_PASSES = 8
 """Times what a convolution leaves is moved besides its being written: turned from the layout of tensor cores and back
 into it for the next one (NVIDIA's guide to convolutional layers: cuDNN transposes tensors whose channels come first),
 its bias added (PyTorch, aten/src/ATen/native/cudnn), and the activation, each a read and a write."""
+EPSILON = 1e-9
 NORM_CALLS, ROTARY_CALLS = 4, 2
 """Their kernels."""
 
@@ -116,9 +117,11 @@ def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: 
     if not is_whole_on_each_rank(shape, tower):
         seconds[has_any] = _on_ranks(shape, tower, rows, pairs, shape.tensor_parallel_size)
         return seconds
-    # The rank with the most images is waited for: of images alike, those that one of them gets.
+    # The rank with the most images is waited for: of images alike, those that one of them gets. Tiles are dealt out one
+    # by one (vLLM 0.32.0, mllama4.py and qwen3_vl.py, run_dp_sharded_vision_model and its like for images of any size).
     ranks = shape.tensor_parallel_size
-    share = np.ceil(counts / ranks) / counts
+    dealt = rows**2 / pairs if isinstance(tower, VisionTower) and tower.rule == "tiles" else counts
+    share = np.ceil(dealt / ranks - EPSILON) / dealt
     seconds[has_any] = _on_ranks(shape, tower, share * rows, share * pairs, 1)
     if ranks > 1:
         width = shape.model.hidden_size * max(tower.num_mergers, 1)

@@ -202,6 +202,23 @@ def test_a_tower_whole_on_each_rank_takes_what_one_gpu_takes_for_the_images_of_t
     assert encoder_seconds(spread, odd, rows, rows**2, np.ones(1))[0] > 0
 
 
+@pytest.mark.parametrize(("side", "tiles"), [(672, 5), (1344, 17)])
+def test_llama_4_whole_on_each_of_eight_gpus_is_three_times_as_fast_as_cut(side: int, tiles: int) -> None:
+    """With nine images a request, as vLLM's pull request 18368 says ("~3x"); its tiles are dealt out one by one."""
+    shape = make_shape("h100-sxm-80gb", "llama-4-scout", tensor_parallel_size=8)
+    spread = replace(shape, engine=shape.engine.model_copy(update={"mm_encoder_tp_mode": "data"}))
+    tower = shape.model.vision
+    assert tower is not None
+    image = tower.image(side, side)
+    assert image.pieces == tiles
+
+    def seconds(of: ReplicaShape, images: int) -> float:
+        rows, pairs = np.array([float(images * tiles * image.patches)]), np.array([images * tower.pairs(image)])
+        return float(encoder_seconds(of, tower, rows, pairs, np.array([float(images)]))[0])
+
+    assert 2.5 < seconds(shape, 9) / seconds(spread, 9) < 4
+
+
 def of_recordings(count: int, seconds: float, model: str = "qwen3-omni-30b-a3b") -> float:
     """Return the milliseconds of some recordings of one request on an H100."""
     shape = make_shape("h100-sxm-80gb", model)
