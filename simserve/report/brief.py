@@ -271,8 +271,23 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
         lines.append(_latency_line(result, label, _TERMS.get(name), figures, ends, is_open=is_open))
         visible = (inner.get("reasoning") or {}).get("ttfvt_ms")
         if name == "ttft_ms" and visible is not None:
-            lines.append(_latency_line(result, "TTFVT", "ttfvt", visible, None, is_open=False))
+            ends = _visible_ends(summary, known, visible["mean"])
+            lines.append(_latency_line(result, "TTFVT", "ttfvt", visible, ends, is_open=is_open))
     return lines
+
+
+def _visible_ends(
+    summary: Mapping[str, Any], known: Mapping[str, Any], mean: float | None
+) -> tuple[float, float] | None:
+    """Return between which ends the mean time to the first visible token is expected: TTFT's, and steps of thinking.
+
+    As those of E2E are made up (`simserve.metrics.prediction_interval`).
+    """
+    first, step = known.get("mean_ttft_ms"), known.get("mean_tpot_ms")
+    if mean is None or not first or not step or not summary["mean_tpot_ms"]:
+        return None
+    thought = max(mean - summary["mean_ttft_ms"], 0.0) / summary["mean_tpot_ms"]
+    return first[0] + thought * step[0], first[1] + thought * step[1]
 
 
 def _latency_line(

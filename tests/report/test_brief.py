@@ -385,6 +385,10 @@ def test_where_requests_think_the_first_visible_token_stands_behind_the_first() 
 
     assert [each.label for each in lines] == ["TTFT", "TTFVT", "TPOT", "ITL", "E2E"]
     assert "within 60 s" in lines[1].limit
+    visible, whole = lines[1].seconds.real_servers, lines[4].seconds.real_servers
+    assert visible is not None
+    assert whole is not None
+    assert visible[0] < (lines[1].seconds.mean or 0.0) < visible[1] < whole[1]
     assert lines[1].seconds.limit == 60.0
     assert (lines[1].seconds.mean or 0.0) > 10 * (lines[0].seconds.mean or 1e9)
     assert [each.label for each in latency_lines(plain)] == ["TTFT", "TPOT", "ITL", "E2E"]
