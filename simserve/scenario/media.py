@@ -329,7 +329,7 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
         }
         recorded = specs.recorded_images if key == "images" else specs.recorded_audio
         _check_recorded(key, spec, recorded, scenario)
-        _check_videos(spec, tower, scenario)
+        _check_videos(spec, recorded, tower, scenario)
         drawn["recorded"] = None if recorded is None else recorded.of_rows(rows)
         owner, is_cached, each = _pieces(spec, tower, len(rows), **drawn)
         for name, values in each.items():
@@ -356,13 +356,17 @@ def _check_recorded(key: str, spec: ImagesSpec | AudioSpec, recorded: RecordedMe
         scenario.refuse(f"workload.{key}.{how}", f"is missing: the trace does not say it of its {noun}", "give it")
 
 
-def _check_videos(spec: ImagesSpec | AudioSpec, tower: Tower, scenario: Scenario) -> None:
+def _check_videos(
+    spec: ImagesSpec | AudioSpec, recorded: RecordedMedia | None, tower: Tower, scenario: Scenario
+) -> None:
     """Refuse videos of a model that takes none."""
-    if isinstance(spec, AudioSpec) or not any(each.frames for each in spec.sizes or ()):
+    if not isinstance(tower, VisionTower) or isinstance(spec, AudioSpec) or tower.frames_per_patch is not None:
         return
-    if isinstance(tower, VisionTower) and tower.frames_per_patch is None:
+    are_recorded = recorded is not None and recorded.sizes is not None and recorded.sizes[:, 2].any()
+    if are_recorded or any(each.frames for each in spec.sizes or ()):
         rule = "needs a model whose profile says how it takes videos"
-        scenario.refuse("workload.images.sizes.frames", rule, "choose such as qwen3-vl-32b, or leave frames out")
+        key = "workload.trace" if are_recorded else "workload.images.sizes.frames"
+        scenario.refuse(key, rule, "choose such as qwen3-vl-32b, or leave videos out")
 
 
 def _pieces(

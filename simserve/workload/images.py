@@ -65,7 +65,6 @@ def draw_images(
     total = int(counts.sum())
     if recorded is not None and recorded.sizes is not None:
         sizes, size = np.unique(recorded.sizes.astype(np.int64), axis=0, return_inverse=True)
-        sizes = np.column_stack([sizes, np.zeros(len(sizes), dtype=np.int64)])
         size = size.reshape(total)
     else:
         kinds = spec.sizes or ()

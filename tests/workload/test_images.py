@@ -446,7 +446,8 @@ def test_a_trace_may_say_how_large_each_image_is(tmp_path: Path, rows: list[str]
         ("large", "row 2, image_sizes: 'large' is not a list of sizes of images"),
         ("0x512", "is not a list of sizes of images"),
         ("512x200000", "of 100,000 pixels a side at most"),
-        ("512x512; nan", "write width x height, several with semicolons: 1920x1080; 512x512"),
+        ("512x512; nan", "write width x height, of a video x frames, several with semicolons: 1920x1080; 1280x720x64"),
+        ("512x512x1", "is not a list of sizes of images"),
     ],
 )
 def test_a_size_of_images_that_is_none_is_named(tmp_path: Path, cell: str, message: str) -> None:
@@ -457,6 +458,22 @@ def test_a_size_of_images_that_is_none_is_named(tmp_path: Path, cell: str, messa
     with pytest.raises(SimserveError) as caught:
         requests(f"workload.trace={{path: {path}}}", *DRAWN, "workload.num_requests=null", "workload.images={}")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "cell", ['"1280x720x64; 512x512"', '[{"width": 1280, "height": 720, "frames": 64}, "512x512"]']
+)
+def test_a_trace_may_say_how_many_frames_a_video_has(tmp_path: Path, cell: str) -> None:
+    """Beside an image, in both spellings; models that take no videos are refused by the trace's name."""
+    path = tmp_path / "t.jsonl"
+    row = f'{{"arrival_time": 0, "prompt_tokens": 100, "output_tokens": 10, "image_sizes": {cell}}}\n'
+    path.write_text(row, encoding="utf-8")
+    words = [f"workload.trace={{path: {path}}}", "workload.images={}"]
+    words += [f"workload.{name}=null" for name in ("arrivals", "prompt_tokens", "output_tokens", "num_requests")]
+
+    assert requests(*words).prompt_tokens.tolist() == [100 + 32 * 364 + 278 + 256]
+    with pytest.raises(ScenarioError, match=r"workload.trace: needs a model whose profile says how it takes videos"):
+        requests("model=gemma-3-27b", *words)
 
 
 def test_as_many_sizes_as_images_or_it_is_an_error(tmp_path: Path) -> None:
