@@ -87,7 +87,7 @@ def apis(
         print_json({"apis": rows, "judged_at": reference})
         return
     print_table(
-        ("api", "provider", "input", "cached", "output", "batch", "seen"),
+        ("api", "provider", "input", "cached", "output", "batch", "ttft", "tokens/s", "seen"),
         [
             (
                 row["name"],
@@ -96,12 +96,14 @@ def apis(
                 _usd(row["cached_input_usd_per_million_tokens"]),
                 _usd(row["output_usd_per_million_tokens"]),
                 "-" if row["batch_discount"] is None else f"-{row['batch_discount']:.0%}",
+                "-" if row["latency"] is None else row["latency"]["ttft"],
+                "-" if row["latency"] is None else f"{row['latency']['tokens_per_second']:.0f}",
                 seen(row["date"], row["is_old"]),
             )
             for row in rows
         ],
         "Dollars a million tokens, list prices. old: seen more than a year before the newest. "
-        "Tiers by prompt length: --json.",
+        "Tiers by prompt length: --json. ttft, tokens/s of one answer: medians that somebody measured, no promise.",
     )
 
 

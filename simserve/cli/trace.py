@@ -140,8 +140,11 @@ def _media(recorded: RecordedMedia | None) -> dict[str, float] | None:
     block: dict[str, float] = {"requests": int((counts > 0).sum()), "pieces": int(counts.sum())}
     if sizes is None or not len(sizes):
         return block
-    key = "mean_seconds" if sizes.shape[1] == 1 else "mean_megapixels"
-    return block | {key: float(sizes[:, 0].mean() if sizes.shape[1] == 1 else sizes.prod(axis=1).mean() / 1e6)}
+    if sizes.shape[1] == 1:
+        return block | {"mean_seconds": float(sizes[:, 0].mean())}
+    frames = sizes[:, 2].clip(min=1)
+    pixels = sizes[:, 0] * sizes[:, 1] * frames  # of a video, those of all its frames
+    return block | {"mean_megapixels": float(pixels.mean() / 1e6)}
 
 
 def _show(answer: dict[str, Any]) -> None:

@@ -66,8 +66,9 @@ class Evidence:
         wait: From arrival to the first step that worked on the request.
         base: From there to its first token.
         rest: From its first token to its last.
+        thought: From its first token to its first visible one, where that is limited; infinite without a visible one.
         tpot: Its TPOT; 0 where it has none.
-        limits: On TTFT, TPOT and E2E; infinite where there is none.
+        limits: On TTFT, TPOT, E2E and the first visible token; infinite where there is none.
         is_answered: Whether it was answered in full.
         demands: Which shares of requests must meet them.
         growing_share: Of the time of a step, what grows with the requests in it.
@@ -78,8 +79,9 @@ class Evidence:
     wait: Floats
     base: Floats
     rest: Floats
+    thought: Floats
     tpot: Floats
-    limits: tuple[Floats, Floats, Floats]
+    limits: tuple[Floats, Floats, Floats, Floats]
     is_answered: NDArray[np.bool_]
     demands: Sequence[_Demand]
     growing_share: float
@@ -107,15 +109,16 @@ class Evidence:
         if load_ratio is not None and load_ratio >= 1:
             return 0.0
         errors, crowding = self.expected.metrics, 0.0 if load_ratio is None else min(self.growing_share, load_ratio)
-        # Slowest steps that limits on TPOT and E2E allow, and the slowest at which the queue does not grow for ever.
-        slowest = self._kept_up_to(np.minimum(_over(self.limits[1], self.tpot), _over(self.limits[2], self.rest)))
+        # Slowest steps that limits on all but first tokens allow, and those at which the queue does not grow for ever.
+        most = np.minimum(_over(self.limits[1], self.tpot), _over(self.limits[2], self.rest))
+        slowest = self._kept_up_to(np.minimum(most, _over(self.limits[3], self.thought)))
         if slowest <= 0:
             return 0.0
         bare = slowest / (1 - crowding + crowding * slowest) if math.isfinite(slowest) else 1 / max(crowding, 1e-12)
         last = errors["tpot"].share_below(bare)
         if load_ratio is not None:
             last = min(last, 1 - errors["throughput"].share_below(load_ratio))
-        if not (np.isfinite(self.limits[0]).any() or np.isfinite(self.limits[2]).any()):
+        if not any(np.isfinite(self.limits[place]).any() for place in (0, 2, 3)):
             return last
         shares, weights = last * (_NODES + 1) / 2, last * _WEIGHTS / 2
         kept = [errors["ttft"].share_below(self._slowest_first(each, crowding, load_ratio)) for each in shares.tolist()]
@@ -129,7 +132,8 @@ class Evidence:
         if load_ratio is not None:
             slower = load_ratio / self.expected.metrics["throughput"].factor(1 - share)
             queueing = (1 - load_ratio) / max(1 - slower, 1e-12)
-        limit = np.minimum(self.limits[0], self.limits[2] - self.rest * steps)
+        later = np.minimum(self.limits[2] - self.rest * steps, self.limits[3] - self.thought * steps)
+        limit = np.minimum(self.limits[0], later)
         shown = self.base + self.wait
         most = np.where(shown * queueing <= limit, _over(limit, shown), _over(limit - self.wait * queueing, self.base))
         return self._kept_up_to(np.where(self.tpot * steps <= self.limits[1] * (1 + _ROUNDING), most, _FAILED))
@@ -178,14 +182,17 @@ def evidence_of(
             _Demand(rows=own == names.index(name), share=each.attainment) for name, each in slo.by_class.items()
         ]
     limits = [
-        np.broadcast_to(bounds(latencies, slo, term), len(submitted))[submitted] for term in ("ttft", "tpot", "e2e")
+        np.broadcast_to(bounds(latencies, slo, term), len(submitted))[submitted]
+        for term in ("ttft", "tpot", "e2e", "ttfvt")
     ]
+    thought = np.nan_to_num((latencies.ttfvt - latencies.ttft)[submitted], nan=np.inf)
     evidence = Evidence(
         wait=wait,
         base=ttft - wait,
         rest=np.nan_to_num((latencies.e2e - latencies.ttft)[submitted]),
+        thought=np.where(np.isfinite(limits[3]), thought, 0.0),
         tpot=np.nan_to_num(latencies.tpot[submitted]),
-        limits=(limits[0], limits[1], limits[2]),
+        limits=(limits[0], limits[1], limits[2], limits[3]),
         is_answered=latencies.is_completed[submitted],
         demands=demands,
         growing_share=max(1.0 - ratio(fixed, totals.busy_seconds), 0.0) if totals.busy_seconds else 0.0,
@@ -232,11 +239,13 @@ def _with_tasks(evidence: Evidence, task: TaskLatencies, begun: NDArray[np.bool_
         wait=wait,
         base=base,
         rest=rest,
+        thought=np.concatenate([evidence.thought, np.zeros(len(model))]),
         tpot=np.concatenate([evidence.tpot, np.zeros(len(model))]),
         limits=(
             np.concatenate([evidence.limits[0], unbounded]),
             np.concatenate([evidence.limits[1], unbounded]),
             np.concatenate([evidence.limits[2], left]),
+            np.concatenate([evidence.limits[3], unbounded]),
         ),
         is_answered=np.concatenate([evidence.is_answered, np.isfinite(makespan)]),
         demands=demands,

@@ -1,6 +1,6 @@
 """Prometheus' text format as a server's ``/metrics`` writes it, read within bounds: any text gives samples or none.
 
-Format: https://prometheus.io/docs/instrumenting/exposition_formats/.
+Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ and OpenMetrics, whose exemplars are passed over.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ LONGEST_LINE = 65_536
 _SAMPLE = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)"
     r"(?:\{((?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*)\})?"
-    r"[ \t]+([^ \t]+)(?:[ \t]+(-?\d{1,17}))?[ \t]*"
+    r"[ \t]+([^ \t]+)(?:[ \t]+(-?\d{1,17}(?:\.\d{1,9})?))?[ \t]*(?:# .*)?"
 )
 _LABEL = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*\"((?:[^\"\\]|\\.)*)\"")
+_MOST_SECONDS = 1e11
+"""Times below are in seconds (OpenMetrics), those from here on in milliseconds (Prometheus' own format)."""
 _ESCAPED = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
@@ -53,10 +55,15 @@ def samples_of(text: str) -> list[Sample]:
         if match is None or math.isnan(value):
             continue
         labels = {name: _unescaped(told) for name, told in _LABEL.findall(match[2] or "")}
-        found.append(Sample(match[1], labels, value, None if match[4] is None else int(match[4]) / 1e3))
+        found.append(Sample(match[1], labels, value, None if match[4] is None else _seconds(match[4])))
         if len(found) == MOST_SAMPLES:
             break
     return found
+
+
+def _seconds(text: str) -> float:
+    told = float(text)
+    return told if "." in text or abs(told) < _MOST_SECONDS else told / 1e3
 
 
 def _number(text: str) -> float:

@@ -31,7 +31,7 @@ PREFIXES = ("vllm:", "sglang:", "trtllm_", "trtllm:")
 """How the metrics of an engine that is read begin."""
 START = "process_start_time_seconds"
 
-_MARK = re.compile(r"^# scraped_at (\d{1,11}(?:\.\d+)?)[ \t]*$", re.MULTILINE)
+_MARK = re.compile(r"^#[ \t]+scraped_at[ \t]+(\d{1,11}(?:\.\d+)?)[ \t]*\r?$", re.MULTILINE)
 _TIME_IN_NAME = re.compile(r"(?<![\d.])(\d{9,11}(?:\.\d+)?)(?!\d)")
 _ENDINGS = ("", ".prom", ".txt", ".metrics", ".json", ".gz")
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -257,15 +257,18 @@ class _Growth:
 
     def _counts(self, before: _Series | None, after: _Series, name: str) -> Counts:
         found = Counts()
+        untold: set[frozenset[tuple[str, str]]] = set()
         whole: dict[frozenset[tuple[str, str]], tuple[float, bool]] = {}
         for key in after.by_name[f"{name}_count"]:
             grown, was_reset = self._grown(before, after, key)
             whole[key[1]] = grown, was_reset
             found.count += grown
             total = (f"{name}_sum", key[1])
-            if total in after.values:
-                old = 0.0 if before is None or was_reset else before.values.get(total, after.values[total])
+            old = 0.0 if before is None or was_reset else before.values.get(total)
+            if total in after.values and old is not None:
                 found.total += max(after.values[total] - old, 0.0)
+            elif grown:
+                untold.add(key[1])
         cumulative: dict[frozenset[tuple[str, str]], dict[float, float]] = defaultdict(dict)
         for key in after.by_name.get(f"{name}_bucket", ()):
             labels = dict(key[1])
@@ -277,10 +280,17 @@ class _Growth:
             cumulative[group][bound] = min(max(after.values[key] - old, 0.0), whole[group][0])
         for group, counts in cumulative.items():
             counts[math.inf] = whole[group][0]
-            below = 0.0
+            below, edge = 0.0, 0.0
             for bound in sorted(counts):
-                found.buckets[bound] += max(counts[bound] - below, 0.0)
+                count = max(counts[bound] - below, 0.0)
+                found.buckets[bound] += count
                 below = max(below, counts[bound])
+                if group in untold:
+                    # Without their sum values lie in the middle of their buckets, in the open one at its edge.
+                    found.total += count * (edge if math.isinf(bound) else (edge + bound) / 2)
+                edge = bound
+        if untold - cumulative.keys():
+            found.total = math.nan
         return found
 
 

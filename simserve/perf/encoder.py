@@ -1,17 +1,20 @@
 """Encoding images and recordings: the seconds of an encoder on the GPUs of a replica. A roofline, but for attention.
 
 It runs in 16 bit, layer by layer, cut over the tensor-parallel ranks as the language model is (vLLM's
-``mm_encoder_tp_mode: weights``). Its attention is that of whole images, of tiles or of windows of audio to themselves.
+``mm_encoder_tp_mode: weights``), or, a tower of images, whole on each rank, which then encodes some of a request's
+images (``data``). Its attention is that of whole images, of tiles, or of windows of images or audio to themselves.
 The convolutions before an audio encoder, 1 % of Whisper's arithmetic and a fifth of Qwen3-Omni's, are products too, on
 every rank whole.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from simserve.errors import InputError
-from simserve.perf.collectives import all_reduce_seconds
+from simserve.perf.collectives import all_gather_seconds, all_reduce_seconds
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_curve, gemm_work, wide_class
 from simserve.perf.operators import elementwise_parts
@@ -21,25 +24,62 @@ from simserve.profiles.vision import VisionTower
 
 Tower = VisionTower | AudioTower
 
-HOPPER_EFFICIENCY, BLACKWELL_EFFICIENCY = 0.45, 0.35
-"""Share of the peak that attention without a mask reaches on long images with heads of 72: FlashAttention 3 on H100
-0.40 to 0.47 from 4,096 patches on, FlashAttention 4 on B200 0.30 to 0.34 of one image and 0.33 to 0.40 of eight (tables
-of vLLM 0.24.0 in ai-dynamo/aiconfigurator, encoder_attention). Images of 1,000 patches take up to twice as long."""
+
+@dataclass(frozen=True, slots=True)
+class AttentionTiles:
+    """How a kernel of attention without a mask deals with its queries: in tiles, one at a time on each multiprocessor.
+
+    A call takes ``start + ceil(tiles / multiprocessors) (tile_start + flops of a tile / share of the peak)``, its heads
+    padded to 64, 96 or 128.
+
+    Attributes:
+        rows: Queries of a tile.
+        start: Seconds of a call whatever it holds.
+        tile_start: Seconds that a tile takes besides its arithmetic.
+        narrow_share: Share of a multiprocessor's peak at heads of up to 64.
+        wide_share: The same of wider heads, padding counted.
+    """
+
+    rows: int
+    start: float
+    tile_start: float
+    narrow_share: float
+    wide_share: float
+
+
+HOPPER_TILES = AttentionTiles(rows=192, start=6.4e-6, tile_start=4.1e-6, narrow_share=0.55, wide_share=0.65)
+BLACKWELL_TILES = AttentionTiles(rows=256, start=2.4e-6, tile_start=5.5e-6, narrow_share=0.43, wide_share=0.48)
+"""FlashAttention 3 and 4. Rows: a tile of 192 queries up to heads of 96 (hopper/tile_size.h), two of 128 at once. The
+rest is fitted to the tables of vLLM 0.24.0 and SGLang 0.5.14 on H200 and B200 (ai-dynamo/aiconfigurator,
+encoder_attention, heads of 64, 72 and 80, 1 to 32 of them, 1 to 65,536 patches, 1 to 64 images), and off by 6 % in the
+median on those of H100 and 4 % on those of GB200, which it has not seen. TensorRT-LLM's kernels take a third longer."""
 BLACKWELL_CAPABILITY = 10.0
 """Compute capability from which FlashAttention 4 runs."""
-ATTENTION_START = 12e-6
-"""Seconds of a call of that attention whatever it holds: the same tables, 11.5 to 13.5 us for one patch."""
 LAUNCH_SECONDS = 0.27e-3
 """Seconds that the host takes at least to launch a layer, kernel by kernel: engines put no encoder on a CUDA graph by
 default. So long take layers of language models without one under vLLM and TensorRT-LLM
 (``enforced_eager_seconds_per_layer``); SGLang's Whisper takes 0.22 ms on B200 (sgl-project/sglang pull request 22361),
 Qwen3-Omni's encoder 0.35 ms under vLLM (vllm-project/vllm pull request 30735) and 0.42 ms as transformers has it
 (sgl-project/sglang-omni pull request 333, H100)."""
-LAYER_PASSES = 10
-"""Times the elementwise work of a layer moves its hidden state: two norms with their sums, rotary embedding, and the
-activation on an MLP four times as wide."""
-LAYER_CALLS = 6
-"""Its kernels."""
+NORM_PASSES = 10
+"""Times the norms of a layer and its sums, two of each, move its hidden state, on every rank whole: a norm reads and
+writes it, a sum reads two and writes one (vLLM 0.32.0, the blocks of qwen3_vl.py and qwen3_omni_moe_thinker.py, where
+none is fused)."""
+ROTARY_PASSES = 8
+"""Times queries and keys are moved where they are turned by their place, a share of which each rank has: copied out of
+what the product left, then turned (the same, qwen2_5_vl.py)."""
+CONVOLUTION_PASSES = 8
+"""Times what a convolution leaves is moved besides its being written: turned from the layout of tensor cores and back
+into it for the next one (NVIDIA's guide to convolutional layers: cuDNN transposes tensors whose channels come first),
+its bias added (PyTorch, aten/src/ATen/native/cudnn), and the activation, each a read and a write."""
+EPSILON = 1e-9
+NORM_CALLS, ROTARY_CALLS = 4, 2
+"""Their kernels."""
+
+
+def is_whole_on_each_rank(shape: ReplicaShape, tower: Tower) -> bool:
+    """Return whether each rank holds all of a tower, and encodes images of its own."""
+    return isinstance(tower, VisionTower) and shape.engine.mm_encoder_tp_mode == "data"
 
 
 def check_cut(shape: ReplicaShape, tower: Tower) -> None:
@@ -48,48 +88,89 @@ def check_cut(shape: ReplicaShape, tower: Tower) -> None:
     Raises:
         InputError: They cannot.
     """
+    if is_whole_on_each_rank(shape, tower):
+        return
     if tower.num_attention_heads % shape.tensor_parallel_size:
         rule = f"must divide the {tower.num_attention_heads} heads of the {tower.kind} of {shape.model.name}"
         raise InputError(rule, key="tensor_parallel_size", value=shape.tensor_parallel_size)
 
 
-def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: Array, calls: Array) -> Array:
+def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: Array, counts: Array) -> Array:
     """Return the seconds of encoding the images, or recordings, of some requests, each by itself; shape [requests].
 
     Args:
         shape: The replica.
         tower: What encodes.
         positions: Patches of all images of each request, or positions of its recordings; 0: it has none.
-        pairs: Positions that attend to each other, squares of those of each piece summed.
-        calls: Images or recordings of each, one call of attention each.
+        pairs: Positions that attend to each other, squares of those of each piece summed, the mean of all layers.
+        counts: Images or recordings of each.
 
     Raises:
         InputError: The heads of the tower cannot be cut over the ranks.
     """
     check_cut(shape, tower)
-    ranks = shape.tensor_parallel_size
     seconds = np.zeros(len(positions))
     has_any = positions > 0
     if not has_any.any():
         return seconds
-    rows = positions[has_any]
-    layer = sum(_product(shape, rows, *each) for each in _layer_products(tower, ranks))
-    layer = layer + _attention(shape, tower, pairs[has_any], calls[has_any])
-    moved = LAYER_PASSES * tower.hidden_size * ACTIVATION_BYTES
-    layer = layer + elementwise_parts(moved, rows, shape.machine, LAYER_CALLS).sum(axis=0)
+    rows, pairs, counts = positions[has_any], pairs[has_any], counts[has_any]
+    if not is_whole_on_each_rank(shape, tower):
+        seconds[has_any] = _on_ranks(shape, tower, rows, pairs, shape.tensor_parallel_size)
+        return seconds
+    # The rank with the most images is waited for: of images alike, those that one of them gets. Tiles are dealt out one
+    # by one (vLLM 0.32.0, mllama4.py and qwen3_vl.py, run_dp_sharded_vision_model and its like for images of any size).
+    ranks = shape.tensor_parallel_size
+    dealt = rows**2 / pairs if isinstance(tower, VisionTower) and tower.rule == "tiles" else counts
+    share = np.ceil(dealt / ranks - EPSILON) / dealt
+    seconds[has_any] = _on_ranks(shape, tower, share * rows, share * pairs, 1)
+    if ranks > 1:
+        width = shape.model.hidden_size * max(tower.num_mergers, 1)
+        gathered = share * ranks * rows / tower.positions_per_token * width * ACTIVATION_BYTES
+        seconds[has_any] += all_gather_seconds(gathered, ranks, shape.tensor_link)
+    return seconds
+
+
+def _on_ranks(shape: ReplicaShape, tower: Tower, rows: Array, pairs: Array, ranks: int) -> Array:
+    """Return the seconds of a tower that is cut over so many ranks."""
+    work = sum(_product(shape, rows, *each) for each in _layer_products(tower, ranks))
+    moved, calls = _moved(tower, ranks)
+    work = work + elementwise_parts(moved, rows, shape.machine, calls).sum(axis=0)
     if ranks > 1:
         reduced = rows * tower.hidden_size * ACTIVATION_BYTES
-        layer = layer + 2.0 * all_reduce_seconds(reduced, ranks, shape.tensor_link)
+        work = work + 2.0 * all_reduce_seconds(reduced, ranks, shape.tensor_link)
     launching = max(shape.engine.host_slowdown * LAUNCH_SECONDS, shape.engine.eager_seconds_per_layer)
-    layer = np.maximum(layer, launching)
+    layers = sum(
+        number * np.maximum(work + _attention(shape, tower, rows, attended, ranks), launching)
+        for number, attended in _layer_kinds(tower, rows, pairs)
+    )
     merged = rows / tower.positions_per_token
     wide = tower.hidden_size * tower.positions_per_token
     mergers = _product(shape, merged, wide / ranks, wide) + _product(
         shape, merged, shape.model.hidden_size, wide / ranks
     )
     before = _convolutions(shape, tower, rows) if isinstance(tower, AudioTower) else 0.0
-    seconds[has_any] = before + tower.num_hidden_layers * layer + tower.num_mergers * mergers
-    return seconds
+    return np.asarray(before + layers + tower.num_mergers * mergers)
+
+
+def _moved(tower: Tower, ranks: int) -> tuple[float, int]:
+    """Return the bytes that the elementwise kernels of a layer move for each position on one rank, and how many run."""
+    is_gated = isinstance(tower, VisionTower) and tower.is_gated_mlp
+    has_rotary = isinstance(tower, VisionTower) and tower.rule != "fixed"
+    widths = NORM_PASSES * tower.hidden_size + (3 if is_gated else 2) * tower.intermediate_size / ranks
+    if has_rotary:
+        widths += ROTARY_PASSES * tower.hidden_size / ranks
+    return widths * ACTIVATION_BYTES, NORM_CALLS + 1 + ROTARY_CALLS * has_rotary
+
+
+def _layer_kinds(tower: Tower, rows: Array, pairs: Array) -> list[tuple[int, Array]]:
+    """Return how many layers of each kind there are, and the pairs that attend to each other in one of them."""
+    number = tower.num_hidden_layers
+    if not isinstance(tower, VisionTower) or tower.window is None or not tower.num_full_layers:
+        return [(number, pairs)]
+    windowed = np.minimum(rows * tower.window, pairs)
+    num_windowed = number - tower.num_full_layers
+    whole = (number * pairs - num_windowed * windowed) / tower.num_full_layers
+    return [(tower.num_full_layers, whole), (num_windowed, windowed)]
 
 
 def _convolutions(shape: ReplicaShape, tower: AudioTower, positions: Array) -> Array:
@@ -97,7 +178,7 @@ def _convolutions(shape: ReplicaShape, tower: AudioTower, positions: Array) -> A
     seconds = np.zeros(len(positions))
     for each in tower.convolutions:
         places = each.outputs_per_position * positions
-        moved = 2.0 * each.channels * ACTIVATION_BYTES
+        moved = CONVOLUTION_PASSES * each.channels * ACTIVATION_BYTES
         seconds += _product(shape, places, each.channels, each.inputs)
         seconds += elementwise_parts(moved, places, shape.machine).sum(axis=0)
     return seconds
@@ -118,12 +199,49 @@ def _product(shape: ReplicaShape, rows: Array, out_features: float, in_features:
     return np.asarray(gemm_call(curve, machine, work, dtype, rows, out_features).total)
 
 
-def _attention(shape: ReplicaShape, tower: Tower, pairs: Array, calls: Array) -> Array:
-    """Return the seconds of attention in one layer."""
+def _attention(shape: ReplicaShape, tower: Tower, rows: Array, pairs: Array, ranks: int) -> Array:
+    """Return the seconds of attention in one layer on one rank: of pieces alike, all in one call."""
     capability = shape.hardware.compute_capability
     is_new = capability is not None and float(capability) >= BLACKWELL_CAPABILITY
-    efficiency = BLACKWELL_EFFICIENCY if is_new else HOPPER_EFFICIENCY
-    flops = 4.0 * tower.hidden_size / shape.tensor_parallel_size * pairs
-    return np.asarray(
-        ATTENTION_START * calls + flops / (efficiency * shape.machine.peak(shape.precision.wide_arithmetic))
+    kernel = BLACKWELL_TILES if is_new else HOPPER_TILES
+    return attention_seconds(
+        kernel,
+        length=pairs / rows,
+        pieces=rows**2 / pairs,
+        num_heads=tower.num_attention_heads / ranks,
+        head_dim=tower.hidden_size / tower.num_attention_heads,
+        peak=shape.machine.peak(shape.precision.wide_arithmetic),
+        num_multiprocessors=shape.machine.num_multiprocessors,
     )
+
+
+def attention_seconds(
+    kernel: AttentionTiles,
+    *,
+    length: Array,
+    pieces: Array,
+    num_heads: float,
+    head_dim: float,
+    peak: float,
+    num_multiprocessors: int,
+) -> Array:
+    """Return the seconds of a call of attention over some pieces of the same length, each to itself.
+
+    Args:
+        kernel: What computes it.
+        length: Positions of a piece.
+        pieces: How many there are.
+        num_heads: Heads on this GPU.
+        head_dim: Their width.
+        peak: FLOP/s of the GPU.
+        num_multiprocessors: Of the GPU; 1: unknown, and tiles are not rounded up to rounds of all of them.
+    """
+    is_narrow = head_dim <= 64
+    padded = 64 if is_narrow else 96 if head_dim <= 96 else 128 * np.ceil(head_dim / 128)
+    share = kernel.narrow_share if is_narrow else kernel.wide_share
+    tiles = pieces * num_heads * np.ceil(length / kernel.rows)
+    arithmetic = 4.0 * kernel.rows * length * padded / (share * peak)
+    if num_multiprocessors == 1:
+        return np.asarray(kernel.start + tiles * arithmetic)
+    rounds = np.ceil(tiles / num_multiprocessors)
+    return np.asarray(kernel.start + rounds * (kernel.tile_start + num_multiprocessors * arithmetic))

@@ -232,7 +232,8 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
     if shape.engine.max_loras:
         needs["lora_weights"] = shape.engine.max_loras * slot_bytes(shape)
     if shape.encodes_images and shape.model.vision is not None:
-        needs["vision_weights"] = shape.model.vision.num_parameters * ENCODER_BYTES / ranks
+        whole = shape.model.vision.num_parameters * ENCODER_BYTES
+        needs["vision_weights"] = whole if shape.engine.mm_encoder_tp_mode == "data" else whole / ranks
     if shape.encodes_audio and shape.model.audio is not None:
         needs["audio_weights"] = shape.model.audio.num_parameters * ENCODER_BYTES / ranks
     if shape.model.has_states:

@@ -30,6 +30,7 @@ Sampling = Literal["greedy", "nucleus"]
 Endpoint = Literal["completions", "chat"]
 MoeBackend = Literal["marlin", "triton"]
 AttentionBackend = Literal["aiter", "triton"]
+EncoderCut = Literal["weights", "data"]
 Fp8GemmBackend = Literal["deep_gemm", "flashinfer_trtllm"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 
@@ -124,6 +125,10 @@ class EngineOptions(FrozenModel):
     language_model_only: bool | None = None
     """Leave out the encoders of images and audio, whose weights and largest step a server otherwise keeps room for,
     whatever its prompts have: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded with the model."""
+    mm_encoder_tp_mode: EncoderCut | None = None
+    """How a tower of images uses the tensor-parallel ranks: `weights` cuts it as the language model is cut; with `data`
+    each rank holds all of it and encodes some of a request's images, without all-reduces. vLLM's name; SGLang's
+    `--mm-enable-dp-encoder`. Absent: `weights`. Audio encoders are cut all the same."""
     fp8_gemm_backend: Fp8GemmBackend | None = None
     """SGLang on Blackwell: whose kernels multiply FP8 weights with scales by blocks (`--fp8-gemm-backend`).
     `flashinfer_trtllm` starts sooner and takes six times as long for long prompts as `deep_gemm`. Absent: DeepGEMM."""

@@ -14,6 +14,9 @@ from simserve.profiles.hf_reader import ConfigReader
 QWEN3_MIN_PIXELS, QWEN3_MAX_PIXELS = 65_536, 16_777_216
 """``shortest_edge`` and ``longest_edge`` of the preprocessor_config.json of Qwen/Qwen3-VL-32B-Instruct and
 Qwen/Qwen3.5-35B-A3B on huggingface.co."""
+QWEN3_FRAMES, QWEN3_MIN_VIDEO_PIXELS, QWEN3_MAX_VIDEO_PIXELS = 2, 4_096, 25_165_824
+"""``temporal_patch_size``, ``shortest_edge`` and ``longest_edge`` of the video_preprocessor_config.json of Qwen3-VL and
+Qwen3.5 (copies of Qwen3-VL-8B-Instruct, Qwen3-VL-4B-Instruct and Qwen3.5-9B on huggingface.co)."""
 QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS = 3_136, 12_845_056
 """``min_pixels`` and ``max_pixels`` of the preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct (Hugging Face)."""
 LLAMA4_MAX_TILES = 16
@@ -42,7 +45,15 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
 
 
 def _qwen3(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Qwen3-VL's tower, and Qwen3.5's, which hands over the output of its last layer alone."""
+    """Return Qwen3-VL's tower, and Qwen3.5's, which hands over the output of its last layer alone.
+
+    Qwen3-Omni's takes videos by another rule, with their sound, and has none here.
+    """
+    videos = {
+        "frames_per_patch": QWEN3_FRAMES,
+        "min_video_pixels": QWEN3_MIN_VIDEO_PIXELS,
+        "max_video_pixels": QWEN3_MAX_VIDEO_PIXELS,
+    }
     return {
         "source": "vision_config of the file; pixels of an image by the processor of Qwen3-VL",
         "rule": "grid",
@@ -50,6 +61,7 @@ def _qwen3(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "merge": tower.integer("spatial_merge_size"),
         "min_pixels": QWEN3_MIN_PIXELS,
         "max_pixels": QWEN3_MAX_PIXELS,
+        **({} if "omni" in str(tower.value("model_type")) else videos),
         "num_hidden_layers": tower.integer("depth"),
         "hidden_size": tower.integer("hidden_size"),
         "num_attention_heads": tower.integer("num_heads"),

@@ -9,13 +9,17 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from simserve.validation import FrozenModel
 
+TIME_TOKENS = 7
+"""Of a moment of a video, besides the digits of its seconds: ``<``, the point, a tenth, ``seconds`` and ``>``, and both
+ends of its patches."""
+
 
 class ImageShape(NamedTuple):
     """What an image becomes.
 
     Attributes:
         tokens: Tokens of the prompt.
-        pieces: Pieces that attend to themselves alone in the tower: one, or tiles.
+        pieces: Pieces that attend to themselves alone in the tower: one, tiles, or moments of a video.
         patches: Patches of each piece.
     """
 
@@ -41,6 +45,12 @@ class VisionTower(FrozenModel):
     """`grid`: smaller images are scaled up to so many pixels."""
     max_pixels: PositiveInt | None = None
     """`grid`: larger images are scaled down to so many pixels."""
+    frames_per_patch: PositiveInt | None = None
+    """`grid`: frames of a video that are encoded together; absent: it takes no videos."""
+    min_video_pixels: PositiveInt | None = None
+    """`grid`: videos with fewer pixels, those of all frames together, are scaled up."""
+    max_video_pixels: PositiveInt | None = None
+    """`grid`: videos with more are scaled down."""
     image_size: PositiveInt | None = None
     """`tiles`, `fixed`: pixels of a side of a tile, or of the image; `fixed`, absent: the patches follow from the
     tokens."""
@@ -77,6 +87,9 @@ class VisionTower(FrozenModel):
             raise ValueError("window and num_full_layers go together")
         if self.num_full_layers is not None and self.num_full_layers > self.num_hidden_layers:
             raise ValueError(f"num_full_layers must not exceed num_hidden_layers (={self.num_hidden_layers})")
+        of_videos = (self.frames_per_patch, self.min_video_pixels, self.max_video_pixels)
+        if len({each is None for each in of_videos}) > 1 or (self.frames_per_patch is not None and self.rule != "grid"):
+            raise ValueError("frames_per_patch, min_video_pixels and max_video_pixels go together, with rule grid")
         lacking = [name for name in needs if getattr(self, name) is None]
         if lacking:
             raise ValueError(f"rule {self.rule} needs {lacking[0]}")
@@ -138,22 +151,44 @@ class VisionTower(FrozenModel):
             patches = (self.image_size // self.patch_size) ** 2
         return ImageShape(self.tokens, 1, patches)
 
-    def _in_grid(self, width: int, height: int) -> ImageShape:
-        """Return the image scaled to whole patches, its sides in proportion (``smart_resize`` of Qwen2-VL's
-        processor).
+    def video(self, width: int, height: int, frames: int) -> ImageShape:
+        """Return what so many frames of a video become, one piece for each moment: `frames_per_patch` frames.
+
+        Each moment is written before its patches, ``<1.5 seconds>``, a token a digit, and has a token at both ends
+        (vLLM 0.32.0, qwen3_vl.py). Two frames a second are taken for that.
         """
+        assert self.frames_per_patch is not None
+        assert self.min_video_pixels is not None
+        assert self.max_video_pixels is not None
+        moments = math.ceil(frames / self.frames_per_patch)
+        tokens = self._merged(width, height, self.min_video_pixels, self.max_video_pixels, frames)
+        times = sum(TIME_TOKENS + len(str(math.floor(number * self.frames_per_patch / 2))) for number in range(moments))
+        return ImageShape(moments * tokens + times, moments, tokens * self.merge**2)
+
+    def _in_grid(self, width: int, height: int) -> ImageShape:
+        """Return the image scaled to whole patches, its sides in proportion."""
         assert self.min_pixels is not None
         assert self.max_pixels is not None
-        side, area = self.patch_size * self.merge, width * height
-        sides = [max(round(each / side), 1) for each in (width, height)]
-        if sides[0] * sides[1] * side**2 > self.max_pixels:
-            scale = math.sqrt(self.max_pixels / area)
-            sides = [max(math.floor(each * scale / side), 1) for each in (width, height)]
-        elif sides[0] * sides[1] * side**2 < self.min_pixels:
-            scale = math.sqrt(self.min_pixels / area)
-            sides = [math.ceil(each * scale / side) for each in (width, height)]
-        tokens = sides[0] * sides[1]
+        tokens = self._merged(width, height, self.min_pixels, self.max_pixels)
         return ImageShape(tokens, 1, tokens * self.merge**2)
+
+    def _merged(self, width: int, height: int, fewest: int, most: int, frames: int = 1) -> int:
+        """Return the tokens of an image, or of a moment of a video, whose pixels are between two numbers.
+
+        ``smart_resize`` of Qwen2-VL's processor, and that of Qwen3-VL's for videos, whose pixels are those of all
+        frames.
+        """
+        side, area = self.patch_size * self.merge, frames * width * height
+        sides = [max(round(each / side), 1) for each in (width, height)]
+        together = 1 if self.frames_per_patch is None or frames == 1 else self.frames_per_patch
+        pixels = math.ceil(frames / together) * together * sides[0] * sides[1] * side**2
+        if pixels > most:
+            scale = math.sqrt(most / area)
+            sides = [max(math.floor(each * scale / side), 1) for each in (width, height)]
+        elif pixels < fewest:
+            scale = math.sqrt(fewest / area)
+            sides = [math.ceil(each * scale / side) for each in (width, height)]
+        return sides[0] * sides[1]
 
     def _in_tiles(self, width: int, height: int) -> ImageShape:
         """Return the image on the canvas of tiles that it fills best.

@@ -257,36 +257,68 @@ def _longest_request(result: RunResult) -> int | None:
 
 
 def latency_lines(result: RunResult) -> list[LatencyLine]:
-    """Return the four latencies, each with the interval in which 9 of 10 real servers have their mean."""
+    """Return the four latencies, each with the interval in which 9 of 10 real servers have their mean.
+
+    Where requests think, the time to the first visible token stands behind TTFT.
+    """
     summary, inner = result.summary, result.summary["simserve"]
     found = inner.get("prediction_interval") or {}
     known, queues = found.get("metrics") or {}, found.get("queues", False)
     lines = []
     for name, label in LATENCY_LABELS.items():
-        ends, term = known.get(f"mean_{name}"), _TERMS.get(name)
-        unit, factor = latency_unit(summary[f"p99_{name}"])
-        if (summary[f"mean_{name}"] or 0.0) >= _SECONDS_FROM_MEAN:
-            unit, factor = "s", 1000.0
-        limit = None if result.slo is None or term is None else getattr(result.slo, term)
-        met = None if term is None else inner["slo"]["by_metric"].get(term)
-        mean, tail = summary[f"mean_{name}"], summary[f"p95_{name}"]
-        is_open = queues and name in QUEUED
-        lines.append(
-            LatencyLine(
-                label=label,
-                mean=_in_unit(mean, unit, factor),
-                real_servers=_real_servers(ends, unit, factor, is_open=is_open) if ends else "",
-                p95=_in_unit(tail, unit, factor),
-                seconds=LatencySeconds(
-                    mean=None if mean is None else mean / 1e3,
-                    p95=None if tail is None else tail / 1e3,
-                    real_servers=(ends[0] / 1e3, math.inf if is_open else ends[1] / 1e3) if ends else None,
-                    limit=limit,
-                ),
-                limit="" if limit is None or met is None else f"{share(met)} within {format_seconds(limit)}",
-            )
-        )
+        figures = {each: summary[f"{each}_{name}"] for each in ("mean", "p95", "p99")}
+        ends, is_open = known.get(f"mean_{name}"), queues and name in QUEUED
+        lines.append(_latency_line(result, label, _TERMS.get(name), figures, ends, is_open=is_open))
+        visible = (inner.get("reasoning") or {}).get("ttfvt_ms")
+        if name == "ttft_ms" and visible is not None:
+            ends = _visible_ends(summary, known, visible["mean"])
+            lines.append(_latency_line(result, "TTFVT", "ttfvt", visible, ends, is_open=is_open))
     return lines
+
+
+def _visible_ends(
+    summary: Mapping[str, Any], known: Mapping[str, Any], mean: float | None
+) -> tuple[float, float] | None:
+    """Return between which ends the mean time to the first visible token is expected: TTFT's, and steps of thinking.
+
+    As those of E2E are made up (`simserve.metrics.prediction_interval`).
+    """
+    first, step = known.get("mean_ttft_ms"), known.get("mean_tpot_ms")
+    if mean is None or not first or not step or not summary["mean_tpot_ms"]:
+        return None
+    thought = max(mean - summary["mean_ttft_ms"], 0.0) / summary["mean_tpot_ms"]
+    return first[0] + thought * step[0], first[1] + thought * step[1]
+
+
+def _latency_line(
+    result: RunResult,
+    label: str,
+    term: str | None,
+    figures: Mapping[str, float | None],
+    ends: Sequence[float] | None,
+    *,
+    is_open: bool,
+) -> LatencyLine:
+    """Return one of them; ``figures`` and ``ends`` in milliseconds."""
+    unit, factor = latency_unit(figures["p99"])
+    mean, tail = figures["mean"], figures["p95"]
+    if (mean or 0.0) >= _SECONDS_FROM_MEAN:
+        unit, factor = "s", 1000.0
+    limit = None if result.slo is None or term is None else getattr(result.slo, term)
+    met = None if term is None else result.summary["simserve"]["slo"]["by_metric"].get(term)
+    return LatencyLine(
+        label=label,
+        mean=_in_unit(mean, unit, factor),
+        real_servers=_real_servers(ends, unit, factor, is_open=is_open) if ends else "",
+        p95=_in_unit(tail, unit, factor),
+        seconds=LatencySeconds(
+            mean=None if mean is None else mean / 1e3,
+            p95=None if tail is None else tail / 1e3,
+            real_servers=(ends[0] / 1e3, math.inf if is_open else ends[1] / 1e3) if ends else None,
+            limit=limit,
+        ),
+        limit="" if limit is None or met is None else f"{share(met)} within {format_seconds(limit)}",
+    )
 
 
 def _real_servers(ends: Sequence[float], unit: str, factor: float, *, is_open: bool) -> str:

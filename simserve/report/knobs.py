@@ -41,6 +41,7 @@ _RARE = (
     "cudagraph_mode",
     "moe_backend",
     "language_model_only",
+    "mm_encoder_tp_mode",
     "fp8_gemm_backend",
     "attention_backend",
     "flashinfer_sampler",

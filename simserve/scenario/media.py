@@ -329,6 +329,7 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
         }
         recorded = specs.recorded_images if key == "images" else specs.recorded_audio
         _check_recorded(key, spec, recorded, scenario)
+        _check_videos(spec, recorded, tower, scenario)
         drawn["recorded"] = None if recorded is None else recorded.of_rows(rows)
         owner, is_cached, each = _pieces(spec, tower, len(rows), **drawn)
         for name, values in each.items():
@@ -355,6 +356,19 @@ def _check_recorded(key: str, spec: ImagesSpec | AudioSpec, recorded: RecordedMe
         scenario.refuse(f"workload.{key}.{how}", f"is missing: the trace does not say it of its {noun}", "give it")
 
 
+def _check_videos(
+    spec: ImagesSpec | AudioSpec, recorded: RecordedMedia | None, tower: Tower, scenario: Scenario
+) -> None:
+    """Refuse videos of a model that takes none."""
+    if not isinstance(tower, VisionTower) or isinstance(spec, AudioSpec) or tower.frames_per_patch is not None:
+        return
+    are_recorded = recorded is not None and recorded.sizes is not None and recorded.sizes[:, 2].any()
+    if are_recorded or any(each.frames for each in spec.sizes or ()):
+        rule = "needs a model whose profile says how it takes videos"
+        key = "workload.trace" if are_recorded else "workload.images.sizes.frames"
+        scenario.refuse(key, rule, "choose such as qwen3-vl-32b, or leave videos out")
+
+
 def _pieces(
     spec: ImagesSpec | AudioSpec, tower: Tower, num_requests: int, **drawn: Any
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -364,15 +378,18 @@ def _pieces(
         assert isinstance(tower, VisionTower)
         images = draw_images(spec, num_requests, **drawn)
         sizes = images.sizes.tolist()
-        shapes = [tower.image(width, height) for width, height in sizes]
+        shapes = [
+            tower.video(width, height, frames) if frames else tower.image(width, height)
+            for width, height, frames in sizes
+        ]
         of_kind = [
             (
                 shape.tokens,
-                width * height / MEGAPIXEL,
+                width * height * max(frames, 1) / MEGAPIXEL,
                 shape.pieces * shape.patches,
                 tower.pairs(shape),
             )
-            for shape, (width, height) in zip(shapes, sizes, strict=True)
+            for shape, (width, height, frames) in zip(shapes, sizes, strict=True)
         ]
         owner, is_cached, kind = images.owner, images.is_cached, images.size
     else:

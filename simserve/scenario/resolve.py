@@ -41,6 +41,12 @@ from simserve.workload.structured_spec import ADVANCE_SECONDS
 _LANGUAGE_ONLY = ("sglang",)
 """Engines whose replicas leave the vision tower out beside an encoder pool (SGLang's ``--language-only``); the others
 are assumed to load it."""
+_WHOLE_TOWERS = {
+    "vllm": ("llama4", "qwen2_5_vl", "qwen3_vl", "qwen3_5"),
+    "sglang": ("qwen2_5_vl", "qwen3_vl"),
+}
+"""Families of models whose tower of images an engine can hold whole on each rank: vLLM 0.32.0 model_executor/models,
+``supports_encoder_tp_data``; SGLang docs, advanced_features/dp_for_multi_modal_encoder."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """What the scheduler obeys that an engine has under the same name."""
 
@@ -317,6 +323,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
         rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
+        _check_encoder_cut(scenario, engine, shape.model)
         return with_windowed_kv(shape, rules, _connector(scenario, connector))
 
 
@@ -336,6 +343,21 @@ def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_
     if scenario.deployment.encoder_disaggregation is not None and engine.name in _LANGUAGE_ONLY:
         return False
     return is_asked or engine.loads_encoders
+
+
+def _check_encoder_cut(scenario: Scenario, engine: ResolvedEngine, model: ModelProfile) -> None:
+    """Refuse a tower whole on each rank for a model whose tower the engine cuts all the same, or that has none.
+
+    Raises:
+        ScenarioError: ``mm_encoder_tp_mode: data`` is set for such a model.
+    """
+    families = _WHOLE_TOWERS.get(load_engine(engine.name, scenario.folder).base or engine.name, ())
+    if engine.mm_encoder_tp_mode != "data" or (model.vision is not None and model.family.startswith(families)):
+        return
+    rule = f"has no effect: {model.name} has no vision tower"
+    if model.vision is not None:
+        rule = f"is not to be had with {model.name}, whose tower {engine.name} cuts all the same"
+    scenario.refuse("deployment.engine.mm_encoder_tp_mode", rule, "leave it out")
 
 
 def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:

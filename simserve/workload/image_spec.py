@@ -1,4 +1,4 @@
-"""The `workload.images` block: images in prompts. Draws nothing.
+"""The `workload.images` block: images and videos in prompts. Draws nothing.
 
 The text below a field is its entry in the reference.
 """
@@ -22,12 +22,15 @@ roofline. A single trace: an estimate."""
 
 
 class ImageSize(FrozenModel):
-    """A size of images."""
+    """A size of images, or of videos."""
 
     width: Pixels
     """Pixels."""
     height: Pixels
     """Pixels."""
+    frames: Annotated[int, Field(ge=2, le=10_000)] | None = None
+    """Of a video: frames that the engine takes of it, of which Qwen3-VL's processor takes two a second. Absent: an
+    image."""
     weight: Annotated[float, Field(gt=0)] = 1.0
     """How often it comes, against the others."""
 
@@ -45,7 +48,7 @@ class ImagesSpec(FrozenModel):
     """Images of each of those. Beside a trace that says how many each has: leave it out."""
     sizes: Annotated[tuple[ImageSize, ...], Field(min_length=1, max_length=100)] | None = None
     """Sizes of images: `[{width: 1920, height: 1080}]`; of several each is drawn by its weight. Absent: as a trace says
-    them."""
+    them. With `frames` it is a video, where the model takes videos (Qwen3-VL, Qwen3.5)."""
     cached_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the images whose embedding the engine's encoder cache still has, so that nothing encodes them."""
     preprocess_time: Seconds | None = None

@@ -25,7 +25,7 @@ class DrawnImages:
 
     Attributes:
         owner: Which request it belongs to, ascending.
-        sizes: The different sizes, width and height in pixels, shape [S, 2].
+        sizes: The different sizes, width and height in pixels and the frames of a video (0: an image), shape [S, 3].
         size: Index into ``sizes``.
         is_cached: Whether the encoder's cache has it.
     """
@@ -68,7 +68,7 @@ def draw_images(
         size = size.reshape(total)
     else:
         kinds = spec.sizes or ()
-        sizes = np.array([(each.width, each.height) for each in kinds], dtype=np.int64)
+        sizes = np.array([(each.width, each.height, each.frames or 0) for each in kinds], dtype=np.int64)
         edges = np.cumsum([each.weight for each in kinds])
         uniforms = rng.stream(seed, f"image_sizes{suffix}", replication).random(total) * edges[-1]
         size = np.minimum(np.searchsorted(edges, uniforms, side="right"), len(kinds) - 1).astype(np.int64)

@@ -77,6 +77,21 @@ def test_end_to_end_times_take_the_error_of_both() -> None:
     assert evidence(make_slo(e2e=3.6)).probability(None) == pytest.approx(by_chance, abs=0.003)
 
 
+def test_the_first_visible_token_takes_the_error_of_both() -> None:
+    """1 s of first token and 1.5 s of thinking behind it, within 3 s; without a visible token on no server."""
+    draws = np.random.default_rng(1).laplace(0.0, LAPLACE, (2, 400_000))
+    answered = np.arange(10.0) + 1.0 + 1.5
+
+    by_chance = float((np.exp(draws[0]) + 1.5 * np.exp(draws[1]) <= 3.0).mean())
+
+    found = evidence(replace(make_slo(), ttfvt=3.0), classes={"answer_time": answered})
+    assert found.probability(None) == pytest.approx(by_chance, abs=0.003)
+    assert evidence(replace(make_slo(), ttfvt=30.0), classes={"answer_time": answered}).probability(None) > 0.999
+    assert (
+        evidence(replace(make_slo(), ttfvt=30.0), classes={"answer_time": answered * np.nan}).probability(None) == 0.0
+    )
+
+
 def test_the_share_asked_for_decides_which_request_counts() -> None:
     """Of ten TTFTs from 1 to 10 s within 6 s, half must be: the fifth decides, as all are slower by one factor."""
     ttft = np.arange(1.0, 11.0)

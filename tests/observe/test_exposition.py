@@ -21,6 +21,17 @@ def test_names_labels_and_figures_are_read() -> None:
     ]
 
 
+def test_openmetrics_is_read_too() -> None:
+    """Its times are seconds, its exemplars nothing of the sample."""
+    page = 'a{le="1"} 5 # {trace_id="x # y"} 0.7 1700000000.1\nb 6 1700000000.25\nc 7 1700000000\n# EOF\n'
+
+    assert samples_of(page) == [
+        Sample("a", {"le": "1"}, 5.0),
+        Sample("b", {}, 6.0, 1_700_000_000.25),
+        Sample("c", {}, 7.0, 1_700_000_000.0),
+    ]
+
+
 def test_signs_in_labels_are_read_as_they_were_meant() -> None:
     """Quotes, backslashes and line ends are escaped; a brace or a comma within quotes is none."""
     (sample,) = samples_of(r'a{path="C:\\x \"y\" {z}, w",line="one\ntwo"} 1')

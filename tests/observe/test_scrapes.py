@@ -91,6 +91,26 @@ def test_buckets_that_contradict_their_count_stay_within_it() -> None:
     assert sum(seen.whole.histograms["prompt_tokens"].buckets.values()) == 3
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_histogram_without_its_sum_has_the_mean_of_its_buckets(is_there: bool) -> None:
+    """Values between 50 and 200 tokens lie at 125; a sum that is no number is no mean of 0."""
+    pages = []
+    for finished in (1, 5):
+        lines = [line for line in _page(finished).splitlines() if is_there or "_bucket" not in line]
+        pages.append("\n".join(line.replace(f" {100 * finished}", " NaN") for line in lines) + "\n")
+    found = observed(scrapes_of(_series(*pages), "x"), "x").whole.histograms["prompt_tokens"]
+
+    assert found.count == 4
+    assert found.mean == pytest.approx(125 if is_there else math.nan, nan_ok=True)
+
+
+def test_pages_saved_under_windows_are_read_as_they_are_elsewhere() -> None:
+    """Lines end with a carriage return too, those with times among them."""
+    text = _series(_page(3), _page(7))
+
+    assert scrapes_of(text.replace("\n", "\r\n"), "x") == scrapes_of(text, "x")
+
+
 def test_engines_side_by_side_are_added() -> None:
     """Two instances of a Prometheus server's answer count together, and one restarts alone."""
     rows = []

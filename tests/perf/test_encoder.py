@@ -11,10 +11,11 @@ import simserve as ss
 from simserve.errors import InputError
 from simserve.perf import encoder
 from simserve.perf.encoder import (
-    ATTENTION_START,
-    BLACKWELL_EFFICIENCY,
-    HOPPER_EFFICIENCY,
+    BLACKWELL_TILES,
+    HOPPER_TILES,
     LAUNCH_SECONDS,
+    AttentionTiles,
+    attention_seconds,
     encoder_seconds,
 )
 from simserve.perf.memory import activation_bytes, plan_memory
@@ -22,10 +23,35 @@ from simserve.perf.shape import ReplicaShape
 from simserve.profiles.vision import VisionTower
 from tests.perf.shapes import make_shape
 
-H100_MS = {4096: 0.1935, 6400: 0.4886, 9216: 0.8579, 16384: 2.691}
-B200_MS = {4096: 0.1272, 6400: 0.2904, 9216: 0.5029, 16384: 1.621}
-"""Milliseconds of attention of one image by its patches, 16 heads of 72 in bf16: tables of vLLM 0.24.0 in
-ai-dynamo/aiconfigurator, encoder_attention."""
+H100_MS = {
+    (16, 1024, 1): 0.0429,
+    (16, 2304, 1): 0.0758,
+    (16, 4096, 1): 0.1935,
+    (16, 6400, 1): 0.4886,
+    (16, 9216, 1): 0.8579,
+    (16, 16384, 1): 2.6909,
+    (8, 4096, 1): 0.1251,
+    (4, 10816, 1): 0.3738,
+    (2, 9216, 1): 0.1555,
+    (2, 16384, 1): 0.4338,
+    (16, 64, 64): 0.0495,
+    (8, 576, 8): 0.0346,
+}
+GB200_MS = {
+    (16, 1024, 1): 0.0243,
+    (16, 2304, 1): 0.0415,
+    (16, 4096, 1): 0.1191,
+    (16, 6400, 1): 0.2623,
+    (16, 9216, 1): 0.5453,
+    (16, 16384, 1): 1.7212,
+    (8, 4096, 1): 0.0630,
+    (4, 10816, 1): 0.2907,
+    (2, 16384, 1): 0.2118,
+    (16, 64, 64): 0.0475,
+    (8, 576, 8): 0.0312,
+}
+"""Milliseconds of attention without a mask by heads, patches of an image and images, heads of 72 in bf16: tables of
+vLLM 0.24.0 in ai-dynamo/aiconfigurator, encoder_attention. Nothing is fitted to these two GPUs."""
 
 
 GRAPHED_MS = {(1, 300): 2.11, (1, 1000): 2.46, (1, 3000): 3.39, (4, 1000): 4.13, (16, 1000): 11.43, (16, 3000): 32.31}
@@ -34,7 +60,7 @@ sgl-project/sglang-omni pull request 333."""
 
 
 SGLANG_MS = {2: 492.13, 4: 465.80, 8: 523.80}
-"""Milliseconds of Qwen2.5-VL's tower for the four images of a request on so many ranks of H20: LMSYS, "EPD
+"""Milliseconds of Qwen2.5-VL-72B's tower for the four images of a request on so many ranks of H20: LMSYS, "EPD
 Disaggregation" (2026-01-12); 1080p, as the page's benchmark has them."""
 
 
@@ -107,13 +133,90 @@ def test_two_images_attend_to_themselves_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "efficiency", "peak"), [(H100_MS, HOPPER_EFFICIENCY, 989e12), (B200_MS, BLACKWELL_EFFICIENCY, 2250e12)]
+    ("table", "kernel", "peak", "num_multiprocessors"),
+    [(H100_MS, HOPPER_TILES, 989e12, 132), (GB200_MS, BLACKWELL_TILES, 2500e12, 148)],
 )
-def test_attention_is_within_a_quarter_of_the_tables(table: dict[int, float], efficiency: float, peak: float) -> None:
-    """From 4,096 patches on; shorter images take up to twice as long as priced."""
-    for patches, measured in table.items():
-        priced = ATTENTION_START + 4 * 1152 * patches**2 / (efficiency * peak)
-        assert priced * 1e3 == pytest.approx(measured, rel=0.25)
+def test_attention_is_near_tables_it_was_not_fitted_to(
+    table: dict[tuple[int, int, int], float], kernel: AttentionTiles, peak: float, num_multiprocessors: int
+) -> None:
+    """Within 25 % from 2,304 patches on and of many small images, 12 % in the median."""
+    errors = {}
+    for (heads, patches, images), measured in table.items():
+        seconds = attention_seconds(
+            kernel,
+            length=np.array(float(patches)),
+            pieces=np.array(float(images)),
+            num_heads=heads,
+            head_dim=72,
+            peak=peak,
+            num_multiprocessors=num_multiprocessors,
+        )
+        errors[heads, patches, images] = abs(1e3 * float(seconds) / measured - 1)
+
+    assert np.median(list(errors.values())) < 0.12
+    assert max(error for key, error in errors.items() if key != (16, 1024, 1)) < 0.25
+
+
+def test_attention_goes_in_whole_rounds_of_tiles() -> None:
+    """One head of 16,384 patches is 86 tiles, on 132 multiprocessors at once, one of 25,000 too; two heads are not."""
+
+    def seconds(patches: float, heads: int) -> float:
+        return float(
+            attention_seconds(
+                HOPPER_TILES,
+                length=np.array(patches),
+                pieces=np.array(1.0),
+                num_heads=heads,
+                head_dim=64,
+                peak=989e12,
+                num_multiprocessors=132,
+            )
+        )
+
+    one, more, two = seconds(16384.0, 1), seconds(25000.0, 1), seconds(16384.0, 2)
+    start = HOPPER_TILES.start
+    assert (more - start - 4.1e-6) / (one - start - 4.1e-6) == pytest.approx(25000 / 16384)
+    assert (two - start) / (one - start) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
+def test_a_tower_whole_on_each_rank_takes_what_one_gpu_takes_for_the_images_of_the_fullest(count: int) -> None:
+    """Four ranks: one image costs as on one GPU, nine as three of them, and what they made is gathered.
+
+    Cutting the tower is quicker for two at most.
+    """
+    shape, tower = qwen(ranks=4)
+    spread = replace(shape, engine=shape.engine.model_copy(update={"mm_encoder_tp_mode": "data"}))
+    alone, _ = qwen()
+    image = tower.image(1920, 1080)
+
+    def seconds(of: ReplicaShape, images: float) -> float:
+        rows, pairs = np.array([images * image.patches]), np.array([images * tower.pairs(image)])
+        return float(encoder_seconds(of, tower, rows, pairs, np.array([images]))[0])
+
+    gathering = seconds(spread, count) - seconds(alone, -(-count // 4))
+    assert 0 < gathering < 0.003
+    assert (seconds(spread, count) < seconds(shape, count)) == (count > 2)
+    odd = tower.model_copy(update={"num_attention_heads": 9})
+    rows = np.array([float(image.patches)])
+    assert encoder_seconds(spread, odd, rows, rows**2, np.ones(1))[0] > 0
+
+
+@pytest.mark.parametrize(("side", "tiles"), [(672, 5), (1344, 17)])
+def test_llama_4_whole_on_each_of_eight_gpus_is_three_times_as_fast_as_cut(side: int, tiles: int) -> None:
+    """With nine images a request, as vLLM's pull request 18368 says ("~3x"); its tiles are dealt out one by one."""
+    shape = make_shape("h100-sxm-80gb", "llama-4-scout", tensor_parallel_size=8)
+    spread = replace(shape, engine=shape.engine.model_copy(update={"mm_encoder_tp_mode": "data"}))
+    tower = shape.model.vision
+    assert tower is not None
+    image = tower.image(side, side)
+    assert image.pieces == tiles
+
+    def seconds(of: ReplicaShape, images: int) -> float:
+        rows, pairs = np.array([float(images * tiles * image.patches)]), np.array([images * tower.pairs(image)])
+        return float(encoder_seconds(of, tower, rows, pairs, np.array([float(images)]))[0])
+
+    assert 2.5 < seconds(shape, 9) / seconds(spread, 9) < 4
 
 
 def of_recordings(count: int, seconds: float, model: str = "qwen3-omni-30b-a3b") -> float:
@@ -166,6 +269,8 @@ def test_the_tower_takes_memory_where_prompts_have_images() -> None:
     assert images.parts["vision_weights"] == tower.num_parameters
     assert text.kv_bytes - images.kv_bytes == pytest.approx(tower.num_parameters)
     assert any("vision tower" in line for line in images.arithmetic)
+    spread = replace(shape, encodes_images=True, engine=shape.engine.model_copy(update={"mm_encoder_tp_mode": "data"}))
+    assert plan_memory(spread).parts["vision_weights"] == 2 * tower.num_parameters
 
 
 def test_the_largest_image_is_tried_before_kv_is_counted() -> None:
@@ -201,8 +306,8 @@ def test_a_tower_on_one_gpu_is_too_fast_by_as_much_as_the_docs_say() -> None:
 
     step = result.requests["first_token_s"] - result.requests["scheduled_s"]
     images = result.summary["simserve"]["images"]
-    assert list(step) == pytest.approx([0.082] * 2, abs=0.001)
-    assert images["mean_encoder_ms"] == pytest.approx(28, abs=0.5)
+    assert list(step) == pytest.approx([0.0895] * 2, abs=0.001)
+    assert images["mean_encoder_ms"] == pytest.approx(35, abs=0.5)
     assert images["mean_preprocess_ms"] == pytest.approx(135, abs=1)
 
 
@@ -216,10 +321,10 @@ def test_heads_that_cannot_be_cut_are_refused() -> None:
     assert shape.tensor_parallel_size == 1
 
 
-@pytest.mark.parametrize(("ranks", "low"), [(2, 0.33), (4, 0.58), (8, 0.76)])
+@pytest.mark.parametrize(("ranks", "low"), [(2, 0.30), (4, 0.56), (8, 0.76)])
 def test_a_tower_that_is_cut_over_ranks_is_too_fast_by_as_much_as_the_docs_say(ranks: int, low: float) -> None:
     """Held to SGLang's published times; the least is that a cut tower takes no longer than one that is not."""
-    shape = make_shape("h20-96gb", "qwen2.5-vl-7b", tensor_parallel_size=ranks)
+    shape = make_shape("h20-96gb", "qwen2.5-vl-72b", tensor_parallel_size=ranks)
     tower = shape.model.vision
     assert tower is not None
     image = tower.image(1920, 1080)

@@ -30,6 +30,34 @@ def test_qwen_makes_a_token_of_32_pixels_square(size: tuple[int, int], tokens: i
 
 
 @pytest.mark.parametrize(
+    ("video", "scaled", "tokens"),
+    [
+        ((1280, 720, 64), (832, 448), 32 * 364 + 278),
+        ((1920, 1080, 16), (1664, 928), 8 * 1508 + 64),
+        ((640, 480, 600), (224, 160), 300 * 35 + 2890),
+        ((64, 64, 4), (64, 64), 2 * 4 + 16),
+        ((40, 40, 2), (64, 64), 4 + 8),
+    ],
+)
+def test_a_video_is_scaled_by_the_pixels_of_all_frames(
+    video: tuple[int, int, int], scaled: tuple[int, int], tokens: int
+) -> None:
+    """Sides as transformers 5's Qwen3-VL processor has them; two frames are a moment, whose seconds are written."""
+    shape = tower("qwen3-vl-8b").video(*video)
+
+    assert shape == (tokens, video[2] // 2, scaled[0] * scaled[1] // 256)
+    assert tower("qwen3-vl-8b").pairs(shape) == shape.pieces * shape.patches**2
+
+
+def test_what_takes_videos_says_how_in_full() -> None:
+    """One figure of the three is no rule; neither is one for tiles."""
+    fields = tower("qwen3-vl-8b").model_dump()
+
+    with pytest.raises(ProfileError, match="min_video_pixels and max_video_pixels go together"):
+        validate(VisionTower, {**fields, "max_video_pixels": None}, error=ProfileError)
+
+
+@pytest.mark.parametrize(
     ("size", "tokens"),
     [((1036, 1036), 37 * 37), ((1024, 1024), 37 * 37), ((1920, 1080), 69 * 39), ((56, 56), 4), ((20, 20), 4)],
 )

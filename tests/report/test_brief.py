@@ -373,3 +373,22 @@ def test_what_has_no_subject_has_no_line_for_it() -> None:
     told = [line.text for line in brief_lines(Brief(verdict="none", answer="Yes.", ways=[Way("Go:", "go")]), 80)]
 
     assert told == ["Yes.", "To do  Go:", "  go"]
+
+
+def test_where_requests_think_the_first_visible_token_stands_behind_the_first() -> None:
+    """With its limit, which is the one that such traffic is bought for; elsewhere it is TTFT, and not said twice."""
+    few = {"workload.num_requests": 30}
+    thinking = api.run(api.load("reasoning", few), advise=False)
+    plain = api.run(api.load("reasoning", {**few, "workload.thinking_tokens": None, "slo": None}), advise=False)
+
+    lines = latency_lines(thinking)
+
+    assert [each.label for each in lines] == ["TTFT", "TTFVT", "TPOT", "ITL", "E2E"]
+    assert "within 60 s" in lines[1].limit
+    visible, whole = lines[1].seconds.real_servers, lines[4].seconds.real_servers
+    assert visible is not None
+    assert whole is not None
+    assert visible[0] < (lines[1].seconds.mean or 0.0) < visible[1] < whole[1]
+    assert lines[1].seconds.limit == 60.0
+    assert (lines[1].seconds.mean or 0.0) > 10 * (lines[0].seconds.mean or 1e9)
+    assert [each.label for each in latency_lines(plain)] == ["TTFT", "TPOT", "ITL", "E2E"]

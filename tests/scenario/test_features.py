@@ -342,6 +342,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "n_gpu_layers": (8, ["deployment.engine={name: llama.cpp}"]),
     "num_gpu": (8, ["deployment.engine={name: ollama}"]),
     "language_model_only": ("true", ["model=gemma-3-4b"]),
+    "mm_encoder_tp_mode": ("data", ["model=qwen3-vl-4b", "deployment.tensor_parallel_size=2"]),
 }
 """Option -> a value that is no default, and what it goes with."""
 

@@ -202,13 +202,30 @@ def test_weka_starts_sub_agents_and_runs_calls_that_overlap_side_by_side(tmp_pat
 
     assert trace.num_unserved == 1
     assert not trace.has_arrival_times
-    assert [set(own) for own in parents(trace)] == [set(), {0}, {1}, {0, 2}, set(), set(), {4, 5}]
+    # The second task's last two calls share a context that its first, which they overlap, has not.
+    assert [set(own) for own in parents(trace)] == [set(), {0}, {1}, {0, 2}, set(), set(), {5}]
     assert trace.tasks is not None
+    assert trace.tasks.agent.tolist()[4:] == [2, 3, 3]
     assert trace.tasks.tool_time.tolist() == [0.0, 0.5, 0.5, 1.5, 0.0, 0.0, 1.25]
     assert trace.tasks.offset.tolist()[4:6] == [0.0, 0.25]
     assert trace.prefix_blocks is not None
     assert trace.prefix_blocks.ids.tolist()[:2] == [0, 1]
     assert trace.prefix_blocks.ids.tolist()[-3:] != [0, 1, 2]
+
+
+def test_times_of_wekas_sub_agents_are_the_tasks_or_their_own(tmp_path: Path) -> None:
+    """One call before its entry says for all of them that they are counted from the entry on."""
+    own = {**SUBAGENT, "requests": [call(0.0, 1.0, 8), call(1.5, 1.0, 8, 9)]}
+    later = {**SUBAGENT, "t": 0.5, "requests": [call(0.75, 1.0, 8)]}
+    both = [weka(call(0.0, 1.5, 1, 2), own, call(6.0, 1.0, 1, 2, 3)), weka(call(0.0, 0.25, 1), later)]
+
+    trace, absolute = read(tmp_path, lines(*both)), read(tmp_path, lines(both[1]))
+
+    assert trace.tasks is not None
+    assert absolute.tasks is not None
+    assert trace.tasks.offset.tolist() == [0.0, 2.0, 3.5, 6.0, 0.0, 1.25]
+    assert trace.tasks.tool_time.tolist()[:4] == [0.0, 0.5, 0.5, 1.5]
+    assert absolute.tasks.offset.tolist() == [0.0, 0.75]
 
 
 def test_spans_with_parents_are_agents_and_their_calls(tmp_path: Path) -> None:

@@ -71,6 +71,23 @@ def test_images_come_on_top_of_the_text() -> None:
     assert len(set(shown.encoder_seconds.tolist())) == 1
 
 
+def test_a_video_is_so_many_moments_that_attend_to_themselves() -> None:
+    """64 frames of 720p: 32 moments of 364 tokens and their times; a CPU scales each frame, the tower sees moments."""
+    sizes = "workload.images.sizes=[{{width: 1280, height: 720{}}}]"
+    share = ["workload.images.share=1.0", "workload.images.count=1", "workload.prompt_tokens=100"]
+    video, image = (requests(*share, sizes.format(each)) for each in (", frames: 64", ""))
+
+    assert set(video.prompt_tokens.tolist()) == {100 + 32 * 364 + 278}
+    assert video.images is not None
+    assert image.images is not None
+    assert video.images.preprocess_seconds[0] == pytest.approx(64 * image.images.preprocess_seconds[0])
+    assert video.encoder_seconds is not None
+    assert image.encoder_seconds is not None
+    assert 2 < video.encoder_seconds[0] / image.encoder_seconds[0] < 20
+    with pytest.raises(ScenarioError, match="needs a model whose profile says how it takes videos"):
+        requests("model=gemma-3-27b", *share, sizes.format(", frames: 64"))
+
+
 def test_a_prompt_with_images_is_ready_later_and_holds_up_nobody() -> None:
     """65 ms a megapixel; requests stand in the order in which they are ready."""
     specs = requests()
@@ -104,6 +121,7 @@ def test_what_prompts_share_stands_before_their_images() -> None:
         ("model=qwen3-32b", "workload.images: needs a model that takes images"),
         ("deployment.engine.batching=static", "workload.images: are encoded in the steps of continuous batching"),
         ("workload.images.sizes=[]", "workload.images.sizes"),
+        ("workload.images.sizes=[{width: 640, height: 480, frames: 1}]", "workload.images.sizes.0.frames"),
     ],
 )
 def test_what_has_no_images_is_refused(override: str, message: str) -> None:
@@ -428,7 +446,8 @@ def test_a_trace_may_say_how_large_each_image_is(tmp_path: Path, rows: list[str]
         ("large", "row 2, image_sizes: 'large' is not a list of sizes of images"),
         ("0x512", "is not a list of sizes of images"),
         ("512x200000", "of 100,000 pixels a side at most"),
-        ("512x512; nan", "write width x height, several with semicolons: 1920x1080; 512x512"),
+        ("512x512; nan", "write width x height, of a video x frames, several with semicolons: 1920x1080; 1280x720x64"),
+        ("512x512x1", "is not a list of sizes of images"),
     ],
 )
 def test_a_size_of_images_that_is_none_is_named(tmp_path: Path, cell: str, message: str) -> None:
@@ -439,6 +458,22 @@ def test_a_size_of_images_that_is_none_is_named(tmp_path: Path, cell: str, messa
     with pytest.raises(SimserveError) as caught:
         requests(f"workload.trace={{path: {path}}}", *DRAWN, "workload.num_requests=null", "workload.images={}")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "cell", ['"1280x720x64; 512x512"', '[{"width": 1280, "height": 720, "frames": 64}, "512x512"]']
+)
+def test_a_trace_may_say_how_many_frames_a_video_has(tmp_path: Path, cell: str) -> None:
+    """Beside an image, in both spellings; models that take no videos are refused by the trace's name."""
+    path = tmp_path / "t.jsonl"
+    row = f'{{"arrival_time": 0, "prompt_tokens": 100, "output_tokens": 10, "image_sizes": {cell}}}\n'
+    path.write_text(row, encoding="utf-8")
+    words = [f"workload.trace={{path: {path}}}", "workload.images={}"]
+    words += [f"workload.{name}=null" for name in ("arrivals", "prompt_tokens", "output_tokens", "num_requests")]
+
+    assert requests(*words).prompt_tokens.tolist() == [100 + 32 * 364 + 278 + 256]
+    with pytest.raises(ScenarioError, match=r"workload.trace: needs a model whose profile says how it takes videos"):
+        requests("model=gemma-3-27b", *words)
 
 
 def test_as_many_sizes_as_images_or_it_is_an_error(tmp_path: Path) -> None:

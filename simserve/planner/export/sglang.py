@@ -8,6 +8,7 @@ from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.kv_tiers import sglang_tier_words
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
+from simserve.planner.export.request_kinds import sglang_kind_words
 from simserve.profiles.engine_blocks import version_key
 
 _LOW_BIT_KV = {"fp8": ("fp8_e4m3", "fp8_e5m2")}
@@ -153,6 +154,8 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--disable-cuda-graph", True, key="deployment.engine.enforce_eager")
     if deployment.take("engine.language_model_only"):
         words += flags.render("--language-model-only", True, key="deployment.engine.language_model_only")
+    if deployment.take("engine.mm_encoder_tp_mode") == "data":
+        words += flags.render("--mm-enable-dp-encoder", True, key="deployment.engine.mm_encoder_tp_mode")
     blocks = deployment.take("engine.num_gpu_blocks_override")
     if blocks:
         key = "deployment.engine.num_gpu_blocks_override"
@@ -161,6 +164,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
     words += _adapters(deployment, flags)
+    words += sglang_kind_words(deployment, flags)
     words += sglang_tier_words(deployment, flags)
     is_other_default = version_key(deployment.version) < _FCFS_SINCE
     if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:

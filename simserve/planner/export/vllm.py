@@ -11,6 +11,7 @@ from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.kv_tiers import vllm_tier_words
 from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
+from simserve.planner.export.request_kinds import vllm_kind_words
 from simserve.profiles.engine_blocks import version_key
 
 _SERVE_SINCE = version_key("0.5.5")
@@ -184,6 +185,9 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
     if deployment.take("engine.language_model_only"):
         words += _language_model_only(flags)
+    cut = deployment.take("engine.mm_encoder_tp_mode")
+    if cut:
+        words += flags.render("--mm-encoder-tp-mode", cut, key="deployment.engine.mm_encoder_tp_mode")
     mode = deployment.take("engine.cudagraph_mode")
     if mode:
         settings = json.dumps({"cudagraph_mode": mode})
@@ -192,6 +196,7 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     if offloaded:
         words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
     words += _adapters(deployment, flags)
+    words += vllm_kind_words(deployment, flags)
     words += vllm_tier_words(deployment, flags)
     speculative = deployment.take("speculative")
     if speculative is not None:

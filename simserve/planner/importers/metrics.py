@@ -140,7 +140,8 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
     if told:
         notes.told.append(f"{', '.join(told)}.")
     how = "as --gpus says" if count else "one GPU an engine: --gpus says no number"
-    notes.assumed.append(f"{seen.num_engines} x {count or 1} {gpu}, {how}.")
+    engines = "1 engine" if seen.num_engines == 1 else f"{seen.num_engines} engines"
+    notes.assumed.append(f"{engines} on {count or 1} x {gpu}, {how}.")
     return deployment
 
 

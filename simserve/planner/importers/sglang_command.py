@@ -329,6 +329,7 @@ VOCABULARY = Vocabulary(
         "--disable-overlap-schedule": ("async_scheduling", False),
         "--disable-cuda-graph": ("enforce_eager", True),
         "--language-model-only": ("language_model_only", True),
+        "--mm-enable-dp-encoder": ("mm_encoder_tp_mode", "data"),
     },
     others={
         "--model-path": _model,

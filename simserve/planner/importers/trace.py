@@ -299,7 +299,11 @@ def _fit_media(recorded: RecordedMedia) -> dict[str, Any]:
     sizes, weights = np.unique(recorded.sizes.astype(np.int64), axis=0, return_counts=True)
     most = np.argsort(-weights, kind="stable")[:MOST_SIZES]
     each = zip(sizes[most].tolist(), weights[most].tolist(), strict=True)
-    return {**block, "sizes": [{"width": w, "height": h, "weight": weight} for (w, h), weight in each]}
+    shapes = [
+        {"width": width, "height": height, **({"frames": frames} if frames else {}), "weight": weight}
+        for (width, height, frames), weight in each
+    ]
+    return {**block, "sizes": shapes}
 
 
 def _trace_notes(trace: Trace) -> list[str]:

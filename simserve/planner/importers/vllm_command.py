@@ -30,7 +30,7 @@ from simserve.planner.importers.server import (
     redundant_experts,
 )
 from simserve.planner.importers.speculation import settings_of
-from simserve.profiles.engine_options import CudagraphMode, MoeBackend
+from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "vllm command"
@@ -263,6 +263,18 @@ def _moe_backend(reading: Reading, value: object) -> None:
         reading.not_simulated.append(f"--moe-backend {value}")
 
 
+def _encoder_cut(reading: Reading, value: object) -> None:
+    if value in get_args(EncoderCut):
+        reading.options["mm_encoder_tp_mode"] = value
+    else:
+        reading.not_simulated.append(f"--mm-encoder-tp-mode {value}")
+
+
+def _whole_encoders(reading: Reading, value: object) -> None:
+    if value is True:
+        reading.options["mm_encoder_tp_mode"] = "data"
+
+
 def _data_parallel(reading: Reading, value: object) -> None:
     reading.data_parallel_size = reading.count("--data-parallel-size", value)
 
@@ -401,6 +413,8 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--gpu-memory-utilization": _share,
     "--kv-cache-memory-bytes": _kv_cache_memory,
     "--moe-backend": _moe_backend,
+    "--mm-encoder-tp-mode": _encoder_cut,
+    "--enable-multimodal-encoder-data-parallel": _whole_encoders,
     "--data-parallel-size": _data_parallel,
     "--enable-expert-parallel": _expert_parallel,
     "--all2all-backend": _all2all_backend,

@@ -436,7 +436,7 @@ def _system(windows: Sequence[Window], replay: _Replay, scales: Mapping[str, flo
         counts = whole.histograms.get(name)
         factors = replay.factors(name)
         predicted, error = replay.mean(name, whole)
-        if counts is None or not counts.count or factors is None or math.isnan(predicted):
+        if counts is None or factors is None or math.isnan(counts.mean) or math.isnan(predicted):
             continue
         interval = _interval(predicted, error, factors)
         inside = interval[0] <= counts.mean <= interval[1]
@@ -503,7 +503,7 @@ def _since(name: str, blocks: Sequence[Window], replay: _Replay, factors: tuple[
     for block in blocks:
         counts = block.histograms.get(name)
         predicted, error = replay.mean(name, block)
-        if counts is None or not counts.count or math.isnan(predicted):
+        if counts is None or math.isnan(counts.mean) or math.isnan(predicted):
             continue
         low, high = _interval(predicted, error, factors)
         beyond = max(math.log(counts.mean / high), math.log(max(low, 1e-12) / counts.mean)) if counts.mean > 0 else 0.0
@@ -551,7 +551,8 @@ def _series(
         for name in _LATENCIES:
             counts, factors = block.histograms.get(name), replay.factors(name)
             predicted, error = replay.mean(name, block)
-            if counts is not None and counts.count and factors is not None and math.isfinite(predicted):
+            has_mean = counts is not None and not math.isnan(counts.mean)
+            if counts is not None and has_mean and factors is not None and math.isfinite(predicted):
                 ends = _interval(predicted, error, factors)
                 add(f"{name}_ms", block.end, *(1e3 * value for value in (counts.mean, predicted, *ends)))
         for name in ("running", "waiting"):

@@ -187,7 +187,8 @@ def _text(value: object, what: str) -> str:
         # A list of images, as AIPerf's data sets have it, tells how many; one of sizes or of seconds, each.
         return str(len(value)) if what == "num_images" else "; ".join(_text(each, what) for each in value)
     if what == "image_sizes" and isinstance(value, dict):
-        return f"{value.get('width')}x{value.get('height')}"
+        frames = value.get("frames")
+        return f"{value.get('width')}x{value.get('height')}" + ("" if frames is None else f"x{frames}")
     return "" if value is None else str(value)
 
 

@@ -15,9 +15,9 @@ MEDIA_COLUMNS = ("num_images", "image_sizes", "audio_seconds")
 """What a table may say of them."""
 MOST_PIECES = 1_000
 """Images, or recordings, of one row."""
-MOST_PIXELS, MOST_SECONDS = 100_000, 1_000_000
-"""Of an image's side, and of a recording."""
-_SIZE = re.compile(r"(\d{1,6})\s*[xX*]\s*(\d{1,6})")
+MOST_PIXELS, MOST_SECONDS, MOST_FRAMES = 100_000, 1_000_000, 10_000
+"""Of an image's side, of a recording, and of a video."""
+_SIZE = re.compile(r"(\d{1,6})\s*[xX*]\s*(\d{1,6})(?:\s*[xX*]\s*(\d{1,6}))?")
 Refusal = Callable[[int, str, str, str | None], TraceError]
 
 
@@ -27,8 +27,8 @@ class RecordedMedia:
 
     Attributes:
         counts: How many each request has, int64, shape [N].
-        sizes: Of all of them, in the order of the requests: width and height in pixels, float64, shape [M, 2], or
-            seconds, shape [M, 1]; None: the trace says how many, not how large.
+        sizes: Of all of them, in the order of the requests: width and height in pixels and the frames of a video (0: an
+            image), float64, shape [M, 3], or seconds, shape [M, 1]; None: the trace says how many, not how large.
     """
 
     counts: NDArray[np.int64]
@@ -113,9 +113,11 @@ def _pieces(what: str, cells: Sequence[str], error: Refusal, unit: float) -> Rec
 
 def _pixels(part: str, _unit: float) -> tuple[float, ...] | None:
     match = _SIZE.fullmatch(part)
-    if match is None or not all(1 <= int(side) <= MOST_PIXELS for side in match.groups()):
+    if match is None or not all(1 <= int(side) <= MOST_PIXELS for side in match.groups()[:2]):
         return None
-    return float(match[1]), float(match[2])
+    if match[3] is not None and not 2 <= int(match[3]) <= MOST_FRAMES:
+        return None
+    return float(match[1]), float(match[2]), float(match[3] or 0)
 
 
 def _heard(part: str, unit: float) -> tuple[float, ...] | None:
@@ -129,9 +131,9 @@ def _heard(part: str, unit: float) -> tuple[float, ...] | None:
 _KINDS: Mapping[str, tuple[Callable[[str, float], tuple[float, ...] | None], int, str, str]] = {
     "image_sizes": (
         _pixels,
-        2,
+        3,
         f"is not a list of sizes of images, {MOST_PIECES:,} at most, of {MOST_PIXELS:,} pixels a side at most",
-        "write width x height, several with semicolons: 1920x1080; 512x512",
+        "write width x height, of a video x frames, several with semicolons: 1920x1080; 1280x720x64",
     ),
     "audio_seconds": (
         _heard,

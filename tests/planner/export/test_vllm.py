@@ -329,6 +329,54 @@ def test_encoders_that_are_left_out_are_said(engine: str, version: str, target: 
         export(make_scenario(["deployment.engine.version='0.10.0'", *asked], model="gemma-3-4b"), "vllm")
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "words"),
+    [("vllm", "0.32", "--mm-encoder-tp-mode data"), ("sglang", "0.5.10", "--mm-enable-dp-encoder")],
+)
+def test_towers_whole_on_each_rank_are_asked_for(engine: str, version: str, words: str) -> None:
+    """And read again; refused where the engine cuts the model's tower all the same, or has no such switch yet."""
+    named = [f"deployment.engine.name={engine}", f"deployment.engine.version='{version}'"]
+    asked = [
+        *("deployment.engine.mm_encoder_tp_mode=data", "deployment.engine.max_model_len=4096"),
+        "deployment.tensor_parallel_size=2",
+    ]
+    line = export(make_scenario([*named, *asked], model="qwen3-vl-4b"), engine).line
+
+    assert words in line
+    for model, rule in (("gemma-3-4b", f"whose tower {engine} cuts all the same"), ("qwen3-8b", "has no vision tower")):
+        with pytest.raises(ScenarioError, match=rule):
+            export(make_scenario([*named, *asked], model=model), engine)
+    with pytest.raises(ScenarioError, match=r"has no choice of how encoders use the ranks.*0\.10\.2 and newer"):
+        export(make_scenario(["deployment.engine.version='0.10.0'", *asked], model="qwen2.5-vl-7b"), "vllm")
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "pooling", "grammars"),
+    [
+        ("vllm", "0.32", "--runner pooling", """--structured-outputs-config '{"backend": "guidance"}'"""),
+        ("vllm", "0.10.0", "--task embed", "--guided-decoding-backend guidance"),
+        ("sglang", "0.5.10", "--is-embedding", "--grammar-backend llguidance"),
+    ],
+)
+def test_kinds_of_requests_are_said_to_the_server(engine: str, version: str, pooling: str, grammars: str) -> None:
+    """Embeddings run on another runner; grammars are compiled by who was simulated, where it is not the usual one."""
+    named = [f"deployment.engine.name={engine}", f"deployment.engine.version='{version}'"]
+
+    def written(*overrides: str) -> str:
+        result = export(make_scenario([*named, "deployment.engine.max_model_len=4096", *overrides]), engine)
+        return result.line + " ".join(result.notes)
+
+    assert pooling in written("workload.output_tokens=0")
+    assert grammars in written("workload.structured_output={backend: guidance}")
+    for each in (pooling, grammars.split()[0]):
+        assert each not in written("workload.structured_output={backend: xgrammar}")
+    mixed = "workload.classes=[{name: a, share: 0.5}, {name: b, share: 0.5, output_tokens: 0}]"
+    assert (
+        f"embeddings: they need a server of their own, with {'--runner pooling' if engine == 'vllm' else pooling}"
+        in (written(mixed))
+    )
+
+
 def test_another_engines_scenario_is_written_with_a_note() -> None:
     """It was not simulated under this one."""
     result = export(make_scenario(["deployment.engine.name=sglang", "deployment.engine.version=0.5.4"]), "vllm")

@@ -475,9 +475,10 @@ def test_compilation_is_read_in_every_spelling(words: str, version: str, options
         ("""--limit-mm-per-prompt '{"image": 0, "video": 0}'""", {"language_model_only": True}),
         ("--limit-mm-per-prompt image=0,video=0", {"language_model_only": True}),
         ("""--limit-mm-per-prompt '{"image": 2, "audio": 0}'""", {}),
+        ("--mm-encoder-tp-mode data", {"mm_encoder_tp_mode": "data"}),
     ],
 )
-def test_a_server_without_encoders_is_read_in_every_spelling(words: str, options: dict[str, object]) -> None:
+def test_encoders_are_read_in_every_spelling(words: str, options: dict[str, object]) -> None:
     """No image, video or recording a prompt: their encoders are not loaded."""
     draft = imported(f"vllm serve Qwen/Qwen3.5-27B {words}", version="0.33")
 
