@@ -9,12 +9,12 @@ measured figures and a function that predicts them; no files, no scenario.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.profiles.engine_profile import FACTORS
+from simserve.profiles.measured_factors import FACTORS
 
 Array = NDArray[np.float64]
 Factors = Mapping[str, float]
@@ -22,7 +22,10 @@ Predict = Callable[[int, Factors], Mapping[str, float]]
 """Number of a run and factors -> its figures."""
 
 REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
-"""How far repeated runs of one server differ, as a share: the least noise of a figure."""
+"""How far repeated runs of one server differ, as a share: the least noise of a figure, where no load is repeated."""
+
+KNOWN_REPEATS = 4.0
+"""Repeats that `REPEATABILITY` counts as beside those of a server's own loads."""
 
 FREEDOM = 4.0
 """Degrees of freedom of factors and figures: no odd run may steer the fit, and a factor may be odd."""
@@ -82,12 +85,14 @@ class Linear:
         figures: Its name.
         residuals: log(simulated / measured).
         slopes: Their derivatives by the log factors, a row a figure.
+        repeats: Standard error of each figure by what repeats of it differ; None: `REPEATABILITY`.
     """
 
     runs: NDArray[np.int64]
     figures: tuple[str, ...]
     residuals: Array
     slopes: Array
+    repeats: Array | None = None
 
     def noise(self, priors: Priors) -> Array:
         """Return the standard error of each figure: repeats, misfit, and what a misfit of step times makes of it.
@@ -95,7 +100,7 @@ class Linear:
         Where requests queue, TTFT moves many times as much as the time of a step, and so does its error.
         """
         kinds = [kind_of(figure) for figure in self.figures]
-        repeats = np.array([REPEATABILITY[kind] for kind in kinds])
+        repeats = np.array([REPEATABILITY[kind] for kind in kinds]) if self.repeats is None else self.repeats
         own = np.array([priors.misfit["ttft"] if kind == "ttft" else 0.0 for kind in kinds])
         steps = np.abs(self.slopes[:, FACTORS.index("gpu")]) + np.abs(self.slopes[:, FACTORS.index("host")])
         passed_on = priors.misfit["tpot"] * np.maximum(steps, np.array([0.0 if k == "ttft" else 1.0 for k in kinds]))
@@ -104,7 +109,43 @@ class Linear:
     def of(self, keep: NDArray[np.bool_]) -> Linear:
         """Return some of the figures."""
         figures = tuple(name for name, is_kept in zip(self.figures, keep, strict=True) if is_kept)
-        return Linear(runs=self.runs[keep], figures=figures, residuals=self.residuals[keep], slopes=self.slopes[keep])
+        repeats = None if self.repeats is None else self.repeats[keep]
+        return Linear(
+            runs=self.runs[keep],
+            figures=figures,
+            residuals=self.residuals[keep],
+            slopes=self.slopes[keep],
+            repeats=repeats,
+        )
+
+    def by_load(self, loads: Sequence[int]) -> Linear:
+        """Return the means of the figures of equal loads: what the model leaves out is the same in every repeat.
+
+        What repeats differ by is pooled over the loads of a kind of figure, beside `REPEATABILITY`.
+
+        Args:
+            loads: Number of each run's load.
+        """
+        of_run = [(loads[run], figure) for run, figure in zip(self.runs.tolist(), self.figures, strict=True)]
+        groups = list(dict.fromkeys(of_run))
+        members = np.array([[key == group for key in of_run] for group in groups], dtype=np.float64)
+        counts = members.sum(axis=1)
+        mean = members / counts[:, None]
+        means = mean @ self.residuals
+        squares = members @ (self.residuals - members.T @ means) ** 2
+        kinds = np.array([kind_of(figure) for _, figure in groups])
+        errors = np.empty(len(groups))
+        for kind in REPEATABILITY:
+            own = kinds == kind
+            pooled = KNOWN_REPEATS * REPEATABILITY[kind] ** 2 + squares[own].sum()
+            errors[own] = np.sqrt(pooled / (KNOWN_REPEATS + (counts[own] - 1.0).sum()) / counts[own])
+        return Linear(
+            runs=np.array([load for load, _ in groups], dtype=np.int64),
+            figures=tuple(figure for _, figure in groups),
+            residuals=means,
+            slopes=mean @ self.slopes,
+            repeats=errors,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +156,6 @@ class FactorFit:
         log_factors: In the order of `FACTORS`.
         covariance: Of them, given the runs.
         priors: What it started from.
-        linear: The runs around the factors.
         before: Of each run, its figures with the profile alone.
         after: Likewise with the factors.
         held_out: Likewise with factors of the other runs; empty below three runs.
@@ -125,7 +165,6 @@ class FactorFit:
     log_factors: Array
     covariance: Array
     priors: Priors
-    linear: Linear
     before: Sequence[Mapping[str, float]]
     after: Sequence[Mapping[str, float]]
     held_out: Sequence[Mapping[str, float]] = ()
@@ -163,12 +202,14 @@ class FactorSearch:
         measured: Of each run, figure -> what was measured.
         predict: What the simulator says of a run.
         priors: How far servers are from their profiles.
+        loads: Number of each run's load, equal for repeats of one; empty: every run is a load of its own.
         num_simulations: Runs simulated so far.
     """
 
     measured: Sequence[Mapping[str, float]]
     predict: Predict
     priors: Priors
+    loads: Sequence[int] = ()
     num_simulations: int = 0
     _known: dict[tuple[int, tuple[float, ...]], Mapping[str, float]] = field(default_factory=dict)
 
@@ -207,9 +248,8 @@ class FactorSearch:
         place = np.zeros(len(FACTORS))
         linear = self.linear_at(place)
         for _ in range(MAX_ROUNDS):
-            noise = linear.noise(self.priors)
-            aim = solve(linear, place, self.priors)[0]
-            found = self._on_the_way(place, aim, linear, noise)
+            aim = solve(self._of_loads(linear), place, self.priors)[0]
+            found = self._on_the_way(place, aim, linear)
             moved = float(np.max(np.abs(found - place)))
             place = found
             if moved < ENOUGH:
@@ -217,33 +257,39 @@ class FactorSearch:
             linear = self.linear_at(place)
         count = len(self.measured)
         at_start = np.zeros(len(FACTORS))
-        share = believed(linear, place, place, self.priors)
+        told = self._of_loads(linear)
+        share = believed(told, place, place, self.priors)
         held_out = self._held_out(linear, place) if is_held_out else ()
-        covariance = solve(linear, place, self.priors)[1]
+        covariance = solve(told, place, self.priors)[1]
         place = share * place
         return FactorFit(
             log_factors=place,
             covariance=covariance,
             priors=self.priors,
-            linear=linear,
             before=[self.simulated(run, at_start) for run in range(count)],
             after=[self.simulated(run, place) for run in range(count)],
             held_out=held_out,
             num_simulations=self.num_simulations,
         )
 
-    def _on_the_way(self, place: Array, aim: Array, linear: Linear, noise: Array) -> Array:
+    def _of_loads(self, linear: Linear) -> Linear:
+        return linear.by_load(self.loads) if self.loads else linear
+
+    def _on_the_way(self, place: Array, aim: Array, linear: Linear) -> Array:
         """Return the farthest of a few points towards ``aim`` that is no worse than ``place``; else ``place``."""
         figures = list(zip(linear.runs.tolist(), linear.figures, strict=True))
-        least = self._cost(place, linear.residuals, noise)
+        told = self._of_loads(linear)
+        scale = SCALE * told.noise(self.priors)
+        least = self._cost(place, told.residuals / scale)
         for share in (1.0, 0.5, 0.25):
             point = place + share * (aim - place)
-            if self._cost(point, self._residuals(figures, point), noise) <= least:
+            there = self._of_loads(replace(linear, residuals=self._residuals(figures, point)))
+            if self._cost(point, there.residuals / scale) <= least:
                 return point
         return place
 
-    def _cost(self, log_factors: Array, residuals: Array, noise: Array) -> float:
-        return surprise(residuals / (SCALE * noise)) + surprise(log_factors / self.priors.scales())
+    def _cost(self, log_factors: Array, standardised: Array) -> float:
+        return surprise(standardised) + surprise(log_factors / self.priors.scales())
 
     def _held_out(self, linear: Linear, place: Array) -> Sequence[Mapping[str, float]]:
         """Return each run under the factors of the others, found along the slopes at the fit."""
@@ -252,7 +298,7 @@ class FactorSearch:
             return ()
         found = []
         for run in range(count):
-            others = linear.of(linear.runs != run)
+            others = self._of_loads(linear.of(linear.runs != run))
             aim = solve(others, place, self.priors)[0]
             found.append(self.simulated(run, believed(others, place, aim, self.priors) * aim))
         return found

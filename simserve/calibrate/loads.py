@@ -19,8 +19,8 @@ from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, figures, replay_of
 from simserve.errors import ScenarioError
 from simserve.metrics.conditions import conditions
-from simserve.profiles.engine_profile import FACTORS
 from simserve.profiles.expected_errors import FEWEST_CALIBRATED_RUNS, Expectation
+from simserve.profiles.measured_factors import FACTORS
 from simserve.scenario.replication import traffic
 from simserve.scenario.served import expectations_of
 from simserve.sim.simulate import Deployment, Simulation, simulate

@@ -18,11 +18,14 @@ from simserve.calibrate.serving import RunErrors, fit_figures, median_error, run
 from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, replay_of
 from simserve.errors import InputError
-from simserve.profiles.engine_profile import FACTORS
+from simserve.profiles.measured_factors import FACTORS
 from simserve.workload.benchmarks.result import BenchResult
 
 MEASURED_ALREADY = 1.5
 """A number of clients this near to one that was measured, as a ratio, is no new load."""
+
+SAME_LENGTHS = 1.1
+"""Mean lengths of repeats differ by no more than this ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ class FactorCalibration:
         if not any(measured):
             files = ", ".join(dict.fromkeys(result.file for result in results))
             raise InputError("hold neither TTFT nor TPOT", file=files, remedy="benchmark with streaming on")
-        found = FactorSearch(measured, self._figures, self.priors).fit()
+        found = FactorSearch(measured, self._figures, self.priors, loads_of(results)).fit()
         held_out = found.held_out or [{}] * len(results)
         runs = []
         for number, replay in enumerate(self._replays):
@@ -133,6 +136,22 @@ class FactorCalibration:
         name = next((each.result.model for each in self._replays if each.result.model), "") or model_id(self.model)
         command = benchmark_command(name, self._replays[0].specs, new[best])
         return ProposedLoad(num_clients=new[best], deviations=deviations, command=command)
+
+
+def loads_of(results: Sequence[BenchResult]) -> list[int]:
+    """Return the number of each benchmark's load: repeats send alike, and as many tokens to a tenth."""
+    numbers: list[int] = []
+    for place, result in enumerate(results):
+        alike = (number for number, other in zip(numbers, results, strict=False) if _is_repeat(result, other))
+        numbers.append(next(alike, place))
+    return numbers
+
+
+def _is_repeat(result: BenchResult, other: BenchResult) -> bool:
+    lengths = [(one.prompt_tokens, one.output_tokens) for one in (result, other)]
+    pairs = [(mine.mean(), its.mean()) for mine, its in zip(*lengths, strict=True) if len(mine) and len(its)]
+    is_alike = all(max(mine / its, its / mine) <= SAME_LENGTHS for mine, its in pairs)
+    return bool(result.arrivals) and result.arrivals == other.arrivals and is_alike
 
 
 def as_mapping(server: ServerFactors) -> dict[str, Any]:

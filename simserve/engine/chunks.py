@@ -30,11 +30,13 @@ from simserve.engine.prefix_cache import (
 )
 from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import cache_computed, look_up, make_free, touch_waiting, use_found
+from simserve.engine.shared_prompts import defer, is_contributed, keep_prompt, note_contributions, restore_deferred
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_LORAS,
+    BLOCKED_BY_PREFIX,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
     ESTIMATE_CLIP,
@@ -79,6 +81,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     cache = replica.cache
     # A tree holds what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
+    waits_for_prefix = cache is not None and replica.has_prefix_waits
     if has_tree and config.touches_waiting and _looks_at_queue(replica):
         touch_waiting(replica, requests)
 
@@ -143,7 +146,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     evict(cache, free)
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 0)
-                    cache_blocks(cache, index, done + chunk)
+                    if not waits_for_prefix:
+                        cache_blocks(cache, index, done + chunk)
                     if cache.num_decoders:
                         note_contests(cache, index)
             position += 1
@@ -162,6 +166,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
         if cache is not None and not has_tree:
             evict(cache, free)
+        if waits_for_prefix:
+            note_contributions(replica, requests)
         while waiting:
             if replica.num_running >= seats:
                 replica.blocked_by = BLOCKED_BY_SEATS
@@ -174,6 +180,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     replica.blocked_by = BLOCKED_BY_LORAS
                     break
                 skip_waiting(replica, loras)
+                continue
+            if waits_for_prefix and is_contributed(replica, requests, index):
+                defer(replica)
                 continue
             target = prompt_tokens[index] + generated_tokens[index]
             cached = blocks = idle = 0
@@ -283,7 +292,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if not has_tree:
                     # What gives way to its blocks is gone before they are cached.
                     evict(cache, free)
-                    cache_blocks(cache, index, cached + min(chunk, target))
+                    if not waits_for_prefix:
+                        cache_blocks(cache, index, cached + min(chunk, target))
                     if cache.num_decoders:
                         note_contests(cache, index)
         if loras is not None and loras.skipped:
@@ -293,6 +303,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             elif not waiting:
                 replica.blocked_by = BLOCKED_BY_LORAS
             restore_skipped(replica, loras)
+        if replica.deferred:
+            if not waiting:
+                replica.blocked_by = BLOCKED_BY_SEATS if replica.num_running >= seats else BLOCKED_BY_PREFIX
+            restore_deferred(replica)
     elif waiting:
         # Somebody has just lost blocks, or nobody is asked: nobody is admitted in this step.
         num_seated = replica.num_running + replica.num_left + len(replica.departing)
@@ -458,8 +472,8 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     replica.attended_pairs = pairs
     replica.attended_keys = keys
     replica.num_queued = len(replica.waiting)
-    # Those who wait for an adapter keep nobody else out.
-    is_passed = not replica.waiting or replica.blocked_by == BLOCKED_BY_LORAS
+    # Those who wait for an adapter, or for a prefix, keep nobody else out.
+    is_passed = not replica.waiting or replica.blocked_by == BLOCKED_BY_LORAS or replica.blocked_by == BLOCKED_BY_PREFIX
     replica.is_open = num_steps > 1 and is_passed
     if not is_chunk_limit_lifted(replica) and (replica.num_running >= replica.max_num_seqs or budget <= total):
         # Who arrives changes nothing for now.
@@ -570,7 +584,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             if cache is not None and cache.tree is not None:
                 cache_computed(replica, index, computed)
             elif cache is not None:
-                cache_blocks(cache, index, computed)
+                if not replica.has_prefix_waits:
+                    cache_blocks(cache, index, computed)
             elif not done:
                 replica.prefilling.append(index)
             continue
@@ -606,6 +621,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         else:
             if cache is not None and cache.tree is not None and not replica.has_overlap:
                 cache_computed(replica, index, computed)
+            elif cache is not None and replica.has_prefix_waits:
+                keep_prompt(replica, cache, index, computed)
             join_decoding(replica, requests, index, computed, generated)
             if replica.loras is not None:
                 count_decoding(replica.loras, index, 1)

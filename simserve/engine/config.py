@@ -88,6 +88,10 @@ class EngineConfig:
             would find (SGLang 0.5.22; `simserve.engine.radix_tree`).
         ages_empty_blocks: ``evicts_by_block``: whether free blocks that hold nothing to share wait for their turn among
             the cached ones (vLLM up to pull request 42656); else they are taken first.
+        waits_for_prefix: With ``enable_prefix_caching``: whether a request waits while another computes the first block
+            that it lacks, and prompts are cached when all of them is computed (TensorRT-LLM;
+            `simserve.engine.shared_prompts`), where `has_prefix_waits` says so.
+        caches_at_end: ``waits_for_prefix``: whether others find a prompt once its request has ended, no sooner.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
             ``continuous`` alone.
         max_cpu_loras: Adapters that host memory keeps, those on the GPU among them; at least ``max_loras``.
@@ -170,6 +174,8 @@ class EngineConfig:
     keeps_radix_tree: bool = False
     evicts_missing: bool = False
     touches_waiting: bool = False
+    waits_for_prefix: bool = False
+    caches_at_end: bool = False
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0
@@ -213,6 +219,14 @@ class EngineConfig:
         is_growing = self.kv_allocation == "paged" and self.admission == "estimate"
         is_plain = not (self.kv_tiers or self.window_blocks or self.releases_late)
         return self.keeps_radix_tree and self.scheduler == "prefill_first" and is_growing and is_plain
+
+    @property
+    def has_prefix_waits(self) -> bool:
+        """Whether requests wait for prefixes: first come, first served, without tiers, windows, adapters, swapping."""
+        is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
+        is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
+        keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
+        return self.waits_for_prefix and is_paged and is_plain and keeps_order and not self.releases_late
 
     @property
     def has_ordered_pass(self) -> bool:

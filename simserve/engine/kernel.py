@@ -43,10 +43,12 @@ from simserve.engine.preemption import decay_ratio, growth_of_batch, is_held_up,
 from simserve.engine.prefix_cache import evict, is_decoded
 from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import make_free_for_leap
+from simserve.engine.shared_prompts import keep_late_prompts
 from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
+    BLOCKED_BY_PREFIX,
     BLOCKED_BY_SEATS,
     INFINITY,
     LATE_DECODE,
@@ -245,6 +247,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         cache = replica.cache
         if cache is not None:
             evict(cache, replica.free_blocks)
+            if replica.late_prefixes:
+                keep_late_prompts(replica, cache)
         replica.num_swapped_blocks += replica.moved_blocks
         replica.moved_blocks = 0
     blocked_by = replica.blocked_by
@@ -373,6 +377,9 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         is_restless = True
     if replica.cache is not None and replica.cache.contested:
         is_restless = True
+    if replica.late_prefixes:
+        # The step after next finds more.
+        is_restless = True
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
         # Whether there is room for the head of the queue is asked at every step, and a refusal holds.
         is_restless = True
@@ -431,7 +438,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.end_time = now + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     replica.num_scheduled_decodes = num_decoding
     replica.num_queued = len(waiting)
-    if waiting and replica.blocked_by != BLOCKED_BY_LORAS:
+    if waiting and replica.blocked_by != BLOCKED_BY_LORAS and replica.blocked_by != BLOCKED_BY_PREFIX:
         replica.is_open = False
     else:
         # Who arrives and finds no seat makes the batch full.

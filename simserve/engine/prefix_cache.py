@@ -70,6 +70,28 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     return found, idle
 
 
+def first_missing(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
+    """Return the first full block of a request's first ``tokens`` tokens that others could share and the cache lacks.
+
+    Returns:
+        Its segment, and its place from the beginning of the request on; segment -1: there is none.
+    """
+    paths = cache.paths
+    limit = tokens // paths.block_size
+    found = 0
+    for entry in range(paths.starts[index], paths.starts[index + 1]):
+        segment, end = paths.segments[entry], paths.ends[entry]
+        if end > limit:
+            end = limit
+        missing = found + cache.held[cache.slots.get(segment, 0)]
+        if missing < end:
+            return segment, missing
+        if end == limit:
+            break
+        found = end
+    return -1, 0
+
+
 def _find_in_tiers(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     """As `find_prefix`, through the tiers behind the cache, up to where going on would gain nothing."""
     paths, tiers, num_tiers, store = cache.paths, cache.tiers, cache.num_tiers, cache.paths.store
@@ -218,6 +240,10 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
         return
     if cache.num_decoders or cache.contested:
         forget_decoder(cache, index)
+    if replica.late_prefixes and index in replica.late_prefixes:
+        position = replica.late_prefixes.index(index)
+        replica.late_prefixes.pop(position)
+        replica.late_prefix_tokens.pop(position)
     cache_blocks(cache, index, tokens)
     if cache.num_decoders:
         note_contests(cache, index)

@@ -42,11 +42,11 @@ ESTIMATE_CLIP = 4096
 CONTINUOUS, STATIC, UNCACHED = range(3)
 """How a replica batches: the hot path of the kernel is the first."""
 
-BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER, BLOCKED_BY_LORAS = (
-    range(6)
-)
+BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER = range(5)
+BLOCKED_BY_LORAS, BLOCKED_BY_PREFIX = 5, 6
 """What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough; LoRAs: the
-batch has as many adapters as it may, and everybody who waits needs another one."""
+batch has as many adapters as it may, and everybody who waits needs another one; prefix: others compute what everybody
+who waits begins with."""
 
 EVICTED, READMITTED, RECOMPUTED, RETURNED, ADMITTED, FINISHED = range(6)
 """What happens to a request in a batch: it loses its KV cache, has a seat again, has its KV cache again; comes back
@@ -238,10 +238,12 @@ class Replica:
         "config",
         "context_squares",
         "context_sum",
+        "contributed",
         "crossing_heap",
         "decode_attention_base",
         "decode_base",
         "decode_slope",
+        "deferred",
         "departing",
         "departing_blocks",
         "departing_tokens",
@@ -268,6 +270,7 @@ class Replica:
         "has_overlap",
         "has_padding",
         "has_plain_admission",
+        "has_prefix_waits",
         "has_priorities",
         "has_retracted",
         "has_slots",
@@ -288,6 +291,8 @@ class Replica:
         "last_requeue_time",
         "late_arrivals_sum",
         "late_estimate",
+        "late_prefix_tokens",
+        "late_prefixes",
         "late_prompts",
         "late_results",
         "late_start",
@@ -464,6 +469,14 @@ class Replica:
         self.swapped_in: list[int] = []
         # Running requests that compute nothing in the planned step (`simserve.engine.passing`).
         self.passed_over: list[int] = []
+        # Whether requests wait for what others compute (`simserve.engine.shared_prompts`): the first blocks that those
+        # lack, by segment and place; who was passed over for it while a step was planned; whose prompts others will
+        # find in the step after next, and how many tokens of them.
+        self.has_prefix_waits = config.has_prefix_waits
+        self.contributed: list[int] = []
+        self.deferred: list[int] = []
+        self.late_prefixes: list[int] = []
+        self.late_prefix_tokens: list[int] = []
         self.free_ranges: list[tuple[int, int]] = [(0, capacity)]
 
         self.estimate_sum: float = 0

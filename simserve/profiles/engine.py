@@ -144,6 +144,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     keeps_radix_tree: bool
     evicts_missing: bool
     touches_waiting: bool
+    waits_for_prefix: bool
+    caches_at_end: bool
     reserves_page: bool
     expects_max_tokens: bool
     strikes_at_once: bool
@@ -461,7 +463,7 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[
 _OF_THE_RELEASE = (
     *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
     *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
-    *("expects_max_tokens", "strikes_at_once", "watermark"),
+    *("expects_max_tokens", "strikes_at_once", "watermark", "waits_for_prefix", "caches_at_end"),
 )
 """Rules of the scheduler that nobody chooses."""
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
@@ -18,6 +18,7 @@ from simserve.profiles import catalog
 from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
 from simserve.profiles.engine_blocks import complete_versions, version_key
 from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
+from simserve.profiles.measured_factors import MeasuredFactors
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
@@ -157,6 +158,10 @@ class Scheduling(FrozenModel):
     """`keeps_radix_tree`: whether nodes give way for the blocks that a step is short of, or for all that it takes."""
     touches_waiting: bool = False
     """`keeps_radix_tree`: whether looks at the queue use, now and then, what those who wait would find there."""
+    waits_for_prefix: bool = False
+    """`reserve`, `on_demand`: whether a request waits while another computes the first block that it lacks."""
+    caches_at_end: bool = False
+    """`waits_for_prefix`: whether a prompt is found once its request has ended; else once all of it is computed."""
     reserves_page: bool = False
     """`estimate`: whether a request needs a block beyond its tokens to be admitted."""
     expects_max_tokens: bool = False
@@ -466,44 +471,6 @@ class Checkpoints(FrozenModel):
     """Whether it loads 32-bit weights in 16 bit where nobody asks for 32."""
     source: str
     """Where that stands."""
-
-
-class MeasuredFactors(FrozenModel):
-    """How much longer or shorter one server takes than the rest of the profile says; `calibrate serving` fits them."""
-
-    gpu: PositiveFloat = 1.0
-    """Times as long as priced that the GPU (or the CPU that computes) takes for every step."""
-    host: PositiveFloat = 1.0
-    """Times as long that the host takes for a step and a request, and that kernels take to start."""
-    prompts: PositiveFloat = 1.0
-    """Times as long, beside `gpu`, that steps take which hold prompts."""
-    batch: PositiveFloat = 1.0
-    """Times as long, beside `gpu`, that a decode step takes for what it takes beyond one request without context."""
-    frontend: PositiveFloat = 1.0
-    """Times as long that a request takes from arrival to the scheduler; without effect where a scenario sets that."""
-    measured_on: str
-    """Model, GPUs and engine of that server, and how many runs: results that use the factors say so."""
-    date: str | None = None
-    """Day of the measurements, as their files or their owner say."""
-    model: str | None = None
-    """The model of that server, as the catalogue names it: what is expected of a server like it rests on its runs."""
-    hardware: str | None = None
-    """Its GPU, likewise."""
-    gpus: PositiveInt | None = None
-    """GPUs of a replica of it."""
-    runs: PositiveInt | None = None
-    """Loads that were measured."""
-    source: str
-    """Files, and what the fit found."""
-
-    @property
-    def values(self) -> dict[str, float]:
-        """The factors by name."""
-        return {name: getattr(self, name) for name in FACTORS}
-
-
-FACTORS = ("gpu", "host", "prompts", "batch", "frontend")
-"""Names of the factors of `MeasuredFactors`."""
 
 
 class EngineVersion(FrozenModel):

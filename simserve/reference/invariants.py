@@ -34,7 +34,8 @@ def check(scheduler: ContinuousScheduler, step: Step) -> None:
     if config.scheduler == "prefill_first":
         assert not (step.chunks and step.decoding)
     if scheduler.waiting and not (step.has_preempted or step.moved_blocks or step.asks_nobody):
-        asked = next((request for request in scheduler.waiting if scheduler.has_adapter_seat(request)), None)
+        eligible = [one for one in scheduler.waiting if scheduler.has_adapter_seat(one) and one not in step.deferred]
+        asked = next(iter(eligible), None)
         assert asked is not scheduler.waiting[0] or scheduler.head_chunk(step) == 0, "the head would be admitted"
 
 

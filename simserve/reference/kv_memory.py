@@ -58,6 +58,8 @@ class Scheduler(ABC):
         self.store: Store | None = None
         self.free_in_host = config.num_swap_blocks
         self.spans: list[tuple[int, int]] = []
+        # Prompts that are computed and not found yet, and how many tokens of each.
+        self.late_prompts: list[tuple[Request, int]] = []
         # LoRA adapters that have been used and are not now, the one first that is so the longest; and what was asked.
         self.idle_adapters: list[int] = []
         self.adapters_asked = self.adapter_hits = self.adapter_swaps = self.adapters_from_disk = 0
@@ -110,6 +112,28 @@ class Scheduler(ABC):
             self.running.remove(request)
             self.release(request)
             self.drop_adapter(request)
+
+    def sort_queue(self) -> None:
+        """Bring the queue into the order of the policy; first come, first served is the order it is in."""
+        config = self.config
+        if config.scheduling_policy == "shortest_first":
+            ordered = sorted(
+                self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index)
+            )
+        elif config.scheduling_policy == "priority":
+            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), self.queued(one), one.index))
+        else:
+            return
+        self.waiting = deque(ordered)
+
+    def queued(self, request: Request) -> float:
+        """Return when a request was queued last, as far as the order asks."""
+        return self.requeued.get(request.index, request.ready)
+
+    def rank(self, request: Request) -> float:
+        """Return the priority of a request with what its ageing changes."""
+        ageing = 1.0 / self.config.priority_ageing if self.config.priority_ageing else 0.0
+        return request.priority + request.ready * ageing
 
     @property
     def adapters_in_use(self) -> set[int]:
@@ -457,9 +481,52 @@ class Scheduler(ABC):
         # Full blocks of its own that hold what others had cached first, or follow such a block.
         request.num_duplicates = max(num_blocks - len(request.shared), 0)
 
+    def first_missing(self, request: Request) -> tuple[int, int] | None:
+        """Return the first full block of a request that others could share and the cache lacks, if there is one."""
+        tokens = request.prompt_tokens + request.generated
+        on_path = self.blocks_on_path(request, tokens // self.config.block_size)
+        return next((block for block in on_path if block not in self.cached), None)
+
+    def waits_for_prefix(self, step: Step, request: Request) -> bool:
+        """Whether another computes the first block that a request lacks; else note that this one will (TensorRT-LLM).
+
+        Others are those that the step admits, and those whose prompts run.
+        """
+        if not self.config.has_prefix_waits:
+            return False
+        if step.contributed is None:
+            prompts = [self.first_missing(one) for one in self.active if not one.is_decoding]
+            step.contributed = {block for block in prompts if block is not None}
+        block = self.first_missing(request)
+        if block is None or block not in step.contributed:
+            step.contributed |= {block} if block is not None else set()
+            return False
+        step.deferred.append(request)
+        return True
+
+    @property
+    def caches_chunks(self) -> bool:
+        """Whether others find a chunk of a prompt as soon as it is scheduled."""
+        return self.tree is None and not self.config.has_prefix_waits
+
+    def keep_prompt(self, request: Request) -> None:
+        """Cache a prompt that is computed: at once, a step later if steps are scheduled ahead, or when it has ended."""
+        if self.config.has_prefix_waits and not self.config.caches_at_end:
+            if self.config.async_scheduling:
+                self.late_prompts.append((request, request.target))
+            else:
+                self.cache(request, request.target)
+
+    def keep_late_prompts(self) -> None:
+        """Cache the prompts that the step before the one that has ended had computed."""
+        for request, tokens in self.late_prompts:
+            self.cache(request, tokens)
+        self.late_prompts.clear()
+
     def release(self, request: Request) -> None:
         """Take back everything a request holds."""
         shared = request.shared
+        self.late_prompts = [each for each in self.late_prompts if each[0] is not request]
         self.cached.give_up(shared)
         if self.tree is not None:
             request.blocks, request.window_blocks, request.shared = 0, 0, []

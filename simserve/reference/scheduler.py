@@ -6,7 +6,6 @@ It knows no leaps, no heaps of finishes and no closed forms: it looks at every r
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING
 
 from simserve.reference.estimate import batch_tokens, page_reserve, prefilling_tokens
@@ -192,9 +191,9 @@ class ContinuousScheduler(Scheduler):
             return "seats"
         if step.asks_nobody:
             return "blocks"
-        asked = [request for request in self.waiting if self.has_adapter_seat(request)]
+        asked = [one for one in self.waiting if self.has_adapter_seat(one) and one not in step.deferred]
         if not asked:
-            return "blocks" if step.has_preempted else "loras"
+            return "blocks" if step.has_preempted else "prefix" if step.deferred else "loras"
         head = asked[0]
         target = head.prompt_tokens + head.generated
         found = self.cached_prefix(head, target)
@@ -282,7 +281,7 @@ class ContinuousScheduler(Scheduler):
                 step.passed_over += [one for one in self.active if one not in step.requests and not one.is_decoding]
             if request in self.running:
                 self.take(request, blocks, blocks)
-                if self.tree is None:
+                if self.caches_chunks:
                     self.cache(request, request.computed + chunk)
                 step.chunks.append((request, chunk))
                 step.budget -= chunk
@@ -305,7 +304,9 @@ class ContinuousScheduler(Scheduler):
         step.asks_nobody = self.is_full
         passed: list[Request] = []
         while not (step.has_preempted or self.is_full) and self.waiting:
-            if self.num_seated < self.config.max_num_seqs and not self.has_adapter_seat(self.waiting[0]):
+            head = self.waiting[0]
+            has_seat = self.num_seated < self.config.max_num_seqs
+            if has_seat and (not self.has_adapter_seat(head) or self.waits_for_prefix(step, head)):
                 # Its adapter would be one too many: those behind it are asked, and it keeps its place.
                 passed.append(self.waiting.popleft())
                 continue
@@ -327,7 +328,7 @@ class ContinuousScheduler(Scheduler):
                 assert address is not None
                 request.span = (address, address + size)
                 self.spans.append(request.span)
-            if self.tree is None:
+            if self.caches_chunks:
                 self.cache(request, min(request.computed + chunk, request.target))
             step.chunks.append((request, chunk))
             step.budget -= chunk
@@ -609,28 +610,6 @@ class ContinuousScheduler(Scheduler):
             victim.token_times.clear()
             victim.handed_over = math.nan
 
-    def sort_queue(self) -> None:
-        """Bring the queue into the order of the policy; first come, first served is the order it is in."""
-        config = self.config
-        if config.scheduling_policy == "shortest_first":
-            ordered = sorted(
-                self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index)
-            )
-        elif config.scheduling_policy == "priority":
-            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), self.queued(one), one.index))
-        else:
-            return
-        self.waiting = deque(ordered)
-
-    def queued(self, request: Request) -> float:
-        """Return when a request was queued last, as far as the order asks."""
-        return self.requeued.get(request.index, request.ready)
-
-    def rank(self, request: Request) -> float:
-        """Return the priority of a request with what its ageing changes."""
-        ageing = 1.0 / self.config.priority_ageing if self.config.priority_ageing else 0.0
-        return request.priority + request.ready * ageing
-
     def make_way(self, step: Step) -> None:
         """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start."""
         config = self.config
@@ -690,6 +669,7 @@ class ContinuousScheduler(Scheduler):
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Bring the effects of a step about: tokens, and finishes."""
         config = self.config
+        self.keep_late_prompts()
         self.hand_over(step, end)
         self.send_tokens(step, end)
         self.passed_before = step.passed_over
@@ -735,6 +715,8 @@ class ContinuousScheduler(Scheduler):
                 finished.append(request)
             elif self.tree is not None and request not in gained and not (request.is_decoding and config.has_overlap):
                 self.cache(request, request.computed)
+            elif request.is_decoding and request not in gained:
+                self.keep_prompt(request)
         if not self.releases_late:
             self.release_departing()
         is_cut = any(not request.is_decoding for request, _ in step.chunks)

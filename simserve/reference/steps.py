@@ -19,7 +19,8 @@ class Step:
     ``beyond`` are those that are done and decode once more, since nobody knows it yet; ``passed_over`` are those that
     the scheduler did not look at, and that compute nothing; ``longest_chunk`` is what a request may have of its budget.
     ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks``, ``scatter`` or, where
-    everybody who waits needs an adapter that the batch has no seat for, ``loras``.
+    everybody who waits needs an adapter that the batch has no seat for, ``loras``, or waits for a prefix, ``prefix``.
+    ``deferred`` are those who wait for the first block of a prompt in ``contributed``, that others compute.
     """
 
     start: float
@@ -37,6 +38,8 @@ class Step:
     encoder_seconds: float = 0.0
     seconds: float = 0.0
     blocked_by: str = ""
+    contributed: set[tuple[int, int]] | None = None
+    deferred: list[Request] = field(default_factory=list)
     num_admitted: int = 0
     asks_nobody: bool = False
     """Whether the head of the queue is not even looked at."""

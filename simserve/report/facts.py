@@ -36,6 +36,7 @@ WAIT_LABELS = {
     "blocks": "KV memory",
     "budget": "the step's token budget",
     "loras": "a seat for its adapter (max_loras)",
+    "prefix": "another prompt that begins alike",
     "step": "the running step to end",
 }
 _WHOLE = 0.999

@@ -52,7 +52,7 @@ _PART_COLORS = {
     "host": GREY,
     "draft": VERMILION,
 }
-_WAIT_COLORS = {"seats": VERMILION, "blocks": SKY, "budget": ORANGE, "loras": GREEN, "step": GREY}
+_WAIT_COLORS = {"seats": VERMILION, "blocks": SKY, "budget": ORANGE, "loras": GREEN, "prefix": BLUE, "step": GREY}
 
 
 def request_latency(result: RunResult) -> Sketch:

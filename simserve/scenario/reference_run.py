@@ -16,6 +16,7 @@ from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
+    BLOCKED_BY_PREFIX,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
 )
@@ -53,6 +54,7 @@ _BLOCKED = {
     "budget": BLOCKED_BY_BUDGET,
     "scatter": BLOCKED_BY_SCATTER,
     "loras": BLOCKED_BY_LORAS,
+    "prefix": BLOCKED_BY_PREFIX,
 }
 _WAITING, _BLOCKED_BY = -2, -1
 """Columns of a row that are known when its step is over."""

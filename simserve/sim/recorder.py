@@ -21,6 +21,7 @@ from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
+    BLOCKED_BY_PREFIX,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
     Replica,
@@ -54,6 +55,7 @@ BLOCKED_NAMES = {
     BLOCKED_BY_SCATTER: "blocks",
     BLOCKED_BY_BUDGET: "budget",
     BLOCKED_BY_LORAS: "loras",
+    BLOCKED_BY_PREFIX: "prefix",
     BLOCKED_BY_NOTHING: "step",
 }
 
@@ -392,6 +394,8 @@ class Recorder:
             seconds[name] += float(self._blocked[code])
         if not self._config.max_loras:
             del seconds["loras"]
+        if not self._config.has_prefix_waits:
+            del seconds["prefix"]
         return seconds
 
     def _add(self, rows: Floats, advances: Floats, counts: Sequence[int]) -> None:

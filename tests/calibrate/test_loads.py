@@ -10,7 +10,7 @@ from simserve.calibrate.loads import FIGURES, Proposal, benchmark_command, clien
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import ServingModel
 from simserve.errors import ScenarioError
-from simserve.profiles.engine_profile import FACTORS
+from simserve.profiles.measured_factors import FACTORS
 from simserve.workload.generate import generate
 from tests.calibrate.builders import chat
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ import pytest
 import simserve as ss
 from simserve.calibrate.factors import FactorSearch, Priors
 from simserve.calibrate.priors import PRIORS
-from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping
+from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of
 from simserve.calibrate.serving_profile import factors_text
 from simserve.calibrate.simulated import ServingModel, replay_of, slowed
 from simserve.errors import InputError
-from simserve.profiles.engine_profile import FACTORS
+from simserve.profiles.measured_factors import FACTORS
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.workload.benchmarks.reading import read_results
@@ -140,10 +141,35 @@ def test_three_runs_are_each_predicted_from_the_others() -> None:
     assert found.factors["gpu"] == pytest.approx(1.2, rel=0.01)
 
 
-def _gpu_factor(shares: Sequence[float]) -> float:
+def _gpu_factor(shares: Sequence[float], loads: Sequence[int] = ()) -> float:
     """Return the factor that runs whose TPOT is so many times the profile's give under the priors in use."""
     measured = [{"median_tpot": 0.010 * share} for share in shares]
-    return FactorSearch(measured, lambda run, f: {"median_tpot": 0.010 * f["gpu"]}, PRIORS).fit().factors["gpu"]
+    return FactorSearch(measured, lambda run, f: {"median_tpot": 0.010 * f["gpu"]}, PRIORS, loads).fit().factors["gpu"]
+
+
+def test_a_repeated_load_counts_once() -> None:
+    """What the model leaves out is the same in each repeat: four of one load say little more than one, four loads do."""
+    shares = [1.2] * 4
+    once, repeated, four = _gpu_factor([1.2]), _gpu_factor(shares, [0] * 4), _gpu_factor(shares)
+
+    assert once < repeated < four
+    assert repeated - once < 0.5 * (four - once)
+
+
+def test_repeats_that_differ_say_less() -> None:
+    """Two repeats a third apart move the factor less than two that agree on their mean, and by that mean alone."""
+    mean = float(np.sqrt(1.1 * 1.5))
+    apart, agreed = _gpu_factor([1.1, 1.5], [0, 0]), _gpu_factor([mean, mean], [0, 0])
+
+    assert 1.0 < apart < agreed < mean
+
+
+def test_repeats_are_known_by_how_they_were_sent(tmp_path: Path) -> None:
+    """The same clients and lengths; other clients, or prompts twice as long, are a load of their own."""
+    results = [result for path in write_runs(tmp_path, (1, 1, 2), {}) for result in read_results([path])]
+    longer = replace(results[0], prompt_tokens=2.0 * results[0].prompt_tokens)
+
+    assert loads_of([*results, longer, results[2]]) == [0, 0, 2, 3, 2]
 
 
 def test_what_noise_alone_would_gain_hardly_moves_a_factor() -> None:

@@ -261,6 +261,8 @@ def shared_cases(draw: st.DrawFn) -> Case:
         ages_empty_blocks=draw(st.booleans()),
         keeps_radix_tree=draw(st.booleans()),
         touches_waiting=draw(st.booleans()),
+        waits_for_prefix=draw(st.integers(0, 3)) == 0,
+        caches_at_end=draw(st.booleans()),
     )
     if draw(st.integers(0, 4)) == 0:
         drafts = draw(st.integers(1, 3))

@@ -112,6 +112,18 @@ def test_the_kernel_agrees_with_the_walker_where_a_tree_is_kept(case: Case) -> N
     agree_or_discard(case)
 
 
+@given(shared_cases().filter(lambda case: waiting(case.config).has_prefix_waits), st.booleans())
+@settings(max_examples=examples(200), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_where_requests_wait_for_prefixes(case: Case, is_ahead: bool) -> None:
+    """The same where a request waits for a prompt that another computes (TensorRT-LLM), with steps ahead or not."""
+    agree_or_discard(replace(case, config=replace(waiting(case.config), async_scheduling=is_ahead)))
+
+
+def waiting(config: EngineConfig) -> EngineConfig:
+    """Return an engine whose requests wait for what others compute."""
+    return replace(config, waits_for_prefix=True, caches_decoded=False)
+
+
 @given(ordered_cases())
 @settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_on_other_queue_orders(case: Case) -> None:
