@@ -148,7 +148,7 @@ def _gpu_factor(shares: Sequence[float], loads: Sequence[int] = ()) -> float:
 
 
 def test_a_repeated_load_counts_once() -> None:
-    """What the model leaves out is the same in each repeat: four of one load say little more than one, four loads do."""
+    """What the model leaves out is the same in each repeat: four of one load say little more than one run."""
     shares = [1.2] * 4
     once, repeated, four = _gpu_factor([1.2]), _gpu_factor(shares, [0] * 4), _gpu_factor(shares)
 
