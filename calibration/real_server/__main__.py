@@ -1,7 +1,7 @@
 """``python -m calibration.real_server --env DIR --out DIR``: vLLM on this CPU, measured and simulated.
 
 Makes an environment with vLLM for CPUs (outside the checkout, 3.5 GB, once), measures the kernels of a small model,
-serves that model, sends loads with vLLM's own client, each twice, fits four factors to two of them by ``simserve
+serves that model, sends loads with vLLM's own client, each twice, fits five factors to two of them by ``simserve
 calibrate serving``, simulates all, and writes ``comparison.md`` and ``comparison.json``. What is measured already in
 ``--out`` is kept: the command goes on where it was stopped. Takes about 45 minutes of two quiet cores.
 """

@@ -45,7 +45,7 @@ def as_mapping(rows: Sequence[Row], provenance: dict[str, Any]) -> dict[str, Any
 
 def as_markdown(rows: Sequence[Row], provenance: dict[str, Any]) -> str:
     """Return the page."""
-    said = "Simulated over measured, by the kernels alone -> with four factors fitted to two loads (*)."
+    said = "Simulated over measured, by the kernels alone -> with five factors fitted to two loads (*)."
     figures = ("TPOT, ms", "TTFT, ms", "tokens/s")
     titles = [
         "server",

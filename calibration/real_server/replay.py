@@ -1,4 +1,4 @@
-"""The measured loads simulated: by the measured kernels alone, and with four factors fitted to two of the loads."""
+"""The measured loads simulated: by the measured kernels alone, and with five factors fitted to two of the loads."""
 
 from __future__ import annotations
 
