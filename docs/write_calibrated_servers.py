@@ -1,8 +1,8 @@
 """Write what calibrating servers on two runs brings: ``python docs/write_calibrated_servers.py DATE [FOLDER]``.
 
 The page, and the errors that are left, which `simserve` expects of a calibrated server. FOLDER holds the measurements
-(../shared/data/measured). Each server with four replayed runs or more is given its lowest load and the one at three
-quarters of its loads; the others are predicted.
+(../shared/data/measured). Each server with four replayed runs or more is given its lowest and its highest load; the
+others are predicted.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.planner.measured.reports import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict
-from simserve.profiles.expected_errors import LEVEL
 from simserve.profiles.measured_factors import FACTORS
+from simserve.profiles.expected_errors import LEVEL
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.version import __version__
@@ -41,9 +41,6 @@ FEWEST_RUNS = 4
 FITTED = ("tpot", "ttft")
 PER_RUN = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_cudagraph_capture_size")
 """Settings that benchmarks choose for a load: they make no other server."""
-SECOND = 0.75
-"""Place of the second load that a server is given, between its lowest (0) and its highest (1): what a saturated load
-has beside its neighbours no factor describes, so that the highest says less of the others than one below it."""
 FAR = 0.06
 """Error above which a server is expected to gain."""
 
@@ -115,11 +112,6 @@ def _name(point: MeasuredPoint) -> tuple[str, ...]:
     return (point.source, point.engine, point.version, point.hardware, point.model, layout)
 
 
-def given_of(count: int) -> tuple[int, int]:
-    """Return which of so many runs, in order of load, a server is given."""
-    return 0, round(SECOND * (count - 1))
-
-
 def spread_of(servers: Sequence[Server]) -> list[Linear]:
     """Return some runs of every server around its profile: what the priors are derived from."""
     found = []
@@ -166,7 +158,7 @@ class Hoped:
 
 
 def hoped_of(spreads: Sequence[Linear], priors: Priors, draws: int, seed: int = 0) -> list[Hoped]:
-    """Draw servers from the priors, give each two of its runs, and predict the others.
+    """Draw servers from the priors, give each its first and its last run, and predict the runs between them.
 
     Factors, misfits and repeats follow Student's t with the scales of the priors, so that nothing about these servers
     is unknown to the fit but what two runs leave open: no rule can be hoped to do much better than this.
@@ -182,10 +174,9 @@ def hoped_of(spreads: Sequence[Linear], priors: Priors, draws: int, seed: int = 
 
 
 def _drawn_errors(spread: Linear, priors: Priors, rng: np.random.Generator) -> tuple[float, float] | None:
-    """Return the median errors of TPOT of a drawn server, before and after; None without a run beside the two."""
-    runs = np.unique(spread.runs)
-    is_given = np.isin(spread.runs, runs[list(given_of(len(runs)))])
-    scored = ~is_given & np.array([name == "tpot" for name in spread.figures])
+    """Return the median errors of TPOT of a drawn server, before and after; None without a run between two others."""
+    ends = (spread.runs == spread.runs.min()) | (spread.runs == spread.runs.max())
+    scored = ~ends & np.array([name == "tpot" for name in spread.figures])
     if not scored.any():
         return None
     factors = priors.scales() * rng.standard_t(FREEDOM, len(FACTORS))
@@ -193,7 +184,7 @@ def _drawn_errors(spread: Linear, priors: Priors, rng: np.random.Generator) -> t
     drawn = Linear(
         runs=spread.runs, figures=spread.figures, residuals=noise - spread.slopes @ factors, slopes=spread.slopes
     )
-    given, start = drawn.of(is_given), np.zeros(len(FACTORS))
+    given, start = drawn.of(ends), np.zeros(len(FACTORS))
     aim = solve(given, start, priors)[0]
     aim = believed(given, start, aim, priors) * aim
     logs = drawn.residuals[scored]
@@ -228,11 +219,11 @@ class Outcome:
 
 
 def outcome_of(server: Server, priors: Priors) -> Outcome:
-    """Return the median errors of the runs that a server is not given, before and after the two that it is."""
-    given = given_of(len(server.points))
-    search = FactorSearch([server.measured[i] for i in given], lambda run, f: server.figures(given[run], f), priors)
+    """Return the median errors of the runs between the lowest and the highest load, before and after these."""
+    ends = (0, len(server.points) - 1)
+    search = FactorSearch([server.measured[i] for i in ends], lambda run, f: server.figures(ends[run], f), priors)
     found = search.fit(is_held_out=False).factors
-    others = [run for run in range(len(server.points)) if run not in given]
+    others = range(1, len(server.points) - 1)
     after = {run: server.figures(run, found) for run in others}
     logs = {name: _logs(server, after, name) for name in METRICS}
     errors: dict[str, dict[str, float]] = {"before": {}, "after": {}}

@@ -13,8 +13,8 @@ import pytest
 from docs import write_calibrated_servers as script
 from simserve.calibrate.factors import Linear
 from simserve.calibrate.priors import PRIORS
-from simserve.profiles.expected_errors import load_calibrated_errors
 from simserve.profiles.measured_factors import FACTORS
+from simserve.profiles.expected_errors import load_calibrated_errors
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PAGE = _ROOT / "docs/calibrated-servers.md"
@@ -75,9 +75,3 @@ def test_what_could_be_hoped_for_follows_from_what_runs_scatter(misfit: float, l
 
     assert low <= np.median([each.share for each in drawn]) <= high
     assert drawn == script.hoped_of([server] * 20, priors, draws=20)
-
-
-@pytest.mark.parametrize(("count", "given"), [(4, (0, 2)), (5, (0, 3)), (9, (0, 6)), (30, (0, 22))])
-def test_a_server_is_given_its_lowest_load_and_one_below_its_highest(count: int, given: tuple[int, int]) -> None:
-    """What a saturated load has beside its neighbours no factor describes."""
-    assert script.given_of(count) == given
