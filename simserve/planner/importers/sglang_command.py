@@ -211,6 +211,10 @@ def _whole_encoders(reading: Reading, value: object) -> None:
         reading.options["mm_encoder_tp_mode"] = "data"
 
 
+def _pooling(reading: Reading, value: object) -> None:
+    reading.is_pooling = value is True
+
+
 def _fp8_gemm_backend(reading: Reading, value: object) -> None:
     if value in get_args(Fp8GemmBackend):
         reading.options["fp8_gemm_backend"] = value
@@ -337,6 +341,7 @@ VOCABULARY = Vocabulary(
         "--moe-a2a-backend": _all2all_backend,
         "--fp8-gemm-backend": _fp8_gemm_backend,
         "--mm-enable-dp-encoder": _whole_encoders,
+        "--is-embedding": _pooling,
         "--deepep-mode": _deepep_mode,
         "--enable-two-batch-overlap": read_overlap,
         "--enable-eplb": read_balancing,
