@@ -57,6 +57,7 @@ class Reading:
         where: What is read, for errors.
         deployment: Keys of ``deployment``.
         options: Keys of ``deployment.engine``.
+        is_pooling: Whether it answers with embeddings or scores.
         model: What is served, as the server names it.
         quantization: Format of the weights, as a flag says it in the scenario's words; None: no flag does.
         dtype: Format that the server computes in.
@@ -80,6 +81,7 @@ class Reading:
     where: str
     deployment: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    is_pooling: bool = False
     model: str | None = None
     quantization: str | None = None
     dtype: str | None = None
@@ -348,6 +350,9 @@ def draft_of(
     if workload is None:
         notes.append(PLACEHOLDER_NOTE)
         workload = placeholder_workload(reading.options.get("max_model_len", profile.max_position_embeddings))
+        if reading.is_pooling:
+            notes.append("It answers with embeddings or scores: requests have no output tokens.")
+            workload["output_tokens"] = 0
     mapping = {
         "name": scenario_name(served.rstrip("/").rsplit("/", 1)[-1]),
         "model": named.model,

@@ -206,6 +206,15 @@ def _all2all_backend(reading: Reading, value: object) -> None:
         reading.not_simulated.append(f"--moe-a2a-backend {value}")
 
 
+def _whole_encoders(reading: Reading, value: object) -> None:
+    if value is True:
+        reading.options["mm_encoder_tp_mode"] = "data"
+
+
+def _pooling(reading: Reading, value: object) -> None:
+    reading.is_pooling = value is True
+
+
 def _fp8_gemm_backend(reading: Reading, value: object) -> None:
     if value in get_args(Fp8GemmBackend):
         reading.options["fp8_gemm_backend"] = value
@@ -329,7 +338,6 @@ VOCABULARY = Vocabulary(
         "--disable-overlap-schedule": ("async_scheduling", False),
         "--disable-cuda-graph": ("enforce_eager", True),
         "--language-model-only": ("language_model_only", True),
-        "--mm-enable-dp-encoder": ("mm_encoder_tp_mode", "data"),
     },
     others={
         "--model-path": _model,
@@ -340,6 +348,8 @@ VOCABULARY = Vocabulary(
         "--moe-a2a-backend": _all2all_backend,
         "--attention-backend": _attention_backend,
         "--fp8-gemm-backend": _fp8_gemm_backend,
+        "--mm-enable-dp-encoder": _whole_encoders,
+        "--is-embedding": _pooling,
         "--deepep-mode": _deepep_mode,
         "--enable-two-batch-overlap": read_overlap,
         "--enable-eplb": read_balancing,

@@ -275,6 +275,14 @@ def _whole_encoders(reading: Reading, value: object) -> None:
         reading.options["mm_encoder_tp_mode"] = "data"
 
 
+def _runner(reading: Reading, value: object) -> None:
+    """Read the runner, or the task of releases before 0.13, whatever it pools for."""
+    if value in ("pooling", "embed", "embedding", "score", "classify", "reward"):
+        reading.is_pooling = True
+    elif value not in ("auto", "generate"):
+        reading.not_simulated.append(f"--runner {value}")
+
+
 def _data_parallel(reading: Reading, value: object) -> None:
     reading.data_parallel_size = reading.count("--data-parallel-size", value)
 
@@ -414,6 +422,8 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--kv-cache-memory-bytes": _kv_cache_memory,
     "--moe-backend": _moe_backend,
     "--mm-encoder-tp-mode": _encoder_cut,
+    "--runner": _runner,
+    "--task": _runner,
     "--enable-multimodal-encoder-data-parallel": _whole_encoders,
     "--data-parallel-size": _data_parallel,
     "--enable-expert-parallel": _expert_parallel,

@@ -76,6 +76,22 @@ def test_the_kernels_of_attention_come_back() -> None:
     assert any("--attention-backend fa3" in note for note in other.notes)
 
 
+def test_a_tower_whole_on_each_rank_comes_back() -> None:
+    """SGLang's switch is vLLM's mode `data`."""
+    scenario = make_scenario(
+        [
+            "deployment.engine={name: sglang, version: '0.5.10', mm_encoder_tp_mode: data, max_model_len: 4096}",
+            "model=qwen3-vl-8b",
+            "deployment.tensor_parallel_size=2",
+        ]
+    )
+
+    back = imported(export(scenario, "sglang").lines, version="0.5.10").scenario
+
+    assert back.deployment.engine.mm_encoder_tp_mode == "data"
+    assert resolved_part(back) == resolved_part(scenario)
+
+
 def test_the_kernels_of_fp8_products_come_back() -> None:
     """FlashInfer's on Blackwell; `auto` is none, and what is not simulated is said."""
     scenario = make_scenario(

@@ -486,6 +486,16 @@ def test_encoders_are_read_in_every_spelling(words: str, options: dict[str, obje
     assert not any("Not simulated" in note for note in draft.notes)
 
 
+@pytest.mark.parametrize(("words", "version"), [("--runner pooling", "0.33"), ("--task embed", "0.10.0")])
+def test_a_server_of_embeddings_has_requests_without_answers(words: str, version: str) -> None:
+    """The placeholder of the traffic says so, and its own export names the runner again."""
+    draft = imported(f"vllm serve Qwen/Qwen3-8B {words}", version=version)
+
+    assert any("requests have no output tokens" in note for note in draft.notes)
+    assert not any("Not simulated" in note for note in draft.notes)
+    assert words in export(draft.scenario, "vllm").line
+
+
 def test_compilation_that_is_not_simulated_is_named() -> None:
     """Key by key."""
     draft = imported(f"{LLAMA} -O1 --compilation-config.pass_config.fuse_norm_quant true", version="0.33")
