@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from simserve.metrics.result import RunResult
 from simserve.report import facts
 from simserve.report.answer import answer, verdict, warnings
 from simserve.report.curves import thinned
+from simserve.scenario.finishable import Finishable, find_finishable
+from simserve.scenario.fit import check_fit
 from simserve.scenario.formats import formats_line
-from simserve.scenario.run import run
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy, run
 
 _NUM_POINTS = 120
 _SHOWN = (
@@ -24,6 +28,21 @@ _SHOWN = (
     *("request_throughput", "request_goodput", "output_throughput", "completed", "failed"),
 )
 Floats = NDArray[np.float64]
+_OF_THE_LOAD = ("rate", "slo_ttft_ms", "slo_tpot_ms", "attainment")
+"""Controls that change neither what serves nor what a request is."""
+
+
+def _whatever_comes(query: SimulatorQuery) -> SimulatorQuery:
+    """Return a question without its load: one for all of a slider's rates."""
+    defaults = SimulatorQuery()
+    return query.model_copy(update={name: getattr(defaults, name) for name in _OF_THE_LOAD})
+
+
+@lru_cache(maxsize=256)
+def _finishable(query: SimulatorQuery) -> Finishable | None:
+    """Return what a deployment finishes with its queue never empty, which takes longer than the run itself."""
+    resolved = resolve(query.scenario())
+    return find_finishable(resolved, deploy(resolved))
 
 
 def simulator(query: SimulatorQuery, check: Check) -> dict[str, Any]:
@@ -34,7 +53,9 @@ def simulator(query: SimulatorQuery, check: Check) -> dict[str, Any]:
         InputError: The deployment is none.
         TooLongError: The run took too long.
     """
-    result = whole(run(query.scenario(), progress=check, explain=False))
+    resolved = resolve(query.scenario())
+    check_fit(resolved)
+    result = whole(run(resolved, progress=check, explain=False, finishable=_finishable(_whatever_comes(query))))
     inner = result.summary["simserve"]
     return {
         "answer": answer(result),

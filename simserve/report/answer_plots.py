@@ -476,7 +476,7 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
         right = -7 if is_left_of else 0
         text = f"the plan: {best['num_gpus']} x {best['hardware']}" if best.get("hardware") else "the plan"
         circle.append(Note(text=text, x=at, y=price, right=right, up=-13, is_left_of=is_left_of))
-    return Sketch(left=0.2, x=x, y=y, marks=[*_front_marks(seen, best, x, y), *marks, *circle])
+    return Sketch(left=0.23, x=x, y=y, marks=[*_front_marks(seen, best, x, y), *marks, *circle])
 
 
 def _front_marks(seen: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, x: Axis, y: Axis) -> list[Mark]:

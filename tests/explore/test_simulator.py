@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from simserve.explore.queries import SimulatorQuery
-from simserve.explore.simulator import simulator
+from simserve.explore.simulator import _finishable, _whatever_comes, simulator
+from simserve.report.answer import answer
+from simserve.scenario.finishable import find_finishable
+from simserve.scenario.resolve import resolve
+from simserve.scenario.run import deploy, run
+from tests.explore.builders import no_limit
 
 
 @cache
@@ -96,6 +101,23 @@ def test_a_control_moves_the_figures_as_physics_says(case: str) -> None:
     change = figures(**after)[name] - figures(**before)[name]
 
     assert change * direction > 0
+
+
+@pytest.mark.parametrize("changes", [{}, {"shared_prefix_tokens": 500, "gpus": 2}, {"continuous_batching": False}])
+def test_a_rate_after_another_is_answered_as_if_it_were_the_first(changes: dict[str, Any]) -> None:
+    """What a deployment finishes is looked for once for all rates, and is that of each."""
+    for rate in (2.0, 12.0):
+        query = SimulatorQuery(num_requests=200, rate=rate, slo_tpot_ms=40.0 + rate, **changes)
+
+        shown = simulator(query, no_limit)
+
+        whole = run(query.scenario(), explain=False)
+        assert shown["answer"] == answer(whole)
+        assert shown["figures"]["attainment"] == whole.summary["simserve"]["slo"]["attainment"]
+        assert shown["stability"] == whole.summary["simserve"]["stability"]
+        assert _finishable(_whatever_comes(query)) == find_finishable(
+            resolve(query.scenario()), deploy(resolve(query.scenario()))
+        )
 
 
 def test_another_seed_is_another_draw() -> None:

@@ -150,7 +150,7 @@ def find_file(path: str, base_path: Path | None = None, *, takes_folder: bool = 
         raise TraceError("is a folder, not a file", file=path)
     if any(os.path.exists(candidate) for candidate in candidates):
         raise TraceError("is a device or a pipe, not a file", file=path, remedy="save it as a file, and name that")
-    places = "" if base_path is None or given.is_absolute() else f" in {base_path} or the working folder"
+    places = "" if base_path is None or given.is_absolute() else f" in the working folder or {base_path}"
     raise TraceError(f"no such file{places}", file=path)
 
 
