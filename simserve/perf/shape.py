@@ -259,9 +259,10 @@ class ReplicaShape:
 
     @property
     def _decode_efficiency(self) -> float | None:
-        """Share of the bandwidth in decode attention, by the kernels that the engine was told to call."""
+        """Share of the bandwidth in decode attention, by the kernels that the engine calls."""
         efficiency = self.hardware.efficiency
-        if self.engine.attention_backend == "triton" and efficiency.triton_attention_decode is not None:
+        backend = self.engine.attention_backend or self.engine.attention_backends.get(self.hardware.vendor)
+        if backend == "triton" and efficiency.triton_attention_decode is not None:
             return efficiency.triton_attention_decode
         return efficiency.attention_decode
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from simserve.profiles.checkpoint import WeightFormatName
+from simserve.profiles.engine_admission import NewTokenRatio
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
@@ -42,7 +43,6 @@ from simserve.profiles.engine_profile import (
     KernelTraits,
     LoadedMethod,
     MemoryRule,
-    NewTokenRatio,
     Scheduling,
     Tiered,
     load_engine,
@@ -385,7 +385,7 @@ def resolve_engine(
     settings = {
         **scheduling,
         **limits,
-        **_new_token_ratio(choices, known),
+        **_new_token_ratio(choices, known, place),
         **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
         **_host(choices, known, place, scheduling["enable_prefix_caching"], sorts=not fused),
         "activation_logit_bytes": known.runtime_memory.logit_bytes(fused),
@@ -494,7 +494,8 @@ def _limits(
     if is_chunked and chunking.scheduler is not None:
         scheduler, note = chunking.scheduler, "with chunked prefill"
     budget = _budget(choices, known, place, seats, max_model_len if not is_chunked else 0, batching)
-    if seats > budget:  # the user set the budget only, or both defaults
+    is_shared = known.limits.groups_share_budget and place.data_parallel_size > 1
+    if seats > budget and not is_shared:  # the user set the budget only, or both defaults
         seats = choices.default("max_num_seqs", budget, "capped at max_num_batched_tokens")
     size = seats
     if batching == "static":
@@ -548,6 +549,8 @@ def _budget(
         default, note = place.count(chunking.max_num_batched_tokens), "with chunked prefill"
     if chunking.must_cover_model_len and unchunked_len > default:
         default, note = unchunked_len, "raised to max_model_len, as chunked prefill is off"
+    if known.limits.groups_share_budget and place.data_parallel_size > 1:
+        default, note = default // place.data_parallel_size, "a rank's share"
     is_asked = choices.is_set("max_num_seqs") or choices.is_set("static_batch_size")
     if is_asked and seats > default:
         default, note = seats, "raised to max_num_seqs"
@@ -561,14 +564,15 @@ def _budget(
     return budget
 
 
-def _new_token_ratio(choices: _Choices, known: EngineVersion) -> dict[str, float]:
+def _new_token_ratio(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, float]:
     """Return the constants of `estimate` admission."""
     ratio = known.new_token_ratio or _SGLANG_RATIO
-    minimum = ratio.initial * ratio.minimum_factor
+    initial = ratio.first(place.data_parallel_size)
+    minimum = initial * ratio.minimum_factor
     constants = {
-        "new_token_ratio_initial": ratio.initial,
+        "new_token_ratio_initial": initial,
         "new_token_ratio_minimum": minimum,
-        "new_token_ratio_decay": (ratio.initial - minimum) / ratio.decay_steps,
+        "new_token_ratio_decay": (initial - minimum) / ratio.decay_steps,
     }
     for key, value in constants.items():
         choices.default(key, value, "" if known.new_token_ratio else ratio.source)
@@ -611,7 +615,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         share = place.value(memory.gpu_memory_utilization)
     elif memory.static_reserve:
         reserve, groups = memory.reserve(place.gpu_memory_bytes), place.data_parallel_size
-        share = reserve.share(place.gpu_memory_bytes, budget, largest, place.num_ranks * groups, groups)
+        share = reserve.share(place.gpu_memory_bytes, budget * groups, largest, place.num_ranks * groups, groups)
     return {
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,

@@ -16,6 +16,7 @@ from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
+from simserve.profiles.engine_admission import NewTokenRatio
 from simserve.profiles.engine_blocks import complete_versions, version_key
 from simserve.profiles.engine_devices import Devices
 from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
@@ -206,6 +207,8 @@ class Limits(FrozenModel):
     """The same with speculative decoding; absent: as without."""
     max_num_batched_tokens: Tiered
     """Token budget of a step."""
+    groups_share_budget: bool = False
+    """Whether groups of data-parallel attention divide it, where nobody says one; it does not limit the seats then."""
     seat_tokens: int | None = Field(default=None, ge=1)
     """Tokens by which `max_num_seqs`, where it is set, multiplies into the budget; absent: it does not."""
     block_size: int = Field(ge=1)
@@ -218,19 +221,6 @@ class Limits(FrozenModel):
     """Tokens of a step that a pipeline stage hands on at once, while it works on the next; absent: all of them."""
     source: str
     """Where the limits come from."""
-
-
-class NewTokenRatio(FrozenModel):
-    """SGLang's decaying share of `max_tokens` that a running request is expected to still need."""
-
-    initial: float = Field(ge=0, le=1)
-    """Share at first."""
-    minimum_factor: float = Field(ge=0, le=1)
-    """The share stops decaying at this factor of `initial`."""
-    decay_steps: int = Field(ge=1)
-    """Decode steps from `initial` to the minimum."""
-    source: str
-    """Where the constants come from."""
 
 
 class Memory(FrozenModel):
@@ -365,8 +355,7 @@ class KernelTraits(FrozenModel):
     has_marlin: bool = True
     """Whether kernels that unpack weights pad to Marlin's small tiles; otherwise to those of plain products."""
     marlin_formats: tuple[str, ...] = ()
-    """Weight formats whose products are Marlin's, the speed of which is known; of others a share of plain ones is
-    assumed."""
+    """Weight formats whose products are Marlin's, of known speed; of others a share of plain ones is assumed."""
     machete_formats: tuple[str, ...] = ()
     """Those that Machete, a kernel for Hopper alone, multiplies there in its place."""
     has_weight_only_floats: bool = True
@@ -409,6 +398,8 @@ class KernelTraits(FrozenModel):
     """Weight format -> times as fast as the fitted kernels experts compute: older kernels, or an own build of them."""
     kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
     """Maker of the GPU -> times as long as its profile says that kernels take to start, one after another."""
+    attention_backends: Mapping[str, str] = Field(default_factory=dict)
+    """Maker of the GPU -> `deployment.engine.attention_backend` where nobody says one."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
     full_prefill_rate_capability: float | None = None
@@ -583,8 +574,7 @@ class EngineProfile(FrozenModel):
     name: str
     """Catalogue name."""
     base: str | None = None
-    """Engine that it is a calibration of, whose kernels, weight formats, features, models and flags hold; absent:
-    itself."""
+    """Engine that it is a calibration of, whose kernels, formats, features, models and flags hold; absent: itself."""
     description: str
     """What it is and what the profile leaves out."""
     new_from: str | None = None

@@ -246,12 +246,15 @@ def test_sglang_derives_chunk_and_static_share_from_memory(
 def test_sglang_reserves_more_for_groups_of_data_parallel_attention(
     version: str, largest_graph: int, groups_mib: float
 ) -> None:
-    """Its tensor-parallel size counts the ranks of all groups, and no prompt runs on a graph."""
+    """Its tensor-parallel size counts the ranks of all groups, which share the chunk; no prompt runs on a graph."""
     together, grouped = (
         resolve("sglang", version, tensor_parallel_size=8 // groups, data_parallel_size=groups) for groups in (1, 8)
     )
 
-    assert (together.max_num_batched_tokens, grouped.cuda_graph_max_batch) == (8192, largest_graph)
+    assert (together.max_num_batched_tokens, grouped.max_num_batched_tokens) == (8192, 1024)
+    assert grouped.new_token_ratio_initial == pytest.approx(0.3 * together.new_token_ratio_initial)
+    assert grouped.max_num_seqs == together.max_num_seqs
+    assert grouped.cuda_graph_max_batch == largest_graph
     assert grouped.cuda_graph_max_batch == together.cuda_graph_max_batch
     lost = together.gpu_memory_utilization - grouped.gpu_memory_utilization
     assert lost == pytest.approx(groups_mib * 2**20 / GPUS["h100-sxm-80gb"], abs=0.0011)

@@ -32,6 +32,7 @@ LLAMA_SIZES = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
 }
+AITER = ", attention_backend: aiter"
 SGLANG_B200 = ["deployment.engine={name: sglang, version: '0.5.9'}", "deployment.hardware=b200-sxm-180gb"]
 EXPERTS = ["model=mixtral-8x7b", "deployment.quantization=none"]
 
@@ -259,7 +260,7 @@ def test_flashinfers_products_take_longer_for_prompts_of_weights_by_blocks_on_bl
 
 
 def test_tritons_attention_reads_the_cache_at_half_the_rate_on_amd() -> None:
-    """On MI300X alone, which has a rate for it; prompts take as long, and vLLM has no such key."""
+    """On GPUs that have a rate for it; prompts take as long. vLLM 0.9 to 0.18 run it where nobody says another."""
     sglang, triton = "deployment.engine={name: sglang, version: '0.5.9'}", "deployment.engine.attention_backend=triton"
     mi300x = ["deployment.hardware=mi300x-192gb", "deployment.quantization=none", "model=llama-3.1-8b", sglang]
 
@@ -275,8 +276,13 @@ def test_tritons_attention_reads_the_cache_at_half_the_rate_on_amd() -> None:
     assert same == prompt
     assert told.format("h100-sxm-80gb") in without_effect(make_scenario([sglang, triton]), None)
     assert told.format("mi300x-192gb") not in without_effect(make_scenario([*mi300x, triton]), None)
-    with pytest.raises(InputError, match=r"attention_backend: .* vllm 0.18 has no choice of the kernels of attention"):
-        resolve(make_scenario([*on("0.18"), triton]))
+    with pytest.raises(InputError, match=r"attention_backend: .* vllm 0.8 has no choice of the kernels of attention"):
+        resolve(make_scenario([*on("0.8"), triton]))
+    for version, backend in (("0.12", "triton"), ("0.18", "triton"), ("0.19", "")):
+        own, asked = (
+            seconds(f"deployment.engine={{name: vllm, version: '{version}'{more}}}")[0] for more in ("", AITER)
+        )
+        assert (own > asked) == (backend == "triton"), version
 
 
 def test_kernels_of_experts_change_nothing_without_experts_in_mxfp4() -> None:

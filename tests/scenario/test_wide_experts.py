@@ -39,7 +39,11 @@ def test_settings_without_what_they_need_are_refused(overrides: list[str], rule:
 
 
 WIDE = ["model=deepseek-v3", "deployment.hardware=h200-sxm-141gb", "deployment.enable_expert_parallel=true"]
-SGLANG = ["deployment.engine.name=sglang", "deployment.engine.max_model_len=8192"]
+SGLANG = [
+    *("deployment.engine.name=sglang", "deployment.engine.max_model_len=8192"),
+    *("deployment.engine.gpu_memory_utilization=0.8", "deployment.engine.max_num_batched_tokens=8192"),
+]
+"""With what such servers are told: by itself SGLang leaves 72 ranks no memory, and each 113 tokens a step."""
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ _RARE_FLAGS = {
     "long_prefill_token_threshold": "--long-prefill-token-threshold",
     "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
 }
+_TRITON = "TRITON_ATTN"
+"""What vLLM calls the backend of Triton's attention."""
 _ONLINE = {"int8-wo": "int8_per_channel_weight_only", "nf4": "bitsandbytes"}
 """Formats besides FP8 that vLLM makes while it loads, where the version has the method."""
 
@@ -68,6 +70,13 @@ def export_vllm(deployment: Deployment) -> Export:
         command += flags.render("--moe-backend", backend, key="deployment.engine.moe_backend")
     elif backend:
         environment["VLLM_MXFP4_USE_MARLIN"] = str(int(backend == "marlin"))
+    backend = deployment.take("engine.attention_backend")
+    if backend == "aiter":
+        environment["VLLM_ROCM_USE_AITER"] = "1"
+    elif backend and flags.has("--attention-backend"):
+        command += flags.render("--attention-backend", _TRITON, key="deployment.engine.attention_backend")
+    elif backend:
+        environment["VLLM_ATTENTION_BACKEND"] = _TRITON
     deployment.take("engine.flashinfer_sampler")
     if (fused := deployment.scenario.deployment.engine.flashinfer_sampler) is not None:
         environment["VLLM_USE_FLASHINFER_SAMPLER"] = str(int(fused))

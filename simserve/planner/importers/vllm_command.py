@@ -255,6 +255,15 @@ def _kv_cache_memory(reading: Reading, value: object) -> None:
     reading.options["kv_cache_memory_bytes"] = reading.size("--kv-cache-memory-bytes", value)
 
 
+def _attention_backend(reading: Reading, value: object, name: str = "--attention-backend ") -> None:
+    if value in ("TRITON_ATTN", "TRITON_ATTN_VLLM_V1"):
+        reading.options["attention_backend"] = "triton"
+    elif str(value).startswith("ROCM_"):
+        reading.options["attention_backend"] = "aiter"
+    else:
+        reading.not_simulated.append(f"{name}{value}")
+
+
 def _moe_backend(reading: Reading, value: object) -> None:
     name = str(value).lower().replace("-", "_")
     if name in get_args(MoeBackend):
@@ -420,6 +429,7 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--long-prefill-token-threshold": _prefill_threshold,
     "--gpu-memory-utilization": _share,
     "--kv-cache-memory-bytes": _kv_cache_memory,
+    "--attention-backend": _attention_backend,
     "--moe-backend": _moe_backend,
     "--mm-encoder-tp-mode": _encoder_cut,
     "--runner": _runner,
@@ -470,9 +480,20 @@ def argument_text(value: Any) -> str:
     return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
 
 
-def _has_choice_of_sampler(version: str | None) -> bool:
-    """Return whether the sampler decides on memory; later versions take as little with either."""
-    return load_engine("vllm").feature_range("flashinfer_sampler", version) is not None
+def _has_choice(option: str, version: str | None) -> bool:
+    """Return whether the version has that option: FlashInfer's sampler decides on memory in some alone."""
+    return load_engine("vllm").feature_range(option, version) is not None
+
+
+_ATTENTION_VARIABLES = ("VLLM_ROCM_USE_AITER", "VLLM_ATTENTION_BACKEND")
+"""Variables that choose the kernels of attention on AMD GPUs; a named backend outweighs the switch."""
+
+
+def _attention_variable(reading: Reading, name: str, value: str) -> None:
+    if name == "VLLM_ATTENTION_BACKEND":
+        _attention_backend(reading, value, name=f"{name}=")
+    elif value.lower() in _TRUE_VARIABLES:
+        reading.options.setdefault("attention_backend", "aiter")
 
 
 def _read_variables(reading: Reading, pasted: Pasted) -> None:
@@ -482,7 +503,9 @@ def _read_variables(reading: Reading, pasted: Pasted) -> None:
             reading.deployment["pipeline_layer_partition"] = layers
         elif name == "VLLM_MXFP4_USE_MARLIN":
             reading.options["moe_backend"] = "marlin" if value.lower() in _TRUE_VARIABLES else "triton"
-        elif name == "VLLM_USE_FLASHINFER_SAMPLER" and _has_choice_of_sampler(reading.version):
+        elif name in _ATTENTION_VARIABLES and _has_choice("attention_backend", reading.version):
+            _attention_variable(reading, name, value)
+        elif name == "VLLM_USE_FLASHINFER_SAMPLER" and _has_choice("flashinfer_sampler", reading.version):
             reading.options["flashinfer_sampler"] = value.lower() in _TRUE_VARIABLES
         elif read_lmcache_variable(reading, name, value):
             continue

@@ -131,7 +131,7 @@ def test_sglang_differs_by_version() -> None:
     ("target", "words"),
     [
         ("sglang", "--tp-size 8 --dp-size 8 --enable-dp-attention"),
-        ("sglang", "--max-running-requests 128 --chunked-prefill-size 65536"),
+        ("sglang", "--max-running-requests 128 --chunked-prefill-size 8192"),
         ("trtllm", "--tp_size 8"),
     ],
 )

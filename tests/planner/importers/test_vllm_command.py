@@ -551,6 +551,23 @@ def test_variables_are_named_or_read() -> None:
     assert "Without effect on the simulation: HF_TOKEN, VLLM_LOGGING_LEVEL." in draft.notes
 
 
+@pytest.mark.parametrize("version", ["0.11.0", "0.14"])
+def test_the_kernels_of_attention_on_amd_come_back(version: str) -> None:
+    """By flag where there is one, by variable before; AITER's by its switch, which a named backend outweighs."""
+    for backend in ("triton", "aiter"):
+        scenario = make_scenario(
+            [
+                f"deployment.engine={{version: '{version}', attention_backend: {backend}, max_model_len: 4096}}",
+                "deployment.hardware=mi300x-192gb",
+            ]
+        )
+        line = export(scenario, "vllm").lines
+        back = import_vllm_command(line, hardware="mi300x-192gb", version=version).scenario
+        assert resolved_part(back) == resolved_part(scenario), line
+    both = imported(f"VLLM_ATTENTION_BACKEND=TRITON_ATTN VLLM_ROCM_USE_AITER=1 {LLAMA}", version=version)
+    assert both.scenario.deployment.engine.attention_backend == "triton"
+
+
 def test_experts_that_a_model_lacks_have_no_effect() -> None:
     """vLLM takes the flag of any model."""
     draft = imported(f"{LLAMA} --enable-expert-parallel")
