@@ -1,11 +1,14 @@
-"""Whose devices an engine runs on, and what of it runs on a maker's: not everything that runs on NVIDIA's does."""
+"""Whose devices an engine runs on, what of it runs on a maker's, and the KV blocks that kernels force on some."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
+from simserve.profiles.engine_blocks import version_key
 from simserve.validation import FrozenModel
 
 MARLIN_MAKER = "NVIDIA"
@@ -39,3 +42,31 @@ class Devices(FrozenModel):
             run = {*WIDE_FORMATS, *self.formats[maker]}
             changed |= {key: tuple(each for each in known if each in run) for key, known in engine.items()}
         return changed
+
+
+class KernelBlock(FrozenModel):
+    """Tokens of a KV block that an attention kernel forces, where nobody sets them."""
+
+    since: str
+    """First version that forces them."""
+    until: str | None = None
+    """First version that does not; absent: there is none."""
+    attention: Literal["latent", "sparse"]
+    """Whose: latent attention that reads all keys, or attention whose indexer chooses them."""
+    capability_at_least: float | None = Field(default=None, gt=0)
+    """CUDA compute capability from which it is so; absent: from any."""
+    capability_below: float | None = Field(default=None, gt=0)
+    """CUDA compute capability from which it is so no more; absent: at none."""
+    tokens: int = Field(ge=1)
+    """Tokens a block."""
+    source: str
+    """Where that is said."""
+
+    def holds(self, version: str, attention: str | None, compute_capability: str | None) -> bool:
+        """Return whether a version forces it for a kind of attention on a GPU; never on those of other makers."""
+        if attention != self.attention or compute_capability is None:
+            return False
+        is_new = version_key(self.since) <= version_key(version)
+        is_old = self.until is None or version_key(version) < version_key(self.until)
+        least, below = self.capability_at_least or 0.0, self.capability_below or float("inf")
+        return is_new and is_old and least <= float(compute_capability) < below

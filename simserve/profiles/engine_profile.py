@@ -18,7 +18,7 @@ from simserve.profiles import catalog
 from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
 from simserve.profiles.engine_admission import NewTokenRatio
 from simserve.profiles.engine_blocks import complete_versions, version_key
-from simserve.profiles.engine_devices import Devices
+from simserve.profiles.engine_devices import Devices, KernelBlock
 from simserve.profiles.engine_memory import RuntimeMemory, SizeRange, StaticReserve, WindowedKV
 from simserve.profiles.measured_factors import MeasuredFactors
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
@@ -592,6 +592,8 @@ class EngineProfile(FrozenModel):
     """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
     devices: Devices | None = None
     """Whose devices it runs on; none: not known, any is accepted."""
+    kernel_blocks: tuple[KernelBlock, ...] = ()
+    """KV blocks that attention kernels force, the first that holds."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
     """Known versions, oldest first."""
 

@@ -574,6 +574,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         keys = ("supported_quantizations", "quantises_on_load", "quantises_before_loading")
         known = {key: getattr(engine, key) for key in keys}
         engine = engine.model_copy(update=profile.devices.restricted(hardware.vendor, known))
+    engine = _with_kernel_block(engine, profile, hardware, model)
     if _loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images):
         engine = _beside_tower(engine, profile, model)
     if role != "both":
@@ -590,6 +591,21 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
+
+
+def _with_kernel_block(
+    engine: ResolvedEngine, profile: EngineProfile, hardware: HardwareProfile, model: ModelProfile
+) -> ResolvedEngine:
+    """Return an engine whose KV blocks are those that its attention kernel forces, where nobody set them."""
+    if engine.sources["block_size"] == "scenario" or model.mla is None or model.compressed_attention is not None:
+        return engine
+    version = engine.requested_version or engine.version
+    kind, capability = "latent" if model.indexer is None else "sparse", hardware.compute_capability
+    tokens = next((each.tokens for each in profile.kernel_blocks if each.holds(version, kind, capability)), None)
+    if tokens is None or tokens > engine.max_model_len:
+        return engine
+    sources = {**engine.sources, "block_size": f"forced by the kernel of {kind} attention"}
+    return engine.model_copy(update={"block_size": tokens, "sources": sources})
 
 
 _DEPTH_FAMILIES = ("qwen", "glm")

@@ -1,4 +1,4 @@
-"""What an answer says would fit, fits: over models, GPUs and engines drawn at random, each change is made and asked again."""
+"""What an answer says would fit, fits: over models, GPUs and engines drawn at random, each change is made and tried."""
 
 from __future__ import annotations
 

@@ -485,3 +485,24 @@ def test_sglang_leaves_a_vision_tower_a_part_of_its_own_share(model: str, versio
     assert found.gpu_memory_utilization < of_text.gpu_memory_utilization
     assert found.sources["gpu_memory_utilization"].endswith("beside a vision tower")
     assert asked.gpu_memory_utilization == 0.8
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "version", "tokens"),
+    [
+        ("deepseek-v2-lite", "h100-sxm-80gb", "0.10.2", 64),
+        ("deepseek-v2-lite", "h100-sxm-80gb", "0.20", 16),
+        ("deepseek-v2-lite", "a100-sxm-80gb", "0.10.2", 16),
+        ("deepseek-v2-lite", "b200-sxm-180gb", "0.10.2", 128),
+        ("deepseek-v2-lite", "b200-sxm-180gb", "0.33", 64),
+        ("glm-5.3", "b200-sxm-180gb", "0.33", 64),
+        ("llama-3.1-8b", "b200-sxm-180gb", "0.33", 16),
+    ],
+)
+def test_attention_kernels_of_vllm_force_their_blocks(model: str, gpu: str, version: str, tokens: int) -> None:
+    """Of latent attention by GPU and version; what the scenario says holds."""
+    asked = [f"model={model}", f"deployment.hardware={gpu}", f"deployment.engine.version='{version}'"]
+    asked += [f"deployment.tensor_parallel_size={8 if model == 'glm-5.3' else 1}"]
+
+    assert resolve(make_scenario(asked)).engine.block_size == tokens
+    assert resolve(make_scenario([*asked, "deployment.engine.block_size=32"])).engine.block_size == 32
