@@ -348,9 +348,7 @@ def _tornado(summary: Mapping[str, Any]) -> Section:
         )
         for row in summary["sensitivity"]
     ]
-    return Section(
-        title="What matters most", header=("input", "from, to", "saving of self-hosting a month", ""), rows=rows
-    )
+    return Section(title="Sensitivity", header=("input", "from, to", "saving of self-hosting a month", ""), rows=rows)
 
 
 def _plain(value: object) -> str:

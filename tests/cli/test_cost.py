@@ -256,9 +256,7 @@ def test_a_scenario_answers_in_words_and_in_json(simserve: Simserve) -> None:
 
     assert words.code == 0
     assert "$7,661 a month" not in simserve("cost", "api-vs-self-host", "--api", "gpt-4o").stdout
-    assert all(
-        title in words.stdout for title in ("Self-host", "Break-even", "Hybrid", "36 months", "What matters most")
-    )
+    assert all(title in words.stdout for title in ("Self-host", "Break-even", "Hybrid", "36 months", "Sensitivity"))
     assert answer["api"]["name"] == "gpt-4o"
     assert answer["cheaper"] == "self_host"
     assert 0 < answer["self_host"]["utilization"] < 1

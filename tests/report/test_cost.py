@@ -93,7 +93,7 @@ def test_the_page_escapes_what_it_shows() -> None:
     assert "&lt;b&gt;api" in render_page(cost_page(shown))
 
 
-@pytest.mark.parametrize("title", ["What is counted", "Capacity", "What matters most"])
+@pytest.mark.parametrize("title", ["What is counted", "Capacity", "Sensitivity"])
 def test_tables_have_a_cell_a_column(title: str) -> None:
     """In every row."""
     part = next(each for each in sections(summary()) if each.title == title)
