@@ -47,7 +47,7 @@ from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import has_role_search, mixed_space, search_mixed, search_roles
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Promise, Trial, is_one_job, is_short
+from simserve.planner.search.trial import Promise, Trial, is_one_job, is_short, is_uneven
 from simserve.planner.space.keep import GPUS, REPLICAS, kept_of
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
@@ -408,7 +408,8 @@ class _Planning:
             if trial.holds:
                 found.fleet, found.confirmed, found.member, found.group = fleet, trial, member, found.groups[index]
                 return True
-            if replicas == _trial(member).replicas:
+            # How sure a fleet is on real servers says nothing of other days: those all have their turn.
+            if replicas == _trial(member).replicas and not is_uneven(self.borne):
                 open_fleets = [
                     each for each in open_fleets if each[2] > _trial(each[3]).replicas or _may_be_surer(each[3], member)
                 ]

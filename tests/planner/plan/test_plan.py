@@ -537,9 +537,16 @@ def test_where_no_probability_is_known_every_fleet_that_held_is_confirmed(monkey
     asked.clear()
     monkeypatch.setattr("simserve.planner.plan.plan._surety", lambda member: 0.5)
     plan(busy_scenario(), options(trials=4))
+    as_sure = list(asked)
+    asked.clear()
+    monkeypatch.setattr("simserve.planner.plan.plan.is_uneven", lambda scenario: True)
+    plan(busy_scenario(), options(trials=4))
 
     assert len({overrides for overrides, _ in unknown[:3]}) > 1
-    assert len({overrides for overrides, _ in asked[:3]}) == 1  # as sure as one that failed: its own next size instead
+    assert (
+        len({overrides for overrides, _ in as_sure[:3]}) == 1
+    )  # as sure as one that failed: its own next size instead
+    assert len({overrides for overrides, _ in asked[:3]}) > 1  # days differ in other ways
 
 
 def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
