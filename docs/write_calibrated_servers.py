@@ -26,8 +26,8 @@ from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.planner.measured.reports import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict
-from simserve.profiles.measured_factors import FACTORS
 from simserve.profiles.expected_errors import LEVEL
+from simserve.profiles.measured_factors import FACTORS
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.version import __version__
