@@ -352,6 +352,8 @@ class KernelTraits(FrozenModel):
     has_paged_attention_kernel: bool = False
     """Whether vLLM's PagedAttention, in which a query head reads its keys itself, decodes where FlashAttention-2 does
     not run (before Ampere)."""
+    attends_windows: bool = True
+    """Whether layers with a long sliding window attend to no more than it; otherwise to all that they keep."""
     has_marlin: bool = True
     """Whether kernels that unpack weights pad to Marlin's small tiles; otherwise to those of plain products."""
     marlin_formats: tuple[str, ...] = ()

@@ -314,7 +314,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         masks=_masks(scenario, engine),
         encodes_images=_loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images),
         encodes_audio=_loads_encoder(scenario, engine, "audio", is_asked=scenario.workload.has_audio),
-        contexts=contexts_of(scenario) if depends_on_contexts(model) else None,
+        contexts=contexts_of(scenario) if engine.attends_windows and depends_on_contexts(model) else None,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)

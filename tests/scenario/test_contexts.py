@@ -66,6 +66,18 @@ def test_a_window_far_behind_costs_the_window_alone() -> None:
     assert unknown / known == pytest.approx((10 + 52 / 4) / 10)
 
 
+def test_compiled_engines_attend_to_everything() -> None:
+    """TensorRT-LLM before its PyTorch backend: a window only from who sets one."""
+
+    def contexts(version: str) -> object:
+        engine = {"name": "tensorrt-llm", "version": version, "max_model_len": 8192}
+        changed = [f"deployment.engine={engine}", "model=mistral-7b"]
+        return resolve(make_scenario(changed, workload=workload(6000, 64))).shape.contexts
+
+    assert contexts("0.20") is None
+    assert contexts("1.0") is not None
+
+
 def test_models_without_such_a_window_keep_their_price() -> None:
     """Nothing is drawn for a model that sees everything, nor for gpt-oss, whose window of 128 is always full."""
     for model in ("llama-3.2-1b", "gpt-oss-20b"):
