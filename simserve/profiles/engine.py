@@ -181,22 +181,19 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     relaid_expert_formats: tuple[str, ...]
     """Weight formats whose experts' first matrices stay in memory twice."""
     keeps_reduced: bool  # what ranks have summed, see `RuntimeMemory`
-    cuda_graph_bytes: float
-    """Memory of the captured graphs."""
+    cuda_graph_bytes: float  # memory of the captured graphs
     counts_cuda_graphs: bool
     """Whether that is subtracted before KV; otherwise it comes out of the unused share."""
     cuda_graph_sizes: tuple[int, ...]
     """Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs."""
-    cuda_graph_max_batch: int
-    """The last of them, 0 without graphs."""
+    cuda_graph_max_batch: int  # the last of them, 0 without graphs
     cuda_graph_max_prompt_tokens: int
     """Tokens up to which a step that prefills runs on graphs too."""
     releases_late: bool
     overlaps_results: bool
     async_output: bool
     """Whether tokens are handed over while the next step runs, once its kernels have been launched."""
-    host_seconds_per_step: float
-    """CPU time of a step."""
+    host_seconds_per_step: float  # CPU time
     row_split_seconds_per_layer: float
     """What a layer takes longer whose products one thread gathers from the ranks."""
     host_seconds_per_request: float

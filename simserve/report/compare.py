@@ -105,7 +105,7 @@ def _answer_lines(comparison: Comparison) -> list[str]:
         runs = len(comparison.base.summaries)
         shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name, runs)]
         if 1 < runs < LEAST_PAIRS:
-            text = f"{runs} runs of each are too few for intervals (--replications {LEAST_PAIRS})"
+            text = f"too few runs for intervals (--replications {LEAST_PAIRS})"
         else:
             text = listed(shown) if shown else "no difference shown in latency, throughput, attainment or dollars"
         lines.append(f"{variant.name}: {text}{' (one run of the trace each)' if runs == 1 else ''}.")

@@ -81,7 +81,7 @@ def test_what_may_be_nothing_is_told_in_parts_of_the_base() -> None:
 
 def test_fewer_than_five_runs_have_no_intervals() -> None:
     """And no change is told from them."""
-    assert told(10.0, 147.0, count=4) == "new: 4 runs of each are too few for intervals (--replications 5)."
+    assert told(10.0, 147.0, count=4) == "new: too few runs for intervals (--replications 5)."
 
 
 def test_one_run_of_a_trace_tells_what_changed() -> None:

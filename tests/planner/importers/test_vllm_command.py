@@ -33,12 +33,12 @@ def imported(text: str, version: str | None = "0.12", model: str | None = None) 
 
 
 def resolved_part(scenario: Scenario) -> tuple[object, ...]:
-    """Return everything that decides what one replica does; of the checkpoints the one that is loaded."""
+    """Return everything that decides what one replica does, but for its traffic; of the checkpoints the one loaded."""
     shape = resolve(scenario).shape
     engine = shape.engine.model_copy(update={"sources": {}, "requested_version": None})
     loaded = shape.model.checkpoint(shape.quantization) or shape.model.stored
     model = shape.model.model_copy(update={"checkpoints": (loaded,)})
-    return engine, dataclasses.replace(shape, model=model, engine=engine)
+    return engine, dataclasses.replace(shape, model=model, engine=engine, contexts=None)
 
 
 @pytest.mark.parametrize(
