@@ -346,8 +346,8 @@ be within 1 s and TPOT within 20 ms; for deepseek-v3, 2 s and 40 ms. `python -m 
 ### The fewest GPUs at a rate
 
 Brute force tries every pair of shapes with every pair of counts, and every number of equal replicas, on fewer GPUs than
-the plan takes. Engine knobs stay as they are, and the link is NVLink where the workers fit into a node of eight GPUs. Of
-the fleets of one pair of shapes, only those that no other fleet contains are run.
+the plan takes. Engine knobs stay as they are, and the link is NVLink where the workers fit into a node of eight GPUs.
+Of the fleets of one pair of shapes, only those that no other fleet contains are run.
 """
 _MIDDLE = """
 ### The most that the GPUs can do
