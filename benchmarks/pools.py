@@ -301,61 +301,64 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
 
 _HEAD = f"""# Prefill and decode workers that a plan picks
 
-`simserve plan` sizes prefill and decode workers by role: each role has a kind of GPU, a weight format and sizes of its
-own (TP, PP, and for mixtures of experts DP with whole experts), a token budget or a number of seats, and a count. Equal
-replicas compete in the same ranking, and the answer says what each role can finish and what breaks first in it.
+`simserve plan` sizes prefill and decode workers by role. Each role has its own kind of GPU, weight format, sizes (TP,
+PP, and for mixtures of experts DP with whole experts), token budget or number of seats, and count. Equal replicas
+compete in the same ranking. The answer says what each role can finish and what breaks first in it.
 
-1. A bound says how many workers of each shape are the fewest that can do the work in time, and drops shapes on which
-   even an idle worker is too slow (`simserve/planner/search/role_bound.py`).
-2. Each role is simulated beside three times the workers that the other needs, of its fastest shape: the counts that
-   pass alone are listed by their cost. A count is given up where it misses alone by more than a short run may be wrong
-   (5 percentage points). Of the settings of a knob the best alone is taken, and far ones are not tried: a heuristic.
-3. Pairs are simulated whole in the order of their cost. The first that holds, on fresh seeds and in runs of 20 minutes
-   as every plan is [confirmed](promises.md), is the best; those that cost as much compete with it on headroom.
+1. A bound gives the fewest workers of each shape that can do the work in time. It drops shapes on which even an idle
+   worker is too slow (`simserve/planner/search/role_bound.py`).
+2. Each role is simulated next to three times the workers that the other role needs, in that role's fastest shape. The
+   counts that pass alone are listed by their cost. A count is given up if it misses alone by more than the possible
+   error of a short run (5 percentage points). For each knob the setting that is best alone is taken, and settings far
+   away are not tried: this is a heuristic.
+3. Pairs are simulated together in the order of their cost. The first that holds, on fresh seeds and in runs of 20
+   minutes, as every plan is [confirmed](promises.md), is the best. Pairs that cost as much compete with it on headroom.
 
-Workers are a pair where one can read the other's KV caches: of one checkpoint, in one format, on GPUs on which the
-engine lays a cache out alike (Hopper with Hopper; Ampere, Ada and Hopper without latent attention). vLLM compares just
-that before the first transfer. So weight formats differ between roles only where the engine makes them of one
-checkpoint while it loads. Kinds of GPU are not mixed where `pricing.gpu_hour_usd` gives one price for all of them.
+Two workers can form a pair if one can read the other's KV caches: the same checkpoint, the same format, and GPUs on
+which the engine lays a cache out alike (Hopper with Hopper; Ampere, Ada and Hopper without latent attention). vLLM
+compares exactly that before the first transfer. So weight formats differ between roles only where the engine makes them
+from one checkpoint while it loads. Kinds of GPU are not mixed where `pricing.gpu_hour_usd` gives one price for all of
+them.
 
-Caches cross the network ports of the workers' GPUs, at most 400 Gbit/s. Where a pair misses over these, and its first
-tokens are late, it is tried over the link inside a node or NVLink domain that holds all of its workers: that is taken
-where it saves GPUs. The answer names the link, and says what the next slower ones do, TCP the last of them (5 GB/s a
-GPU: `simserve/planner/space/links.py`): whether the SLO still holds, and what breaks if not. Where the scenario says in
-`deployment.disaggregation` what the link is, no other is tried. A network with RDMA that is billed apart has its price
-there (`usd_per_gpu_hour`, for each GPU of the workers): it counts in runs and plans, and two links are weighed against
-each other by `--over 'deployment.disaggregation=LINK,LINK'`, each link as
+Caches cross the network ports of the workers' GPUs, at most 400 Gbit/s. If a pair misses over these ports and its first
+tokens are late, it is tried over the link inside a node or NVLink domain that holds all of its workers. That link is
+taken if it saves GPUs. The answer names the link. It also says what the next slower links do, the last of them TCP
+(5 GB/s a GPU: `simserve/planner/space/links.py`): whether the SLO still holds, and what breaks if not. If the scenario
+names the link in `deployment.disaggregation`, no other is tried. An RDMA network that is billed separately has its
+price there (`usd_per_gpu_hour`, for each GPU of the workers), which counts in runs and plans. To compare two links, use
+`--over 'deployment.disaggregation=LINK,LINK'`, with each link written as
 `{{transfer_bandwidth: 50 GB/s, usd_per_gpu_hour: 0.4}}`. With `--objective throughput` the link is the network.
 
-Fixed GPUs of two kinds (`--objective throughput --gpus 8xH100+8xH200`) are looked at alone, with prompts on all of one
-kind and answers on all of the other, and with the best equal replicas of each side by side: as pools that get as much
-of the traffic as each can sustain alone, and as one fleet. Workers of one role on both kinds are not tried.
+Fixed GPUs of two kinds (`--objective throughput --gpus 8xH100+8xH200`) are tried in three ways: each kind alone; all
+prompts on one kind and all answers on the other; and the best equal replicas of each kind side by side. Side by side
+means as pools that get as much of the traffic as each can sustain alone, and as one fleet. Workers of one role on both
+kinds are not tried.
 
-Which traffic: prompts of 1,000 tokens on average and more, a limit on TPOT, arrivals of their own, and an engine that
-hands over KV caches; or a scenario that has `deployment.disaggregation` itself.
+Separate workers are considered for prompts of 1,000 tokens on average and more, with a limit on TPOT, arrivals of their
+own, and an engine that can transfer KV caches; or for a scenario that has `deployment.disaggregation` itself.
 
 ## Four problems
 
-Prompts of {PROMPT_TOKENS:,} tokens and answers of {OUTPUT_TOKENS:,}, Poisson arrivals, the newest vLLM of the
-catalogue, weights, KV format and drafts as given. All rates are simulated, none is measured. TTFT and TPOT within 1 s
-and 20 ms; of deepseek-v3 within 2 s and 40 ms. `python -m benchmarks.pools` writes this page.
+The problems have prompts of {PROMPT_TOKENS:,} tokens and answers of {OUTPUT_TOKENS:,}, Poisson arrivals, and the newest
+vLLM of the catalogue, with weights, KV format and drafts as given. All rates are simulated; none is measured. TTFT must
+be within 1 s and TPOT within 20 ms; for deepseek-v3, 2 s and 40 ms. `python -m benchmarks.pools` writes this page.
 
 ### The fewest GPUs at a rate
 
-Brute force: every pair of shapes with every pair of counts, and every number of equal replicas, on fewer GPUs than the
-plan takes, engine knobs as they are, over NVLink where they fit into a node of eight GPUs; of fleets of one pair of
-shapes only those are run that no other contains.
+Brute force tries every pair of shapes with every pair of counts, and every number of equal replicas, on fewer GPUs than
+the plan takes. Engine knobs stay as they are, and the link is NVLink where the workers fit into a node of eight GPUs.
+Of the fleets of one pair of shapes, only those that no other fleet contains are run.
 """
 _MIDDLE = """
 ### The most that the GPUs can do
 
 AIConfigurator 0.12 answered these problems with the configurations and rates below (run 2026-11-22, `cli default`, best
 tokens/s a GPU under limits on mean TTFT and TPOT, for the engine in brackets). "simserve simulates" is the highest rate
-at which that very configuration holds here under vLLM, each request judged by itself: a share of 50 % is about how
-means are judged. Where the two disagree, nothing here says which is right: that takes a server.
+at which that same configuration holds here under vLLM, with each request judged by itself. A share of 50 % is roughly
+equivalent to judging means. Where the two disagree, nothing here says which is right: only a real server can.
 """
 _TAIL = """
-CPU seconds are of one core of a shared machine with more processes than cores, the kernel compiled.
+CPU seconds are those of one core of a shared machine with more processes than cores, with the compiled kernel.
 """
 _OPEN = """
 Not run yet: {names}.
