@@ -106,7 +106,7 @@ def table_lines() -> list[str]:
     lines = [
         TABLE,
         "",
-        f"{within} of {len(rows)} logs are met within {LIMIT:.0%}; the others stand last.",
+        f"The plan is within {LIMIT:.0%} of {within} of {len(rows)} logs; the others come last.",
         "",
         "| log | served | printed | planned | error | used | assumed |",
         "|---|---|---|---|---|---|---|",
