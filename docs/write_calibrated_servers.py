@@ -1,4 +1,4 @@
-"""Write what calibrating servers on two runs brings: ``python docs/write_calibrated_servers.py DATE [FOLDER]``.
+"""Write what calibrating servers on two runs gains: ``python docs/write_calibrated_servers.py DATE [FOLDER]``.
 
 The page, and the errors that are left, which `simserve` expects of a calibrated server. FOLDER holds the measurements
 (../shared/data/measured). Each server with four replayed runs or more is given its lowest and its highest load; the
@@ -307,7 +307,7 @@ def page(folder: Path, date: str) -> tuple[str, dict[str, Any]]:
     unseen = [outcome_of(each, PRIORS) for each in servers_of(read_unseen())]
     errors = calibrated_errors([*measured, *unseen], date)
     lines = [TABLE, "", *_summary(measured), "", *_hoped(hoped_of(spreads, PRIORS, DRAWS)), ""]
-    lines += ["## Unseen reports", "", "With the priors of `simserve/calibrate/priors.py`.", ""]
+    lines += ["## Unseen reports", "", "These use the priors of `simserve/calibrate/priors.py`.", ""]
     lines += [*_summary(unseen), "", "## What is left", "", *_left(errors), "", "## Priors", ""]
     header = [*FACTORS, "misfit of TPOT", "misfit of TTFT"]
     lines += [f"| without | {' | '.join(header)} |", "|---|" + "---:|" * len(header)]
@@ -323,18 +323,18 @@ def _hoped(found: Sequence[Hoped]) -> list[str]:
     worse = np.quantile([each.num_worse for each in found], [0.05, 0.5, 0.95])
     others = np.mean([each.num_others for each in found])
     return [
-        f"Were these servers just as the priors say, the same fit of the same runs would come to {middle:.2f} of the",
-        f"error in TPOT ({low:.2f} to {high:.2f} in nine of ten draws), and make {worse[1]:.0f} of some {others:.0f}",
-        f"others worse by more than a point ({worse[0]:.0f} to {worse[2]:.0f}): {len(found)} draws of the factors,",
-        "misfits and repeats of all servers.",
+        f"If these servers were exactly as the priors say, the same fit to the same runs would come to {middle:.2f} of",
+        f"the error in TPOT ({low:.2f} to {high:.2f} in nine of ten draws). It would make {worse[1]:.0f} of about",
+        f"{others:.0f} others worse by more than a point ({worse[0]:.0f} to {worse[2]:.0f}).",
+        f"This is from {len(found)} draws of the factors, misfits and repeats of all servers.",
     ]
 
 
 def _left(errors: Mapping[str, Any]) -> list[str]:
     lines = [
-        "Errors at the loads that a server was not given, `log(predicted / measured)`, of sources and of unseen",
-        "reports, each source counted once: what a run of a calibrated server shows as its interval. Coverage is of",
-        "intervals made without the source.",
+        "These are the errors at the loads that a server was not given, `log(predicted / measured)`, for sources and",
+        "for unseen reports. Each source counts once. A run of a calibrated server shows them as its interval.",
+        "Coverage is that of intervals made without the source.",
         "",
         "| metric | center | half of 50 % | half of 90 % | servers | sources | figures | inside 50 % | inside 90 % |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -364,9 +364,9 @@ def _summary(outcomes: Sequence[Outcome]) -> list[str]:
         near = [(before, after) for before, after in pairs if before <= FAR]
         share = f"{np.median([after / before for before, after in far]):.2f}" if far else "-"
         lines.append(
-            f"- {name.upper()}: {len(far)} servers with more than {FAR:.0%} before come to {share} of it in the "
-            f"median, {sum(after > before + 0.01 for before, after in far)} of them worse by more than a point; of the "
-            f"{len(near)} others {sum(after > before + 0.01 for before, after in near)} are."
+            f"- {name.upper()}: {len(far)} servers had more than {FAR:.0%} of error before. They came to {share} of it "
+            f"in the median; {sum(after > before + 0.01 for before, after in far)} of them became worse by more than "
+            f"a point. Of the {len(near)} others, {sum(after > before + 0.01 for before, after in near)} did."
         )
     lines += [
         "",
