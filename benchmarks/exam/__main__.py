@@ -24,22 +24,28 @@ PAGE = Path(__file__).with_name("RESULTS.md")
 _ABOUT = """# The open exam
 
 Public closed-loop measurements of real servers (SemiAnalysis InferenceX), and what simulators predict for them.
-Each table counts the rows for which all simulators in it have a figure, so that nobody gains by refusing.
+Each table counts only the rows for which all simulators in it have a figure, so that nobody gains by refusing rows.
 
 {command}
 
-To hand in another simulator, write a CSV with the columns `file, id, predicted_ttft_ms, predicted_tpot_ms` (and, if
-it says them, `low_ttft_ms, high_ttft_ms, low_tpot_ms, high_tpot_ms` of a 90 % range and `cpu_seconds` of the line), a
-line a row of the measurements by the `id` in its notes and the name of its file, leave empty what it has no figure
-for, run the command with `--predictions NAME=FILE.csv` and `--out PAGE.md`, and send both. Nothing
-may be fitted to the rows; what was should be said. simserve's ranges are made without the row's own source; its
-constants were fitted on other families and on part of the rows of Hopper (`calibration/ACCURACY.md` says which);
-launch settings and curves of Blackwell were chosen with its rows in view (`calibration/LOG.md`).
+To submit another simulator:
 
-*order*: pairs of rows alike in all but the engine (or the parallel layout), whose measured tokens/s a GPU are at
-least 3 % apart, and which of them is faster. *kept*: of all rows of a model, GPU, format and length, the one with
-the most predicted tokens/s a GPU within a limit on TPOT (15, 25, 40, 60 ms) is chosen: its measured tokens/s a GPU
-over those of the best one that holds; one that breaks the limit counts with the best of its own layout that holds.
+1. Write a CSV with the columns `file, id, predicted_ttft_ms, predicted_tpot_ms`. If the simulator gives them, add
+   `low_ttft_ms, high_ttft_ms, low_tpot_ms, high_tpot_ms` of a 90 % range and `cpu_seconds` of the line.
+2. Write one line per row of the measurements, identified by the `id` in its notes and the name of its file. Leave
+   empty what the simulator has no figure for.
+3. Run the command with `--predictions NAME=FILE.csv` and `--out PAGE.md`, and send both files.
+
+Nothing may be fitted to the rows; if something was, say so. simserve's ranges are made without the row's own source.
+Its constants were fitted on other families and on part of the rows of Hopper (`calibration/ACCURACY.md` says which).
+Launch settings and curves of Blackwell were chosen with its rows in view (`calibration/LOG.md`).
+
+*in order*: of pairs of rows that are alike except for the engine (or the parallel layout), and whose measured
+tokens/s a GPU are at least 3 % apart, the share for which the faster one is predicted rightly.
+
+*kept*: of all rows of a model, GPU, format and length, the one with the most predicted tokens/s a GPU within a limit
+on TPOT (15, 25, 40, 60 ms) is chosen. Its measured tokens/s a GPU are divided by those of the best row that holds the
+limit. If the chosen row breaks the limit, the best row of its own layout that holds it counts instead.
 """
 
 
@@ -96,15 +102,15 @@ def render(rows: Mapping[Key, Row], said: Mapping[str, Mapping[Key, Prediction]]
         keys = [key for key in rows if key[0] in files and all(_has(each, key) for each in said.values())]
         own = [key for key in rows if key[0] in files and _has(said["simserve"], key)]
         total = sum(key[0] in files for key in rows)
-        lines += [f"## {title}", "", f"{len(keys)} of {total} rows have a figure of everybody.", ""]
+        lines += [f"## {title}", "", f"{len(keys)} of {total} rows have a figure from every simulator.", ""]
         lines += _table({name: scores(rows, each, keys) for name, each in said.items()})
         if len(own) > len(keys):
-            lines += ["", f"simserve alone, on all {len(own)} rows that it has a figure for:", ""]
+            lines += ["", f"simserve alone, on all {len(own)} rows for which it has a figure:", ""]
             lines += _table({"simserve": scores(rows, said["simserve"], own)})
         lines.append("")
     if seconds:
         times = ", ".join(f"{name} {each:.0f} s" for name, each in seconds.items())
-        lines += [f"CPU seconds of all rows: {times}.", ""]
+        lines += [f"CPU seconds for all rows: {times}.", ""]
     return "\n".join(lines)
 
 

@@ -16,33 +16,50 @@ _HEAD = """# Reports that nothing was fitted to
 
 Written by `simserve validate --source unseen --accuracy FILE --date DATE`, simserve {version}, {date}. Do not edit.
 
-Public results of benchmarks that are in no table that simserve was fitted to or is scored by, from issues,
-documentation and repositories of benchmarks: {covered} of {points} were run. The files beside this page hold every
-figure with its report, its date and what had to be assumed; no constant may be fitted to them. Of each report all that
-was read is here, but for what is listed below with its reason. Sweeps stand with their ends and two loads between.
+This page compares simserve with public results of benchmarks from issues, documentation and repositories of
+benchmarks. They are in no table that simserve was fitted to or is scored by: {covered} of {points} were run. The files
+beside this page hold every figure with its report, its date and what had to be assumed; no constant may be fitted to
+them. Everything that was read of each report is here, except what is listed below with its reason. Sweeps are
+represented by their ends and two loads between.
 
 A cell is the median / 90th percentile of the absolute relative error, then the bias (mean of predicted - measured over
 measured; above 0: the simulator is too high) and the number of figures. `*`: compared but not scored, as the file says
 why.
 
-The first replay of the first 193 (2026-11-22), before any step time was changed for what they showed: TPOT
-25 / 62 %, -11 % (105), TTFT 49 / 87 %, -17 % (98), E2E 10 / 27 %, -0 % (16), throughput 27 / 104 %,
-+37 % (157). That one is the exam. Lengths of ShareGPT were taken as lognormal then; the same simulator with those that
-the benchmark sends (lengths/README.md) gives 22, 48 and 27 % in the median of TPOT, TTFT and throughput.
-Afterwards host time of vLLM before 0.5.5, experts in MXFP4 on A100, links of MI300X and PCIe, all-reduces over PCIe,
-launches without CUDA graphs, what preempted requests find in the prefix cache, experts in 4 bits on A100, the rate of
-Marlin's kernels, routers and shared experts of older vLLM, and kernels of GPUs without tables were changed with
-constants of other sources, but in the knowledge of these errors: the tables below are of now, no longer of rows that
-nobody had seen. DeepSeek-R1 under SGLang on eight H200 had been described as on 64 of them until 2026-11-26.
-Four reports of GPUStack's laboratory were added that day, 52 loads, of which 45 run: the simulator that had not seen
-them was 9.3 % off in TPOT, 25 % in TTFT and 18 % in throughput in the median. Their bursts of a thousand chats then led
-to what API servers do one after another, and that they are chats is described since. Seven more were predicted blind
-later that day, 48 loads of RTX 4090, A40, A6000, L40S, H20, H100 PCIe and MI300X: TPOT 16 %, TTFT 36 % and throughput
-17 % in the median (an eighth, Qwen3-0.6B by 500 clients at once: throughput +102 %). What they showed led to memory
-that vLLM's samplers leave to the KV cache, SGLang's experts in MXFP4 and curves of MI300X. Seven more, 54 loads of RTX
-4090, 5090 and PRO 6000, L40S, A100, H200, B200 and MI300X, were predicted blind last: TPOT 14.5 % (42 figures), TTFT
-23 % (35) and throughput 16.5 % (46) in the median, five loads refused. SGLang's memory under data-parallel attention
-and Triton's attention on MI300X came of them. calibration/LOG.md says what moved.
+**First replay.** The first 193 were first replayed on 2026-11-22, before any step time was changed for what they
+showed: TPOT 25 / 62 %, -11 % (105), TTFT 49 / 87 %, -17 % (98), E2E 10 / 27 %, -0 % (16), throughput 27 / 104 %,
++37 % (157). That replay is the exam. Lengths of ShareGPT were taken as lognormal then. With the lengths that the
+benchmark sends (lengths/README.md), the same simulator gives 22, 48 and 27 % in the median of TPOT, TTFT and
+throughput.
+
+**Changes since.** The following were changed with constants of other sources, but in the knowledge of these errors:
+
+- host time of vLLM before 0.5.5;
+- experts in MXFP4 on A100, and experts in 4 bits on A100;
+- links of MI300X and PCIe, and all-reduces over PCIe;
+- launches without CUDA graphs;
+- what preempted requests find in the prefix cache;
+- the rate of Marlin's kernels;
+- routers and shared experts of older vLLM;
+- kernels of GPUs without tables.
+
+So the tables below show today's errors, and no longer those of rows that nobody had seen. DeepSeek-R1 under SGLang on
+eight H200 had been described as on 64 of them until 2026-11-26.
+
+**Later reports, each predicted before the simulator had seen them.**
+
+- Four reports of GPUStack's laboratory were added on 2026-11-26, with 52 loads, of which 45 run. In the median the
+  simulator was 9.3 % off in TPOT, 25 % in TTFT and 18 % in throughput. Their bursts of a thousand chats then led to
+  modelling what API servers do one after another; that they are chats has been described since.
+- Seven more were predicted blind later that day, with 48 loads of RTX 4090, A40, A6000, L40S, H20, H100 PCIe and
+  MI300X: TPOT 16 %, TTFT 36 % and throughput 17 % in the median (an eighth, Qwen3-0.6B by 500 clients at once:
+  throughput +102 %). What they showed led to three changes: memory that vLLM's samplers leave to the KV cache, SGLang's
+  experts in MXFP4, and curves of MI300X.
+- Seven more were predicted blind last, with 54 loads of RTX 4090, 5090 and PRO 6000, L40S, A100, H200, B200 and MI300X:
+  TPOT 14.5 % (42 figures), TTFT 23 % (35) and throughput 16.5 % (46) in the median, five loads refused. They led to
+  changes in SGLang's memory under data-parallel attention and in Triton's attention on MI300X.
+
+calibration/LOG.md says what moved.
 """
 
 
