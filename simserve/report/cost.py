@@ -428,14 +428,16 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
         reference: What stands after a command of simserve to name the scenario.
     """
     day = summary.get("day")
-    asked = [] if day is None else [each for each in summary["load_levels"] if each["rate"] == day["mean_rate"]]
+    is_as_it_is = day is not None and day["capacity_rate_per_replica"] is None  # its one level is what was sent
+    levels = [] if day is None else summary["load_levels"]
+    asked = [each for each in levels if is_as_it_is or (day and each["rate"] == day["mean_rate"])]
     # Latencies are those of what is priced: of a fleet with more replicas they are not known.
     is_priced = deployed is not None and bool(asked) and bool(asked[0]["holds"])
     lines = [] if deployed is None else [Fact(NOW, deployed.answer.rstrip("."))]
     held, is_served = "", True
     if day is not None and deployed is not None and asked and not is_priced:
         # Of traffic that has no rate the deployment is priced as it is, else as many replicas as hold it.
-        is_served = day["capacity_rate_per_replica"] is not None
+        is_served = not is_as_it_is
         if deployed.verdict == "missed":
             held = " that hold the SLO" if is_served else f", {SLO_MISSED}"
     lines.append(Fact("Cost", _both(summary, held, is_served=is_served), is_whole=True))
