@@ -103,7 +103,7 @@ def _room_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     within = sum(row["is_within"] for row in rows)
     largest = max(abs(row["error_of_gpu"]) for row in rows)
     return [
-        f"Room for KV: {within} of {counted(len(rows), 'logged deployment')} within {OF_GPU:.0%} of the GPU's memory "
+        f"KV cache size: {within} of {counted(len(rows), 'logged deployment')} within {OF_GPU:.0%} of the GPU's memory "
         f"(and {OF_KV:.0%} of a KV that takes more than a third of it); the largest error is {largest:.2%} of the GPU."
     ]
 
@@ -167,7 +167,7 @@ def _memory_table(rows: Sequence[Mapping[str, Any]]) -> ErrorTable:
         )
         for row in rows
     ]
-    return ErrorTable("Room for KV", header, tuple(cells), 3, "as the engine's log says, and as the memory plan says")
+    return ErrorTable("KV cache size", header, tuple(cells), 3, "as the engine's log says, and as the memory plan says")
 
 
 def _interval_table(rows: Sequence[Mapping[str, Any]]) -> ErrorTable:

@@ -140,7 +140,7 @@ def test_rooms_for_kv_are_answered_beside_the_points_or_alone() -> None:
     (alone,) = validation_lines({**Validation(predictions=()).summary, "memory": rows})
     beside = validation_lines({**_validation().summary, "memory": rows})
 
-    assert alone.startswith("Room for KV: 1 of 2 logged deployments within 1% of the GPU's memory")
+    assert alone.startswith("KV cache size: 1 of 2 logged deployments within 1% of the GPU's memory")
     assert alone.endswith("the largest error is 2.00% of the GPU.")
     assert beside[-1] == alone
     assert validation_lines(Validation(predictions=()).summary) == ["No measurement was found."]

@@ -135,7 +135,7 @@ def _rooms(rows: Sequence[Mapping[str, Any]]) -> str:
         sizes = [f"{row['measured_kv_gib']:.2f}", f"{row['predicted_kv_gib']:.2f}"]
         errors = [f"{100 * row['error_of_kv']:+.1f} %", f"{100 * row['error_of_gpu']:+.1f} %"]
         lines.append(_row([*cells, *sizes, *errors]))
-    return "## Room for KV\n\n" + "\n".join(lines) + "\n"
+    return "## KV cache size\n\n" + "\n".join(lines) + "\n"
 
 
 def _not_run(rows: Sequence[Mapping[str, Any]]) -> str:
