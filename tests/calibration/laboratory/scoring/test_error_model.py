@@ -13,7 +13,6 @@ import pytest
 
 from calibration.laboratory.scoring import error_model
 from calibration.laboratory.scoring.error_model import (
-    FEWEST_SOURCES,
     MOST_WIDENED,
     as_in_first_replay,
     first_replay_factors,
@@ -293,6 +292,32 @@ def test_figures_in_no_metric_have_no_coverage() -> None:
     assert coverage_rows([Prediction(point=make_point(), reason="unknown")], model) == []
 
 
+TOO_WIDE = ("foreign",)
+"""Groups whose intervals are known to hold more than their bound: two and three sources teach nothing of their own."""
+
+
+def most_held(sources: int) -> float:
+    """Return the largest share that the 90 % intervals of a group may hold."""
+    return 0.97 if sources > 1 else 1.0
+
+
+@pytest.mark.parametrize("metric", ["tpot", "ttft", "throughput"])
+@pytest.mark.parametrize(
+    "group",
+    [
+        "all",
+        "known family",
+        "known engine",
+        pytest.param("foreign", marks=pytest.mark.xfail(strict=True, reason="100, 100 and 99 % of 2, 2 and 3 sources")),
+    ],
+)
+def test_the_shipped_intervals_hold_neither_too_few_nor_too_many(metric: str, group: str) -> None:
+    """Of 90 % between 80 and 97 %, by group: what is stated too wide says as little as what is stated too narrow."""
+    row = next(each for each in load_error_model().coverage if (each.metric, each.group) == (metric, group))
+
+    assert 0.80 <= row.coverage_90 <= most_held(row.sources)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the measured data is not here")
 def test_the_committed_model_is_what_the_measurements_give() -> None:
@@ -310,5 +335,5 @@ def test_the_committed_model_is_what_the_measurements_give() -> None:
         assert errors.center == pytest.approx(shipped.center, abs=0.01)
         assert errors.log_scale == pytest.approx(shipped.log_scale, abs=0.05)
     for row in coverage_rows(predictions, bundled):
-        assert 0.80 <= row.coverage_90 <= (0.97 if row.sources >= FEWEST_SOURCES else 1.0)
+        assert 0.80 <= row.coverage_90 <= (1.0 if row.group in TOO_WIDE else most_held(row.sources))
         assert row.group != "all" or (0.86 <= row.coverage_90 <= 0.94 and 0.44 <= row.coverage_50 <= 0.56)
