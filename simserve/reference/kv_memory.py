@@ -113,23 +113,6 @@ class Scheduler(ABC):
             self.release(request)
             self.drop_adapter(request)
 
-    def sort_queue(self) -> None:
-        """Bring the queue into the order of the policy; first come, first served is the order it is in."""
-        config = self.config
-        if config.scheduling_policy == "shortest_first":
-            ordered = sorted(
-                self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index)
-            )
-        elif config.scheduling_policy == "priority":
-            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), self.queued(one), one.index))
-        else:
-            return
-        self.waiting = deque(ordered)
-
-    def queued(self, request: Request) -> float:
-        """Return when a request was queued last, as far as the order asks."""
-        return self.requeued.get(request.index, request.ready)
-
     def rank(self, request: Request) -> float:
         """Return the priority of a request with what its ageing changes."""
         ageing = 1.0 / self.config.priority_ageing if self.config.priority_ageing else 0.0

@@ -6,6 +6,7 @@ It knows no leaps, no heaps of finishes and no closed forms: it looks at every r
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING
 
 from simserve.reference.estimate import batch_tokens, page_reserve, prefilling_tokens
@@ -601,6 +602,23 @@ class ContinuousScheduler(Scheduler):
         else:
             self.waiting.appendleft(victim)
         self.sort_queue()
+
+    def sort_queue(self) -> None:
+        """Bring the queue into the order of the policy; first come, first served is the order it is in."""
+        config = self.config
+        if config.scheduling_policy == "shortest_first":
+            ordered = sorted(
+                self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index)
+            )
+        elif config.scheduling_policy == "priority":
+            ordered = sorted(self.waiting, key=lambda one: (self.rank(one), self.queued(one), one.index))
+        else:
+            return
+        self.waiting = deque(ordered)
+
+    def queued(self, request: Request) -> float:
+        """Return when a request was queued last, as far as the order asks."""
+        return self.requeued.get(request.index, request.ready)
 
     def lose_token(self, victim: Request) -> None:
         """Take from a victim the token that is on its way; it is generated again."""
