@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from simserve.errors import InputError
 from simserve.perf.collectives import Link
@@ -22,7 +22,7 @@ from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_memory import WindowedKV
-from simserve.profiles.gemm_curves import GemmClass, GemmCurve
+from simserve.profiles.gemm_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
@@ -30,6 +30,8 @@ from simserve.units import GIB, format_bytes
 Attention = Literal["flash", "standard"]
 LoraTarget = Literal["attention", "mlp", "all"]
 SpeculativeMethod = Literal["draft_model", "ngram", "eagle", "mtp"]
+
+_Curve = TypeVar("_Curve", bound=TileCurve)
 
 PLAIN_SPARSE_KV_CAPABILITY = 10.0
 """Compute capability from which FlashInfer's kernels of sparse latent attention run, which read plain FP8 (vLLM 0.20.2
@@ -243,19 +245,42 @@ class ReplicaShape:
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
             num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,
-            gemm_curves=self._gemm_curves,
-            grouped_gemm_curves=self.hardware.grouped_gemm_curves_of(self.engine.name),
+            gemm_curves={name: self._started(curve) for name, curve in self._gemm_curves.items()},
+            grouped_gemm_curves={name: self._started(curve) for name, curve in self._grouped_gemm_curves.items()},
             activation_quantisation=self.hardware.activation_quantisation,
         )
 
+    def _started(self, curve: _Curve) -> _Curve:
+        """Return a curve with what shows of its start."""
+        if self._shown_start == 1.0:
+            return curve
+        return curve.model_copy(update={"start_latency": curve.start_latency * self._shown_start})
+
+    @property
+    def _shown_start(self) -> float:
+        """Share of its start that a kernel shows on this GPU."""
+        is_late = float(self.hardware.compute_capability or 0.0) >= self.engine.shown_start_since
+        return self.engine.shown_start if is_late else 1.0
+
     @property
     def _gemm_curves(self) -> dict[GemmClass, GemmCurve]:
-        """Matrix products of the engine, those of FP8 by blocks as somebody else's kernels where it calls them."""
+        """Matrix products of the engine, of FP8 by blocks and NVFP4 as somebody else's kernels where it calls them."""
         curves = self.hardware.gemm_curves_of(self.engine.name)
         others = self.hardware.gemm_curves_of(self.engine.block_scaled_kernels)
         if self.engine.block_scaled_kernels and "fp8_block" in others:
             curves["fp8_block"] = others["fp8_block"]
-        return curves
+        named = [each for each in self.hardware.gemm_curves.get("nvfp4", ()) if self.engine.fp4_kernels in each.engines]
+        return curves | {"nvfp4": named[0]} if named else curves
+
+    @property
+    def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:
+        """Routed experts of the engine, those in FP8 by blocks as somebody else's kernels where it calls them."""
+        curves = self.hardware.grouped_gemm_curves_of(self.engine.name)
+        if self.model.family in self.engine.block_scaled_experts_except:
+            return curves
+        others = self.hardware.grouped_gemm_curves.get("fp8_block", ())
+        named = [curve for curve in others if self.engine.block_scaled_experts in curve.engines]
+        return curves | {"fp8_block": named[0]} if named else curves
 
     @property
     def _decode_efficiency(self) -> float | None:
@@ -269,7 +294,8 @@ class ReplicaShape:
     @property
     def _kernel_starts(self) -> float:
         """Times as long as the GPU's profile says that kernels take to start."""
-        return self.engine.kernel_starts.get(self.hardware.vendor, 1.0) * self.engine.kernel_start_factor
+        own = self.engine.kernel_starts.get(self.hardware.vendor, 1.0) * self._shown_start
+        return own * self.engine.kernel_start_factor
 
     @property
     def _peaks(self) -> dict[str, float]:

@@ -572,7 +572,9 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
     if precision.is_block_scaled:
         engine = stage.shape.engine
         curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)
-        curve = curve.model_copy(update={"start_latency": curve.start_latency + engine.block_scaled_gap})
+        is_late = float(stage.shape.hardware.compute_capability or 0.0) >= engine.block_scaled_gap_since
+        start = curve.start_latency + engine.block_scaled_gap * is_late
+        curve = curve.model_copy(update={"start_latency": start})
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
@@ -675,9 +677,16 @@ def transfer_seconds(shape: ReplicaShape, tokens: Array) -> Array:
     return point_to_point_seconds(message, shape.stage_link)
 
 
-FUSED_BYTES: Mapping[int, float] = {2: 64 * 2.0**20, 4: 2 * 2.0**20, 8: 2.0**19}
-"""Tensor-parallel ranks -> largest message of a fused all-reduce, bytes: vLLM 0.16 on Hopper
-(compilation/passes/fusion/allreduce_rms_fusion.py, FI_ALLREDUCE_FUSION_MAX_SIZE_MB; Blackwell's are larger)."""
+FUSED_BYTES: Mapping[str, Mapping[int, float]] = {
+    "9.0": {2: 64 * 2.0**20, 4: 2 * 2.0**20, 8: 2.0**19},
+    "10.0": {2: 64 * 2.0**20, 4: 32 * 2.0**20, 8: 2.0**20},
+    "10.3": {2: 64 * 2.0**20, 4: 64 * 2.0**20, 8: 2 * 2.0**20},
+}
+"""CUDA compute capability -> tensor-parallel ranks -> largest message of vLLM's fused all-reduce, bytes (0.19.0
+compilation/passes/fusion/allreduce_rms_fusion.py, FI_ALLREDUCE_FUSION_MAX_SIZE_MB)."""
+
+FUSED_TOKENS = 2048
+"""Tokens of SGLang's largest (0.5.9 layers/communicator.py, FUSE_ALLREDUCE_MAX_BATCH_SIZE)."""
 
 FUSED_KERNELS = "tensorrt-llm"
 """Whose all-reduce the fused kernel is: FlashInfer's ``trtllm_allreduce_fusion``."""
@@ -685,18 +694,21 @@ FUSED_KERNELS = "tensorrt-llm"
 SUMS_BYTES = 8.0
 """Bytes a token of the sums of squares of queries and keys, in FP32."""
 
-FIRST_FUSED_CAPABILITY = 9.0
-"""CUDA compute capability from which engines fuse them (Hopper)."""
-
-
 def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_]:
     """Return for each number of tokens whether all-reduce, residual and norm are one kernel."""
-    capability = float(shape.hardware.compute_capability or 0.0)
-    limit = FUSED_BYTES.get(shape.tensor_parallel_size, 0.0)
     families = shape.engine.all_reduce_norm_families
-    is_fusing = shape.engine.fuses_all_reduce_norm and capability >= FIRST_FUSED_CAPABILITY
-    is_fusing &= not families or shape.model.family in families
-    return np.asarray((tokens * shape.model.hidden_size * ACTIVATION_BYTES <= limit) & is_fusing)
+    is_fusing = shape.engine.fuses_all_reduce_norm and (not families or shape.model.family in families)
+    return np.asarray((tokens * shape.model.hidden_size * ACTIVATION_BYTES <= _fused_bytes(shape)) & is_fusing)
+
+
+def _fused_bytes(shape: ReplicaShape) -> float:
+    """Return the largest message of a fused all-reduce, bytes; 0 on GPUs that have none (before Hopper)."""
+    by_ranks = FUSED_BYTES.get(shape.hardware.compute_capability or "", {})
+    if by_ranks and shape.engine.name == FUSED_KERNELS:
+        return ROUNDING_BYTES.get(shape.tensor_parallel_size, OTHER_ROUNDING_BYTES)
+    if by_ranks and shape.engine.name == "sglang":
+        return FUSED_TOKENS * shape.model.hidden_size * ACTIVATION_BYTES
+    return by_ranks.get(shape.tensor_parallel_size, 0.0)
 
 
 def reduction_seconds(

@@ -607,6 +607,9 @@ def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], l
         launching += with_experts * engine.eager_seconds_per_expert_layer
     elif model.moe is not None:
         launching += with_experts * layer_seconds * _one_operator_launches(stage, model.moe) / LLAMA_LAUNCHES
+    if float(stage.shape.hardware.compute_capability or 0.0) >= engine.latent_launch_since:
+        latent = sum(each.share for each in stage.attentions if each.layers.mla is not None)
+        launching = max(launching, stage.num_layers * latent * engine.latent_launch * engine.host_slowdown)
     return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0) + gaps, 0.0)
 
 

@@ -388,22 +388,39 @@ class KernelTraits(FrozenModel):
     product behind them, where weights have one scale a tensor or a channel."""
     block_scaled_kernels: str = ""
     """Whose products those are, as the curves of a GPU name them; empty: the engine's own."""
+    fp4_kernels: str = ""
+    """Whose products of NVFP4 weights run where a GPU has a curve that names them; empty: the engine's own."""
+    block_scaled_experts: str = ""
+    """Whose kernels run experts in that format where a GPU has a curve that names them; empty: the engine's own."""
+    block_scaled_experts_except: tuple[str, ...] = ()
+    """Families of models whose experts are the engine's own all the same."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted bandwidth at which they read."""
     block_scaled_gap: Seconds = Field(default=0, ge=0)
     """Seconds that one of them takes longer to start."""
+    block_scaled_gap_since: float = 0.0
+    """CUDA compute capability from which it does."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
     """Weight format -> times as fast as the fitted kernels experts compute: older kernels, or an own build of them."""
     kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
     """Maker of the GPU -> times as long as its profile says that kernels take to start, one after another."""
+    shown_start: float = Field(default=1.0, gt=0, le=1)
+    """Share of its start that a product, an expert layer or a small kernel shows: under programmatic dependent launch
+    it begins before the one before it has ended."""
+    shown_start_since: float = 0.0
+    """CUDA compute capability from which it does."""
     attention_backends: Mapping[str, str] = Field(default_factory=dict)
     """Maker of the GPU -> `deployment.engine.attention_backend` where nobody says one."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
+    latent_launch: Seconds = Field(default=0, ge=0)
+    """Seconds that the host takes to launch a layer with latent attention in a step that no CUDA graph covers."""
+    latent_launch_since: float = 0.0
+    """CUDA compute capability from which that counts; below, waits of fresh servers were fitted without it."""
     full_prefill_rate_capability: float | None = None
     """CUDA compute capability from which workers that only prefill keep up the rate of their kernels with the families
     of `simserve.profiles.engine.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""

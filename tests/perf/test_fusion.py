@@ -28,14 +28,27 @@ def communication(priced: PricedDeployment, tokens: int) -> float:
         ("h200-sxm-141gb", "0.16", 8, False),
         ("a100-sxm-80gb", "0.18", 8, False),
         ("h200-sxm-141gb", "0.18", 1, False),
+        ("b200-sxm-180gb", "0.18", 8, True),
+        ("b300-sxm-270gb", "0.18", 4, True),
+        ("rtx-pro-6000-96gb", "0.18", 4, False),
     ],
 )
 def test_small_all_reduces_hold_the_norm(hardware: str, version: str, ranks: int, is_fused: bool) -> None:
-    """On Hopper, over several ranks, from 0.17 on, up to half a megabyte over eight."""
+    """On Hopper and B200, over several ranks, from 0.17 on, up to half a megabyte over eight of Hopper, one of B200."""
     shape = make_shape(hardware, "llama-3.1-70b", version=version, tensor_parallel_size=ranks)
-    limit = int(FUSED_BYTES[8] / (2 * shape.model.hidden_size))
+    by_ranks = FUSED_BYTES.get(shape.hardware.compute_capability or "", {})
+    limit = int(by_ranks.get(ranks, 2.0**20) / (2 * shape.model.hidden_size))
 
     assert has_fused_all_reduce(shape, np.array([1.0, limit, limit + 1.0])).tolist() == [is_fused, is_fused, False]
+
+
+def test_tensorrt_llm_fuses_what_its_own_kernel_sends() -> None:
+    """Eight megabytes over eight ranks, sixteen times what vLLM asks of the same kernel on Hopper; then NCCL reduces."""
+    shape = make_shape(
+        "h200-sxm-141gb", "llama-3.1-70b", engine="tensorrt-llm", version="1.0", tensor_parallel_size=8
+    )
+
+    assert has_fused_all_reduce(shape, np.array([488.0, 489.0])).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("model", "is_fused"), [("llama-3.1-70b", True), ("deepseek-v3", True), ("qwen3-32b", False)])

@@ -35,6 +35,7 @@ curves = st.builds(
     max_tile_rows=st.sampled_from([64, 128, 256]),
     narrow_rows=st.sampled_from([None, 16]),
     wide_slowdown=st.floats(0.0, 0.5),
+    sum_latency=st.sampled_from([0.0, 2e-9]),
 )
 sizes = st.integers(1, 70_000)
 
@@ -78,6 +79,45 @@ def test_fp8_products_of_vllm_slow_down_above_16_rows(name: str) -> None:
     assert wide > 1.05 * before
     assert narrow < wide <= tile
     assert prompt == same
+
+
+def test_fp4_products_of_2025_take_what_a_tile_of_columns_sums() -> None:
+    """Four calls of a B200 that were timed (vLLM pull request 20646, FlashInfer issue 1732); tuned ones take a third."""
+    hardware = load_hardware("b200-sxm-180gb")
+    early, tuned = (hardware.gemm_curves_of(name)["nvfp4"] for name in ("cutlass", "vllm"))
+    device = GemmDevice(peak=9e15, bandwidth=hardware.memory.bandwidth, num_multiprocessors=148)
+    timed = {(1, 8192, 8192): 18.9e-6, (1, 6144, 4096): 11.3e-6, (128, 6144, 4096): 11.7e-6, (4096, 6144, 4096): 56.5e-6}
+
+    def taken(curve: GemmCurve, m: int, n: int, k: int) -> float:
+        num_bytes = np.array([4.5 / 8 * (n * k + m * k) + 2.0 * m * n])
+        rows = np.array([float(m)])
+        call = gemm_seconds(curve, device, rows=rows, out_features=float(n), in_features=float(k), num_bytes=num_bytes)
+        return float(call.total[0])
+
+    for size, measured in timed.items():
+        assert taken(early, *size) == pytest.approx(measured, rel=0.1)
+    assert taken(tuned, 1, 8192, 8192) < 0.7 * taken(early, 1, 8192, 8192)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine", "model", "versions", "is_changed"),
+    [
+        ("b200-sxm-180gb", "vllm", "minimax-m2", ("0.17", "0.18"), True),
+        ("h200-sxm-141gb", "vllm", "minimax-m2", ("0.17", "0.18"), False),
+        ("b200-sxm-180gb", "sglang", "minimax-m2", ("0.5.5", "0.5.6"), True),
+        ("b200-sxm-180gb", "sglang", "qwen3-235b-a22b", ("0.5.5", "0.5.6"), False),
+    ],
+)
+def test_experts_in_fp8_by_blocks_run_on_the_kernels_that_a_version_takes(
+    hardware: str, engine: str, model: str, versions: tuple[str, str], is_changed: bool
+) -> None:
+    """vLLM from 0.18 on FlashInfer's on Blackwell, SGLang Triton's of families that it does not name."""
+    before, after = (
+        make_shape(hardware, model, engine=engine, version=version, quantization="fp8").machine.grouped_gemm_curves
+        for version in versions
+    )
+
+    assert (before["fp8_block"] != after["fp8_block"]) is is_changed
 
 
 def test_products_before_ampere_do_not_hide_their_loads() -> None:

@@ -254,13 +254,24 @@ BLACKWELL_EXPERTS = (
         version="0.19.0",
         narrow=TRITON_NARROW,
     ),
+    ExpertCase(
+        kernels="fp8_block", dtype="fp8_block", framework="vllm", kernel="trtllmfp8experts", engines=("flashinfer",)
+    ),
+    ExpertCase(
+        kernels="fp8_block",
+        dtype="fp8_block",
+        framework="sglang",
+        kernel="triton",
+        engines=("triton",),
+        version="0.5.14",
+    ),
     _of_rc20("nvfp4", "nvfp4", "min_latency", most_ranks=NODE_RANKS),
     ExpertCase(kernels="nvfp4", dtype="nvfp4", framework="vllm", kernel="monolithic", engines=("vllm",)),
     _of_sglang("nvfp4", "nvfp4"),
     _of_rc20("mxfp4", "w4a8_mxfp4_mxfp8", "torch_flow", most_ranks=NODE_RANKS),
     _of_sglang("mxfp4", "w4a8_mxfp4_mxfp8"),
 )
-"""Of Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's FP8 experts by blocks ran Triton's up to 0.19. FP8
+"""Of Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's FP8 experts by blocks ran Triton's up to 0.17. FP8
 experts
 by blocks under TensorRT-LLM are those that SGLang's table holds (its launch scripts ask for the backend TRTLLM; the
 table of TensorRT-LLM itself holds DeepGEMM's)."""
@@ -453,6 +464,8 @@ def _parameters(curve: GemmCurve | GroupedGemmCurve) -> dict[str, Any]:
     """Return the parameters of a curve to three digits, seconds with their unit."""
     values: dict[str, Any] = {}
     for name, value in curve.model_dump(exclude={"engines", "fit"}, exclude_none=True).items():
+        if name == "sum_latency" and not value:
+            continue
         if name.endswith("latency"):
             values[name] = f"{float(value) * 1e6:.3g} us"
         else:

@@ -148,7 +148,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         pipeline_parallel_size=row.count("pp", 1),
         data_parallel_size=ranks,
         expert_parallel_size=expert,
-        quantization=_weight_format(row, model),
+        quantization=_weight_format(row, model, hardware),
         kv_cache_dtype=_kv_dtype(row, recipe, model, hardware),
     )
     if has_script and engine == "tensorrt-llm" and model.startswith("gpt-oss") and ranks > 1 and expert > 1:
@@ -225,9 +225,9 @@ def _shown_only(row: Row) -> frozenset[Metric]:
     return frozenset({"ttft", "tpot"} if _is_dynamo(row) else ())
 
 
-def _weight_format(row: Row, model: str) -> str:
+def _weight_format(row: Row, model: str, hardware: str) -> str:
     """Return the weight format; gpt-oss is published in mxfp4 only, whatever arithmetic a row names."""
-    return "mxfp4" if model.startswith("gpt-oss") else quantization_name(row.text("precision"))
+    return "mxfp4" if model.startswith("gpt-oss") else quantization_name(row.text("precision"), hardware)
 
 
 def _must_place_experts(engine: str, model: str, tensor: int) -> bool:
