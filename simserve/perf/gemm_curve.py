@@ -17,9 +17,6 @@ TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
 
-SUMMED_COLUMNS = 128.0
-"""Columns of the tile of `GemmCurve.sum_latency`: 4,096 and 6,144 columns take as long (vLLM pull request 20646)."""
-
 SUSTAINED_FLOPS = 1e12
 """FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
 
@@ -80,9 +77,6 @@ def gemm_seconds(
     total = curve.start_latency + overlapped(curve, compute, memory)
     if curve.narrow_rows is not None:
         total = np.maximum(total, _least_of_wide_calls(curve, device, rows, out_features, in_features, memory))
-    if curve.sum_latency:
-        rounds = _waves(curve, np.ceil(np.asarray(out_features) / SUMMED_COLUMNS) / device.num_multiprocessors)
-        total = np.maximum(total, curve.start_latency + rounds * in_features * curve.sum_latency)
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=total)
 
 
@@ -191,12 +185,8 @@ def _tile_seconds(
     curve: GemmCurve, device: GemmDevice, tiles: Array, in_features: Array | float, rate_per_row: Array
 ) -> Array:
     """Return the seconds of rounds of tiles, the last of which counts by the curve's share of it."""
-    waves = _waves(curve, tiles / device.num_multiprocessors)
+    rounds = tiles / device.num_multiprocessors
+    whole = curve.wave_quantisation
+    waves = whole * np.ceil(rounds) + (1.0 - whole) * np.maximum(rounds, 1.0)
     flops_per_row = 2.0 * TILE_COLUMNS * (in_features + curve.loop_overhead) * device.num_multiprocessors
     return np.asarray(waves * flops_per_row / rate_per_row)
-
-
-def _waves(curve: GemmCurve, rounds: Array) -> Array:
-    """Return the rounds that a call waits for: one at least, the last by the curve's share of it."""
-    whole = curve.wave_quantisation
-    return np.asarray(whole * np.ceil(rounds) + (1.0 - whole) * np.maximum(rounds, 1.0))

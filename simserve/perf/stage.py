@@ -694,6 +694,7 @@ FUSED_KERNELS = "tensorrt-llm"
 SUMS_BYTES = 8.0
 """Bytes a token of the sums of squares of queries and keys, in FP32."""
 
+
 def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_]:
     """Return for each number of tokens whether all-reduce, residual and norm are one kernel."""
     families = shape.engine.all_reduce_norm_families

@@ -77,8 +77,6 @@ class GemmCurve(TileCurve):
     """Rows up to which a call runs kernels with the operands exchanged; absent: it has none."""
     wide_slowdown: float = Field(default=0.0, ge=0)
     """What a call of more rows takes longer while its rows fill no tile, as a share of its memory time."""
-    sum_latency: Seconds = Field(default=0.0, ge=0)
-    """Seconds that a tile of 128 columns takes at least for each value that is summed (k), however few its rows."""
 
     @model_validator(mode="after")
     def _falls_with_length(self) -> Self:

@@ -35,7 +35,6 @@ curves = st.builds(
     max_tile_rows=st.sampled_from([64, 128, 256]),
     narrow_rows=st.sampled_from([None, 16]),
     wide_slowdown=st.floats(0.0, 0.5),
-    sum_latency=st.sampled_from([0.0, 2e-9]),
 )
 sizes = st.integers(1, 70_000)
 
@@ -81,22 +80,15 @@ def test_fp8_products_of_vllm_slow_down_above_16_rows(name: str) -> None:
     assert prompt == same
 
 
-def test_fp4_products_of_2025_take_what_a_tile_of_columns_sums() -> None:
-    """Four calls of a B200 that were timed (vLLM pull request 20646, FlashInfer issue 1732); tuned ones take a third."""
-    hardware = load_hardware("b200-sxm-180gb")
-    early, tuned = (hardware.gemm_curves_of(name)["nvfp4"] for name in ("cutlass", "vllm"))
-    device = GemmDevice(peak=9e15, bandwidth=hardware.memory.bandwidth, num_multiprocessors=148)
-    timed = {(1, 8192, 8192): 18.9e-6, (1, 6144, 4096): 11.3e-6, (128, 6144, 4096): 11.7e-6, (4096, 6144, 4096): 56.5e-6}
+def test_fp4_products_of_2025_read_more_slowly() -> None:
+    """vLLM 0.11 on B200: a large matrix takes half as long again as under 0.12, and so do few rows of a small one not."""
+    early, late = (
+        make_shape("b200-sxm-180gb", "llama-3.1-70b", version=version, quantization="nvfp4").machine.gemm_curves
+        for version in ("0.11.0", "0.12")
+    )
 
-    def taken(curve: GemmCurve, m: int, n: int, k: int) -> float:
-        num_bytes = np.array([4.5 / 8 * (n * k + m * k) + 2.0 * m * n])
-        rows = np.array([float(m)])
-        call = gemm_seconds(curve, device, rows=rows, out_features=float(n), in_features=float(k), num_bytes=num_bytes)
-        return float(call.total[0])
-
-    for size, measured in timed.items():
-        assert taken(early, *size) == pytest.approx(measured, rel=0.1)
-    assert taken(tuned, 1, 8192, 8192) < 0.7 * taken(early, 1, 8192, 8192)
+    assert early["nvfp4"].memory_efficiency < 0.7 * late["nvfp4"].memory_efficiency
+    assert early["bf16"] == late["bf16"]
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,11 @@ BLACKWELL_EXPERTS = (
         narrow=TRITON_NARROW,
     ),
     ExpertCase(
-        kernels="fp8_block", dtype="fp8_block", framework="vllm", kernel="trtllmfp8experts", engines=("flashinfer",)
+        kernels="fp8_block",
+        dtype="fp8_block",
+        framework="vllm",
+        kernel="trtllmfp8expertsmodular",
+        engines=("flashinfer",),
     ),
     ExpertCase(
         kernels="fp8_block",
@@ -464,8 +468,6 @@ def _parameters(curve: GemmCurve | GroupedGemmCurve) -> dict[str, Any]:
     """Return the parameters of a curve to three digits, seconds with their unit."""
     values: dict[str, Any] = {}
     for name, value in curve.model_dump(exclude={"engines", "fit"}, exclude_none=True).items():
-        if name == "sum_latency" and not value:
-            continue
         if name.endswith("latency"):
             values[name] = f"{float(value) * 1e6:.3g} us"
         else:

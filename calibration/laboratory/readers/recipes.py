@@ -132,8 +132,7 @@ _B200_RECIPES = {
     # dsr1_fp8_b200 and dsr1_fp4_b200 (1fc5d73)
     ("sglang", "deepseek-r1"): _B200_SGLANG_DEEPSEEK,
     ("sglang", "deepseek-v3"): _B200_SGLANG_DEEPSEEK,
-    # dsr1_fp4_b200_trt and its kin; from 1.2 on no first prompt waits, before it each for what it waits for on Hopper,
-    # whatever the burst (`recipe_of`)
+    # dsr1_fp4_b200_trt and its kin
     ("tensorrt-llm", "deepseek-r1"): _B200_TENSORRT_DEEPSEEK,
     ("tensorrt-llm", "deepseek-v3"): _B200_TENSORRT_DEEPSEEK,
     # qwen3.5_fp8_b200 (3e2ebc0)
@@ -200,8 +199,6 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, date: str) -
         recipe = _B200_RECIPES.get((engine, model), recipe)
         if (engine, model) == ("tensorrt-llm", "deepseek-r1") and date in _DRAFTING_DAYS:
             recipe = replace(recipe, drafts=3)
-        if engine == "tensorrt-llm" and model.startswith("deepseek") and _numbers(version) < (1, 2):
-            recipe = replace(recipe, cold_seconds=TENSORRT_COLD_SECONDS)
     if engine == "tensorrt-llm" and model.startswith("deepseek") and (date < "2026" or _numbers(version) < (1, 2)):
         # Scripts of 1.1 gave a step room for every running request and one prompt, whatever that came to.
         return replace(recipe, least_budget=0)
