@@ -1,11 +1,11 @@
 """Which loads of a server are worth measuring: two that stand for all that it may have.
 
 Two runs at equal loads differ by some 2 %, a run and what is simulated of it by some 6 % even with the best factors
-(`simserve.calibrate.priors`). So it is not noise that a choice of loads must protect from, but that one load is off
+(`simserve.calibrate.priors`). So it is less noise that a choice of loads must protect from than that one load is off
 otherwise than the next, a saturated one most of all. Then the loads measured should have the mean and the variance of
-the loads that are asked about, where the farthest ones have too much of both (G. E. P. Box and N. R. Draper, "A basis
-for the selection of a response surface design", JASA 54, 1959; they find that variance must outweigh bias several times
-before much wider designs are better). Knows a deployment, its traffic and how far servers are from their profiles (`simserve.calibrate.priors`).
+the loads that are asked about; the farthest ones have too much of it (G. E. P. Box and N. R. Draper, "A basis for the
+selection of a response surface design", JASA 54, 1959: where noise and such errors occur together, the best design is
+nearly the one that disregards the noise). Knows a deployment, its traffic and how far servers are from their profiles.
 """
 
 from __future__ import annotations
