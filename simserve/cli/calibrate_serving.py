@@ -238,9 +238,8 @@ def _render_factors(server: ServerFactors, settings: list[str], out: Path | None
         print_lines([f"leave-one-out error: {said}"])
         no_better = [title for title, before, after in pairs if after >= before > 0.0]
         if no_better:
-            print_lines(
-                [f"the loads do not agree: {' and '.join(no_better)} of one are predicted no better from others"]
-            )
+            what = ", ".join(no_better)
+            print_lines([f"the loads do not agree: the others tell no more of each than the profile alone ({what})"])
     if server.next_load is not None:
         clients = server.next_load.num_clients
         open_ = ", ".join(f"{name.upper()} +- {each:.1%}" for name, each in server.next_load.deviations.items())
