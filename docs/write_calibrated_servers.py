@@ -1,15 +1,15 @@
 """Write what calibrating servers on two runs gains: ``python docs/write_calibrated_servers.py DATE [FOLDER]``.
 
 The page, and the errors that are left, which `simserve` expects of a calibrated server. FOLDER holds the measurements
-(../shared/data/measured). Each server with four replayed runs or more is given its lowest and its highest load; the
-others are predicted.
+(../shared/data/measured). Each server with four replayed runs or more is given the two loads that stand for all of its
+loads (`simserve.calibrate.loads.inner_places`), and beside that its lowest and its highest; the others are predicted.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from scipy.optimize import minimize
 
 from calibration.laboratory.sources import read_points
 from simserve.calibrate.factors import FREEDOM, SCALE, FactorSearch, Linear, Priors, believed, solve
+from simserve.calibrate.loads import inner_places
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import slowed
 from simserve.perf.parts import PricedDeployment
@@ -158,7 +159,7 @@ class Hoped:
 
 
 def hoped_of(spreads: Sequence[Linear], priors: Priors, draws: int, seed: int = 0) -> list[Hoped]:
-    """Draw servers from the priors, give each its first and its last run, and predict the runs between them.
+    """Draw servers from the priors, give each the two loads that stand for all, and predict its other runs.
 
     Factors, misfits and repeats follow Student's t with the scales of the priors, so that nothing about these servers
     is unknown to the fit but what two runs leave open: no rule can be hoped to do much better than this.
@@ -174,9 +175,10 @@ def hoped_of(spreads: Sequence[Linear], priors: Priors, draws: int, seed: int = 
 
 
 def _drawn_errors(spread: Linear, priors: Priors, rng: np.random.Generator) -> tuple[float, float] | None:
-    """Return the median errors of TPOT of a drawn server, before and after; None without a run between two others."""
-    ends = (spread.runs == spread.runs.min()) | (spread.runs == spread.runs.max())
-    scored = ~ends & np.array([name == "tpot" for name in spread.figures])
+    """Return the median errors of TPOT of a drawn server, before and after; None without a run beside the given."""
+    runs = np.unique(spread.runs)
+    is_given = np.isin(spread.runs, runs[list(inner_places(len(runs)))])
+    scored = ~is_given & np.array([name == "tpot" for name in spread.figures])
     if not scored.any():
         return None
     factors = priors.scales() * rng.standard_t(FREEDOM, len(FACTORS))
@@ -184,7 +186,7 @@ def _drawn_errors(spread: Linear, priors: Priors, rng: np.random.Generator) -> t
     drawn = Linear(
         runs=spread.runs, figures=spread.figures, residuals=noise - spread.slopes @ factors, slopes=spread.slopes
     )
-    given, start = drawn.of(ends), np.zeros(len(FACTORS))
+    given, start = drawn.of(is_given), np.zeros(len(FACTORS))
     aim = solve(given, start, priors)[0]
     aim = believed(given, start, aim, priors) * aim
     logs = drawn.residuals[scored]
@@ -206,37 +208,58 @@ MOST_RUNS = 6
 """Runs of a server that the priors look at, evenly over its loads."""
 
 
+Places = Callable[[int], tuple[int, int]]
+"""Number of loads -> which two are given, in their order."""
+
+
+def end_places(count: int) -> tuple[int, int]:
+    """Return the first and the last."""
+    return 0, count - 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A server before and after two of its runs were given."""
+    """A server before and after two of its runs were given.
+
+    Attributes:
+        server: Which.
+        factors: What the two said.
+        simulated: Run that was not given -> its figures with these factors.
+    """
 
     server: Server
     factors: Mapping[str, float]
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    num_held_out: int
-    logs: Mapping[str, Sequence[float]]
+    simulated: Mapping[int, Mapping[str, float]]
+
+    def error(self, metric: str, among: Sequence[int] | None = None) -> tuple[float, float] | None:
+        """Return the median absolute error of a metric before and after; None where no run has it.
+
+        Args:
+            metric: Which.
+            among: Runs that count; None: all that were not given.
+        """
+        server, pairs = self.server, []
+        for run in self.simulated if among is None else among:
+            measured, known = server.measured[run], (server.before[run], self.simulated[run])
+            if metric in measured and all(metric in each for each in known):
+                pairs.append([abs(each[metric] / measured[metric] - 1.0) for each in known])
+        if not pairs:
+            return None
+        before, after = np.median(pairs, axis=0).tolist()
+        return before, after
+
+    def logs(self, metric: Metric) -> list[float]:
+        """Return log(predicted / measured) of a metric in the runs that the server was not given."""
+        return _logs(self.server, self.simulated, metric)
 
 
-def outcome_of(server: Server, priors: Priors) -> Outcome:
-    """Return the median errors of the runs between the lowest and the highest load, before and after these."""
-    ends = (0, len(server.points) - 1)
-    search = FactorSearch([server.measured[i] for i in ends], lambda run, f: server.figures(ends[run], f), priors)
+def outcome_of(server: Server, priors: Priors, places: Places = inner_places) -> Outcome:
+    """Return what the runs of a server come to that it was not given."""
+    given = places(len(server.points))
+    search = FactorSearch([server.measured[i] for i in given], lambda run, f: server.figures(given[run], f), priors)
     found = search.fit(is_held_out=False).factors
-    others = range(1, len(server.points) - 1)
-    after = {run: server.figures(run, found) for run in others}
-    logs = {name: _logs(server, after, name) for name in METRICS}
-    errors: dict[str, dict[str, float]] = {"before": {}, "after": {}}
-    for which, simulated in (("before", server.before), ("after", after)):
-        for name in FITTED:
-            values = [
-                abs(simulated[run][name] / server.measured[run][name] - 1.0)
-                for run in others
-                if name in server.measured[run] and name in simulated[run]
-            ]
-            if values:
-                errors[which][name] = float(np.median(values))
-    return Outcome(server=server, factors=found, **errors, num_held_out=len(others), logs=logs)
+    others = [run for run in range(len(server.points)) if run not in given]
+    return Outcome(server=server, factors=found, simulated={run: server.figures(run, found) for run in others})
 
 
 METRICS: Sequence[Metric] = ("tpot", "ttft", "throughput")
@@ -258,7 +281,7 @@ def calibrated_errors(outcomes: Sequence[Outcome], date: str) -> dict[str, Any]:
     metrics = {}
     for metric in METRICS:
         logs = {
-            source: [log for each in outcomes if each.server.name[0] == source for log in each.logs[metric]]
+            source: [log for each in outcomes if each.server.name[0] == source for log in each.logs(metric)]
             for source in sorted({each.server.name[0] for each in outcomes})
         }
         logs = {source: values for source, values in logs.items() if values}
@@ -275,7 +298,7 @@ def calibrated_errors(outcomes: Sequence[Outcome], date: str) -> dict[str, Any]:
             "center": round(center, 5),
             "p50": round(_quantile(sizes, 0.5), 5),
             "p90": round(_quantile(sizes, LEVEL), 5),
-            "servers": sum(bool(each.logs[metric]) for each in outcomes),
+            "servers": sum(bool(each.logs(metric)) for each in outcomes),
             "sources": len(logs),
             "figures": sum(map(len, logs.values())),
             "coverage_90": round(float(np.mean(inside[LEVEL])), 3),
@@ -303,12 +326,13 @@ def page(folder: Path, date: str) -> tuple[str, dict[str, Any]]:
         source: priors_of([s for s, server in zip(spreads, servers, strict=True) if server.name[0] != source])
         for source in sources
     }
-    measured = [outcome_of(each, left_out[each.name[0]]) for each in servers]
-    unseen = [outcome_of(each, PRIORS) for each in servers_of(read_unseen())]
-    errors = calibrated_errors([*measured, *unseen], date)
+    measured = [Pair.of(each, left_out[each.name[0]]) for each in servers]
+    unseen = [Pair.of(each, PRIORS) for each in servers_of(read_unseen())]
+    errors = calibrated_errors([each.inner for each in (*measured, *unseen)], date)
     lines = [TABLE, "", *_summary(measured), "", *_hoped(hoped_of(spreads, PRIORS, DRAWS)), ""]
+    lines += ["By source, TPOT:", "", *_by_source(measured), "", *_table(measured), ""]
     lines += ["## Unseen reports", "", "These use the priors of `simserve/calibrate/priors.py`.", ""]
-    lines += [*_summary(unseen), "", "## What is left", "", *_left(errors), "", "## Priors", ""]
+    lines += [*_summary(unseen), "", *_table(unseen), "", "## What is left", "", *_left(errors), "", "## Priors", ""]
     header = [*FACTORS, "misfit of TPOT", "misfit of TTFT"]
     lines += [f"| without | {' | '.join(header)} |", "|---|" + "---:|" * len(header)]
     lines += [_prior_row(source, priors) for source, priors in left_out.items()]
@@ -356,33 +380,90 @@ def _prior_row(name: str, priors: Priors) -> str:
     return f"| {name} | {' | '.join(f'{value:.3f}' for value in values)} |"
 
 
-def _summary(outcomes: Sequence[Outcome]) -> list[str]:
-    lines = []
-    for name in FITTED:
-        pairs = [(each.before[name], each.after[name]) for each in outcomes if name in each.before]
-        far = [(before, after) for before, after in pairs if before > FAR]
-        near = [(before, after) for before, after in pairs if before <= FAR]
-        share = f"{np.median([after / before for before, after in far]):.2f}" if far else "-"
-        lines.append(
-            f"- {name.upper()}: {len(far)} servers had more than {FAR:.0%} of error before. They came to {share} of it "
-            f"in the median; {sum(after > before + 0.01 for before, after in far)} of them became worse by more than "
-            f"a point. Of the {len(near)} others, {sum(after > before + 0.01 for before, after in near)} did."
-        )
-    lines += [
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A server by the two loads that stand for all, and by its ends."""
+
+    inner: Outcome
+    ends: Outcome
+
+    @classmethod
+    def of(cls, server: Server, priors: Priors) -> Pair:
+        """Return both; they are the same where the ends stand for all."""
+        inner = outcome_of(server, priors)
+        count = len(server.points)
+        return cls(inner, inner if inner_places(count) == end_places(count) else outcome_of(server, priors, end_places))
+
+    @property
+    def common(self) -> list[int]:
+        """Runs that neither was given."""
+        return [run for run in self.inner.simulated if run in self.ends.simulated]
+
+
+Errors = Sequence[tuple[float, float]]
+"""Of servers: the median error before and after."""
+
+
+def _summary(pairs: Sequence[Pair]) -> list[str]:
+    """Return how far servers come, by both rules, on all their runs and on those that neither was given."""
+    lines = [
+        f"Far: servers with more than {FAR:.0%} of error before, and the share of it that they come to in the median.",
+        "Worse: by more than a point. Mean: of all servers, before -> after.",
         "",
-        "| source | engine | GPU | model | predicted | TPOT | TTFT | GPU | host | prompts | batch | frontend |",
+        "| given | predicted | metric | far | come to | worse | near | worse | mean |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    lines.append("|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    return lines + [_row(each) for each in outcomes]
+    for title in ("two inner loads", "lowest and highest"):
+        for runs in ("all others", "those that neither has"):
+            for name in FITTED:
+                found = [_error(each, title, runs, name) for each in pairs]
+                cells = _counts([each for each in found if each is not None])
+                lines.append(f"| {title} | {runs} | {name.upper()} | {' | '.join(cells)} |")
+    return lines
 
 
-def _row(outcome: Outcome) -> str:
-    source, engine, version, hardware, model, _ = outcome.server.name
-    errors = [
-        f"{outcome.before[name]:.1%} -> {outcome.after[name]:.1%}" if name in outcome.before else "" for name in FITTED
-    ]
-    factors = [f"{outcome.factors[name]:.2f}" for name in FACTORS]
-    cells = [source, f"{engine} {version}", hardware, model, str(outcome.num_held_out), *errors, *factors]
+def _by_source(pairs: Sequence[Pair]) -> list[str]:
+    """Return how far the servers of each source come, by both rules; TPOT."""
+    header = "far | come to | worse | near | worse | mean"
+    lines = [f"| source | two inner loads: {header} | lowest and highest: {header} |", "|---|" + "---:|" * 12]
+    for source in sorted({each.inner.server.name[0] for each in pairs}):
+        own = [each for each in pairs if each.inner.server.name[0] == source]
+        cells = []
+        for which in ("inner", "ends"):
+            found = [getattr(each, which).error("tpot") for each in own]
+            cells += _counts([each for each in found if each is not None])
+        lines.append(f"| {source} | {' | '.join(cells)} |")
+    return lines
+
+
+def _error(pair: Pair, title: str, runs: str, name: str) -> tuple[float, float] | None:
+    outcome = pair.inner if title == "two inner loads" else pair.ends
+    return outcome.error(name, None if runs == "all others" else pair.common)
+
+
+def _counts(errors: Errors) -> list[str]:
+    far = [(before, after) for before, after in errors if before > FAR]
+    near = [(before, after) for before, after in errors if before <= FAR]
+    worse = [sum(after > before + 0.01 for before, after in group) for group in (far, near)]
+    share = f"{np.median([after / before for before, after in far]):.2f}" if far else "-"
+    before, after = np.mean(errors, axis=0) if errors else (np.nan, np.nan)
+    return [f"{len(far)}", share, f"{worse[0]}", f"{len(near)}", f"{worse[1]}", f"{before:.1%} -> {after:.1%}"]
+
+
+def _table(pairs: Sequence[Pair]) -> list[str]:
+    """Return a row a server: errors by both rules, and the factors of the inner loads."""
+    lines = ["| source | engine | GPU | model | predicted | TPOT | TTFT | TPOT by the ends | TTFT by the ends |"]
+    lines[0] += f" {' | '.join(FACTORS)} |"
+    lines.append("|---|---|---|---|---:|---:|---:|---:|---:|" + "---:|" * len(FACTORS))
+    return lines + [_row(each) for each in pairs]
+
+
+def _row(pair: Pair) -> str:
+    source, engine, version, hardware, model, _ = pair.inner.server.name
+    found = [outcome.error(name) for outcome in (pair.inner, pair.ends) for name in FITTED]
+    errors = [f"{each[0]:.1%} -> {each[1]:.1%}" if each is not None else "" for each in found]
+    factors = [f"{pair.inner.factors[name]:.2f}" for name in FACTORS]
+    cells = [source, f"{engine} {version}", hardware, model, str(len(pair.inner.simulated)), *errors, *factors]
     return "| " + " | ".join(cells) + " |"
 
 

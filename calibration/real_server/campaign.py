@@ -85,7 +85,7 @@ def servers(capacity: float) -> list[Server]:
         Server("plain", (*plain, prefixes)),
         Server(
             "short-of-kv",
-            (Load("clients-32", 96, clients=32, output_tokens=256),),
+            (Load("clients-32", 160, clients=32, output_tokens=256),),  # some 100 preemptions
             ("--num-gpu-blocks-override", "64"),
             {"num_gpu_blocks_override": 64},
         ),

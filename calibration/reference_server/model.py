@@ -19,6 +19,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from calibration.reference_server.scheduler import Request, Step
 from simserve.calibrate.kernels.attention import packed_attention
+from simserve.calibrate.kernels.products import linear_of
 from simserve.profiles.model import ModelProfile
 
 ROPE_BASE = 500_000.0
@@ -90,12 +91,17 @@ class PagedModel:
         self.attend = _varlen if self.uses_graphs else _one_by_one
         self.max_model_len = max_model_len
         self.dtype = DTYPES[dtype or ("fp32" if device == "cpu" else "bf16")]
+        # What `calibrate kernels` measures in 16 bit is what is served; it measures no 32 bit.
+        linear = linear_of(torch, is_plain=self.uses_graphs or self.dtype == torch.float32)
+        self._multiply = linear.multiply
         generator = torch.Generator(self.device).manual_seed(seed)
 
+        def drawn(rows: int, columns: int) -> Tensor:
+            values = torch.randn((rows, columns), generator=generator, device=self.device, dtype=self.dtype)
+            return values * INITIAL_STD
+
         def weight(rows: int, columns: int) -> Tensor:
-            shape = (rows, columns)
-            drawn = torch.randn(shape, generator=generator, device=self.device, dtype=self.dtype)
-            return drawn * INITIAL_STD
+            return linear.laid_out(drawn(rows, columns))
 
         hidden, width = profile.hidden_size, profile.num_attention_heads * profile.head_dim
         kv_width = profile.num_key_value_heads * profile.head_dim
@@ -112,7 +118,7 @@ class PagedModel:
             for _ in range(profile.num_hidden_layers)
         ]
         self.embedding, self.head, self.norm = (
-            weight(profile.vocab_size, hidden),
+            drawn(profile.vocab_size, hidden),
             weight(profile.vocab_size, hidden),
             ones,
         )
@@ -317,7 +323,7 @@ class PagedModel:
             self.profile.num_key_value_heads,
             self.profile.head_dim,
         )
-        projected = F.linear(self._normed(hidden, layer.input_norm), layer.qkv).view(len(hidden), -1, width)
+        projected = self._multiply(self._normed(hidden, layer.input_norm), layer.qkv).view(len(hidden), -1, width)
         query, key, value = projected.split((heads, kv_heads, kv_heads), dim=1)
         cos, sin = (each[positions].unsqueeze(1) for each in self.rotation)
         cache[0].index_copy_(0, slots, _rotated(key, cos, sin))
@@ -325,15 +331,15 @@ class PagedModel:
         return _rotated(query, cos, sin)
 
     def _rest(self, layer: Layer, hidden: Tensor, attended: Tensor) -> Tensor:
-        hidden = hidden + F.linear(attended, layer.output)
-        gate, up = F.linear(self._normed(hidden, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
-        return hidden + F.linear(F.silu(gate) * up, layer.down)
+        hidden = hidden + self._multiply(attended, layer.output)
+        gate, up = self._multiply(self._normed(hidden, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
+        return hidden + self._multiply(F.silu(gate) * up, layer.down)
 
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(hidden, (hidden.shape[-1],), weight, NORM_EPS)
 
     def _sample(self, hidden: Tensor) -> Tensor:
-        return F.linear(self._normed(hidden, self.norm), self.head).float().argmax(dim=-1)
+        return self._multiply(self._normed(hidden, self.norm), self.head).float().argmax(dim=-1)
 
     def reference(self, token_ids: Sequence[int]) -> int:
         """Return the next token of a whole prompt, computed at once without cache or blocks: for tests."""

@@ -158,7 +158,7 @@ class FactorFit:
         priors: What it started from.
         before: Of each run, its figures with the profile alone.
         after: Likewise with the factors.
-        held_out: Likewise with factors of the other runs; empty below three runs.
+        held_out: Likewise with factors of the runs at other loads; empty below three runs, and of one load.
         num_simulations: Runs that were simulated for it.
     """
 
@@ -244,7 +244,7 @@ class FactorSearch:
         return np.asarray(self._logs(figures, log_factors) - measured)
 
     def fit(self, *, is_held_out: bool = True) -> FactorFit:
-        """Return the factors, and where there are three runs the figures of each under those of the others."""
+        """Return the factors, and where there are three runs the figures of each under those of other loads."""
         place = np.zeros(len(FACTORS))
         linear = self.linear_at(place)
         for _ in range(MAX_ROUNDS):
@@ -292,20 +292,21 @@ class FactorSearch:
         return surprise(standardised) + surprise(log_factors / self.priors.scales())
 
     def _held_out(self, linear: Linear, place: Array) -> Sequence[Mapping[str, float]]:
-        """Return each run under the factors of the others, found along the slopes at the fit."""
+        """Return each run under the factors of those at other loads, found along the slopes at the fit."""
         count = len(self.measured)
-        if count < FEWEST_FOR_HOLDING_OUT:
+        of_run = np.asarray(self.loads or range(count))
+        if count < FEWEST_FOR_HOLDING_OUT or len(np.unique(of_run)) == 1:
             return ()
         found = []
         for run in range(count):
-            others = self._of_loads(linear.of(linear.runs != run))
+            others = self._of_loads(linear.of(of_run[linear.runs] != of_run[run]))
             aim = solve(others, place, self.priors)[0]
             found.append(self.simulated(run, believed(others, place, aim, self.priors) * aim))
         return found
 
 
 FEWEST_FOR_HOLDING_OUT = 3
-"""Runs from which each can be predicted from the others."""
+"""Runs from which each can be predicted from those at other loads."""
 
 
 def surprise(standardised: Array) -> float:

@@ -22,14 +22,14 @@ MIN_POINTS = 10
 ALWAYS_PLANNED = ("products bfloat16", "prefill attention", "decode attention", "element-wise", "copies")
 """Kinds that are measured whatever the model and the number formats."""
 
-TILE_CHOICES: tuple[Mapping[str, int], ...] = (
+TILE_CHOICES: tuple[Mapping[str, float], ...] = (
     {"min_tile_rows": 64, "max_tile_rows": 64},
     {"min_tile_rows": 64, "max_tile_rows": 256, "max_splits": 1},
     {"min_tile_rows": 16, "max_tile_rows": 16},
-    {"min_tile_rows": 1, "max_tile_rows": 1},
+    *({"min_tile_rows": 1, "max_tile_rows": 1, "overlap": overlap} for overlap in (1.0, 1.5, 2.0, 3.0)),
 )
 """Tiles that are tried beside those of a base profile: cuBLAS's 64 rows, CUTLASS's that grow and share no reduction,
-the 16 of weight-only kernels, a CPU's 1."""
+the 16 of weight-only kernels, a CPU's 1, whose core fetches what it loads beside its arithmetic in part or not."""
 
 HELD_SHAPE = (
     "loop_overhead",

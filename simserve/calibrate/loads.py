@@ -1,10 +1,16 @@
-"""Which loads of a server are worth measuring: those that leave the least open of what is asked of it.
+"""Which loads of a server are worth measuring: two that stand for all that it may have.
 
-Knows a deployment, its traffic and how far servers are from their profiles (`simserve.calibrate.priors`).
+Two runs at equal loads differ by some 2 %, a run and what is simulated of it by some 6 % even with the best factors
+(`simserve.calibrate.priors`). So it is less noise that a choice of loads must protect from than that one load is off
+otherwise than the next, a saturated one most of all. Then the loads measured should have the mean and the variance of
+the loads that are asked about; the farthest ones have too much of it (G. E. P. Box and N. R. Draper, "A basis for the
+selection of a response surface design", JASA 54, 1959: where noise and such errors occur together, the best design is
+nearly the one that disregards the noise). Knows a deployment, its traffic and how far servers are from their profiles.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +25,7 @@ from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, figures, replay_of
 from simserve.errors import ScenarioError
 from simserve.metrics.conditions import conditions
-from simserve.profiles.expected_errors import FEWEST_CALIBRATED_RUNS, Expectation
+from simserve.profiles.expected_errors import Expectation
 from simserve.profiles.measured_factors import FACTORS
 from simserve.scenario.replication import traffic
 from simserve.scenario.served import expectations_of
@@ -30,7 +36,9 @@ from simserve.workload.requests import RequestSpecs
 MOST_CLIENTS = 256
 """Clients of the largest load that is proposed."""
 STEP = 4
-"""From one number of clients that is considered to the next."""
+"""From one number of clients to the next that is considered as a further load."""
+FEWEST_OF_RANGE = 4
+"""Clients of the highest load that is asked about, at least: below, there are no two loads to measure."""
 REQUESTS_A_CLIENT = 4
 """Requests of a load that is proposed, for each client ..."""
 TRIED_A_CLIENT = 2
@@ -64,20 +72,38 @@ class Proposal:
     """The loads to measure of a server, and what that brings.
 
     Attributes:
-        loads: In the order in which they tell the most; of each, what is open once it and those before it are known.
+        most_clients: Of the highest load that they stand for; the lowest is one client.
+        loads: The one that tells more first; of each, what is open once it and those before it are known.
         open_before: ``tpot`` and ``ttft`` -> standard deviation of the scenario's own figures by the factors alone.
         expected: Errors to expect of the server as it is.
         calibrated: Errors to expect once `calibrate serving` has had the loads.
     """
 
+    most_clients: int
     loads: Sequence[ProposedLoad]
     open_before: Mapping[str, float]
     expected: Expectation
     calibrated: Expectation
 
 
+def inner_places(count: int) -> tuple[int, int]:
+    """Return which two of so many loads, in their order from 0 on, have the mean and the variance of all of them.
+
+    Of four they are the first and the last, of seven the second and the last but one.
+    """
+    middle, deviation = (count - 1) / 2.0, math.sqrt((count**2 - 1) / 12.0)
+    return round(middle - deviation), round(middle + deviation)
+
+
+def inner_clients(most: int) -> tuple[int, int]:
+    """Return the same of all loads from one client to ``most``, which count by their logarithm: 2 and 15 of 32."""
+    span, deviation = math.log(max(most, FEWEST_OF_RANGE)), 1.0 / math.sqrt(12.0)
+    low, high = (round(math.exp(span * (0.5 + sign * deviation))) for sign in (-1.0, 1.0))
+    return low, high
+
+
 def client_counts(model: ServingModel) -> list[int]:
-    """Return the numbers of clients that a load may have: powers of `STEP` up to the seats of the engine."""
+    """Return the numbers of clients that a further load may have: powers of `STEP` up to the seats of the engine."""
     most = min(model.resolved.engine.max_num_seqs, MOST_CLIENTS)
     return [STEP**power for power in range(most.bit_length()) if STEP**power <= most]
 
@@ -119,11 +145,11 @@ def model_id(model: ServingModel) -> str:
 
 
 def propose(model: ServingModel, progress: Progress | None = None, priors: Priors = PRIORS) -> Proposal:
-    """Return the loads that tell the most about a deployment under its own traffic.
+    """Return the two loads that stand for all from one client to as many requests as the scenario has in flight.
 
-    Each load is simulated a little faster and slower by every factor; of all, that one is taken first after which the
-    variance of the scenario's own TPOT and TTFT is least (Bayesian linear design), then the next beside it. A load is
-    so many clients, as a benchmark of a server that nothing else uses can be run by anyone.
+    Each load is simulated a little faster and slower by every factor; that one comes first after which the variance of
+    the scenario's own TPOT and TTFT is less. A load is so many clients, as a benchmark of a server that nothing else
+    uses can be run by anyone.
 
     Raises:
         ScenarioError: The deployment has pools, which `calibrate serving` does not fit.
@@ -131,17 +157,19 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
     """
     own, specs = _own_run(model)
     found = conditions(own.records, own.totals, own.num_replicas)
-    in_flight = min(max(round(found.in_flight), 1), model.resolved.engine.max_num_seqs)
+    seats = min(model.resolved.engine.max_num_seqs, MOST_CLIENTS)
+    in_flight = min(max(round(found.in_flight), 1), seats)
+    most = max(min(round(_most_in_flight(own)), seats), min(FEWEST_OF_RANGE, seats))
     said = figures(own.records, own.totals.itl)
     asked = {metric: figure for metric, figure in FIGURES.items() if figure in said}
     model = model.of_one_replica()
-    counts = client_counts(model)
+    counts = sorted({min(each, seats) for each in inner_clients(most)})
     replays = [closed_loop(model, specs, count) for count in (*counts, in_flight)]
     linear = _linear(model, replays, tuple(asked.values()), priors, progress)
     target = linear.slopes[linear.runs == len(counts)]
     covariance, loads = priors.covariance(), list[ProposedLoad]()
     open_before = _deviations(asked, target, covariance)
-    for _ in range(min(FEWEST_CALIBRATED_RUNS, len(counts))):
+    for _ in counts:
         taken = {each.num_clients for each in loads}
         known = {
             run: _given(linear.of(linear.runs == run), covariance, priors)
@@ -154,7 +182,18 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
         deviations = _deviations(asked, target, covariance)
         loads.append(ProposedLoad(num_clients=counts[best], deviations=deviations, command=command))
     expected, calibrated = expectations_of(model.resolved, own, found)
-    return Proposal(loads=loads, open_before=open_before, expected=expected, calibrated=calibrated)
+    return Proposal(most_clients=most, loads=loads, open_before=open_before, expected=expected, calibrated=calibrated)
+
+
+def _most_in_flight(own: Simulation) -> float:
+    """Return the most requests that a replica has at any time, on average over the replicas."""
+    records = own.records
+    is_done = np.isfinite(records.finish_time)
+    changes = [(records.arrival_time[is_done], 1), (records.finish_time[is_done], -1)]
+    times = np.concatenate([each for each, _ in changes])
+    steps = np.concatenate([np.full(len(each), step) for each, step in changes])
+    order = np.lexsort((steps, times))  # who leaves at an instant makes room for who comes
+    return float(np.max(np.cumsum(steps[order]), initial=0)) / own.num_replicas
 
 
 def _own_run(model: ServingModel) -> tuple[Simulation, RequestSpecs]:
@@ -201,6 +240,7 @@ def _deviations(metrics: Iterable[str], slopes: Array, covariance: Array) -> dic
 def as_mapping(proposal: Proposal) -> dict[str, Any]:
     """Return a proposal as plain values."""
     return {
+        "most_clients": proposal.most_clients,
         "open_before": dict(proposal.open_before),
         "loads": [
             {"num_clients": each.num_clients, "open_after": dict(each.deviations), "command": each.command}

@@ -34,7 +34,7 @@ class ServerFactors:
 
     Attributes:
         fit: The factors.
-        runs: Every benchmark before, after, and with the factors of the others.
+        runs: Every benchmark before, after, and with the factors of those at other loads.
         next_load: What to measure next; None: all loads have been.
         frontend_is_set: Whether the scenario sets the latency that `frontend` is about.
     """

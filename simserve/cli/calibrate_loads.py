@@ -33,8 +33,7 @@ def loads(
 ) -> None:
     """Name the two loads of a server that are most worth measuring, with the commands, and what they bring.
 
-    Of the loads that a benchmark can hold (so many clients), those after which the least is left open of the scenario's
-    own TPOT and TTFT.
+    They stand for all loads from one client to as many requests as the scenario has in flight at a time.
 
     simserve calibrate loads chatbot
     """
@@ -54,7 +53,7 @@ def loads(
 def _render(proposal: Proposal, words: Sequence[str]) -> None:
     metrics = tuple(proposal.open_before)
     now, later = (f"{_widths(each, metrics)} ({each.basis})" for each in (proposal.expected, proposal.calibrated))
-    print_lines([f"Now: {now}", ""])
+    print_lines([f"Now: {now}", "", f"Two loads stand for all from 1 to {proposal.most_clients} clients:"])
     for number, each in enumerate(proposal.loads, 1):
         title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
         print_lines([f"{title}: leaves the engine's pace open by {_open(each.deviations)}"])

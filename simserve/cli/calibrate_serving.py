@@ -223,16 +223,23 @@ def _render_factors(server: ServerFactors, settings: list[str], out: Path | None
     print_lines([f"(in brackets: 95 %, from {fit.num_simulations} simulations)", ""])
     _render_runs(server)
     if not any(run.held_out for run in server.runs):
-        few = f"from three runs up; here there {'is one' if len(server.runs) == 1 else 'are two'}"
-        print_lines([f"leave-one-out error: {few}"])
+        few = {1: "here there is one", 2: "here there are two"}.get(
+            len(server.runs), "and two loads; here there is one"
+        )
+        print_lines([f"leave-one-out error: from three runs up{' ' if len(server.runs) > 2 else '; '}{few}"])
     else:
         pairs = [
-            f"{title} {before:.1%} -> {after:.1%}"
+            (title, before, after)
             for title, latency in _COLUMNS
             if (before := server.median_error("before", latency)) is not None
             and (after := server.median_error("held_out", latency)) is not None
         ]
-        print_lines([f"leave-one-out error: {', '.join(pairs)}"])
+        said = ", ".join(f"{title} {before:.1%} -> {after:.1%}" for title, before, after in pairs)
+        print_lines([f"leave-one-out error: {said}"])
+        no_better = [title for title, before, after in pairs if after >= before > 0.0]
+        if no_better:
+            what = ", ".join(no_better)
+            print_lines([f"the loads do not agree: the others tell no more of each than the profile alone ({what})"])
     if server.next_load is not None:
         clients = server.next_load.num_clients
         open_ = ", ".join(f"{name.upper()} +- {each:.1%}" for name, each in server.next_load.deviations.items())
@@ -263,7 +270,7 @@ def _render_runs(fit: ServingFit | ServerFactors) -> None:
 
 def _note(*, has_held_out: bool) -> str:
     note = "simulated against measured, before -> after the fit"
-    return f"{note}; in brackets: fitted to the other files" if has_held_out else note
+    return f"{note}; in brackets: fitted to the others" if has_held_out else note
 
 
 def _row(run: RunErrors) -> list[str]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from simserve.observe.measure import Load, Plan, Run
     from simserve.observe.target import Server
 
-DEFAULT_CLIENTS = (1, 8, 32)
+DEFAULT_CLIENTS = (2, 16)
+"""The two that stand for 1 to some 32 clients (`simserve.calibrate.loads.inner_clients`)."""
 MOST_CLIENTS = 4_096
 MOST_RATE = 10_000.0
 MOST_LOADS = 20
@@ -33,7 +34,7 @@ def observe(
     concurrency: Annotated[
         list[int] | None,
         typer.Option(
-            metavar="N", help="Measure with this many clients; repeats. Default: 1, 8 and 32.", show_default=False
+            metavar="N", help="Measure with this many clients; repeats. Default: 2 and 16.", show_default=False
         ),
     ] = None,
     rate: Annotated[

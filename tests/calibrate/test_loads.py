@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 import simserve as ss
-from simserve.calibrate.loads import FIGURES, Proposal, benchmark_command, client_counts, closed_loop, propose
+from simserve.calibrate.loads import (
+    FIGURES,
+    Proposal,
+    benchmark_command,
+    client_counts,
+    closed_loop,
+    inner_clients,
+    inner_places,
+    propose,
+)
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import ServingModel
+from simserve.cli.observe import DEFAULT_CLIENTS
 from simserve.errors import ScenarioError
 from simserve.profiles.measured_factors import FACTORS
 from simserve.workload.generate import generate
@@ -38,6 +48,32 @@ def test_each_load_leaves_less_open_than_before_it(proposal: Proposal) -> None:
     assert opened[-1] < 0.7 * opened[0]
     for metric in ("tpot", "ttft"):
         assert proposal.calibrated.metrics[metric].half_90 < proposal.expected.metrics[metric].half_90
+
+
+@pytest.mark.parametrize("count", range(4, 40))
+def test_inner_places_have_the_mean_and_the_variance_of_all(count: int) -> None:
+    """The mean to the digit, and of all pairs about the middle that variance which is nearest in its deviation."""
+    places = np.arange(count)
+    pairs = [(low, count - 1 - low) for low in range(count // 2)]
+
+    found = inner_places(count)
+
+    assert np.mean(found) == places.mean()
+    assert found == min(pairs, key=lambda pair: abs(np.std(pair) - places.std()))
+
+
+def test_inner_clients_stand_for_a_range_by_their_logarithm() -> None:
+    """Of evenly drawn logarithms mean and deviation are those of the two, to what whole clients allow."""
+    for most in (16, 32, 256):
+        logs = np.log(np.geomspace(1, most, 10_001))
+
+        found = np.log(inner_clients(most))
+
+        assert found.mean() == pytest.approx(logs.mean(), abs=0.08)
+        assert found.std() == pytest.approx(logs.std(), abs=0.08)
+
+    assert inner_clients(32) == pytest.approx(DEFAULT_CLIENTS, abs=1)
+    assert inner_clients(1) == inner_clients(4) == (1, 3)
 
 
 def test_loads_are_those_that_the_engine_has_seats_for(model: ServingModel) -> None:
@@ -85,7 +121,7 @@ def test_of_two_loads_the_first_leaves_least_open(model: ServingModel, proposal:
     duration = records["finish_s"].max() - records["arrival_s"].min()
     target = slopes(round((records["finish_s"] - records["arrival_s"]).sum() / duration))
     left = {}
-    for count in client_counts(model):
+    for count in inner_clients(proposal.most_clients):
         load = slopes(count)
         known = load / noise(load)
         after = np.linalg.inv(np.linalg.inv(prior) + known.T @ known)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import simserve as ss
-from simserve.calibrate.factors import FactorSearch, Priors
+from simserve.calibrate.factors import FactorFit, FactorSearch, Priors
 from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of
 from simserve.calibrate.serving_profile import factors_text
@@ -194,6 +194,18 @@ def test_what_is_held_out_is_taken_by_its_own_share() -> None:
 
     assert found.held_out[2]["median_tpot"] == pytest.approx(0.010, rel=1e-6)
     assert found.held_out[0]["median_tpot"] < 0.0102
+
+
+def test_repeats_of_a_load_are_held_out_together() -> None:
+    """A load of two runs is predicted from the other load alone; repeats of one load are not predicted at all."""
+    measured = [{"median_tpot": 0.013}, {"median_tpot": 0.013}, {"median_tpot": 0.010}]
+
+    def found(loads: Sequence[int]) -> FactorFit:
+        return FactorSearch(measured, lambda run, f: {"median_tpot": 0.010 * f["gpu"]}, PRIORS, loads).fit()
+
+    assert found([0, 0, 2]).held_out[0]["median_tpot"] == pytest.approx(0.010, rel=1e-6)
+    assert found([0, 1, 2]).held_out[0]["median_tpot"] > 0.01005
+    assert found([0, 0, 0]).held_out == ()
 
 
 def test_a_queue_weighs_less_than_a_step() -> None:

@@ -82,13 +82,13 @@ def test_answers_that_are_held_back_until_they_are_whole_are_said(
 
 def test_a_result_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is sent, and nothing is overwritten without being told to."""
-    (tmp_path / "clients-8.json").write_text("mine")
+    (tmp_path / "clients-16.json").write_text("mine")
     with stand_in() as server:
         code = main(["observe", server.url, "--out", str(tmp_path), *QUICK])
         sent = len(server.bodies)
 
     assert (code, sent) == (2, 0)
-    assert (tmp_path / "clients-8.json").read_text() == "mine"
+    assert (tmp_path / "clients-16.json").read_text() == "mine"
     assert "--force" in capsys.readouterr().err
 
 

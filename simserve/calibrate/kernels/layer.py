@@ -10,6 +10,7 @@ from typing import Any
 from simserve.calibrate.kernels.elementwise import rotary_angles, rotated
 from simserve.calibrate.kernels.kernel import Kernel, relative_error, spread_indices
 from simserve.calibrate.kernels.points import Point
+from simserve.calibrate.kernels.products import linear_of
 from simserve.calibrate.kernels.timing import Timing, summarise
 from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 from simserve.profiles.model import ModelProfile
@@ -54,8 +55,12 @@ def layer(point: Point, device: TorchDevice, model: ModelProfile) -> Kernel:
     copies = device.num_copies(2.0 * sum(rows * columns for rows, columns in shapes))
     cache = device.keys_and_values(torch.bfloat16, (batch, kv_heads, length, width)) if is_decode else ()
 
-    def weights(copy: int) -> _Weights:
-        return _Weights(*(device.random(torch.bfloat16, shape, copy) for shape in shapes))
+    linear = linear_of(torch, is_plain=device.is_cuda)
+
+    def weights(copy: int, laid_out: Callable[[Tensor], Tensor]) -> _Weights:
+        return _Weights(*(laid_out(device.random(torch.bfloat16, shape, copy)) for shape in shapes))
+
+    kept = [weights(copy, linear.laid_out) for copy in range(copies)]
 
     def attended(qkv: Tensor) -> Tensor:
         turned, value = qkv.split((wide + kv_heads * width, kv_heads * width), dim=-1)
@@ -70,24 +75,24 @@ def layer(point: Point, device: TorchDevice, model: ModelProfile) -> Kernel:
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=heads != kv_heads)
         return mixed.transpose(1, 2).reshape(tokens, wide)
 
-    def through(given: Tensor, w: _Weights, cast: Callable[[Tensor], Tensor]) -> Tensor:
-        norm = cast(norms)
+    def through(given: Tensor, w: _Weights, norm: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         state = functional.rms_norm(given, (hidden,), norm, EPSILON)
-        qkv = functional.linear(state, cast(w.qkv))
-        given = given + functional.linear(attended(qkv), cast(w.output))
-        state = functional.linear(functional.rms_norm(given, (hidden,), norm, EPSILON), cast(w.gate_up))
+        qkv = multiply(state, w.qkv)
+        given = given + multiply(attended(qkv), w.output)
+        state = multiply(functional.rms_norm(given, (hidden,), norm, EPSILON), w.gate_up)
         if ups == 2:
             gate, up = state.chunk(2, dim=-1)
             state = functional.silu(gate) * up
         else:
             state = functional.gelu(state)
-        return given + functional.linear(state, cast(w.down))
+        return given + multiply(state, w.down)
 
     def call(copy: int) -> Tensor:
-        return through(x, weights(copy), lambda value: value)
+        return through(x, kept[copy], norms, linear.multiply)
 
     def error() -> float:
-        truth = through(x.double(), weights(0), lambda value: value.double())
+        wide = weights(0, lambda value: value.double())
+        truth = through(x.double(), wide, norms.double(), functional.linear)
         rows = spread_indices(tokens, 8)
         return relative_error(call(0)[rows], truth[rows])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -57,11 +57,58 @@ def _bfloat16(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
     torch = device.torch
     x = device.fresh(torch.bfloat16, (m, k))
     copies = device.num_copies(2.0 * n * k)
+    linear = linear_of(torch, is_plain=device.is_cuda)
+    weights = [linear.laid_out(device.random(torch.bfloat16, (n, k), copy)) for copy in range(copies)]
 
     def call(copy: int) -> Tensor:
-        return torch.nn.functional.linear(x, device.random(torch.bfloat16, (n, k), copy))
+        return linear.multiply(x, weights[copy])
 
-    return _kernel(call, copies, lambda: (x, device.random(torch.bfloat16, (n, k))), "bfloat16", "torch linear")
+    return _kernel(call, copies, lambda: (x, device.random(torch.bfloat16, (n, k))), "bfloat16", linear.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """How a device multiplies by BF16 weights.
+
+    Attributes:
+        laid_out: Weights ``[n, k]`` -> the same as they stay in memory; once, before anything is timed.
+        multiply: Inputs ``[m, k]`` and weights laid out -> ``[m, n]``.
+        source: Whose kernel.
+    """
+
+    laid_out: Callable[[Tensor], Tensor]
+    multiply: Callable[[Tensor, Tensor], Tensor]
+    source: str
+
+
+def linear_of(torch: Any, *, is_plain: bool) -> Linear:
+    """Return how engines multiply: on a CPU by weights that oneDNN has laid out once.
+
+    PyTorch's own ``linear`` lays them out anew in each call, which costs a short product more than its arithmetic.
+    vLLM keeps them laid out from the start (0.32 ``model_executor/layers/utils.py``, ``create_onednn_mm``), as
+    PyTorch's compiler does with frozen weights, whose operators are taken here.
+
+    Args:
+        torch: PyTorch.
+        is_plain: Whether weights stay as they are: on a GPU, and in 32 bit.
+    """
+    if is_plain or not _has_laid_out_weights(torch):
+        return Linear(lambda weight: weight, torch.nn.functional.linear, "torch linear")
+
+    def multiply(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+    return Linear(torch.ops.mkldnn._reorder_linear_weight, multiply, "torch linear, weights laid out once")
+
+
+def _has_laid_out_weights(torch: Any) -> bool:
+    operators = torch.ops.mkldnn
+    names = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+    return bool(
+        torch.backends.mkldnn.is_available()
+        and all(hasattr(operators, name) for name in names)
+        and operators._is_mkldnn_bf16_supported()
+    )
 
 
 def _fp8(device: TorchDevice, m: int, n: int, k: int) -> Kernel:

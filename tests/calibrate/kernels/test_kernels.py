@@ -47,6 +47,23 @@ def test_products_are_right_in_every_format(cpu: TorchDevice, dtype: str, m: int
     assert kernel.call(1 % kernel.copies).shape == (m, 256)
 
 
+def test_a_cpu_multiplies_by_weights_that_were_laid_out_once(cpu: TorchDevice) -> None:
+    """As engines do: the layout is oneDNN's own, and the product that of the plain weights."""
+    torch = cpu.torch
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this CPU has no products in BF16")
+    linear, plain = (products.linear_of(torch, is_plain=is_plain) for is_plain in (False, True))
+    x, weight = (cpu.random(torch.bfloat16, shape) for shape in ((8, 512), (256, 512)))
+    laid_out = linear.laid_out(weight)
+
+    result = linear.multiply(x, laid_out)
+
+    assert laid_out.is_mkldnn
+    assert linear.source != plain.source
+    assert plain.laid_out(weight) is weight
+    assert relative_error(result, plain.multiply(x, weight)) < products.TOLERANCE["bfloat16"]
+
+
 def _product(dtype: str, m: int) -> dict[str, Any]:
     return {"gemm_dtype": dtype, "m": m, "n": 256, "k": 512}
 
