@@ -3,7 +3,8 @@
     python -m benchmarks.plans               the table of docs/plan-proof.md, some minutes of CPU
     python -m benchmarks.plans --only chat   the problems whose name begins so
     python -m benchmarks.plans --part 1/2    every second one, from the first on
-    python -m benchmarks.plans --seeds 5     whether five seeds of the traffic pick the same fleet, without brute force
+    python -m benchmarks.plans --seeds 5     whether five seeds of the search pick the same fleet, without brute force
+    python -m benchmarks.plans --seeds 5 --own-seeds   and whether five seeds of the scenario do
 
 Run it from the root of the repository. The brute force knows nothing of the planner: it writes out every deployment
 and every number of replicas, in the order of their price, and runs them with traffic of its own. The first fleet that
@@ -22,6 +23,7 @@ from functools import cached_property
 from typing import Any
 
 from simserve.errors import InputError
+from simserve.planner.overrides import with_seed
 from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
@@ -245,7 +247,7 @@ def examine(problem: Problem, **options: Any) -> Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Pick:
-    """What the planner says of a problem under one seed of the traffic.
+    """What the planner says of a problem under one seed.
 
     Attributes:
         label: The fleet, in words; None: nothing holds.
@@ -258,12 +260,22 @@ class Pick:
     usd_per_hour: float | None
 
 
-def picks_of(problem: Problem, seeds: Sequence[int], **options: Any) -> list[Pick]:
-    """Return what the planner picks under each seed of the traffic."""
+def picks_of(problem: Problem, seeds: Sequence[int], *, are_own: bool = False, **options: Any) -> list[Pick]:
+    """Return what the planner picks under each seed.
+
+    Args:
+        problem: What is planned.
+        seeds: Of the runs that decide in the search, which a user cannot choose.
+        are_own: Whether they are the scenario's, which draw the runs that confirm the pick.
+        options: Of the plan.
+    """
     picks = []
     for seed in seeds:
-        seeded = problem.loaded.run.model_copy(update={"seed": seed})
-        best = plan(problem.loaded.model_copy(update={"run": seeded}), problem.options(**options)).summary["best"]
+        if are_own:
+            found = plan(with_seed(problem.loaded, seed), problem.options(**options))
+        else:
+            found = plan(problem.loaded, problem.options(**options), search_seed=seed)
+        best = found.summary["best"]
         if best is None:
             picks.append(Pick(label=None, changes={}, usd_per_hour=None))
         else:
@@ -532,11 +544,12 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--own-seeds", action="store_true")
     asked = parser.parse_args()
     part, parts = map(int, asked.part.split("/"))
     chosen = [each for each in PROBLEMS if each.name.startswith(asked.only)][part - 1 :: parts]
     if asked.seeds:
-        _print_picks(chosen, range(1, asked.seeds + 1))
+        _print_picks(chosen, range(1, asked.seeds + 1), are_own=asked.own_seeds)
         return
     print("| problem | fleets | cheapest that holds | $/h | the plan | $/h | verdict | CPU s |")
     print("|---|---|---|---|---|---|---|---|")
@@ -548,12 +561,12 @@ def main() -> None:
     print("\n" + ", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts))))
 
 
-def _print_picks(problems: Sequence[Problem], seeds: Sequence[int]) -> None:
+def _print_picks(problems: Sequence[Problem], seeds: Sequence[int], *, are_own: bool) -> None:
     print("| problem | what the seeds pick ($/h, seeds) | fleets | prices | CPU s |")
     print("|---|---|---|---|---|")
     for problem in problems:
         began = time.process_time()
-        picks = picks_of(problem, seeds)
+        picks = picks_of(problem, seeds, are_own=are_own)
         seconds = time.process_time() - began
         dollars = {pick.label: pick.usd_per_hour for pick in picks}
         counts = Counter(pick.label for pick in picks)

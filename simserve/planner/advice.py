@@ -20,7 +20,7 @@ from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
-from simserve.planner.search.fresh_runs import keeps_holding
+from simserve.planner.search.fresh_runs import fresh_runs
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, settings
@@ -238,7 +238,7 @@ class _Advising:
             traffic = own_traffic(there)
             if traffic.is_stationary and traffic.offered_rate > highest_promised(finishable):
                 return False
-        return keeps_holding(there, finishable, accelerate=self.accelerate)
+        return fresh_runs(there, finishable, accelerate=self.accelerate).holds
 
     def _with(self, changes: Overrides) -> Scenario | None:
         try:

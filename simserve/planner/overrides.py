@@ -32,3 +32,10 @@ def value_of(scenario: Scenario, key: str) -> Any:
         else:
             value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def with_seed(scenario: Scenario, seed: int) -> Scenario:
+    """Return the scenario with its requests drawn from a seed; itself where that is its own."""
+    if scenario.run.seed == seed:
+        return scenario
+    return scenario.model_copy(update={"run": scenario.run.model_copy(update={"seed": seed})})

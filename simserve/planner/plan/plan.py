@@ -13,7 +13,7 @@ from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.planner.capacity.probe import REMEDY, check_load
-from simserve.planner.overrides import with_overrides
+from simserve.planner.overrides import Overrides, with_overrides, with_seed
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import (
     Fleet,
@@ -66,6 +66,9 @@ Progress = Callable[[int, int], None]
 MAX_GPUS = 256
 CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
+SEARCH_SEED = 1
+"""Seed of the runs that decide which fleet is picked, whatever ``run.seed`` says: who asks again with another seed asks
+about the same problem. ``run.seed`` draws the runs that confirm the pick and what is reported of it."""
 CEILING = 3.0
 """Times the plan on the scenario's own GPU up to which another kind of GPU is sized; where a run is long, once."""
 
@@ -94,22 +97,26 @@ def plan(
     *,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
+    search_seed: int = SEARCH_SEED,
 ) -> Plan:
     """Return what to deploy for a scenario's traffic at its SLO.
 
-    Ctrl-C ends the search early: the plan is then the best found so far, not confirmed.
+    The pick is a property of the problem: its search draws its requests from a seed of its own. The scenario's seed
+    draws the runs that confirm the pick, in which it must hold, and its figures. Ctrl-C ends the search early: the plan
+    is then the best found so far, not confirmed.
 
     Args:
         scenario: Traffic, model, SLO, and a deployment to start from.
         options: What is searched, and for what.
         reference: What stands after ``simserve run`` to run this scenario, for the command that reproduces the plan.
         progress: Called now and then.
+        search_seed: Of the runs that decide, to see whether others would pick the same.
 
     Raises:
         UsageError: An option is out of range, or does not go with the scenario.
         InputError: A profile or a trace is missing or invalid.
     """
-    planning = _Planning(scenario, options or PlanOptions(), reference, progress)
+    planning = _Planning(scenario, options or PlanOptions(), reference, progress, search_seed)
     return planning.throughput() if planning.goal.objective == "throughput" else planning.plan()
 
 
@@ -117,7 +124,12 @@ class _Planning:
     """One plan in the making."""
 
     def __init__(
-        self, scenario: Scenario, options: PlanOptions, reference: Sequence[str], progress: Progress | None
+        self,
+        scenario: Scenario,
+        options: PlanOptions,
+        reference: Sequence[str],
+        progress: Progress | None,
+        search_seed: int,
     ) -> None:
         check_options(options)
         scenario = with_stored_format(scenario)
@@ -126,6 +138,8 @@ class _Planning:
         self.goal = _goal(scenario, options)
         self.reference = tuple(reference)
         self.borne = _with_headroom(scenario, options.headroom)
+        self.search_seed = search_seed
+        self.searched = with_seed(self.borne, search_seed)
         if options.horizon is not None:
             check_horizon(scenario)
         if options.autoscaler:
@@ -141,7 +155,8 @@ class _Planning:
         try:
             self._find()
             if self.options.autoscaler:
-                scaled = next(self._each(thresholds_of, [(self.findings,)]))
+                searched = replace(self.findings, borne=self.searched)
+                scaled = next(self._each(thresholds_of, [(searched,)]))
         except KeyboardInterrupt:
             was_interrupted = True
             self._settle()
@@ -178,7 +193,7 @@ class _Planning:
         spaces = self._spaces()
         # The scenario's own GPU first: what costs several times its plan is not worth sizing.
         found.groups += self._each(search_group, [(spaces[0], self.goal)])
-        best, is_tight = _best_value(spaces[0], found.groups[0], self.goal), not is_short(self.borne)
+        best, is_tight = _best_value(spaces[0], found.groups[0], self.goal), not is_short(self.searched)
         goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
         found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
         self._refine(spaces)
@@ -207,7 +222,7 @@ class _Planning:
             for value in values:
                 with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
         engine = replica_shape(self.scenario).engine
-        traffic = traffic_of(self.borne)
+        traffic = traffic_of(self.searched)
         own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
         kept = kept_of(options.keep, options.hardware, options.choices)
         own_hardware = [self.scenario.deployment.hardware] if own_pools or GPUS in options.keep else []
@@ -221,7 +236,7 @@ class _Planning:
                     self.findings.skipped[name] = "has no price; set pricing.gpu_hour_usd"
                     continue
             space = space_on(
-                self.borne,
+                self.searched,
                 name,
                 price.overrides,
                 options.choices,
@@ -299,8 +314,12 @@ class _Planning:
         """Return whether the fleet of a member's trial holds in fresh runs, looked at once."""
         if member.promise is None:
             trial = _trial(member)
-            member.promise = next(self._each(promise_of, [(self.borne, trial.overrides, trial.replicas)]))
+            member.promise = self._promised(trial.overrides, trial.replicas)
         return member.promise
+
+    def _promised(self, overrides: Overrides, replicas: int) -> Promise:
+        promise: Promise = next(self._each(promise_of, [(self.searched, overrides, replicas)]))
+        return promise
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
         """Put the best of all fleets that cost as much first: headroom, then latency, decide."""
@@ -325,12 +344,12 @@ class _Planning:
         groups[index] = replace(groups[index], best=best)
 
     def _rank(self) -> None:
-        order = ranked(self.borne, [member for _, member in self._equals])
+        order = ranked(self.searched, [member for _, member in self._equals])
         self._equals = [self._equals[place] for place in order]
 
     def _missed(self, spaces: Sequence[Space]) -> Miss:
         """Return what came nearest, and the plan without what nothing can reach."""
-        miss = nearest_miss(self.findings.groups, self.borne, self.goal)
+        miss = nearest_miss(self.findings.groups, self.searched, self.goal)
         miss = replace(miss, drafted=self._drafted(spaces, miss))
         if not miss.relaxed_terms or self.borne.slo is None:
             return miss
@@ -342,7 +361,9 @@ class _Planning:
         if all(limit is None for limit in terms.values()):
             return miss
         relaxed = self.scenario.model_copy(update={"slo": slo.model_copy(update=left)})
-        inner = _Planning(relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._progress)
+        inner = _Planning(
+            relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._progress, self.search_seed
+        )
         return replace(miss, relaxed_plan=inner.plan().summary)
 
     def _drafted(self, spaces: Sequence[Space], miss: Miss) -> Trial | None:
@@ -355,7 +376,7 @@ class _Planning:
                 continue
             overrides = space.overrides({**space.chosen(miss.member.overrides), "speculate": choices[1]})
             try:
-                return shown(overrides, miss.member.num_gpus, self.borne, self.goal)
+                return shown(overrides, miss.member.num_gpus, self.searched, self.goal)
             except InputError:
                 return None
         return None
@@ -396,20 +417,21 @@ class _Planning:
                     best = each
             open_fleets.remove(best)
             _, index, replicas, member = best
+            is_searched = replicas == _trial(member).replicas
             fleet = Fleet(
                 scenario=self.borne,
                 overrides=member.overrides,
                 replicas=replicas,
                 confidence=self.goal.confidence,
+                promise=self._promise(member) if is_searched else self._promised(member.overrides, replicas),
             )
-            known = member.promise if replicas == _trial(member).replicas else None
-            trial = next(self._each(confirm, [(replace(fleet, promise=known),)]))
+            trial = next(self._each(confirm, [(fleet,)]))
             found.confirmations.append(trial)
             if trial.holds:
                 found.fleet, found.confirmed, found.member, found.group = fleet, trial, member, found.groups[index]
                 return True
             # How sure a fleet is on real servers says nothing of other days: those all have their turn.
-            if replicas == _trial(member).replicas and not is_uneven(self.borne):
+            if is_searched and not is_uneven(self.borne):
                 open_fleets = [
                     each for each in open_fleets if each[2] > _trial(each[3]).replicas or _may_be_surer(each[3], member)
                 ]
@@ -446,7 +468,7 @@ class _Planning:
         if _cost(cheapest) >= _cost(trial):
             return None
         return Fleet(
-            scenario=self.borne,
+            scenario=self.searched,
             overrides=cheapest.overrides,
             replicas=cheapest.replicas,
             confidence=asked,
@@ -456,27 +478,30 @@ class _Planning:
     def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
         """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
         found = self.findings
-        plain = replace(fleet, scenario=self.scenario)
-        bought = replace(plain, replicas=plain.replicas + self.goal.spare_replicas)
+        own = replace(fleet, scenario=self.scenario, promise=None)
+        bought = replace(own, replicas=own.replicas + self.goal.spare_replicas)
+        # Other sizes, formats and traffic are compared with what the search has seen, so with its requests.
+        plain = replace(own, scenario=with_seed(self.scenario, self.search_seed))
         tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-            (traffic_borne, (plain,)),
+            (traffic_borne, (own,)),
             (one_fewer, (plain,)),
             (month_of, (bought,)),
             (role_limits, (plain,)),
             (link_limits, (plain,)),
             (confirmed_or_none, (self._cheaper_once_measured(),)),
         ]
-        changes = list(changes_of(self.scenario))
+        changes = list(changes_of(plain.scenario))
         for _, _, changed in changes:
             tasks.append((resized_or_refused, (with_room(plain, changed),)))
         space = next(each for each, group in zip(spaces, found.groups, strict=True) if group is found.group)
-        formats = format_levers(with_overrides(fleet.scenario, fleet.overrides))
-        levers = [*levers_of(fleet, [*formats, *LEVERS]), *option_levers(fleet, space)]
+        borne = replace(fleet, scenario=self.searched, promise=None)
+        formats = format_levers(with_overrides(borne.scenario, borne.overrides))
+        levers = [*levers_of(borne, [*formats, *LEVERS]), *option_levers(borne, space)]
         for _, overrides in levers:
-            tasks.append((resized_or_refused, (replace(fleet, overrides=overrides),)))
+            tasks.append((resized_or_refused, (replace(borne, overrides=overrides),)))
         for space, overrides in front_candidates(found.groups, spaces, self.goal):
             tasks.append((sized, (space, overrides, self.goal)))
-        tasks.append((single_changes, (self.scenario, spaces[0])))
+        tasks.append((single_changes, (plain.scenario, spaces[0])))
         *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
         found.borne_traffic, found.fewer, found.month, found.roles, found.links, found.once_measured = results[:6]
         rest = results[6:]

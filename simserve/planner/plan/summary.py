@@ -15,6 +15,7 @@ from simserve.planner.plan.price import Market, price_of
 from simserve.planner.plan.roles import role_lines, role_mapping
 from simserve.planner.plan.runners import faster, pareto, runners_up
 from simserve.planner.search.explain import plain
+from simserve.planner.search.fresh_runs import BOUND, further_run
 from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.planner.space.space import VERSIONS_NAME
@@ -126,12 +127,22 @@ def _best(found: Findings) -> dict[str, Any] | None:
             "requests": trial.requests,
         },
         "bound": _bound(member),
+        "attainment_interval": _attainment_interval(found),
         "traffic_borne": found.borne_traffic,
         "lost_replica": _lost(found, hourly, bought),
         "spot": _spot(found, there, trial.mean_gpus * share),
         "link": link_mapping(found.links),
         "arithmetic": list(_arithmetic(found, member, trial)),
     }
+
+
+def _attainment_interval(found: Findings) -> dict[str, float] | None:
+    """Return between which shares a further run attains, by runs that the search has not seen; None without such."""
+    promise = None if found.fleet is None else found.fleet.promise
+    if promise is None or len(promise.attainments) < 2:
+        return None
+    low, high = further_run(promise.attainments)
+    return {"low": low, "high": high, "confidence": BOUND, "runs": len(promise.attainments)}
 
 
 def _measurement(found: Findings, trial: Trial, changes: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import highest_promised, is_load_borne, settled_requests
 from simserve.planner.capacity.sustained import quantile
+from simserve.planner.overrides import with_seed
 from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.price import Market
 from simserve.planner.plan.summary import drafts_assumed
@@ -468,11 +469,11 @@ class Throughput:
     """What fixed GPUs can do, as far as it was found.
 
     Attributes:
-        scenario: What was asked.
+        scenario: What was asked; its seed draws the requests that tell the load of the best.
         goal: The GPUs there are.
         reference: What stands after ``simserve run`` to run the scenario.
         market: Where GPUs are bought.
-        spaces: What may be deployed, by kind of GPU.
+        spaces: What may be deployed, by kind of GPU, with the requests that the search draws.
         skipped: GPUs that were not searched, and why.
         kept: Names of what stays as it is.
         able: Every deployment that was judged.
@@ -520,6 +521,18 @@ class Throughput:
                 value = 0.0 if reached is None else reached.output_throughput if self.is_closed else reached.load
                 if value > most:
                     self.best, most = tried, value
+        if self.best is not None:
+            self._find_again(each, by_hardware[self.best.hardware].scenario, self.best)
+
+    def _find_again(self, each: Each, searched: Scenario, best: Able) -> None:
+        """Find the load of the best with the requests of the scenario's own seed, where the search had others."""
+        own = with_seed(searched, self.scenario.run.seed)
+        if own is searched:
+            return
+        (again,) = each(find_load, [(own, best, self.goal.confidence)])
+        if done(again, self.goal.confidence) is not None:
+            self.able[next(place for place, other in enumerate(self.able) if other is best)] = again
+            self.best = again
 
     def _alone(self, space: Space) -> Goal:
         """Return the goal on one kind of GPU: as many as there are of it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,13 +30,40 @@ BOUND = 0.96
 """Two-sided: with 98 % a further run is above the lower end."""
 
 
-def keeps_holding(
+@dataclass(frozen=True, slots=True)
+class FreshRuns:
+    """Runs of seeds that nothing was chosen on, up to the first that misses.
+
+    Attributes:
+        holds: Whether all hold, and a further one would by a bound.
+        attainments: Share of requests in the SLO of each; empty without one.
+    """
+
+    holds: bool
+    attainments: tuple[float, ...]
+
+
+def further_run(attainments: Sequence[float], confidence: float = BOUND) -> tuple[float, float]:
+    """Return between which shares a further run lies, with a two-sided confidence: Student's t over those of some.
+
+    Args:
+        attainments: Of at least two runs.
+        confidence: Of the interval, which is cut at 0 and 1.
+    """
+    runs = len(attainments)
+    spread = float(np.std(attainments, ddof=1)) * math.sqrt(1 + 1 / runs)
+    reach = two_sided_quantile(runs - 1, confidence) * spread
+    mean = float(np.mean(attainments))
+    return max(mean - reach, 0.0), min(mean + reach, 1.0)
+
+
+def fresh_runs(
     scenario: Scenario,
     finishable: Finishable | None = None,
     *,
     most_requests: int = MOST_FRESH_REQUESTS,
     accelerate: Accelerate = "auto",
-) -> bool:
+) -> FreshRuns:
     """Return whether fresh runs of a scenario, as long as it says, hold its objective, and one more would by a bound.
 
     Args:
@@ -50,18 +79,19 @@ def keeps_holding(
     """
     asked, runs = objective(scenario), FRESH_RUNS
     shares: list[float] = []
-    while len(shares) < runs:
-        seed = (scenario.run.seed + FRESH_SEED + SEEDS_APART * len(shares)) % SEEDS
+    count = 0
+    while count < runs:
+        seed = (scenario.run.seed + FRESH_SEED + SEEDS_APART * count) % SEEDS
         fresh = with_overrides(scenario, {"run.seed": seed})
         found = run(fresh, explain=False, accelerate=accelerate, finishable=finishable)
         if found.simulation.was_interrupted:
             raise KeyboardInterrupt
-        if not run_holds(fresh, found.summary):
-            return False
-        shares.append(found.summary["simserve"]["slo"]["attainment"])
+        is_held = run_holds(fresh, found.summary)
+        if asked is not None:
+            shares.append(found.summary["simserve"]["slo"]["attainment"] or 0.0)
+        if not is_held:
+            return FreshRuns(False, tuple(shares))
+        count += 1
         fewer = most_requests // max(len(found.simulation.records), 1)
         runs = min(FRESH_RUNS, max(FEWEST_FRESH_RUNS, fewer))
-    if asked is None:
-        return True
-    spread = float(np.std(shares, ddof=1)) * math.sqrt(1 + 1 / len(shares))
-    return bool(np.mean(shares) - two_sided_quantile(len(shares) - 1, BOUND) * spread >= asked.attainment)
+    return FreshRuns(asked is None or further_run(shares)[0] >= asked.attainment, tuple(shares))

@@ -138,14 +138,16 @@ class Promise:
     """Whether a fleet holds in runs that its search has not seen.
 
     Attributes:
-        holds: Whether 95 % of them do; true where traffic is not steady, and nothing is asked of them.
-        num_requests: Of one of them; None where there are none.
+        holds: Whether 95 % of them do; true where nothing is asked of them: of a trace, and of a job.
+        num_requests: Of one of them; None where they are as long as the scenario says.
         finishable: What the fleet finishes with its queue never empty, likewise.
+        attainments: Share of requests in the SLO of each run, up to one that misses; empty where there are none.
     """
 
     holds: bool
     num_requests: int | None = None
     finishable: Finishable | None = None
+    attainments: tuple[float, ...] = ()
 
 
 def try_fleet(

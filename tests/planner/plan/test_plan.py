@@ -180,6 +180,35 @@ def test_workers_do_not_change_the_plan() -> None:
 
 
 @pytest.mark.usefixtures("best_alone")
+def test_the_seed_draws_what_is_reported_and_not_what_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run of the search is the same for any seed; the confirming runs, and what is promised, are the seed's."""
+    confirmed: list[Fleet] = []
+
+    def noted(fleet: Fleet) -> Trial:
+        confirmed.append(fleet)
+        return confirm(fleet)
+
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", noted)
+    arrivals = {"arrivals": {"process": "poisson", "rate": 4.0}, "num_requests": 600}
+    workload = {**busy_scenario().as_mapping()["workload"], **arrivals}
+    one, two = (busy_scenario(workload=workload, run={"seed": seed}) for seed in (1, 12))
+    first, second = (plan(each, options()).summary for each in (one, two))
+
+    picks = [{**each, "status": None} for each in first["candidates"]]
+    assert [{**each, "status": None} for each in second["candidates"]] == picks
+    assert first["best"]["overrides"] == second["best"]["overrides"]
+    assert first["best"]["p95_ttft_ms"] != second["best"]["p95_ttft_ms"]
+    assert (first["seed"], second["seed"]) == (1, 12)
+    assert [fleet.scenario.run.seed for fleet in confirmed] == [1, 12]
+    assert confirmed[0].promise is not None  # of the search's seed, so that it is the same for both
+    assert confirmed[0].promise == confirmed[1].promise
+    interval = first["best"]["attainment_interval"]
+    assert interval == second["best"]["attainment_interval"]
+    assert first["slo"]["attainment"] <= interval["low"] <= first["best"]["attainment"] <= interval["high"]
+    assert interval["runs"] == len(confirmed[0].promise.attainments) > 2
+
+
+@pytest.mark.usefixtures("best_alone")
 def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every shape first, then other knobs of those that could still win: no chance is in it."""
     monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)

@@ -87,6 +87,19 @@ def test_the_load_is_what_capacity_finds() -> None:
     assert best["max_rate_90"] == own["max_rate_90"] < best["max_rate"]
 
 
+def test_the_seed_draws_the_load_of_the_best_alone(steady: dict[str, Any], short_runs: None) -> None:
+    """Another seed gets the same deployment, and its load from requests of its own."""
+    other = asked(small(run={"seed": 12}))
+
+    assert other["best"]["overrides"] == steady["best"]["overrides"]
+    assert other["best"]["rate"] != steady["best"]["rate"]
+    searched = [
+        [(each["overrides"], each["rate"]) for each in found["candidates"] if each["status"] != "best"]
+        for found in (steady, other)
+    ]
+    assert searched[0] == searched[1]
+
+
 def test_no_other_shape_bears_that_load(steady: dict[str, Any]) -> None:
     """Every shape with as many replicas as the GPUs hold."""
     best = steady["best"]

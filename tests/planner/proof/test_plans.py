@@ -39,12 +39,22 @@ def test_the_plan_is_the_cheapest_that_holds(name: str) -> None:
     "name", ["chat, 8B, 15 requests/s", "tight TPOT, 4 GPUs", "two classes", "chat, 32B, in two stages"]
 )
 def test_five_seeds_pick_the_same(name: str) -> None:
-    """Five seeds of the traffic: the same fleet at the same price; and one seed twice gives the same to the bit."""
+    """Whatever seed the search has: the same fleet at the same price; and one seed twice gives the same to the bit."""
     first, *others = picks_of(BY_NAME[name], range(1, 6))
 
     assert first.label is not None
     assert [(each.changes, each.usd_per_hour) for each in others] == [(first.changes, first.usd_per_hour)] * 4
     assert picks_of(BY_NAME[name], [1]) == [first]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["chat, 8B", "bursts, 8B", "8B on Ampere and Ada, INT8"])
+def test_five_seeds_of_a_scenario_get_the_same(name: str) -> None:
+    """The seed that a user gives draws the runs that confirm the pick: it is the same fleet at the same price."""
+    first, *others = picks_of(BY_NAME[name], (1, 2, 3, 40, 500), are_own=True)
+
+    assert first.label is not None
+    assert [(each.changes, each.usd_per_hour) for each in others] == [(first.changes, first.usd_per_hour)] * 4
 
 
 def test_there_are_problems_of_every_kind() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scipy.stats import t as student
 
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed, promise_of
+from simserve.planner.search.fresh_runs import further_run
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Promise,
@@ -110,8 +113,31 @@ def test_other_days_decide_whether_a_fleet_holds(is_scaled: bool, keeps: bool) -
     assert confirm(fleet).holds == keeps
 
 
-def test_a_trace_and_clients_are_asked_for_no_fresh_runs() -> None:
-    """What nothing draws anew, or answers set the pace of."""
+@pytest.mark.parametrize(("share", "holds"), [(1.0, False), (0.8, True)])
+def test_clients_are_promised_by_fresh_runs(share: float, holds: bool) -> None:
+    """Where the scenario's own run just holds, other clients' requests do not all; far from the limit they do."""
+    median = try_fleet(crowd(), {}, 8).latencies["p50_ttft_ms"]
+    scenario = with_overrides(crowd(), {"slo.ttft": f"{median} ms"})
+    reached = try_fleet(scenario, {}, 8).attainment
+    assert reached is not None
+
+    scenario = with_overrides(scenario, {"slo.attainment": share * reached})
+
+    assert try_fleet(scenario, {}, 8).holds
+    assert promise_of(scenario, {}, 8).holds == holds
+
+
+def test_a_further_run_lies_where_students_t_says() -> None:
+    """Mean and spread of three runs, cut where there are no shares; alike runs leave no doubt."""
+    reach = student.ppf(0.98, 2) * 0.02 * math.sqrt(4 / 3)
+
+    assert further_run([0.70, 0.72, 0.74]) == pytest.approx((0.72 - reach, 0.72 + reach))
+    assert further_run([0.5, 1.0]) == (0.0, 1.0)
+    assert further_run([0.9, 0.9]) == (0.9, 0.9)
+
+
+def test_clients_and_steady_traffic_are_decided_by_one_run() -> None:
+    """In the search; days, faults and bursts by several where it is close."""
     assert not is_uneven(crowd())
     assert not is_uneven(load("chatbot"))
     assert is_uneven(load("chatbot", ["deployment.faults=[{kind: replica, at: 10 min, duration: 5 min}]"]))
