@@ -12,7 +12,9 @@ import pytest
 from simserve.errors import InvariantError, ProfileError
 from simserve.profiles.expected_errors import (
     FLOORS,
+    SPECULATION,
     ErrorModel,
+    Family,
     MetricExpectation,
     Server,
     band_of,
@@ -22,6 +24,7 @@ from simserve.profiles.expected_errors import (
 )
 
 SCALE = {"constant": math.log(0.1), "burst": 0.7, "host": 0.3, "served": 0.2, "clients": 0.5, "far_family": 0.4}
+FAR = {"far_engine": 0.3, "far_mechanism": 0.6}
 
 
 def errors(**changes: Any) -> dict[str, Any]:
@@ -29,7 +32,7 @@ def errors(**changes: Any) -> dict[str, Any]:
     return {
         "center": 0.0,
         "examined_center": 0.0,
-        "log_scale": SCALE | {"far_engine": 0.3},
+        "log_scale": SCALE | FAR,
         "p50": 0.5,
         "examined_p50": 0.4,
         "p90": 2.0,
@@ -64,6 +67,7 @@ def make_model(**changes: Any) -> ErrorModel:
             "metrics": metrics,
             "without": {"lone": dict.fromkeys(FLOORS, errors(**{**changes, "p90": 3.0}))},
             "families": [family("h100-sxm-80gb", "a", "b"), family("l4-24gb", "lone")],
+            "mechanisms": {"models with Mamba-2 layers": ["lone"]},
         }
     )
 
@@ -109,11 +113,11 @@ def test_a_known_family_says_how_many_servers_are_behind_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "group", "basis"),
     [
-        ({"hardware": "b200-sxm-180gb"}, "known engine", "foreign: no measurement of dense models on b200-sxm-180gb"),
+        ({"hardware": "b200-sxm-180gb"}, "foreign", "foreign: no measurement of dense models on b200-sxm-180gb"),
         ({"has_experts": True}, "known engine", "foreign: no measurement of mixtures of experts on h100"),
         ({"generation": "tgi"}, "foreign", "foreign: no measurement under tgi"),
-        ({"note": "no measured server decodes speculatively"}, "foreign", "foreign: no measured server decodes"),
-        ({"num_gpus": 72}, "known family", "foreign: no measured replica has more than 8 GPUs"),
+        ({"mechanism": SPECULATION}, "foreign", "foreign: no measurement of servers that decode speculatively"),
+        ({"num_gpus": 72}, "foreign", "foreign: no measurement of replicas of more than 8 GPUs"),
     ],
     ids=str,
 )
@@ -126,10 +130,30 @@ def test_what_was_never_measured_has_a_number_and_says_why(changes: dict[str, An
     assert found.shares["tpot"]["p90"] > expect(make_model(), server()).shares["tpot"]["p90"]
 
 
+def test_layers_that_one_source_measured_are_known_to_all_others() -> None:
+    """Mamba-2 layers of that source's own servers are foreign, those of anybody else's are of their family."""
+    model, asked = make_model(), server(mechanism="models with Mamba-2 layers")
+
+    own, other = expect(model, asked, "lone"), expect(model, asked)
+
+    assert (own.group, own.basis) == ("foreign", "foreign: no measurement of models with Mamba-2 layers")
+    assert other == expect(model, server())
+
+
+def test_a_gpu_that_no_other_source_measured_is_foreign() -> None:
+    """Under a known engine; with the GPU known from another engine, the engine is known and the family is not."""
+    families = [family("h100-sxm-80gb", "a"), {**family("l4-24gb", "b"), "engine": "sglang"}]
+    model = make_model().model_copy(update={"families": tuple(Family.model_validate(each) for each in families)})
+
+    groups = [expect(model, server(hardware=each)).group for each in ("h100-sxm-80gb", "l4-24gb", "x")]
+
+    assert groups == ["known family", "known engine", "foreign"]
+
+
 def test_further_away_is_never_narrower() -> None:
     """Known family, known engine, foreign engine, and a mechanism nobody measured."""
     model = make_model()
-    ladder = [server(), server(hardware="x"), server(generation="y"), server(generation="y", note="odd")]
+    ladder = [server(), server(hardware="x"), server(generation="y"), server(generation="y", mechanism="odd")]
 
     widths = [expect(model, each).metrics["tpot"].half_90 for each in ladder]
 
@@ -168,7 +192,7 @@ def test_a_source_does_not_count_for_its_own_servers() -> None:
     own = expect(make_model(), server(hardware="l4-24gb"), "lone")
     other = expect(make_model(), server(hardware="l4-24gb"))
 
-    assert (own.group, other.group) == ("known engine", "known family")
+    assert (own.group, other.group) == ("foreign", "known family")
     assert own.metrics["tpot"].half_90 == pytest.approx(other.metrics["tpot"].half_90 * 1.5 * math.exp(0.4))
 
 
