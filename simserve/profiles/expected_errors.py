@@ -62,11 +62,14 @@ MOST_MEASURED_GPUS = 8
 """GPUs of the largest replica that the sources measured outside separate pools."""
 
 BEYOND = math.log(2.0)
-"""What the logarithm of the scale gains a doubling of GPUs beyond the measured ones: nothing was measured there, so it is
-assumed and not learnt."""
+"""What the logarithm of the scale gains a doubling of GPUs beyond the measured ones: nothing was measured there, so it
+is assumed and not learnt."""
 
 SPECULATION = "servers that decode speculatively"
 """A mechanism whose errors loads of one's own do not tell: how many drafts are accepted hangs on the text."""
+
+ALONE = ", of which only throughput is known"
+"""End of a basis of servers whose latencies nobody published."""
 
 FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far_engine", "far_mechanism", "unexamined")
 """What the scale is linear in (its logarithm): see `features`."""
@@ -157,8 +160,8 @@ GROUPS = ("known family", "known engine", "foreign")
 
 GROUPS_TOLD = (
     "Known family: another source measured this engine generation, GPU and class of model (dense or mixture of "
-    "experts) together. Known engine: other sources measured the engine generation and the GPU, but not together or not "
-    "with such a model. Foreign: no other source measured the engine generation, or the GPU, or layers like these."
+    "experts) together. Known engine: other sources measured the engine generation and the GPU, but not together, or "
+    "not with such a model. Foreign: no other source measured the engine generation, or the GPU, or layers like these."
 )
 """What they are, for readers."""
 
@@ -330,7 +333,7 @@ class ErrorModel(FrozenModel):
     """Source -> metric -> what is learnt where the source is left out: for its own figures."""
     families: tuple[Family, ...]
     """What was measured."""
-    mechanisms: dict[str, tuple[str, ...]] = {}
+    mechanisms: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Mechanism that few servers have -> sources that measured one of them."""
     examined: tuple[str, ...] = ()
     """Sources whose figures lay open while the simulator was built."""
@@ -341,9 +344,7 @@ class ErrorModel(FrozenModel):
 
     def distance(self, server: Server, left_out: str = "") -> Distance:
         """Return how far a server is from the measured ones, those of one source not counted."""
-        return distance_of(
-            server, self.families, self.mechanisms, (left_out,), is_examined=left_out in self.examined
-        )
+        return distance_of(server, self.families, self.mechanisms, (left_out,), is_examined=left_out in self.examined)
 
     def of_metric(self, metric: str, left_out: str = "") -> MetricErrors:
         """Return the model of a metric, learnt without one source."""
@@ -532,7 +533,8 @@ def _basis(server: Server, distance: Distance, family: Family | None) -> str:
         return f"foreign: no measurement of {server.mechanism}"
     if family is not None:
         count = max(family.servers.values())
-        return f"{count} server{'s' * (count > 1)} of {models} on {server.hardware} under {server.generation}"
+        alone = "" if family.servers.keys() & {"tpot", "ttft"} else ALONE
+        return f"{count} server{'s' * (count > 1)} of {models} on {server.hardware} under {server.generation}{alone}"
     if distance.is_engine_known:
         return f"foreign: no measurement of {models} on {server.hardware} under {server.generation}"
     return f"foreign: no measurement under {server.generation}"

@@ -11,6 +11,7 @@ import pytest
 
 from simserve.errors import InvariantError, ProfileError
 from simserve.profiles.expected_errors import (
+    ALONE,
     FLOORS,
     SPECULATION,
     ErrorModel,
@@ -128,6 +129,15 @@ def test_what_was_never_measured_has_a_number_and_says_why(changes: dict[str, An
     assert found.group == group
     assert found.basis.startswith(basis)
     assert found.shares["tpot"]["p90"] > expect(make_model(), server()).shares["tpot"]["p90"]
+
+
+def test_servers_whose_latencies_nobody_published_say_so() -> None:
+    """A hundred figures of throughput alone are not a hundred of TPOT."""
+    lone = Family.model_validate({**family("h100-sxm-80gb", "a"), "servers": {"throughput": 93}})
+
+    found = expect(make_model().model_copy(update={"families": (lone,)}), server())
+
+    assert found.basis == f"93 servers of dense models on h100-sxm-80gb under vllm from 0.8{ALONE}"
 
 
 def test_layers_that_one_source_measured_are_known_to_all_others() -> None:

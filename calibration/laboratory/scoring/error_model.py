@@ -331,24 +331,12 @@ def attainable(predictions: Sequence[Prediction], model: ErrorModel, draws: int 
 
 
 def _attainable(found: _Figures, metric: Metric, model: ErrorModel, draws: int) -> Attainable:
-    generator = np.random.default_rng(_SEED)
-    errors = found.counted[found.is_learnt]
     design = _design(found, metric, model)
-    away = errors - design.center
-    scores = away / design.scale
-    half = weighted_quantile(np.abs(scores), _source_weights(design.sources), LEVEL)
-    of_source = [scores[places] for places in design.members.values()]
-    known, learnt = [], []
-    for _ in range(draws):
-        drawn = np.empty(len(errors))
-        for places in design.members.values():
-            middle, around = (of_source[place] for place in generator.integers(0, len(of_source), 2))
-            scattered = middle.mean() + generator.choice(around, len(places)) - around.mean()
-            drawn[places] = generator.choice([-1.0, 1.0]) * scattered
-        world = design.center + design.scale * drawn
-        by_known, by_learnt = _beside_constant(world, design, half)
-        known.append(by_known)
-        learnt.append(by_learnt)
+    away = found.counted[found.is_learnt] - design.center
+    drawn = _drawn_scores(away / design.scale, design, draws)
+    half = weighted_quantile(np.abs(drawn).ravel(), np.tile(_source_weights(design.sources), draws), LEVEL)
+    ratios = [_beside_constant(design.center + design.scale * scores, design, half) for scores in drawn]
+    known, learnt = zip(*ratios, strict=True)
     return Attainable(
         metric=metric,
         draws=draws,
@@ -358,6 +346,19 @@ def _attainable(found: _Figures, metric: Metric, model: ErrorModel, draws: int) 
         learnt_width=_quantiles(learnt, 0),
         learnt_score=_quantiles(learnt, 1),
     )
+
+
+def _drawn_scores(scores: Floats, design: _Design, draws: int) -> Floats:
+    """Return errors over their scale, drawn so many times: about the middle of one source, scattered as of another."""
+    generator = np.random.default_rng(_SEED)
+    of_source = [scores[places] for places in design.members.values()]
+    drawn = np.empty((draws, len(scores)))
+    for draw in drawn:
+        for places in design.members.values():
+            middle, around = (of_source[place] for place in generator.integers(0, len(of_source), 2))
+            scattered = middle.mean() + generator.choice(around, len(places)) - around.mean()
+            draw[places] = generator.choice([-1.0, 1.0]) * scattered
+    return drawn
 
 
 def _design(found: _Figures, metric: Metric, model: ErrorModel) -> _Design:
@@ -399,10 +400,7 @@ def _beside_constant(errors: Floats, design: _Design, half: float) -> tuple[tupl
             (np.full(len(places), learnt.constant_90), learnt.constant_center),
         )
         rows.append(
-            [
-                (width.mean(), interval_score(errors[places] - middle, width).mean() / 2)
-                for width, middle in halves
-            ]
+            [(width.mean(), interval_score(errors[places] - middle, width).mean() / 2) for width, middle in halves]
         )
     known, learnt_anew, constant = np.mean(rows, axis=0)
     return tuple((known / constant).tolist()), tuple((learnt_anew / constant).tolist())
@@ -412,10 +410,7 @@ def _own_width(away: Floats, design: _Design) -> float:
     """Return the mean over sources of the half-width that holds 90 % of a source's own figures about its kind."""
     return float(
         np.mean(
-            [
-                weighted_quantile(np.abs(away[places]), np.ones(len(places)), LEVEL)
-                for places in design.members.values()
-            ]
+            [weighted_quantile(np.abs(away[places]), np.ones(len(places)), LEVEL) for places in design.members.values()]
         )
     )
 
