@@ -199,7 +199,9 @@ class MetricErrors(FrozenModel):
     examined_p50: float = Field(gt=0)
     """The same of the sources whose figures lay open."""
     p90: float = Field(gt=0)
-    """90th percentile of it, of all."""
+    """90th percentile of it, of servers that nobody looked at."""
+    examined_p90: float = Field(gt=0)
+    """The same of the sources whose figures lay open."""
     constant_center: float
     """Median of all, about which one interval for every server lies."""
     constant_90: float = Field(gt=0)
@@ -215,10 +217,10 @@ class MetricErrors(FrozenModel):
         scale = math.exp(sum(self.log_scale.get(name, 0.0) * value for name, value in values))
         beyond = math.exp(BEYOND * server.num_beyond)
         floor = FLOORS[metric]
-        middle = self.examined_p50 if distance.is_examined else self.p50
+        kind = (self.examined_p50, self.examined_p90) if distance.is_examined else (self.p50, self.p90)
         return (
-            max(middle * scale, floor * FLOOR_OF_HALF) * beyond,
-            max(self.p90 * scale, floor) * beyond,
+            max(kind[0] * scale, floor * FLOOR_OF_HALF) * beyond,
+            max(kind[1] * scale, floor) * beyond,
         )
 
 

@@ -37,6 +37,7 @@ def errors(**changes: Any) -> dict[str, Any]:
         "p50": 0.5,
         "examined_p50": 0.4,
         "p90": 2.0,
+        "examined_p90": 1.8,
         "constant_center": 0.0,
         "constant_90": 0.5,
         "sources": 9,
@@ -66,7 +67,7 @@ def make_model(**changes: Any) -> ErrorModel:
             "date": "2026-11-30",
             "left_out": "nothing",
             "metrics": metrics,
-            "without": {"lone": dict.fromkeys(FLOORS, errors(**{**changes, "p90": 3.0}))},
+            "without": {"lone": dict.fromkeys(FLOORS, errors(**{**changes, "p90": 3.0, "examined_p90": 3.0}))},
             "families": [family("h100-sxm-80gb", "a", "b"), family("l4-24gb", "lone")],
             "mechanisms": {"models with Mamba-2 layers": ["lone"]},
         }
@@ -221,6 +222,7 @@ def test_a_server_that_lay_open_has_a_bias_of_its_own() -> None:
 
     assert (looked_at.center, other.center) == (0.02, -0.1)
     assert looked_at.half_50 == pytest.approx(0.8 * other.half_50)
+    assert looked_at.half_90 == pytest.approx(0.9 * other.half_90)
 
 
 def test_an_unknown_load_is_a_light_one() -> None:
@@ -252,7 +254,7 @@ def test_the_bundled_model_covers_the_measured_servers() -> None:
     assert ("tensorrt-llm before 1.0", "h100-sxm-80gb", False) in families
     assert set(bundled.metrics) == set(FLOORS)
     for each in (bundled.metrics, *bundled.without.values()):
-        assert all(one.p50 < one.p90 for one in each.values())
+        assert all(one.p50 < one.p90 and one.examined_p50 < one.examined_p90 for one in each.values())
         assert all(value >= 0 for one in each.values() for name, value in one.log_scale.items() if name != "constant")
 
 
