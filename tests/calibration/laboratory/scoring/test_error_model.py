@@ -126,7 +126,7 @@ def test_layers_that_nobody_else_measured_are_wider_where_they_were_further_off(
 
 
 def test_tails_of_a_kind_are_half_way_to_those_of_all() -> None:
-    """Reports with a tenth of the figures ten times as far off: their 90 % interval is wider, the others' narrower."""
+    """Reports of which some figures are far off: their 90 % interval is wider than half of their figures alone say."""
     generator = np.random.default_rng(7)
     heavy = [
         replace(
@@ -140,7 +140,7 @@ def test_tails_of_a_kind_are_half_way_to_those_of_all() -> None:
 
     errors = learn([*drawn(12, each=6), *heavy], "2026-11-30").metrics["tpot"]
 
-    assert errors.p90 / errors.p50 > 1.5 * errors.examined_p90 / errors.examined_p50
+    assert errors.p90 / errors.examined_p90 > 1.2 * errors.p50 / errors.examined_p50
 
 
 def test_how_narrow_intervals_can_be_hangs_on_what_servers_tell() -> None:
