@@ -476,7 +476,7 @@ def resting(told: str, basis: str) -> list[str]:
     known, _, lacking = basis.partition("foreign: ")
     if lacking:
         unmeasured = lacking.replace("no measurement under", "servers under").removeprefix("no measurement of ")
-        return [f"{told}, judging by unlike ones: nobody measured {unmeasured}"]
+        return [f"{told}, judging by other kinds: nobody has measured {unmeasured}"]
     number_of, like, which = known.partition(" servers of ")
     if known.startswith(CALIBRATED):
         return f"{told}, {known}".split("; ")

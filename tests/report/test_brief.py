@@ -240,7 +240,7 @@ def test_what_ranges_rest_on_stands_in_the_clause_that_stays() -> None:
 
     assert known[0] == "ranges are for 90% of real servers, judging by 51 measured ones like it"
     assert known[1] == "those run dense models on h100 under vllm from 0.8"
-    assert foreign == ["ranges, judging by unlike ones: nobody measured dense models on l4"]
+    assert foreign == ["ranges, judging by other kinds: nobody has measured dense models on l4"]
     assert calibrated == ["ranges, calibrated on 2 loads of this server", "errors of 9 servers"]
     assert alone[0] == "ranges, judging by the throughput of 93 measured ones like it"
 
