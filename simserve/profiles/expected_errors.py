@@ -2,7 +2,8 @@
 
 An error is ``log(predicted / measured)``. Of a source that was left out it is taken to be ``center + scale * z``.
 Servers that nobody looked at while the simulator was built have a center of their own: what is not known of them mostly
-takes time, so that they are slower than simulated. The scale is ``exp`` of a few features of the deployment and its
+takes time, so that they are slower than simulated. So have mixtures of experts, whose tokens are routed unevenly and
+through kernels of which fewer were measured. The scale is ``exp`` of a few features of the deployment and its
 load, and the quantiles of ``|z|`` are those over measured sources, each counted once (split conformal prediction with
 the source as the unit: Dunn, Wasserman and Ramdas, "Distribution-free prediction sets for two-layer hierarchical
 models", JASA 118, 2023). Knows neither how the servers were measured nor what a run is.
@@ -189,9 +190,14 @@ class MetricErrors(FrozenModel):
     """The model of one metric's error."""
 
     center: float
-    """Median of ``log(predicted / measured)`` of servers that nobody looked at: above 0, the simulator is too high."""
+    """Median of ``log(predicted / measured)`` of dense models on servers that nobody looked at: above 0, the simulator
+    is too high."""
     examined_center: float
     """The same of the sources whose figures lay open while the simulator was built."""
+    experts_center: float
+    """Of mixtures of experts, on servers that nobody looked at."""
+    examined_experts_center: float
+    """Of mixtures of experts, of the sources whose figures lay open."""
     log_scale: dict[str, float]
     """Feature -> what it adds to the logarithm of the scale."""
     p50: float = Field(gt=0)
@@ -210,6 +216,12 @@ class MetricErrors(FrozenModel):
     """Sources behind it, each counted once."""
     figures: int = Field(ge=1)
     """Measured figures behind it."""
+
+    def center_of(self, *, has_experts: bool, is_examined: bool) -> float:
+        """Return the median of ``log(predicted / measured)`` of a class of model and a kind of source."""
+        if has_experts:
+            return self.examined_experts_center if is_examined else self.experts_center
+        return self.examined_center if is_examined else self.center
 
     def half_widths(self, metric: str, server: Server, distance: Distance) -> tuple[float, float]:
         """Return half of the 50 % and of the 90 % interval, in logarithms."""
@@ -294,6 +306,8 @@ class Coverage(FrozenModel):
     """Its width."""
     constant_interval_score: float
     """Its score."""
+    range_90: tuple[float, float] = (0.0, 1.0)
+    """Between what 90 % of draws of its sources, with replacement, have ``coverage_90``: so far few sources tell it."""
 
 
 class Attainable(FrozenModel):
@@ -490,7 +504,7 @@ def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation
         errors = model.of_metric(metric, left_out)
         half_50, half_90 = errors.half_widths(metric, server, distance)
         servers = family.servers.get(metric, 0) if family is not None else 0
-        center = errors.examined_center if distance.is_examined else errors.center
+        center = errors.center_of(has_experts=server.has_experts, is_examined=distance.is_examined)
         metrics[metric] = MetricExpectation(center, half_50, half_90, servers)
     foreign = Expectation(_basis(server, distance, family), distance.group, metrics)
     if server.calibrated_runs < FEWEST_CALIBRATED_RUNS or server.mechanism == SPECULATION:

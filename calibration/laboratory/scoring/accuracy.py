@@ -147,7 +147,8 @@ def _foreign(model: ErrorModel) -> str:
         "learnt from the errors of all sources and of the unseen reports (`calibration/unseen`), figures that a "
         "constant was fitted to left out. Below, each figure is held against the interval that was made without its "
         "own source; every source counts once. A log width of 0.7 reaches from 0.7 to 1.4 times what is predicted. "
-        "Score: interval score, less is better. In brackets: of one interval for every server, and the ratio to it. "
+        "Score: interval score, less is better. In brackets: of the share, what 90 % of draws of the sources with "
+        "replacement have; of width and score, those of one interval for every server, and the ratio to it. "
         f"{GROUPS_TOLD} Made {model.date} with `{model.made_by}`.\n",
         _row(header),
         _row(["---"] * len(header)),
@@ -159,7 +160,7 @@ def _foreign(model: ErrorModel) -> str:
                 row.group,
                 str(row.sources),
                 str(row.figures),
-                f"{100 * row.coverage_90:.0f} %",
+                f"{100 * row.coverage_90:.0f} % ({100 * row.range_90[0]:.0f} to {100 * row.range_90[1]:.0f})",
                 f"{100 * row.coverage_50:.0f} %",
                 _beside(row.log_width, row.constant_log_width),
                 _beside(row.interval_score, row.constant_interval_score),

@@ -65,6 +65,10 @@ RIDGE = 0.2
 """Penalty on the squared coefficients of the scale, per source's share of the likelihood. Between 0.03 and 1 coverage
 and interval score hardly move (calibration/LOG.md)."""
 
+SHRINKING = 5.0
+"""Sources of a class of model at which its own middle counts half. With 1 in its place scores differ by less than 0.03
+(calibration/LOG.md)."""
+
 _NEWTON_STEPS = 40
 
 DRAWS = 40
@@ -249,7 +253,9 @@ def _server_key(each: Prediction) -> str:
 def _errors(found: _Figures, chosen: Bools, measured: _Measured, left_out: str) -> MetricErrors:
     """Return what is learnt of some figures, each source counted once."""
     places = np.flatnonzero(chosen)
-    return _learnt(found.counted[places], found.sources[places], _matrix(found, places, measured, left_out))
+    has_experts = np.array([found.servers[place].has_experts for place in places.tolist()])
+    matrix = _matrix(found, places, measured, left_out)
+    return _learnt(found.counted[places], found.sources[places], has_experts, matrix)
 
 
 def _matrix(found: _Figures, places: NDArray[np.int64], measured: _Measured, left_out: str) -> Floats:
@@ -267,8 +273,11 @@ def _matrix(found: _Figures, places: NDArray[np.int64], measured: _Measured, lef
     return np.array(rows)
 
 
-def _learnt(errors: Floats, sources: NDArray[np.str_], matrix: Floats) -> MetricErrors:
+def _learnt(errors: Floats, sources: NDArray[np.str_], has_experts: Bools, matrix: Floats) -> MetricErrors:
     """Return what is learnt of figures, each source counted once.
+
+    Mixtures of experts and dense models have a middle of their own, shrunk to that of their kind of source by
+    ``n / (n + SHRINKING)`` of their n sources.
 
     The 90th percentile of a kind of source is half way, in the logarithm, between its own and that of all: tails of
     servers that nobody looked at are heavier, and some ten to twenty sources tell a percentile of a kind badly.
@@ -276,21 +285,30 @@ def _learnt(errors: Floats, sources: NDArray[np.str_], matrix: Floats) -> Metric
     Args:
         errors: ``log(predicted / measured)`` as they count.
         sources: Who measured each.
+        has_experts: Whether its model is a mixture of experts.
         matrix: Features, a row each.
     """
     weights = _source_weights(sources)
     all_center = weighted_quantile(errors, weights, 0.5)
     is_examined = np.array([_is_examined(source) for source in sources.tolist()])
-    examined_center, center = _of_kinds(errors, weights, is_examined, 0.5)
-    sizes = np.maximum(np.abs(errors - np.where(is_examined, examined_center, center)), SMALLEST)
+    of_kinds = _of_kinds(errors, weights, is_examined, 0.5)
+    centers = {
+        (kind, experts): center + _shift(errors - center, sources, (is_examined == kind) & (has_experts == experts))
+        for kind, center in zip((True, False), of_kinds, strict=True)
+        for experts in (True, False)
+    }
+    middles = np.array([centers[key] for key in zip(is_examined.tolist(), has_experts.tolist(), strict=True)])
+    sizes = np.maximum(np.abs(errors - middles), SMALLEST)
     coefficients = fit_scale(matrix, sizes, weights)
     scores = sizes / np.exp(matrix @ coefficients)
     examined_p50, p50 = _of_kinds(scores, weights, is_examined, 0.5)
     of_all = weighted_quantile(scores, weights, LEVEL)
     examined_p90, p90 = (math.sqrt(of_all * own) for own in _of_kinds(scores, weights, is_examined, LEVEL))
     return MetricErrors(
-        center=center,
-        examined_center=examined_center,
+        center=centers[False, False],
+        examined_center=centers[True, False],
+        experts_center=centers[False, True],
+        examined_experts_center=centers[True, True],
         log_scale=dict(zip(FEATURES, coefficients.tolist(), strict=True)),
         p50=p50,
         examined_p50=examined_p50,
@@ -310,6 +328,7 @@ class _Design:
     Attributes:
         sources: Who measured each learnt figure.
         is_examined: Whether they lay open.
+        has_experts: Whether the model is a mixture of experts.
         center: Middle of the errors of their kind.
         scale: Their scale by the model of all.
         floor: Narrowest half-width of the metric's interval.
@@ -319,6 +338,7 @@ class _Design:
 
     sources: NDArray[np.str_]
     is_examined: Bools
+    has_experts: Bools
     center: Floats
     scale: Floats
     floor: float
@@ -379,17 +399,25 @@ def _design(found: _Figures, metric: Metric, model: ErrorModel) -> _Design:
     sources = found.sources[places]
     names = sorted(set(sources.tolist()))
     is_examined = np.array([_is_examined(source) for source in sources.tolist()])
+    has_experts = np.array([found.servers[place].has_experts for place in places.tolist()])
     coefficients = np.array([learnt.log_scale[name] for name in FEATURES])
     measured = _Measured(model.families, model.mechanisms)
     return _Design(
         sources,
         is_examined,
-        np.where(is_examined, learnt.examined_center, learnt.center),
+        has_experts,
+        _centers(learnt, has_experts, is_examined),
         np.exp(_matrix(found, places, measured, "") @ coefficients),
         FLOORS[metric],
         {name: np.flatnonzero(sources == name) for name in names},
         {name: _matrix(found, places, measured, name) for name in names},
     )
+
+
+def _centers(learnt: MetricErrors, has_experts: Bools, is_examined: Bools) -> Floats:
+    """Return the middle of the errors of each figure."""
+    both = zip(has_experts.tolist(), is_examined.tolist(), strict=True)
+    return np.array([learnt.center_of(has_experts=experts, is_examined=examined) for experts, examined in both])
 
 
 def _beside_constant(errors: Floats, design: _Design, half: float) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -404,10 +432,10 @@ def _beside_constant(errors: Floats, design: _Design, half: float) -> tuple[tupl
     for name, places in design.members.items():
         others = design.sources != name
         matrix = design.matrices[name]
-        learnt = _learnt(errors[others], design.sources[others], matrix[others])
+        learnt = _learnt(errors[others], design.sources[others], design.has_experts[others], matrix[others])
         scale = np.exp(matrix[places] @ np.array([learnt.log_scale[each] for each in FEATURES]))
         is_examined = bool(design.is_examined[places[0]])
-        center = learnt.examined_center if is_examined else learnt.center
+        center = _centers(learnt, design.has_experts[places], design.is_examined[places])
         tail = learnt.examined_p90 if is_examined else learnt.p90
         halves = (
             (half * design.scale[places], design.center[places]),
@@ -434,6 +462,14 @@ def _quantiles(values: Sequence[tuple[float, float]], column: int) -> tuple[floa
     """Return the median of draws and between what 90 % of them lie."""
     low, middle, high = np.quantile([each[column] for each in values], (0.05, 0.5, 0.95)).tolist()
     return middle, low, high
+
+
+def _shift(errors: Floats, sources: NDArray[np.str_], chosen: Bools) -> float:
+    """Return by how much the middle of some figures differs, shrunk to 0 by the number of their sources."""
+    if not chosen.any():
+        return 0.0
+    number = len(set(sources[chosen].tolist()))
+    return weighted_quantile(errors[chosen], _source_weights(sources[chosen]), 0.5) * number / (number + SHRINKING)
 
 
 def _of_kinds(values: Floats, weights: Floats, is_examined: Bools, share: float) -> tuple[float, float]:

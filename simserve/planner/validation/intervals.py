@@ -103,8 +103,11 @@ class Held:
         )
 
 
-_SCORES = tuple(Coverage.model_fields)[4:]
+_SCORES = tuple(Coverage.model_fields)[4:11]
 """What `Held.scores` returns, in its order."""
+
+_DRAWS = 2000
+_SEED = 0
 
 
 def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -> list[Held]:
@@ -146,14 +149,23 @@ def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[
                 if group in ("all", each.group) or (group == REPORTS and each.source.startswith(f"{UNSEEN}/")):
                     members[each.source].append(each.scores())
             if members:
-                means = np.mean([np.mean(scores, axis=0) for scores in members.values()], axis=0)
+                of_sources = np.array([np.mean(scores, axis=0) for scores in members.values()])
+                means = of_sources.mean(axis=0)
                 rows.append(
                     Coverage(
                         metric=metric,
                         group=group,
                         sources=len(members),
                         figures=sum(map(len, members.values())),
+                        range_90=_range(of_sources[:, 0]),
                         **dict(zip(_SCORES, means.tolist(), strict=True)),
                     )
                 )
     return rows
+
+
+def _range(of_sources: NDArray[np.float64]) -> tuple[float, float]:
+    """Return between what 90 % of the means of sources lie that are drawn anew, with replacement."""
+    drawn = np.random.default_rng(_SEED).choice(of_sources, (_DRAWS, len(of_sources))).mean(axis=1)
+    low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
+    return low, high

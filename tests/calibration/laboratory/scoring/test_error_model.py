@@ -282,6 +282,26 @@ def test_reports_count_as_in_their_first_replay() -> None:
     assert source_of(near.point) == "unseen/gpustack-gpt-oss-20b-a100"
 
 
+def test_mixtures_of_experts_have_a_middle_of_their_own_as_far_as_their_sources_tell() -> None:
+    """Slower by 0.4 in the logarithm than dense models: of 20 sources four fifths of that are believed, of 2 less."""
+
+    def learnt(number: int) -> float:
+        experts = [
+            replace(
+                one,
+                point=replace(one.point, source=f"experts-{one.point.source}"),
+                server=make_server(has_experts=True),
+                predicted={metric: value * math.exp(-0.4) for metric, value in one.predicted.items()},
+            )
+            for one in drawn(number, between=0.02, within=0.02, seed=9, each=4)
+        ]
+        errors = learn([*drawn(20, between=0.02, within=0.02, each=4), *experts], "x").metrics["tpot"]
+        return errors.examined_experts_center - errors.examined_center
+
+    assert learnt(20) == pytest.approx(-0.4 * 20 / 25, abs=0.05)
+    assert -0.3 < learnt(2) < -0.05
+
+
 def test_what_a_report_has_lost_is_added_to_each_of_its_errors() -> None:
     """The median is as large as it was; the largest error is not larger by the same factor."""
     errors = np.array([0.02, -0.04, 0.06, -1.0, 0.3])
@@ -341,18 +361,45 @@ def test_figures_in_no_metric_have_no_coverage() -> None:
     assert coverage_rows([Prediction(point=make_point(), reason="unknown")], model) == []
 
 
-def most_held(sources: int) -> float:
-    """Return the largest share that the 90 % intervals of a group may hold."""
-    return 0.97 if sources > 1 else 1.0
+def is_told_to_miss(row: Coverage) -> bool:
+    """Return whether a group's sources tell that its 90 % intervals hold less than 80 or more than 97 % of figures.
+
+    Beyond a bound in more than 95 % of draws of its sources: two sources whose figures are all inside tell it.
+    """
+    return row.sources > 1 and (row.range_90[0] > 0.97 or row.range_90[1] < 0.80)
 
 
 @pytest.mark.parametrize("metric", ["tpot", "ttft", "throughput"])
-@pytest.mark.parametrize("group", ["all", *GROUPS])
+@pytest.mark.parametrize("group", ["all", *GROUPS, "unseen reports"])
 def test_the_shipped_intervals_hold_neither_too_few_nor_too_many(metric: str, group: str) -> None:
     """Of 90 % between 80 and 97 %, by group: what is stated too wide says as little as what is stated too narrow."""
     row = next(each for each in load_error_model().coverage if (each.metric, each.group) == (metric, group))
 
-    assert 0.80 <= row.coverage_90 <= most_held(row.sources)
+    assert not is_told_to_miss(row)
+
+
+def test_sources_tell_what_share_of_figures_intervals_hold() -> None:
+    """Of 40 sources to a few points, of 6 less well; a group whose every figure is inside misses its upper bound."""
+    many, few = (
+        next(row for row in learn(drawn(each, each=6), "x").coverage if row.group == "all") for each in (40, 6)
+    )
+    wide = learn(drawn(40, each=6), "x")
+    wide = wide.model_copy(
+        update={
+            "without": {
+                name: {metric: each.model_copy(update={"examined_p90": 50.0}) for metric, each in metrics.items()}
+                for name, metrics in wide.without.items()
+            }
+        }
+    )
+
+    (held_all, *_) = coverage_rows(drawn(40, each=6), wide)
+
+    assert many.range_90[0] < many.coverage_90 < many.range_90[1]
+    assert many.range_90[1] - many.range_90[0] < few.range_90[1] - few.range_90[0]
+    assert not is_told_to_miss(many)
+    assert held_all.coverage_90 == 1.0
+    assert is_told_to_miss(held_all)
 
 
 @pytest.mark.slow
@@ -372,5 +419,5 @@ def test_the_committed_model_is_what_the_measurements_give() -> None:
         assert errors.center == pytest.approx(shipped.center, abs=0.01)
         assert errors.log_scale == pytest.approx(shipped.log_scale, abs=0.05)
     for row in coverage_rows(predictions, bundled):
-        assert 0.80 <= row.coverage_90 <= most_held(row.sources)
+        assert not is_told_to_miss(row)
         assert row.group != "all" or (0.86 <= row.coverage_90 <= 0.94 and 0.44 <= row.coverage_50 <= 0.56)
