@@ -332,6 +332,24 @@ class Attainable(FrozenModel):
     """Interval score likewise."""
 
 
+class PairErrors(FrozenModel):
+    """How far the simulated ratio of two servers is from the measured one: of one source, one model, under one load.
+
+    What is wrong with both alike cancels. In logarithms, every source counted once.
+    """
+
+    p50: float = Field(gt=0)
+    """Median size."""
+    p90: float = Field(gt=0)
+    """90th percentile."""
+    pairs: int = Field(ge=1)
+    """Pairs behind it."""
+    sources: int = Field(ge=1)
+    """Their sources."""
+    coverage_90: float
+    """Share of pairs within the 90th percentile that is learnt without their own source."""
+
+
 class ErrorModel(FrozenModel):
     """The file that ships."""
 
@@ -355,6 +373,8 @@ class ErrorModel(FrozenModel):
     """Sources whose figures lay open while the simulator was built."""
     coverage: tuple[Coverage, ...] = ()
     """How well it holds, whole sources left out."""
+    pairs: dict[str, PairErrors] = Field(default_factory=dict)
+    """Metric -> error of the ratio of two servers."""
     attainable: tuple[Attainable, ...] = ()
     """How narrow it could be."""
 

@@ -168,7 +168,7 @@ def _foreign(model: ErrorModel) -> str:
         )
         for row in model.coverage
     ]
-    return "\n".join([*lines, "", *_attainable(model), _once_measured(model)])
+    return "\n".join([*lines, "", *_attainable(model), *_pairs(model), _once_measured(model)])
 
 
 def _beside(value: float, constant: float) -> str:
@@ -203,6 +203,21 @@ def _attainable(model: ErrorModel) -> list[str]:
         f"the model comes to {widths['known']} of the width and {scores['known']} of the score. Who has to learn it "
         f"from the other sources comes to {widths['learnt']} of the width and {scores['learnt']} of the score; in "
         "brackets, between what 90 % of the draws lie.\n"
+    ]
+
+
+def _pairs(model: ErrorModel) -> list[str]:
+    """Return how far ratios of two servers are off, which `simserve compare` states; nothing where none was learnt."""
+    if not model.pairs:
+        return []
+    shown = "; ".join(
+        f"{metric} half within {each.p50:.2f}, 90 % within {each.p90:.2f} ({each.pairs} pairs of {each.sources} "
+        f"sources; without their own source {100 * each.coverage_90:.0f} % are)"
+        for metric, each in model.pairs.items()
+    )
+    return [
+        "Two servers of one source, with one model under one load: what is wrong with both alike cancels in their "
+        f"ratio, whose error in the logarithm is {shown}.\n"
     ]
 
 

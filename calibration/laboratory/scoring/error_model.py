@@ -6,6 +6,7 @@ source counts once, however many figures it has. Replays nothing.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -41,6 +42,7 @@ from simserve.profiles.expected_errors import (
     ErrorModel,
     Family,
     MetricErrors,
+    PairErrors,
     Server,
     distance_of,
     features,
@@ -125,8 +127,12 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
     measured = _Measured(_families(predictions), _mechanisms(predictions))
     metrics: dict[str, MetricErrors] = {}
     without: dict[str, dict[str, MetricErrors]] = defaultdict(dict)
+    pairs: dict[str, PairErrors] = {}
     for metric in SCORED:
         found = _figures(predictions, metric, widened)
+        of_pairs = _pair_errors(predictions, metric, found)
+        if of_pairs is not None:
+            pairs[metric] = of_pairs
         names = sorted(set(found.sources[found.is_learnt].tolist()))
         if len(names) < FEWEST_SOURCES:
             raise InputError(
@@ -146,6 +152,7 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
         without={name: without[name] for name in sorted(without)},
         families=measured.families,
         mechanisms=dict(measured.mechanisms),
+        pairs=pairs,
         examined=tuple(name for name in sorted(without) if _is_examined(name)),
     )
     return model.model_copy(update={"coverage": tuple(coverage_rows(predictions, model))})
@@ -242,6 +249,40 @@ def _mechanisms(predictions: Sequence[Prediction]) -> dict[str, tuple[str, ...]]
         if each.server is not None and each.server.mechanism and any(is_scored(each, metric) for metric in SCORED):
             found[each.server.mechanism].add(source_of(each.point))
     return {name: tuple(sorted(found[name])) for name in sorted(found)}
+
+
+def _pair_errors(predictions: Sequence[Prediction], metric: Metric, found: _Figures) -> PairErrors | None:
+    """Return the error of the ratio of two servers of one source with one model under one load; None: too few."""
+    rows = [each for each in predictions if is_scored(each, metric)]
+    alike: dict[str, list[int]] = defaultdict(list)
+    for place in np.flatnonzero(found.is_learnt).tolist():
+        point = rows[place].point
+        asked = [point.model, point.load_kind, str(point.load), point.scenario.get("workload")]
+        alike[json.dumps([str(found.sources[place]), *asked], sort_keys=True)].append(place)
+    sizes, sources = [], []
+    for places in alike.values():
+        keys = [rows[place].point.hardware + _server_key(rows[place]) for place in places]
+        for (one, first), (other, second) in itertools.combinations(zip(places, keys, strict=True), 2):
+            if first != second:
+                sizes.append(abs(found.counted[one] - found.counted[other]))
+                sources.append(str(found.sources[one]))
+    values, names = np.maximum(np.array(sizes), SMALLEST), np.array(sources)
+    known = sorted(set(sources))
+    if len(known) < FEWEST_SOURCES:
+        return None
+    weights = _source_weights(names)
+    inside = []
+    for name in known:
+        others = names != name
+        limit = weighted_quantile(values[others], _source_weights(names[others]), LEVEL)
+        inside.append(float((values[~others] <= limit).mean()))
+    return PairErrors(
+        p50=weighted_quantile(values, weights, 0.5),
+        p90=weighted_quantile(values, weights, LEVEL),
+        pairs=len(values),
+        sources=len(known),
+        coverage_90=float(np.mean(inside)),
+    )
 
 
 def _server_key(each: Prediction) -> str:

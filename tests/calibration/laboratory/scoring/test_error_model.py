@@ -282,6 +282,22 @@ def test_reports_count_as_in_their_first_replay() -> None:
     assert source_of(near.point) == "unseen/gpustack-gpt-oss-20b-a100"
 
 
+def test_what_two_servers_of_a_source_share_cancels_in_their_ratio() -> None:
+    """Sources 0.5 apart whose own servers differ by 0.05: the ratio of two is known to some tenths of one server."""
+    predictions = [
+        replace(one, point=replace(one.point, version=f"0.{place}", load_kind="concurrency", load=8.0))
+        for place, one in enumerate(drawn(16, between=0.5, within=0.05, each=6))
+    ]
+
+    model = learn(predictions, "x")
+
+    pairs = model.pairs["tpot"]
+    assert (pairs.sources, pairs.pairs) == (16, 16 * 6 * 5 // 2)
+    assert pairs.p90 == pytest.approx(0.05 * math.sqrt(2) * 1.645, rel=0.2)
+    assert pairs.coverage_90 == pytest.approx(0.9, abs=0.06)
+    assert pairs.p90 < 0.3 * expect(model, make_server()).metrics["tpot"].half_90
+
+
 def test_mixtures_of_experts_have_a_middle_of_their_own_as_far_as_their_sources_tell() -> None:
     """Slower by 0.4 in the logarithm than dense models: of 20 sources four fifths of that are believed, of 2 less."""
 
