@@ -33,7 +33,8 @@ def write_error_model(result: Validation, file: Path, date: str, jobs: int) -> E
     predictions = result.predictions
     if not any(each.point.source == UNSEEN for each in predictions):
         predictions += replay(read_unseen(), jobs=jobs).predictions
-    model = error_model.learn(predictions, date)
+    learnt = error_model.learn(predictions, date)
+    model = learnt.model_copy(update={"attainable": error_model.attainable(predictions, learnt)})
     error_model.write_error_model(model, file)
     return model
 

@@ -16,6 +16,7 @@ from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised, settled_requests
 from simserve.planner.search.trial import FIRST_REQUESTS, is_steady
 from simserve.planner.statistics import Difference, independent_difference, paired_difference
+from simserve.profiles.expected_errors import load_error_model
 from simserve.scenario.finishable import find_finishable
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.load import Overrides, from_mapping
@@ -43,6 +44,8 @@ FIGURES: Mapping[str, str] = {
     "kv_usage_mean": _SHARES[2],
     "preemptions": _SHARES[3],
 }
+PAIRED: Mapping[str, str] = {"tpot_ms": "tpot", "itl_ms": "tpot", "ttft_ms": "ttft"}
+"""Latency -> metric whose ratio between two real servers was measured. Throughput of open arrivals is what arrives."""
 """Name of every figure that is compared -> its dotted key in `result.json`."""
 
 Progress = Callable[[int, int], None]
@@ -115,6 +118,7 @@ class Comparison:
                             "shown": each.is_shown,
                             "relative": or_null(each.relative),
                             "relative_ci95": None if each.relative_interval is None else list(each.relative_interval),
+                            "relative_real": _on_real_servers(name, each),
                         }
                         for name, each in variant.differences.items()
                     },
@@ -129,6 +133,21 @@ class Comparison:
             "seed": self.base.scenario.run.seed,
             "version": __version__,
         }
+
+
+def _on_real_servers(name: str, difference: Difference) -> list[float] | None:
+    """Return between what 90 % of real servers differ, as a share of the base; None where that was not measured.
+
+    What is wrong with both sides alike cancels (`simserve.profiles.expected_errors.PairErrors`); of two sides that are
+    the same everything does.
+    """
+    statistic, _, latency = name.partition("_")
+    errors = load_error_model().pairs.get(PAIRED.get(latency, ""))
+    relative = difference.relative
+    if errors is None or statistic == "std" or not math.isfinite(relative) or relative <= -1:
+        return None
+    half = errors.p90 if relative != 0 else 0.0
+    return [(1 + relative) * math.exp(sign * half) - 1 for sign in (-1, 1)]
 
 
 def compare(

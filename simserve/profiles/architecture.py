@@ -327,10 +327,13 @@ class ModelProfile(FrozenModel):
         )
 
     @property
-    def has_unmeasured_layers(self) -> bool:
-        """Whether no measured server has layers of its kind: assumed ones, Mamba-2, compressed or sparse attention."""
-        is_sparse = self.indexer is not None and self.mla is None
-        return self.is_assumed or self.mamba is not None or is_sparse
+    def rare_layers(self) -> str:
+        """What layers few measured models have, in words; empty: none of the kind."""
+        if self.is_assumed:
+            return "models whose architecture is assumed"
+        if self.mamba is not None:
+            return "models with Mamba-2 layers"
+        return "models with sparse attention" if self.indexer is not None and self.mla is None else ""
 
     @property
     def has_states(self) -> bool:

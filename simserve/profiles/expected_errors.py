@@ -2,7 +2,8 @@
 
 An error is ``log(predicted / measured)``. Of a source that was left out it is taken to be ``center + scale * z``.
 Servers that nobody looked at while the simulator was built have a center of their own: what is not known of them mostly
-takes time, so that they are slower than simulated. The scale is ``exp`` of a few features of the deployment and its
+takes time, so that they are slower than simulated. So have mixtures of experts, whose tokens are routed unevenly and
+through kernels of which fewer were measured. The scale is ``exp`` of a few features of the deployment and its
 load, and the quantiles of ``|z|`` are those over measured sources, each counted once (split conformal prediction with
 the source as the unit: Dunn, Wasserman and Ramdas, "Distribution-free prediction sets for two-layer hierarchical
 models", JASA 118, 2023). Knows neither how the servers were measured nor what a run is.
@@ -11,7 +12,7 @@ models", JASA 118, 2023). Knows neither how the servers were measured nor what a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,10 +63,16 @@ MOST_MEASURED_GPUS = 8
 """GPUs of the largest replica that the sources measured outside separate pools."""
 
 BEYOND = math.log(2.0)
-"""What the logarithm of the scale gains a doubling of GPUs beyond the measured ones, and for a mechanism that no
-measured server has: nothing was measured there, so it is assumed and not learnt."""
+"""What the logarithm of the scale gains a doubling of GPUs beyond the measured ones: nothing was measured there, so it
+is assumed and not learnt."""
 
-FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far_engine", "unexamined")
+SPECULATION = "servers that decode speculatively"
+"""A mechanism whose errors loads of one's own do not tell: how many drafts are accepted hangs on the text."""
+
+ALONE = ", of which only throughput is known"
+"""End of a basis of servers whose latencies nobody published."""
+
+FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far_engine", "far_mechanism", "unexamined")
 """What the scale is linear in (its logarithm): see `features`."""
 
 
@@ -83,7 +90,7 @@ class Server:
         in_flight: Requests in the system on average, a replica; NaN: unknown.
         at_once: Share of the requests that arrived in the first instant.
         host: Share of the step time that is host work.
-        note: What no measured server does, in words; empty: nothing.
+        mechanism: What few servers do and most do not, in words; empty: nothing of the kind.
         calibrated_runs: Loads of this very deployment that its engine profile was calibrated on; 0: none.
         calibrated_date: When they were measured, as far as the profile says.
     """
@@ -97,7 +104,7 @@ class Server:
     in_flight: float = 1.0
     at_once: float = 0.0
     host: float = 0.0
-    note: str = ""
+    mechanism: str = ""
     calibrated_runs: int = 0
     calibrated_date: str = ""
 
@@ -113,34 +120,51 @@ class Server:
 
     @property
     def num_beyond(self) -> float:
-        """Doublings of GPUs beyond the measured replicas, and one for a mechanism that no measured server has."""
-        return max(math.log2(self.num_gpus / MOST_MEASURED_GPUS), 0.0) + (1.0 if self.note else 0.0)
+        """Doublings of GPUs beyond the measured replicas."""
+        return max(math.log2(self.num_gpus / MOST_MEASURED_GPUS), 0.0)
+
+    @property
+    def is_larger(self) -> bool:
+        """Whether no measured replica has as many GPUs; separate pools were measured with more."""
+        return self.num_gpus > MOST_MEASURED_GPUS and not self.has_pools
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far a server is from the measured ones.
+    """How far a server is from what other sources measured.
 
     Attributes:
-        is_family_known: A source measured its engine generation, GPU and class of model.
-        is_engine_known: A source measured its engine generation.
+        is_family_known: Its engine generation, GPU and class of model together.
+        is_engine_known: Its engine generation, on whatever GPU.
+        is_hardware_known: Its GPU, under whatever engine.
+        is_mechanism_known: Its mechanism, and as many GPUs; true where it has nothing of the kind.
         is_examined: Its own figures lay open while the simulator was built: those of the measured sources did, those of
             the unseen reports and of every other server did not.
     """
 
     is_family_known: bool
     is_engine_known: bool
+    is_hardware_known: bool = True
+    is_mechanism_known: bool = True
     is_examined: bool = False
 
     @property
     def group(self) -> str:
-        """``known family``, ``known engine`` (on another GPU or with another class of model) or ``foreign``."""
+        """One of `GROUPS`, as `GROUPS_TOLD` has them."""
         if self.is_family_known:
             return "known family"
-        return "known engine" if self.is_engine_known else "foreign"
+        is_all_known = self.is_engine_known and self.is_hardware_known and self.is_mechanism_known
+        return "known engine" if is_all_known else "foreign"
 
 
 GROUPS = ("known family", "known engine", "foreign")
+
+GROUPS_TOLD = (
+    "Known family: another source measured this engine generation, GPU and class of model (dense or mixture of "
+    "experts) together. Known engine: other sources measured the engine generation and the GPU, but not together, or "
+    "not with such a model. Foreign: no other source measured the engine generation, or the GPU, or layers like these."
+)
+"""What they are, for readers."""
 
 CALIBRATED = "calibrated"
 """Group of a server whose own measurements its engine profile was calibrated on."""
@@ -157,6 +181,7 @@ def features(server: Server, distance: Distance) -> tuple[float, ...]:
         math.log(in_flight) / math.log(MANY_CLIENTS) if server.is_served else 0.0,
         float(not distance.is_family_known),
         float(not distance.is_engine_known),
+        float(not distance.is_mechanism_known),
         float(not distance.is_examined),
     )
 
@@ -165,9 +190,14 @@ class MetricErrors(FrozenModel):
     """The model of one metric's error."""
 
     center: float
-    """Median of ``log(predicted / measured)`` of servers that nobody looked at: above 0, the simulator is too high."""
+    """Median of ``log(predicted / measured)`` of dense models on servers that nobody looked at: above 0, the simulator
+    is too high."""
     examined_center: float
     """The same of the sources whose figures lay open while the simulator was built."""
+    experts_center: float
+    """Of mixtures of experts, on servers that nobody looked at."""
+    examined_experts_center: float
+    """Of mixtures of experts, of the sources whose figures lay open."""
     log_scale: dict[str, float]
     """Feature -> what it adds to the logarithm of the scale."""
     p50: float = Field(gt=0)
@@ -175,7 +205,9 @@ class MetricErrors(FrozenModel):
     examined_p50: float = Field(gt=0)
     """The same of the sources whose figures lay open."""
     p90: float = Field(gt=0)
-    """90th percentile of it, of all."""
+    """90th percentile of it, of servers that nobody looked at."""
+    examined_p90: float = Field(gt=0)
+    """The same of the sources whose figures lay open."""
     constant_center: float
     """Median of all, about which one interval for every server lies."""
     constant_90: float = Field(gt=0)
@@ -185,16 +217,22 @@ class MetricErrors(FrozenModel):
     figures: int = Field(ge=1)
     """Measured figures behind it."""
 
+    def center_of(self, *, has_experts: bool, is_examined: bool) -> float:
+        """Return the median of ``log(predicted / measured)`` of a class of model and a kind of source."""
+        if has_experts:
+            return self.examined_experts_center if is_examined else self.experts_center
+        return self.examined_center if is_examined else self.center
+
     def half_widths(self, metric: str, server: Server, distance: Distance) -> tuple[float, float]:
         """Return half of the 50 % and of the 90 % interval, in logarithms."""
         values = zip(FEATURES, features(server, distance), strict=True)
         scale = math.exp(sum(self.log_scale.get(name, 0.0) * value for name, value in values))
         beyond = math.exp(BEYOND * server.num_beyond)
         floor = FLOORS[metric]
-        middle = self.examined_p50 if distance.is_examined else self.p50
+        kind = (self.examined_p50, self.examined_p90) if distance.is_examined else (self.p50, self.p90)
         return (
-            max(middle * scale, floor * FLOOR_OF_HALF) * beyond,
-            max(self.p90 * scale, floor) * beyond,
+            max(kind[0] * scale, floor * FLOOR_OF_HALF) * beyond,
+            max(kind[1] * scale, floor) * beyond,
         )
 
 
@@ -211,6 +249,36 @@ class Family(FrozenModel):
     """Metric -> measured servers."""
     sources: tuple[str, ...]
     """Where they are from."""
+
+
+def distance_of(
+    server: Server,
+    families: Sequence[Family],
+    mechanisms: Mapping[str, Sequence[str]],
+    without: Collection[str],
+    *,
+    is_examined: bool,
+) -> Distance:
+    """Return how far a server is from what was measured.
+
+    Args:
+        server: The deployment.
+        families: What was measured.
+        mechanisms: Mechanism -> sources with a server of it.
+        without: Sources that do not count.
+        is_examined: Whether its own figures lay open.
+    """
+    is_mechanism_known = not server.mechanism or any(
+        source not in without for source in mechanisms.get(server.mechanism, ())
+    )
+    known = [each for each in families if any(source not in without for source in each.sources)]
+    return Distance(
+        is_family_known=is_mechanism_known and not server.is_larger and any(_is_of(each, server) for each in known),
+        is_engine_known=any(each.engine == server.generation for each in known),
+        is_hardware_known=any(each.hardware == server.hardware for each in known),
+        is_mechanism_known=is_mechanism_known and not server.is_larger,
+        is_examined=is_examined,
+    )
 
 
 class Coverage(FrozenModel):
@@ -238,6 +306,48 @@ class Coverage(FrozenModel):
     """Its width."""
     constant_interval_score: float
     """Its score."""
+    range_90: tuple[float, float] = (0.0, 1.0)
+    """Between what 90 % of draws of its sources, with replacement, have ``coverage_90``: so far few sources tell it."""
+
+
+class Attainable(FrozenModel):
+    """How narrow intervals of a metric can be, beside one interval for every server: ratios, 1 is as wide.
+
+    Of draws, the median and between what 90 % of them lie.
+    """
+
+    metric: str
+    """Which."""
+    draws: int
+    """Sets of errors that were drawn from the model of errors."""
+    own_width: float
+    """Mean width over sources that holds 90 % of each source's own figures: who knows every server's spread."""
+    known_width: tuple[float, float, float]
+    """In draws, the mean width of who knows the model that they are from."""
+    known_score: tuple[float, float, float]
+    """Interval score likewise."""
+    learnt_width: tuple[float, float, float]
+    """In the same draws, the mean width of who learns the model anew with the source left out."""
+    learnt_score: tuple[float, float, float]
+    """Interval score likewise."""
+
+
+class PairErrors(FrozenModel):
+    """How far the simulated ratio of two servers is from the measured one: of one source, one model, under one load.
+
+    What is wrong with both alike cancels. In logarithms, every source counted once.
+    """
+
+    p50: float = Field(gt=0)
+    """Median size."""
+    p90: float = Field(gt=0)
+    """90th percentile."""
+    pairs: int = Field(ge=1)
+    """Pairs behind it."""
+    sources: int = Field(ge=1)
+    """Their sources."""
+    coverage_90: float
+    """Share of pairs within the 90th percentile that is learnt without their own source."""
 
 
 class ErrorModel(FrozenModel):
@@ -257,19 +367,20 @@ class ErrorModel(FrozenModel):
     """Source -> metric -> what is learnt where the source is left out: for its own figures."""
     families: tuple[Family, ...]
     """What was measured."""
+    mechanisms: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Mechanism that few servers have -> sources that measured one of them."""
     examined: tuple[str, ...] = ()
     """Sources whose figures lay open while the simulator was built."""
     coverage: tuple[Coverage, ...] = ()
     """How well it holds, whole sources left out."""
+    pairs: dict[str, PairErrors] = Field(default_factory=dict)
+    """Metric -> error of the ratio of two servers."""
+    attainable: tuple[Attainable, ...] = ()
+    """How narrow it could be."""
 
     def distance(self, server: Server, left_out: str = "") -> Distance:
         """Return how far a server is from the measured ones, those of one source not counted."""
-        known = [each for each in self.families if not server.note and set(each.sources) - {left_out}]
-        return Distance(
-            any(_is_of(each, server) for each in known),
-            any(each.engine == server.generation for each in known),
-            left_out in self.examined,
-        )
+        return distance_of(server, self.families, self.mechanisms, (left_out,), is_examined=left_out in self.examined)
 
     def of_metric(self, metric: str, left_out: str = "") -> MetricErrors:
         """Return the model of a metric, learnt without one source."""
@@ -413,10 +524,10 @@ def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation
         errors = model.of_metric(metric, left_out)
         half_50, half_90 = errors.half_widths(metric, server, distance)
         servers = family.servers.get(metric, 0) if family is not None else 0
-        center = errors.examined_center if distance.is_examined else errors.center
+        center = errors.center_of(has_experts=server.has_experts, is_examined=distance.is_examined)
         metrics[metric] = MetricExpectation(center, half_50, half_90, servers)
     foreign = Expectation(_basis(server, distance, family), distance.group, metrics)
-    if server.calibrated_runs < FEWEST_CALIBRATED_RUNS or server.note:
+    if server.calibrated_runs < FEWEST_CALIBRATED_RUNS or server.mechanism == SPECULATION:
         return foreign
     return calibrated_expectation(foreign, server.calibrated_runs, server.calibrated_date)
 
@@ -452,13 +563,14 @@ def _is_of(family: Family, server: Server) -> bool:
 
 def _basis(server: Server, distance: Distance, family: Family | None) -> str:
     models = "mixtures of experts" if server.has_experts else "dense models"
-    if server.note:
-        return f"foreign: {server.note}"
-    if server.num_gpus > MOST_MEASURED_GPUS and not server.has_pools:
-        return f"foreign: no measured replica has more than {MOST_MEASURED_GPUS} GPUs"
+    if server.is_larger:
+        return f"foreign: no measurement of replicas of more than {MOST_MEASURED_GPUS} GPUs"
+    if not distance.is_mechanism_known:
+        return f"foreign: no measurement of {server.mechanism}"
     if family is not None:
         count = max(family.servers.values())
-        return f"{count} server{'s' * (count > 1)} of {models} on {server.hardware} under {server.generation}"
+        alone = "" if family.servers.keys() & {"tpot", "ttft"} else ALONE
+        return f"{count} server{'s' * (count > 1)} of {models} on {server.hardware} under {server.generation}{alone}"
     if distance.is_engine_known:
         return f"foreign: no measurement of {models} on {server.hardware} under {server.generation}"
     return f"foreign: no measurement under {server.generation}"

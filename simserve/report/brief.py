@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from simserve.metrics.prediction_interval import QUEUED
 from simserve.metrics.result import RunResult
 from simserve.planner.plan.explain import plan_command
+from simserve.profiles.expected_errors import ALONE, CALIBRATED
 from simserve.report import facts
 from simserve.report.answer import (
     NO_WAY_OUT,
@@ -466,6 +467,8 @@ def trust_text(result: RunResult) -> str:
 def resting(told: str, basis: str) -> list[str]:
     """Return what rests on measured servers and on which, the more telling clause first: it stays where room is short.
 
+    That nobody measured a server like it stands in one clause with what rests on others all the same.
+
     Args:
         told: What rests on them.
         basis: As ``prediction_interval`` names it.
@@ -473,10 +476,15 @@ def resting(told: str, basis: str) -> list[str]:
     known, _, lacking = basis.partition("foreign: ")
     if lacking:
         unmeasured = lacking.replace("no measurement under", "servers under").removeprefix("no measurement of ")
-        return [f"not measured: {unmeasured}", told]
+        return [f"{told}, judging by other kinds: nobody has measured {unmeasured}"]
     number_of, like, which = known.partition(" servers of ")
+    if known.startswith(CALIBRATED):
+        return f"{told}, {known}".split("; ")
     if not like:
         return [f"{told}, from {known}"]
+    figure, of, rest = which.rpartition(ALONE)
+    if of and not rest:
+        return [f"{told}, judging by the throughput of {number_of} measured ones like it", f"those run {figure}"]
     return [f"{told}, judging by {number_of} measured ones like it", f"those run {which}"]
 
 

@@ -12,6 +12,7 @@ from simserve.planner.compare import FIGURES, Comparison, Variant
 from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.explain import plan_command
 from simserve.planner.statistics import LEAST_PAIRS, Difference
+from simserve.profiles.expected_errors import load_error_model
 from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
 from simserve.report.page import Page, Section, html_table
@@ -116,17 +117,30 @@ def reading_lines(comparison: Comparison) -> list[str]:
     """Return how the figures came about, and how to read them."""
     count = len(comparison.base.summaries)
     if count == 1:
-        return ["The same trace through each, once; nothing is drawn, so there are no intervals."]
+        return ["The same trace through each, once; nothing is drawn, so there are no intervals.", *_real_lines()]
     seen = "on the same requests (common random numbers)" if comparison.is_paired else "each with requests of its own"
     each = comparison.requests_each
     length = "" if each is None else f" of {each:,} requests"
     runs = f"{count} runs{length} for each variant, {seen}"
     if count < LEAST_PAIRS:
-        return [f"{runs}; an interval takes {LEAST_PAIRS}: --replications {LEAST_PAIRS}."]
+        return [f"{runs}; an interval takes {LEAST_PAIRS}: --replications {LEAST_PAIRS}.", *_real_lines()]
     return [
         f"{runs}; after a difference stands its 95% interval.",
         "In brackets no difference is shown: the interval includes zero.",
+        *_real_lines(),
     ]
+
+
+def _real_text() -> str:
+    """Return how far the ratio of two real servers may be from the simulated one, by latency; empty: not measured."""
+    pairs = load_error_model().pairs
+    shown = [f"{share(math.expm1(pairs[name].p90))} in {name.upper()}" for name in ("tpot", "ttft") if name in pairs]
+    return f"for 90% of real servers the ratio of the two is within {listed(shown)} of this one" if shown else ""
+
+
+def _real_lines() -> list[str]:
+    told = _real_text()
+    return [f"{told[0].upper()}{told[1:]}."] if told else []
 
 
 def comparison_html(comparison: Comparison) -> str:
@@ -163,7 +177,8 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
     deployed = deployed_brief(comparison.asked or comparison.base.scenario, reference)
     ways = [_way(comparison, reference)]
     runs = reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
-    facts = [replace(each, text=f"{runs}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
+    told = "; ".join(filter(None, [runs, _real_text()]))
+    facts = [replace(each, text=f"{told}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
     return about(replace(deployed, facts=facts), answered, "none", more=more, ways=ways)
 
 

@@ -8,6 +8,7 @@ from simserve.metrics.conditions import Conditions, conditions
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.expected_errors import (
     FEWEST_CALIBRATED_RUNS,
+    SPECULATION,
     Expectation,
     Server,
     expect,
@@ -40,7 +41,7 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
         in_flight=found.in_flight,
         at_once=found.at_once,
         host=found.host,
-        note=_unmeasured(resolved),
+        mechanism=_mechanism(resolved),
         calibrated_runs=calibration[0],
         calibrated_date=calibration[1],
     )
@@ -74,11 +75,9 @@ def _calibration(resolved: ResolvedScenario) -> tuple[int, str]:
     return measured.runs or 0, measured.date or ""
 
 
-def _unmeasured(resolved: ResolvedScenario) -> str:
-    """Return what no measured server does, in words; empty: nothing."""
-    models = [pool.shape.model for pool in resolved.pools] or [resolved.shape.model]
+def _mechanism(resolved: ResolvedScenario) -> str:
+    """Return what few servers do and most do not, in words; empty: nothing of the kind."""
     if resolved.shape.speculation is not None:
-        return "no measured server decodes speculatively"
-    if any(model.has_unmeasured_layers for model in models):
-        return "no measured model has layers like these"
-    return ""
+        return SPECULATION
+    models = [pool.shape.model for pool in resolved.pools] or [resolved.shape.model]
+    return next((model.rare_layers for model in models if model.rare_layers), "")

@@ -37,6 +37,7 @@ def test_the_json_holds_summaries_and_differences(simserve: Simserve, small: str
         "shown": False,
         "relative": 0,
         "relative_ci95": [0, 0],
+        "relative_real": [0, 0],
     }
     assert same_again["differences"]["slo_attainment"]["mean"] is None
 

@@ -12,6 +12,7 @@ import pytest
 from simserve.errors import ScenarioError, UsageError
 from simserve.planner.compare import FIGURES, compare, parse_variant
 from simserve.planner.statistics import independent_difference, paired_difference
+from simserve.profiles.expected_errors import load_error_model
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import Replicator, run
 from tests.scenario.builders import make_scenario
@@ -78,6 +79,10 @@ def test_fp8_is_faster_than_bf16_with_an_interval() -> None:
     assert tpot.is_shown
     assert tpot.high < 0
     assert -0.6 < tpot.relative < -0.15
+    low, high = answer.summary["variants"][0]["differences"]["mean_tpot_ms"]["relative_real"]
+    assert math.sqrt((1 + low) * (1 + high)) == pytest.approx(1 + tpot.relative)
+    assert math.log((1 + high) / (1 + low)) == pytest.approx(2 * load_error_model().pairs["tpot"].p90)
+    assert answer.summary["variants"][0]["differences"]["completed"]["relative_real"] is None
 
 
 def test_independent_streams_share_no_request() -> None:

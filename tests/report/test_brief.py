@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from simserve import api
+from simserve.profiles.expected_errors import ALONE
 from simserve.report.answer import answer
 from simserve.report.answer_plots import latency_ranges
 from simserve.report.axes import GREY, VERMILION
@@ -230,14 +231,18 @@ def test_prompts_beyond_what_an_engine_leaves_a_request_are_helped_by_a_limit() 
     assert api.run(again).summary["completed"] == 3
 
 
-def test_what_was_not_measured_comes_before_what_rests_on_it() -> None:
-    """The clause that stays where there is no room for both; of known servers how many, then which."""
+def test_what_ranges_rest_on_stands_in_the_clause_that_stays() -> None:
+    """Of known servers how many, then which; of others, of loads of its own, and of throughput alone that it is so."""
     known = resting("ranges are for 90% of real servers", "51 servers of dense models on h100 under vllm from 0.8")
     foreign = resting("ranges", "foreign: no measurement of dense models on l4")
+    calibrated = resting("ranges", "calibrated on 2 loads of this server; errors of 9 servers")
+    alone = resting("ranges", f"93 servers of dense models on a100 under lmdeploy{ALONE}")
 
     assert known[0] == "ranges are for 90% of real servers, judging by 51 measured ones like it"
     assert known[1] == "those run dense models on h100 under vllm from 0.8"
-    assert foreign == ["not measured: dense models on l4", "ranges"]
+    assert foreign == ["ranges, judging by other kinds: nobody has measured dense models on l4"]
+    assert calibrated == ["ranges, calibrated on 2 loads of this server", "errors of 9 servers"]
+    assert alone[0] == "ranges, judging by the throughput of 93 measured ones like it"
 
 
 @pytest.mark.parametrize(("usd", "told"), [(80.0, "20% less"), (130.0, "30% more"), (600.0, "6.0x")])

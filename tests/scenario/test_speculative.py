@@ -217,7 +217,7 @@ def test_the_speedup_is_that_of_equal_batches() -> None:
 
     assert block["decode_speedup"] > 1.5
     assert block["mean_batch"] < block["break_even_batch"]
-    assert inner["expected_error"]["basis"] == "foreign: no measured server decodes speculatively"
+    assert inner["expected_error"]["basis"] == "foreign: no measurement of servers that decode speculatively"
     assert inner["expected_error"]["tpot"]["servers"] == 0
 
 

@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from calibration.laboratory.scoring.held_out import held_out_rows, sample_rows
 from simserve.planner.measured.point import METRICS, MeasuredPoint
 from simserve.planner.validation.memory_accuracy import OF_GPU, OF_KV
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import coverage_sentence
 from simserve.planner.validation.validate import Validation
-from simserve.profiles.expected_errors import ErrorModel, generation_of, load_error_model
+from simserve.profiles.expected_errors import (
+    GROUPS_TOLD,
+    ErrorModel,
+    generation_of,
+    load_calibrated_errors,
+    load_error_model,
+)
 from simserve.version import __version__
 
 NUM_WORST = 12
@@ -139,9 +147,9 @@ def _foreign(model: ErrorModel) -> str:
         "learnt from the errors of all sources and of the unseen reports (`calibration/unseen`), figures that a "
         "constant was fitted to left out. Below, each figure is held against the interval that was made without its "
         "own source; every source counts once. A log width of 0.7 reaches from 0.7 to 1.4 times what is predicted. "
-        "Score: interval score, less is better; in brackets that of one interval for every server, and its width. "
-        "Known family: another source measured this engine generation, GPU and class of model (dense or mixture of "
-        f"experts); known engine: the generation alone. Made {model.date} with `{model.made_by}`.\n",
+        "Score: interval score, less is better. In brackets: of the share, what 90 % of draws of the sources with "
+        "replacement have; of width and score, those of one interval for every server, and the ratio to it. "
+        f"{GROUPS_TOLD} Made {model.date} with `{model.made_by}`.\n",
         _row(header),
         _row(["---"] * len(header)),
     ]
@@ -152,15 +160,79 @@ def _foreign(model: ErrorModel) -> str:
                 row.group,
                 str(row.sources),
                 str(row.figures),
-                f"{100 * row.coverage_90:.0f} %",
+                f"{100 * row.coverage_90:.0f} % ({100 * row.range_90[0]:.0f} to {100 * row.range_90[1]:.0f})",
                 f"{100 * row.coverage_50:.0f} %",
-                f"{row.log_width:.2f} ({row.constant_log_width:.2f})",
-                f"{row.interval_score:.2f} ({row.constant_interval_score:.2f})",
+                _beside(row.log_width, row.constant_log_width),
+                _beside(row.interval_score, row.constant_interval_score),
             ]
         )
         for row in model.coverage
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_attainable(model), *_pairs(model), _once_measured(model)])
+
+
+def _beside(value: float, constant: float) -> str:
+    return f"{value:.2f} ({constant:.2f}: {value / constant:.2f})"
+
+
+def _attainable(model: ErrorModel) -> list[str]:
+    """Return how narrow the intervals could be, in three sentences; nothing where that was not drawn."""
+    if not model.attainable:
+        return []
+    of_all = {row.metric: row for row in model.coverage if row.group == "all"}
+    names = ", ".join(each.metric for each in model.attainable)
+    shown = {
+        "own": "{:.2f}",
+        "known": "{:.2f}",
+        "learnt": "{:.2f} ({:.2f} to {:.2f})",
+    }
+    widths = {
+        who: ", ".join(form.format(*np.atleast_1d(getattr(each, f"{who}_width"))) for each in model.attainable)
+        for who, form in shown.items()
+    }
+    scores = {
+        who: ", ".join(shown[who].format(*getattr(each, f"{who}_score")) for each in model.attainable)
+        for who in ("known", "learnt")
+    }
+    ratios = [of_all[each.metric].log_width / of_all[each.metric].constant_log_width for each in model.attainable]
+    found = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    return [
+        f"What the ratio of widths can be ({names}; here {found}): who knows how widely each source's own errors are "
+        f"spread, which nobody can of a new server, comes to {widths['own']} of one interval for all. Where errors are "
+        f"drawn from this very model ({model.attainable[0].draws} times, for the same sources and loads), who knows "
+        f"the model comes to {widths['known']} of the width and {scores['known']} of the score. Who has to learn it "
+        f"from the other sources comes to {widths['learnt']} of the width and {scores['learnt']} of the score; in "
+        "brackets, between what 90 % of the draws lie.\n"
+    ]
+
+
+def _pairs(model: ErrorModel) -> list[str]:
+    """Return how far ratios of two servers are off, which `simserve compare` states; nothing where none was learnt."""
+    if not model.pairs:
+        return []
+    shown = "; ".join(
+        f"{metric} half within {each.p50:.2f}, 90 % within {each.p90:.2f} ({each.pairs} pairs of {each.sources} "
+        f"sources; without their own source {100 * each.coverage_90:.0f} % are)"
+        for metric, each in model.pairs.items()
+    )
+    return [
+        "Two servers of one source, with one model under one load: what is wrong with both alike cancels in their "
+        f"ratio, whose error in the logarithm is {shown}.\n"
+    ]
+
+
+def _once_measured(model: ErrorModel) -> str:
+    """Return how wide the intervals of servers are that two loads were measured of, beside one for every server."""
+    constant = {row.metric: row.constant_log_width for row in model.coverage if row.group == "all"}
+    shown = ", ".join(
+        f"{metric} {2 * each.p90:.2f} ({2 * each.p90 / constant[metric]:.2f} of one interval for every server)"
+        for metric, each in load_calibrated_errors().metrics.items()
+        if metric in constant
+    )
+    return (
+        f"Two loads of a server given to `simserve calibrate serving` bring the log width to {shown}: "
+        "`docs/calibrated-servers.md`.\n"
+    )
 
 
 def _memory(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,6 +6,7 @@ source counts once, however many figures it has. Replays nothing.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -25,6 +26,7 @@ from simserve.planner.validation.intervals import (
     COPIES,
     SCORED,
     coverage_rows,
+    interval_score,
     is_scored,
     log_error,
     report_of,
@@ -33,12 +35,16 @@ from simserve.planner.validation.intervals import (
 from simserve.planner.validation.prediction import Prediction
 from simserve.profiles.expected_errors import (
     FEATURES,
+    FLOORS,
     LEVEL,
+    Attainable,
     Distance,
     ErrorModel,
     Family,
     MetricErrors,
+    PairErrors,
     Server,
+    distance_of,
     features,
 )
 from simserve.version import __version__
@@ -61,7 +67,16 @@ RIDGE = 0.2
 """Penalty on the squared coefficients of the scale, per source's share of the likelihood. Between 0.03 and 1 coverage
 and interval score hardly move (calibration/LOG.md)."""
 
+SHRINKING = 5.0
+"""Sources of a class of model at which its own middle counts half. With 1 in its place scores differ by less than 0.03
+(calibration/LOG.md)."""
+
 _NEWTON_STEPS = 40
+
+DRAWS = 40
+"""Draws of `attainable`: the median of ratios is then known to about 0.01."""
+
+_SEED = 20
 
 _LEFT_OUT = (
     "figures that a constant was fitted to (calibration/ACCURACY.md, in and out of sample); figures that their source "
@@ -90,6 +105,14 @@ class _Figures:
     is_learnt: Bools
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What was measured: families, and the sources of each mechanism that few servers have."""
+
+    families: tuple[Family, ...]
+    mechanisms: Mapping[str, tuple[str, ...]]
+
+
 def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
     """Return the model of errors.
 
@@ -101,11 +124,15 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
         InputError: There are too few sources.
     """
     widened = first_replay_factors(predictions)
-    families = _families(predictions)
+    measured = _Measured(_families(predictions), _mechanisms(predictions))
     metrics: dict[str, MetricErrors] = {}
     without: dict[str, dict[str, MetricErrors]] = defaultdict(dict)
+    pairs: dict[str, PairErrors] = {}
     for metric in SCORED:
         found = _figures(predictions, metric, widened)
+        of_pairs = _pair_errors(predictions, metric, found)
+        if of_pairs is not None:
+            pairs[metric] = of_pairs
         names = sorted(set(found.sources[found.is_learnt].tolist()))
         if len(names) < FEWEST_SOURCES:
             raise InputError(
@@ -113,9 +140,9 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
                 key="--expected-errors",
                 remedy="give the folder of all measurements with --data",
             )
-        metrics[metric] = _errors(found, found.is_learnt, families, "")
+        metrics[metric] = _errors(found, found.is_learnt, measured, "")
         for name in sorted(set(found.sources.tolist())):
-            without[name][metric] = _errors(found, found.is_learnt & (found.sources != name), families, name)
+            without[name][metric] = _errors(found, found.is_learnt & (found.sources != name), measured, name)
     model = ErrorModel(
         made_by="simserve validate --data DIR --expected-errors FILE --date DATE",
         simserve=__version__,
@@ -123,7 +150,9 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
         left_out=_LEFT_OUT,
         metrics=metrics,
         without={name: without[name] for name in sorted(without)},
-        families=families,
+        families=measured.families,
+        mechanisms=dict(measured.mechanisms),
+        pairs=pairs,
         examined=tuple(name for name in sorted(without) if _is_examined(name)),
     )
     return model.model_copy(update={"coverage": tuple(coverage_rows(predictions, model))})
@@ -214,55 +243,281 @@ def _families(predictions: Sequence[Prediction]) -> tuple[Family, ...]:
     )
 
 
+def _mechanisms(predictions: Sequence[Prediction]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for each in predictions:
+        if each.server is not None and each.server.mechanism and any(is_scored(each, metric) for metric in SCORED):
+            found[each.server.mechanism].add(source_of(each.point))
+    return {name: tuple(sorted(found[name])) for name in sorted(found)}
+
+
+def _pair_errors(predictions: Sequence[Prediction], metric: Metric, found: _Figures) -> PairErrors | None:
+    """Return the error of the ratio of two servers of one source with one model under one load; None: too few."""
+    rows = [each for each in predictions if is_scored(each, metric)]
+    alike: dict[str, list[int]] = defaultdict(list)
+    for place in np.flatnonzero(found.is_learnt).tolist():
+        point = rows[place].point
+        asked = [point.model, point.load_kind, str(point.load), point.scenario.get("workload")]
+        alike[json.dumps([str(found.sources[place]), *asked], sort_keys=True)].append(place)
+    sizes, sources = [], []
+    for places in alike.values():
+        keys = [rows[place].point.hardware + _server_key(rows[place]) for place in places]
+        for (one, first), (other, second) in itertools.combinations(zip(places, keys, strict=True), 2):
+            if first != second:
+                sizes.append(abs(found.counted[one] - found.counted[other]))
+                sources.append(str(found.sources[one]))
+    values, names = np.maximum(np.array(sizes), SMALLEST), np.array(sources)
+    known = sorted(set(sources))
+    if len(known) < FEWEST_SOURCES:
+        return None
+    weights = _source_weights(names)
+    inside = []
+    for name in known:
+        others = names != name
+        limit = weighted_quantile(values[others], _source_weights(names[others]), LEVEL)
+        inside.append(float((values[~others] <= limit).mean()))
+    return PairErrors(
+        p50=weighted_quantile(values, weights, 0.5),
+        p90=weighted_quantile(values, weights, LEVEL),
+        pairs=len(values),
+        sources=len(known),
+        coverage_90=float(np.mean(inside)),
+    )
+
+
 def _server_key(each: Prediction) -> str:
     """Return what two figures share that one server gave under several loads."""
     point = each.point
     return json.dumps([source_of(point), point.version, point.model, point.scenario.get("deployment")], sort_keys=True)
 
 
-def _errors(found: _Figures, chosen: Bools, families: Sequence[Family], left_out: str) -> MetricErrors:
+def _errors(found: _Figures, chosen: Bools, measured: _Measured, left_out: str) -> MetricErrors:
     """Return what is learnt of some figures, each source counted once."""
     places = np.flatnonzero(chosen)
-    sources, errors = found.sources[places], found.counted[places]
+    has_experts = np.array([found.servers[place].has_experts for place in places.tolist()])
+    matrix = _matrix(found, places, measured, left_out)
+    return _learnt(found.counted[places], found.sources[places], has_experts, matrix)
+
+
+def _matrix(found: _Figures, places: NDArray[np.int64], measured: _Measured, left_out: str) -> Floats:
+    """Return the features of figures, a row each, none of which knows its own source or the one left out."""
+    known: dict[tuple[Any, ...], Distance] = {}
+    rows = []
+    for place in places.tolist():
+        server, source = found.servers[place], str(found.sources[place])
+        key = (server.family, server.mechanism, server.is_larger, source)
+        if key not in known:
+            known[key] = distance_of(
+                server, measured.families, measured.mechanisms, (source, left_out), is_examined=_is_examined(source)
+            )
+        rows.append(features(server, known[key]))
+    return np.array(rows)
+
+
+def _learnt(errors: Floats, sources: NDArray[np.str_], has_experts: Bools, matrix: Floats) -> MetricErrors:
+    """Return what is learnt of figures, each source counted once.
+
+    Mixtures of experts and dense models have a middle of their own, shrunk to that of their kind of source by
+    ``n / (n + SHRINKING)`` of their n sources.
+
+    The 90th percentile of a kind of source is half way, in the logarithm, between its own and that of all: tails of
+    servers that nobody looked at are heavier, and some ten to twenty sources tell a percentile of a kind badly.
+
+    Args:
+        errors: ``log(predicted / measured)`` as they count.
+        sources: Who measured each.
+        has_experts: Whether its model is a mixture of experts.
+        matrix: Features, a row each.
+    """
     weights = _source_weights(sources)
     all_center = weighted_quantile(errors, weights, 0.5)
     is_examined = np.array([_is_examined(source) for source in sources.tolist()])
-    examined_center, center = _medians(errors, weights, is_examined)
-    sizes = np.maximum(np.abs(errors - np.where(is_examined, examined_center, center)), SMALLEST)
-    matrix = np.array(
-        [
-            features(found.servers[place], _distance(found.servers[place], families, found.sources[place], left_out))
-            for place in places.tolist()
-        ]
-    )
+    of_kinds = _of_kinds(errors, weights, is_examined, 0.5)
+    centers = {
+        (kind, experts): center + _shift(errors - center, sources, (is_examined == kind) & (has_experts == experts))
+        for kind, center in zip((True, False), of_kinds, strict=True)
+        for experts in (True, False)
+    }
+    middles = np.array([centers[key] for key in zip(is_examined.tolist(), has_experts.tolist(), strict=True)])
+    sizes = np.maximum(np.abs(errors - middles), SMALLEST)
     coefficients = fit_scale(matrix, sizes, weights)
     scores = sizes / np.exp(matrix @ coefficients)
-    examined_p50, p50 = _medians(scores, weights, is_examined)
+    examined_p50, p50 = _of_kinds(scores, weights, is_examined, 0.5)
+    of_all = weighted_quantile(scores, weights, LEVEL)
+    examined_p90, p90 = (math.sqrt(of_all * own) for own in _of_kinds(scores, weights, is_examined, LEVEL))
     return MetricErrors(
-        center=center,
-        examined_center=examined_center,
+        center=centers[False, False],
+        examined_center=centers[True, False],
+        experts_center=centers[False, True],
+        examined_experts_center=centers[True, True],
         log_scale=dict(zip(FEATURES, coefficients.tolist(), strict=True)),
         p50=p50,
         examined_p50=examined_p50,
-        p90=weighted_quantile(scores, weights, LEVEL),
+        p90=p90,
+        examined_p90=examined_p90,
         constant_center=all_center,
         constant_90=weighted_quantile(np.maximum(np.abs(errors - all_center), SMALLEST), weights, LEVEL),
         sources=len(set(sources.tolist())),
-        figures=len(places),
+        figures=len(errors),
     )
 
 
-def _medians(values: Floats, weights: Floats, is_examined: Bools) -> tuple[float, float]:
-    """Return the median of the sources that lay open and that of the others; of all where there is none of a kind."""
+@dataclass(frozen=True, slots=True)
+class _Design:
+    """What the draws of `attainable` share with the measurements: all but the errors.
+
+    Attributes:
+        sources: Who measured each learnt figure.
+        is_examined: Whether they lay open.
+        has_experts: Whether the model is a mixture of experts.
+        center: Middle of the errors of their kind.
+        scale: Their scale by the model of all.
+        floor: Narrowest half-width of the metric's interval.
+        members: Source -> its figures, places.
+        matrices: Source -> features of all figures as one sees them that leaves the source out.
+    """
+
+    sources: NDArray[np.str_]
+    is_examined: Bools
+    has_experts: Bools
+    center: Floats
+    scale: Floats
+    floor: float
+    members: Mapping[str, NDArray[np.int64]]
+    matrices: Mapping[str, Floats]
+
+
+def attainable(predictions: Sequence[Prediction], model: ErrorModel, draws: int = DRAWS) -> tuple[Attainable, ...]:
+    """Return how narrow intervals can be, by metric, where errors are as the model says.
+
+    Each draw keeps sources, servers and loads as they are. The errors of a source, over their scale, lie about the
+    middle of one source, scattered as those of another, and have the sign of a coin: what lies between sources stays as
+    large as it is beside what lies within one. In every draw one forecaster knows the model, and another learns it anew
+    with the source left out; both stand beside one interval for all, learnt likewise.
+
+    Args:
+        predictions: What the model was learnt from.
+        model: As `learn` returns it.
+        draws: How many.
+    """
+    widened = first_replay_factors(predictions)
+    return tuple(_attainable(_figures(predictions, metric, widened), metric, model, draws) for metric in SCORED)
+
+
+def _attainable(found: _Figures, metric: Metric, model: ErrorModel, draws: int) -> Attainable:
+    design = _design(found, metric, model)
+    away = found.counted[found.is_learnt] - design.center
+    drawn = _drawn_scores(away / design.scale, design, draws)
+    half = weighted_quantile(np.abs(drawn).ravel(), np.tile(_source_weights(design.sources), draws), LEVEL)
+    ratios = [_beside_constant(design.center + design.scale * scores, design, half) for scores in drawn]
+    known, learnt = zip(*ratios, strict=True)
+    return Attainable(
+        metric=metric,
+        draws=draws,
+        own_width=_own_width(away, design) / model.metrics[metric].constant_90,
+        known_width=_quantiles(known, 0),
+        known_score=_quantiles(known, 1),
+        learnt_width=_quantiles(learnt, 0),
+        learnt_score=_quantiles(learnt, 1),
+    )
+
+
+def _drawn_scores(scores: Floats, design: _Design, draws: int) -> Floats:
+    """Return errors over their scale, drawn so many times: about the middle of one source, scattered as of another."""
+    generator = np.random.default_rng(_SEED)
+    of_source = [scores[places] for places in design.members.values()]
+    drawn = np.empty((draws, len(scores)))
+    for draw in drawn:
+        for places in design.members.values():
+            middle, around = (of_source[place] for place in generator.integers(0, len(of_source), 2))
+            scattered = middle.mean() + generator.choice(around, len(places)) - around.mean()
+            draw[places] = generator.choice([-1.0, 1.0]) * scattered
+    return drawn
+
+
+def _design(found: _Figures, metric: Metric, model: ErrorModel) -> _Design:
+    places, learnt = np.flatnonzero(found.is_learnt), model.metrics[metric]
+    sources = found.sources[places]
+    names = sorted(set(sources.tolist()))
+    is_examined = np.array([_is_examined(source) for source in sources.tolist()])
+    has_experts = np.array([found.servers[place].has_experts for place in places.tolist()])
+    coefficients = np.array([learnt.log_scale[name] for name in FEATURES])
+    measured = _Measured(model.families, model.mechanisms)
+    return _Design(
+        sources,
+        is_examined,
+        has_experts,
+        _centers(learnt, has_experts, is_examined),
+        np.exp(_matrix(found, places, measured, "") @ coefficients),
+        FLOORS[metric],
+        {name: np.flatnonzero(sources == name) for name in names},
+        {name: _matrix(found, places, measured, name) for name in names},
+    )
+
+
+def _centers(learnt: MetricErrors, has_experts: Bools, is_examined: Bools) -> Floats:
+    """Return the middle of the errors of each figure."""
+    both = zip(has_experts.tolist(), is_examined.tolist(), strict=True)
+    return np.array([learnt.center_of(has_experts=experts, is_examined=examined) for experts, examined in both])
+
+
+def _beside_constant(errors: Floats, design: _Design, half: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return width and interval score over those of one interval for all: of who knows the model, and of who learns it.
+
+    Args:
+        errors: Of a draw.
+        design: What was drawn for.
+        half: Half of the 90 % interval over the scale, of who knows it.
+    """
+    rows = []
+    for name, places in design.members.items():
+        others = design.sources != name
+        matrix = design.matrices[name]
+        learnt = _learnt(errors[others], design.sources[others], design.has_experts[others], matrix[others])
+        scale = np.exp(matrix[places] @ np.array([learnt.log_scale[each] for each in FEATURES]))
+        is_examined = bool(design.is_examined[places[0]])
+        center = _centers(learnt, design.has_experts[places], design.is_examined[places])
+        tail = learnt.examined_p90 if is_examined else learnt.p90
+        halves = (
+            (half * design.scale[places], design.center[places]),
+            (np.maximum(tail * scale, design.floor), center),
+            (np.full(len(places), learnt.constant_90), learnt.constant_center),
+        )
+        rows.append(
+            [(width.mean(), interval_score(errors[places] - middle, width).mean() / 2) for width, middle in halves]
+        )
+    known, learnt_anew, constant = np.mean(rows, axis=0)
+    return tuple((known / constant).tolist()), tuple((learnt_anew / constant).tolist())
+
+
+def _own_width(away: Floats, design: _Design) -> float:
+    """Return the mean over sources of the half-width that holds 90 % of a source's own figures about its kind."""
+    return float(
+        np.mean(
+            [weighted_quantile(np.abs(away[places]), np.ones(len(places)), LEVEL) for places in design.members.values()]
+        )
+    )
+
+
+def _quantiles(values: Sequence[tuple[float, float]], column: int) -> tuple[float, float, float]:
+    """Return the median of draws and between what 90 % of them lie."""
+    low, middle, high = np.quantile([each[column] for each in values], (0.05, 0.5, 0.95)).tolist()
+    return middle, low, high
+
+
+def _shift(errors: Floats, sources: NDArray[np.str_], chosen: Bools) -> float:
+    """Return by how much the middle of some figures differs, shrunk to 0 by the number of their sources."""
+    if not chosen.any():
+        return 0.0
+    number = len(set(sources[chosen].tolist()))
+    return weighted_quantile(errors[chosen], _source_weights(sources[chosen]), 0.5) * number / (number + SHRINKING)
+
+
+def _of_kinds(values: Floats, weights: Floats, is_examined: Bools, share: float) -> tuple[float, float]:
+    """Return a quantile of the sources that lay open and that of the others; of all where there is none of a kind."""
     of_each = [each if each.any() else np.ones_like(each) for each in (is_examined, ~is_examined)]
-    examined, unexamined = (weighted_quantile(values[each], weights[each], 0.5) for each in of_each)
+    examined, unexamined = (weighted_quantile(values[each], weights[each], share) for each in of_each)
     return examined, unexamined
-
-
-def _distance(server: Server, families: Sequence[Family], source: str, left_out: str) -> Distance:
-    known = [each for each in families if each.engine == server.generation and {*each.sources} - {source, left_out}]
-    is_family_known = any((each.engine, each.hardware, each.has_experts) == server.family for each in known)
-    return Distance(is_family_known, bool(known), _is_examined(source))
 
 
 def _is_examined(source: str) -> bool:

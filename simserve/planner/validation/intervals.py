@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.planner.measured.reports import OWN, UNSEEN
@@ -47,6 +48,20 @@ def log_error(each: Prediction, metric: Metric) -> float:
     return math.log(each.predicted[metric] / each.point.measured[metric])
 
 
+def interval_score(error: ArrayLike, half: ArrayLike) -> NDArray[np.float64]:
+    """Return the interval score of 90 % intervals: width + 2/a times what a figure lies outside, with a = 0.1.
+
+    Gneiting and Raftery, "Strictly proper scoring rules, prediction, and estimation", JASA 102, 2007.
+
+    Args:
+        error: How far a figure lies from the middle, in logarithms.
+        half: Half-width.
+    """
+    beyond = np.maximum(np.abs(error) - np.asarray(half), 0.0)
+    score: NDArray[np.float64] = 2 * np.asarray(half) + 2 / (1 - LEVEL) * beyond
+    return score
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """One figure beside the intervals that were made without its own source.
@@ -74,27 +89,25 @@ class Held:
     constant_90: float
 
     def scores(self) -> tuple[float, ...]:
-        """Return whether 90 % and 50 % hold it; widths; interval scores; the constant's coverage, width and score.
-
-        Interval score of level 1 - a: width + 2/a times what the figure lies outside (Gneiting and Raftery, "Strictly
-        proper scoring rules, prediction, and estimation", JASA 102, 2007).
-        """
+        """Return whether 90 % and 50 % hold it; widths; interval scores; the constant's coverage, width and score."""
         distance = abs(self.error - self.center)
         constant = abs(self.error - self.constant_center)
-        beyond = 2 / (1 - LEVEL)
         return (
             float(distance <= self.half_90),
             float(distance <= self.half_50),
             2 * self.half_90,
-            2 * self.half_90 + beyond * max(distance - self.half_90, 0.0),
+            float(interval_score(distance, self.half_90)),
             float(constant <= self.constant_90),
             2 * self.constant_90,
-            2 * self.constant_90 + beyond * max(constant - self.constant_90, 0.0),
+            float(interval_score(constant, self.constant_90)),
         )
 
 
-_SCORES = tuple(Coverage.model_fields)[4:]
+_SCORES = tuple(Coverage.model_fields)[4:11]
 """What `Held.scores` returns, in its order."""
+
+_DRAWS = 2000
+_SEED = 0
 
 
 def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -> list[Held]:
@@ -136,14 +149,23 @@ def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[
                 if group in ("all", each.group) or (group == REPORTS and each.source.startswith(f"{UNSEEN}/")):
                     members[each.source].append(each.scores())
             if members:
-                means = np.mean([np.mean(scores, axis=0) for scores in members.values()], axis=0)
+                of_sources = np.array([np.mean(scores, axis=0) for scores in members.values()])
+                means = of_sources.mean(axis=0)
                 rows.append(
                     Coverage(
                         metric=metric,
                         group=group,
                         sources=len(members),
                         figures=sum(map(len, members.values())),
+                        range_90=_range(of_sources[:, 0]),
                         **dict(zip(_SCORES, means.tolist(), strict=True)),
                     )
                 )
     return rows
+
+
+def _range(of_sources: NDArray[np.float64]) -> tuple[float, float]:
+    """Return between what 90 % of the means of sources lie that are drawn anew, with replacement."""
+    drawn = np.random.default_rng(_SEED).choice(of_sources, (_DRAWS, len(of_sources))).mean(axis=1)
+    low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
+    return low, high
