@@ -278,6 +278,7 @@ def test_fixed_gpus_are_filled_with_workers_by_role() -> None:
 
 
 @pytest.mark.parametrize("misses", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.usefixtures("best_alone")
 def test_a_pair_tied_in_price_is_planned_only_where_fresh_runs_hold(
     misses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
