@@ -25,7 +25,6 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what is there before the first test out of every further search."""
-    gc.collect()
     gc.freeze()
 
 

@@ -230,6 +230,15 @@ def check_best(scenario: Scenario, choices: Mapping[str, Sequence[Any]], most: i
     return dict(summary)
 
 
+@pytest.fixture
+def options_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan with the levers of options alone around the best: those of engine knobs, formats and lengths are not asked
+    for here, and take most of the time of a load that varies."""
+    monkeypatch.setattr("simserve.planner.plan.plan.levers_of", lambda *_: [])
+    monkeypatch.setattr("simserve.planner.plan.plan.changes_of", lambda _: ())
+
+
+@pytest.mark.usefixtures("options_around")
 def test_bursts_drafts_and_refusals_are_planned_as_enumeration_does() -> None:
     """Every combination with every number of replicas, each simulated whole."""
     drafting = {"engine": {**ENGINE, "version": "0.9.2"}}
@@ -261,6 +270,7 @@ def test_a_fleet_that_holds_in_one_run_alone_gives_way_to_the_next_cheapest(atta
     check_best(rising_and_falling(attainment), {**FIXED, "deployment.admission": [None]}, 3)
 
 
+@pytest.mark.usefixtures("options_around")
 def test_a_load_that_rises_and_falls_is_scaled_where_that_is_cheaper() -> None:
     """Billed GPU-hours decide between a fixed fleet and one that follows the load."""
     scenario = rising_and_falling(0.4)
