@@ -99,7 +99,7 @@ def is_this_machine(url: str) -> bool:
 def trusted_authorities(url: str) -> ssl.SSLContext:
     """Return whose certificates are trusted: as ``SSL_CERT_FILE`` or ``SSL_CERT_DIR`` say, else the public ones.
 
-    Nobody's where an address has no TLS: reading the public ones takes a twentieth of a second.
+    Nobody's where an address has no TLS: reading the public ones takes a fiftieth of a second.
 
     Raises:
         UsageError: The file does not hold any.

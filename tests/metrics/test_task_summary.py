@@ -12,10 +12,12 @@ import pytest
 import simserve as ss
 from simserve.errors import InputError, UsageError
 from simserve.metrics.latency import request_latencies
+from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO, attainment, requests_meeting
 from simserve.metrics.steady_state import Window
 from simserve.metrics.task_summary import TASK_KEYS, task_figures
 from simserve.metrics.tasks import tasks_of
+from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, FAILED, TASK_CANCELLED, TIMED_OUT, RequestRecords
 
@@ -162,9 +164,9 @@ def scenario(**changes: Any) -> Scenario:
 
 
 @cache
-def ran() -> ss.RunResult:
+def ran() -> RunResult:
     """Return its run: one for all tests."""
-    return ss.run(scenario())
+    return run(scenario(), finishable=None)
 
 
 def test_the_dollars_of_tasks_add_up_to_those_of_the_run() -> None:
