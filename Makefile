@@ -43,6 +43,7 @@ docs: $(VENV)/.created pyproject.toml
 kernel: $(VENV)/.installed-dev
 	@$(BIN)/python -c 'from simserve.engine.compiled.loader import load_kernel; load_kernel()'
 
+# Neighbours share what they have run: each worker gets a stretch of the tests, and takes from another when it is done.
 test: kernel
 	$(BIN)/pytest -n auto --dist worksteal
 
