@@ -43,12 +43,13 @@ docs: $(VENV)/.created pyproject.toml
 kernel: $(VENV)/.installed-dev
 	@$(BIN)/python -c 'from simserve.engine.compiled.loader import load_kernel; load_kernel()'
 
+# Neighbours share what they have run: each worker gets a stretch of the tests, and takes from another when it is done.
 test: kernel
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 # What is slow, and every property with all of its examples, of which `make test` tries a third.
 test-slow: kernel
-	FUZZ=$${FUZZ:-1} $(BIN)/pytest -n auto -m 'slow or hypothesis'
+	FUZZ=$${FUZZ:-1} $(BIN)/pytest -n auto --dist worksteal -m 'slow or hypothesis'
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

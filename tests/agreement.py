@@ -6,6 +6,10 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
+from simserve.metrics.result import RunResult
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario
+from simserve.sim.acceleration import Accelerate
 from simserve.sim.records import STATUSES
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.requests import RequestSpecs
@@ -23,6 +27,15 @@ def assert_agrees(
     assert_same_records(expected, actual)
     assert_same_totals(expected, actual)
     return actual
+
+
+def on_both_kernels(scenario: Scenario) -> list[RunResult]:
+    """Return the run of a scenario, interpreted and compiled.
+
+    What its deployment could finish comes from further runs, which are compiled in any case: it is left out.
+    """
+    kernels: tuple[Accelerate, ...] = ("off", "on")
+    return [run(scenario, accelerate=accelerate, finishable=None) for accelerate in kernels]
 
 
 def assert_same_records(expected: Outcome, actual: Replay) -> None:

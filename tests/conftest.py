@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,6 +12,20 @@ from typing import Any
 import pytest
 
 from simserve.sim import acceleration
+
+_OBJECTS_BEFORE_COLLECTION = 50_000
+"""Python's own 700 is for programs with few objects. Here a million stay, modules and tests, and searching them for
+garbage time and again takes a third of what collecting the tests does."""
+
+
+def pytest_sessionstart() -> None:
+    """Search for garbage less often."""
+    gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there before the first test out of every further search."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +68,15 @@ def violations() -> Callable[[Any], list[str]]:
         return broken
 
     return found
+
+
+@pytest.fixture
+def best_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan without what stands around the best in the answer: levers, sensitivity, front and headroom.
+
+    They are sized once the best is found, do not change it, and take three quarters of a small plan's time.
+    """
+    monkeypatch.setattr("simserve.planner.plan.plan._Planning._look_around", lambda *_: None)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ _HOME = {
 _RANDOM = {"random", "numpy.random", "simserve.rng"}
 
 _MODULES = sorted(_PACKAGE.rglob("*.py"))
+_COMPONENTS = {each.name.removesuffix(".py") for each in _PACKAGE.iterdir()}
 
 
 def component(path: Path) -> str:
@@ -64,8 +65,7 @@ def _imports(path: Path) -> Iterator[str]:
 
 def imported_components(path: Path) -> set[str]:
     """Return the parts of the stack that a module imports."""
-    own = {name.split(".")[1] for name in imports(path) if name.startswith("simserve.")}
-    return own & {each.name.removesuffix(".py") for each in _PACKAGE.iterdir()}
+    return {name.split(".")[1] for name in imports(path) if name.startswith("simserve.")} & _COMPONENTS
 
 
 def test_every_module_has_a_level() -> None:
@@ -73,18 +73,17 @@ def test_every_module_has_a_level() -> None:
     assert {component(path) for path in _MODULES} - {""} <= set(_LEVEL)
 
 
-@pytest.mark.parametrize("path", list(filter(component, _MODULES)), ids=lambda path: str(path.relative_to(_PACKAGE)))
-def test_imports_point_down(path: Path) -> None:
+def test_imports_point_down() -> None:
     """No module knows what stands above or beside it."""
-    home = component(path)
-    level = _LEVEL[home]
-    # What a run is asked for is written down beside the plane; the reference names it in annotations alone.
-    known = {"sim"} if home == "reference" else set()
-    wrong = {
-        other
-        for other in imported_components(path) - {home} - known
-        if _LEVEL[other] > level or (_LEVEL[other] == level and level > 0)
-    }
+    wrong = {}
+    for path in filter(component, _MODULES):
+        home = component(path)
+        level = _LEVEL[home]
+        # What a run is asked for is written down beside the plane; the reference names it in annotations alone.
+        known = {"sim"} if home == "reference" else set()
+        for other in imported_components(path) - {home} - known:
+            if _LEVEL[other] > level or (_LEVEL[other] == level and level > 0):
+                wrong.setdefault(str(path.relative_to(_PACKAGE)), set()).add(other)
 
     assert not wrong
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from simserve.profiles import catalog
-from simserve.profiles.model import load_model
+from simserve.profiles.model import ModelProfile, load_model
 from tests.profiles.test_model import ROUNDING, STORED_BESIDE
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -43,12 +44,17 @@ def test_the_configurations_on_the_page_are_those_that_are_read() -> None:
     assert (_DOCS / "models.md").read_text() == WRITER.page()
 
 
+@cache
+def known() -> dict[int, ModelProfile]:
+    """Return the models of the catalogue by their number of parameters."""
+    return {load_model(name).num_parameters: load_model(name) for name in catalog.names("model")}
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.name.removesuffix("_config.json") for path in CONFIGS])
 def test_a_configuration_has_the_published_size(path: Path) -> None:
     """Text parameters within 1 % of what the publisher states of the language model, vision tower apart."""
-    known = {load_model(name).num_parameters: load_model(name) for name in catalog.names("model")}
     model = load_model(str(path))
-    size, same = WRITER.published(model, known), known.get(model.num_parameters)
+    size, same = WRITER.published(model, known()), known().get(model.num_parameters)
 
     assert size is not None
     name = "" if same is None else same.name

@@ -69,7 +69,7 @@ class MetricsEndpoint:
 
     def __enter__(self) -> Self:
         """Begin to serve."""
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return self
 
     def __exit__(

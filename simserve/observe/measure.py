@@ -158,7 +158,7 @@ class _Session:
         end = time.perf_counter() + plan.budget
         async with (
             httpx.AsyncClient(
-                headers=headers, limits=limits, trust_env=not is_this_machine(url), verify=trusted_authorities()
+                headers=headers, limits=limits, trust_env=not is_this_machine(url), verify=trusted_authorities(url)
             ) as client,
             self._shown(),
         ):

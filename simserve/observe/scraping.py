@@ -42,7 +42,7 @@ def client_for(url: str) -> Iterator[httpx.Client]:
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with httpx.Client(
-        headers=headers, trust_env=not is_this_machine(url), timeout=PAGE_SECONDS, verify=trusted_authorities()
+        headers=headers, trust_env=not is_this_machine(url), timeout=PAGE_SECONDS, verify=trusted_authorities(url)
     ) as client:
         yield client
 

@@ -160,7 +160,7 @@ def resolve(
 
 
 def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenario:
-    """Return a scenario resolved that differs from a resolved one in its replicas and in the number of requests alone.
+    """Return a scenario resolved that differs from a resolved one in its replicas, number of requests and seed alone.
 
     Raises:
         InputError: They do not go together.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from math import ceil
 from typing import Any
 
@@ -55,6 +55,11 @@ class Stabilization:
             self._asked.popleft()
         self._asked.append((now, asked))
         return asked, max(each for _, each in self._asked)
+
+
+def num_running_in(replicas: Sequence[ManagedReplica]) -> int:
+    """Return the requests with a seat, in all of some replicas."""
+    return sum(num_running_at(replica.schedulers) for replica in replicas)
 
 
 class Autoscaler:
@@ -124,22 +129,22 @@ class Autoscaler:
         if self.judge is not None and self.judge.parts.autoscaler is not None:
             gauges = [gauges_of(replica, now) for replica in ready]
             return self.judge.wanted_in(self._pool.name, now, count, gauges, parked)
-        waiting = parked + sum(replica.num_waiting for replica in ready)
-        running = sum(num_running_at(replica.schedulers) for replica in ready)
+        load = parked + sum(replica.load for replica in ready)
         if not count:
-            return 1 if waiting else 0
+            return 1 if load else 0
         if spec.metric == "slo":
-            return self._asked_by_slo(count, waiting + running)
+            return self._asked_by_slo(count, load)
         match spec.metric:
             case "queue_depth":
-                level = float(waiting)
+                level = float(load - num_running_in(ready))
             case "running":
+                running = num_running_in(ready)
                 level = float(running + parked)
             case "kv_usage":
                 level = sum(kv_share(replica.schedulers, now) for replica in ready)
             case _:
                 level = sum(self._busy_share(replica, now) for replica in ready)
-        return replicas_for(level, count, spec.target, is_used=waiting + running > 0)
+        return replicas_for(level, count, spec.target, is_used=load > 0)
 
     def _asked_by_slo(self, count: int, load: int) -> int:
         ended, met, tasks, in_time = self._num_ended, self._num_met, self._num_tasks, self._num_tasks_met

@@ -110,11 +110,12 @@ class Cluster:
         self._numbers = tuple(numbers.items())
         self._on_progress = on_progress
         self._compiled: Compiled | None = None
+        self._fleet_state: FleetState | None = None
 
     def accelerate(self, drive: Drive | None) -> None:
         """Let compiled code drive from now on, before the first step; None: nothing changes."""
         if drive is not None:
-            self._compiled = Compiled(drive, self._plane, self.requests)
+            self._compiled, self._fleet_state = Compiled(drive, self._plane, self.requests), None
 
     @property
     def replicas(self) -> list[DataParallelReplica]:
@@ -223,9 +224,10 @@ class Cluster:
     @property
     def fleet_state(self) -> FleetState:
         """What it knows of replicas that come and go, likewise."""
-        fleet_state = self.client_state.fleet_state
-        assert fleet_state is not None
-        return fleet_state
+        if self._fleet_state is None:
+            self._fleet_state = self.client_state.fleet_state
+            assert self._fleet_state is not None
+        return self._fleet_state
 
     def kind_of(self, index: int) -> int:
         """Return which of the parts of the plane a request may go to."""

@@ -411,6 +411,8 @@ class Lifecycle:
     def settle(self) -> None:
         """Tell who asks which requests have ended so far."""
         fleet_state = self._cluster.fleet_state
+        if not len(fleet_state.ended):
+            return
         ended, heard_at = list(fleet_state.ended), fleet_state.heard_at
         fill(fleet_state.ended, [])
         for tell in self._tells:

@@ -73,6 +73,7 @@ def test_the_answer_comes_first_and_its_command_runs(simserve: Simserve, scenari
     assert "SLO holds" in simserve(*shlex.split(command)[1:], "--out", "again", "--force").stdout
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_a_plan_is_written_as_a_scenario_that_runs(simserve: Simserve, scenario: str, folder: Path) -> None:
     """With what it rests on in its head; a relative trace is found from there, and no file is overwritten unasked."""
     (folder / "traffic.csv").write_text("timestamp,prompt,completion\n" + "".join(f"{n},90,20\n" for n in range(60)))
@@ -96,6 +97,7 @@ def test_a_plan_is_written_as_a_scenario_that_runs(simserve: Simserve, scenario:
     assert run["simserve"]["slo"]["attainment"] >= 0.95
 
 
+@pytest.mark.usefixtures("best_alone")
 @pytest.mark.parametrize(("holds", "of_fixed"), [(True, 0.7), (False, 0.7), (True, 1.0)])
 def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
     holds: bool, of_fixed: float, simserve: Simserve, scenario: str, monkeypatch: pytest.MonkeyPatch
@@ -171,6 +173,7 @@ def test_the_most_of_fixed_gpus_is_written_with_its_load(simserve: Simserve) -> 
     assert simserve("run", "most.yaml", "--check").code == 0
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_where_nothing_holds_no_scenario_is_written(simserve: Simserve, scenario: str, folder: Path) -> None:
     """There is nothing to run."""
     outcome = simserve("plan", scenario, "--set", "slo.tpot=10 us", "--out", str(folder / "best.yaml"), *_SMALL)
@@ -179,6 +182,7 @@ def test_where_nothing_holds_no_scenario_is_written(simserve: Simserve, scenario
     assert not (folder / "best.yaml").exists()
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: str) -> None:
     """The JSON is still there; stderr says what to relax."""
     outcome = simserve("plan", scenario, "--json", "--set", "slo.tpot=10 us", *_SMALL)
@@ -194,6 +198,7 @@ def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: s
     assert "Within reach, without the limit on TPOT" in shown
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_a_plan_that_is_unsure_says_how_to_be_surer(simserve: Simserve) -> None:
     """Beside the share of real servers that hold it, which stands before what that rests on."""
     line = ["plan", "llama-3.1-8b", "--gpus", "2xL4", "--prompt-tokens", "500", "--output-tokens", "100", "--rate", "1"]
@@ -205,6 +210,7 @@ def test_a_plan_that_is_unsure_says_how_to_be_surer(simserve: Simserve) -> None:
     assert re.match(r"Trust +[\d.]+% of real servers hold it.*; for more: --confidence 90%", trust)
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_gpus_may_be_named_one_by_one(simserve: Simserve, scenario: str) -> None:
     """`--hardware` twice says the same as both names in one; the last of them alone counted."""
     alone = ["--hardware", "l4-24gb", "--hardware", "h100-sxm-80gb", *_SMALL[2:]]
@@ -254,6 +260,7 @@ def test_bad_input_is_one_line(simserve: Simserve, scenario: str, arguments: lis
     assert outcome.error_line
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_headroom_is_read_as_a_share_or_percent(simserve: Simserve, scenario: str) -> None:
     """0.5 and 50% are the same plan."""
     one, two = (simserve("plan", scenario, "--json", "--headroom", text, *_SMALL) for text in ("0.5", "50%"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import pty
@@ -17,6 +18,7 @@ import yaml
 
 import simserve as ss
 from simserve.cli.app import app_of
+from simserve.cli.main import main
 from tests.calibrate.synthetic_run import write_run
 from tests.cli.conftest import Simserve
 from tests.profiles.test_hf_config import make_config
@@ -180,9 +182,11 @@ def test_what_breaks_because_of_an_interrupt_is_the_interrupt(folder: Path, name
     assert (done.returncode, done.stderr) == (105, "simserve: error: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    "arguments", ["gpus", "gpus --json", "schema", "scenarios chatbot", "memory chatbot", "--help"]
-)
+PRINTING = ["gpus", "gpus --json", "schema", "scenarios chatbot", "memory chatbot", "--help"]
+"""Commands that print tables, JSON, texts and help."""
+
+
+@pytest.mark.parametrize("arguments", PRINTING)
 def test_a_closed_pipe_ends_quietly(arguments: str, folder: Path) -> None:
     """`simserve schema | head` is no error worth a line."""
     reading, writing = os.pipe()
@@ -251,25 +255,40 @@ def test_a_process_without_stdout_or_stderr_works(arguments: str, closed: str, f
 
 
 @pytest.mark.parametrize("arguments", ["run small.yaml --json", "run small.yaml", "gpus --json", "gpus"])
-def test_a_pipe_gets_the_same_bytes_in_every_locale(arguments: str, folder: Path, small: str) -> None:
+def test_a_pipe_gets_the_same_bytes_in_every_locale(
+    arguments: str, folder: Path, small: str, simserve: Simserve
+) -> None:
     """Where nothing but ASCII is known, a terminal gets a sign for the others, and a pipe UTF-8."""
     narrow = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "simserve", *arguments.split()]
+    here = simserve(*arguments.split())
 
-    outputs = [
-        subprocess.run(command, cwd=folder, env=environment(**each), capture_output=True, check=False)
-        for each in ({"PYTHONUTF8": "1"}, narrow)
-    ]
+    there = subprocess.run(command, cwd=folder, env=environment(**narrow), capture_output=True, check=False)
 
-    assert [each.returncode for each in outputs] == [0, 0], outputs[1].stderr
-    assert outputs[0].stdout == outputs[1].stdout
-    assert outputs[1].stdout.decode("utf-8")
+    assert (here.code, there.returncode) == (0, 0), there.stderr
+    assert there.stdout.decode("utf-8") == here.stdout != ""
+
+
+_FULL = "simserve: error: the answer or its files cannot be written: No space left on device\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-@pytest.mark.parametrize(
-    "arguments", ["gpus", "gpus --json", "schema", "scenarios chatbot", "memory chatbot", "--help"]
-)
+@pytest.mark.parametrize("arguments", PRINTING)
+def test_what_no_disk_takes_is_one_line(arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is printed."""
+    complaints = io.StringIO()
+    with Path("/dev/full").open("w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", complaints)
+
+        code = main(arguments.split())
+        monkeypatch.undo()
+
+    assert (code, complaints.getvalue()) == (1, _FULL)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+@pytest.mark.parametrize("arguments", ["gpus", "schema"])
 def test_a_full_disk_is_one_line(arguments: str, folder: Path) -> None:
     """It is the disk's fault, not a defect."""
     command = [sys.executable, "-m", "simserve", *arguments.split()]
@@ -278,8 +297,7 @@ def test_a_full_disk_is_one_line(arguments: str, folder: Path) -> None:
             command, cwd=folder, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
 
-    assert done.returncode == 1
-    assert done.stderr == ("simserve: error: the answer or its files cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, _FULL)
 
 
 @pytest.mark.parametrize("arguments", ["memory chatbot", "engines vllm", "run chatbot --check", "engines sglang"])
@@ -337,6 +355,7 @@ def _shortened(line: str) -> str:
     return line
 
 
+@pytest.mark.usefixtures("best_alone")
 @pytest.mark.parametrize("example", [_example(line) for line in examples()])
 def test_an_example_of_the_help_works(example: str, folder: Path, simserve: Simserve) -> None:
     """As it is written, with fewer requests, and plans of the largest over one GPU."""

@@ -50,9 +50,14 @@ def test_the_table_says_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_points_and_page_are_written(tmp_path: Path) -> None:
     """CSV or Parquet by the ending; the page carries the date of the flag."""
-    arguments = ["validate", "--quiet", "--accuracy", str(tmp_path / "A.md"), "--date", "2026-11-30"]
+    page = ["--accuracy", str(tmp_path / "A.md"), "--date", "2026-11-30"]
+    write_csv(tmp_path, "inferencex_agg.csv", [agg_row()])
+    few = ["--data", str(tmp_path), "--source", "inferencex_agg"]
 
-    codes = [main([*arguments, "--out", str(tmp_path / f"points.{ending}")]) for ending in ("csv", "parquet")]
+    codes = [
+        main(["validate", "--quiet", *more, "--out", str(tmp_path / f"points.{ending}")])
+        for ending, more in (("csv", page), ("parquet", few))
+    ]
 
     assert codes == [0, 0]
     assert "2026-11-30" in (tmp_path / "A.md").read_text(encoding="utf-8")

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import simserve as ss
 from simserve.engine.compiled.cache import read, write
 from simserve.engine.compiled.fields import AFFINITY, CONVERSATIONS, PLANE, REPLICA, REQUESTS, ROUTER
 from simserve.engine.compiled.run import reason_against
@@ -27,6 +26,7 @@ from simserve.scenario.schema import Scenario
 from simserve.sim import acceleration
 from simserve.sim.routing_spec import RoutingPolicy
 from simserve.sim.simulate import Replay, replay
+from tests.agreement import on_both_kernels
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
     Case,
@@ -186,7 +186,7 @@ def test_conversations_of_two_classes_run_compiled_behind_any_router(
         {"name": "together", "model": "llama-3.1-8b", "deployment": deployment, "workload": TOGETHER | load}
     )
     with caplog.at_level(logging.WARNING):
-        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+        runs = on_both_kernels(scenario)
 
     assert not [message for message in caplog.messages if "interpreted" in message]
     assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))
@@ -220,7 +220,7 @@ def test_tasks_of_agents_run_compiled(load: dict[str, Any], front: dict[str, Any
     scenario = Scenario.model_validate(
         {"name": "tasks", "model": "llama-3.1-8b", "deployment": deployment, "workload": lengths | load}
     )
-    runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+    runs = on_both_kernels(scenario)
 
     assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))
     assert runs[0].requests.equals(runs[1].requests)
@@ -371,6 +371,6 @@ def test_recorded_traffic_is_the_same_to_the_bit(name: str, version: str) -> Non
             "workload": {"trace": RECORDED[name], "num_requests": 4000},
         }
     )
-    summaries = [json.dumps(dict(ss.run(scenario, accelerate=accelerate).summary)) for accelerate in ("off", "on")]
+    summaries = [json.dumps(dict(each.summary)) for each in on_both_kernels(scenario)]
 
     assert summaries[0] == summaries[1]

@@ -220,6 +220,7 @@ def lines_of(answer: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_the_wizard_answers_at_once_and_then_better(client: TestClient) -> None:
     """A first fleet in the model's own format, how far the search is, and what it says when asked as a whole."""
     asked = {"hardware": ["h100-sxm-80gb"], "rate": 4, "pools": "one kind of replica"}

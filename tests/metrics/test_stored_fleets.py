@@ -16,7 +16,7 @@ CASES = {
     "streaming": ["workload.num_requests=60"],
     "cold-start": ["workload.num_requests=60", "workload.duration=null"],
     "lost-replica": ["workload.num_requests=60", "workload.duration=null"],
-    "prefix-routing": ["workload.num_requests=60"],
+    "prefix-routing": ["workload.num_requests=60", "deployment.replicas=2", "workload.arrivals.rate=7.5"],
     "two-pools": ["workload.num_requests=60"],
     "halve-the-api-bill": ["workload.num_requests=60"],
     "fair-tenants": ["workload.num_requests=60", "workload.duration=null"],

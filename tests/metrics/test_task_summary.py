@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 import simserve as ss
 from simserve.errors import InputError, UsageError
 from simserve.metrics.latency import request_latencies
+from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO, attainment, requests_meeting
 from simserve.metrics.steady_state import Window
 from simserve.metrics.task_summary import TASK_KEYS, task_figures
 from simserve.metrics.tasks import tasks_of
+from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, FAILED, TASK_CANCELLED, TIMED_OUT, RequestRecords
 
@@ -160,9 +163,15 @@ def scenario(**changes: Any) -> Scenario:
     )
 
 
+@cache
+def ran() -> RunResult:
+    """Return its run: one for all tests."""
+    return run(scenario(), finishable=None)
+
+
 def test_the_dollars_of_tasks_add_up_to_those_of_the_run() -> None:
     """Each task pays by the tokens that were computed for it; those that finish pay for all."""
-    result = ss.run(scenario())
+    result = ran()
     cost, figures = result.summary["simserve"]["cost"], result.summary["simserve"]["tasks"]
 
     dollars = cost["usd_per_hour"] * result.summary["duration"] / 3600
@@ -174,7 +183,7 @@ def test_the_dollars_of_tasks_add_up_to_those_of_the_run() -> None:
 
 def test_a_task_without_queues_takes_its_longest_way() -> None:
     """Tools and answers along it: no makespan is shorter than its tools, nor longer than all of its calls in a row."""
-    result = ss.run(scenario())
+    result = ran()
     calls = result.requests.groupby("task_id")["e2el_ms"].sum() / 1000
     tasks = result.tasks.set_index("task_id")
 

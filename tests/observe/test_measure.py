@@ -211,7 +211,7 @@ def test_a_server_that_falls_silent_ends_with_the_budget() -> None:
 def test_who_is_refused_waits_as_long_as_the_server_says() -> None:
     """Two of six clients are served at a time; the others are told to come again in a minute, and do not till then."""
     with stand_in(Ways(most_at_once=2, token_seconds=0.005)) as server:
-        plan = replace(PLAN, loads=(Load(concurrency=6),), max_requests=60, budget=6.0)
+        plan = replace(PLAN, loads=(Load(concurrency=6),), max_requests=60, budget=3.0)
         _, (run,) = measured(server, plan)
 
     assert 4 <= len(run.errors) <= 6

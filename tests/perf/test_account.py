@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,12 @@ def run_of(name: str, changes: list[str], **options: Any) -> RunResult:
     return ss.run(ss.load(name, [*SMALL, *changes]), advise=False, **options)
 
 
+@cache
+def ran(case: str) -> RunResult:
+    """Return one of these runs with its steps: one for all tests."""
+    return run_of(*RUNS[case], steps=True)
+
+
 def operators_of(result: RunResult) -> dict[str, float]:
     """Return what `result.json` says."""
     found: dict[str, float] = result.summary["simserve"]["steps"]["seconds_by_operator"]
@@ -74,7 +81,7 @@ def test_operators_sum_to_the_busy_seconds(case: str) -> None:
 
     Of ranks in lockstep the log has a row for all, while each of them is busy.
     """
-    result = run_of(*RUNS[case], steps=True)
+    result = ran(case)
     found = operators_of(result)
     busy = float(result.steps["seconds"].sum())
     if case == "ranks in lockstep":
@@ -88,7 +95,7 @@ def test_operators_sum_to_the_busy_seconds(case: str) -> None:
 @pytest.mark.parametrize("case", ["tensor parallel, FP8", "experts", "linear attention"])
 def test_each_operator_is_the_sum_over_the_log(case: str) -> None:
     """Step by step from the log's batches, each operator but attention, whose contexts are not in the tables."""
-    result = run_of(*RUNS[case], steps=True)
+    result = ran(case)
     tables = tables_by_operator(*RUNS[case])
     log, expected = result.steps, dict.fromkeys(OPERATORS, 0.0)
     for decoding, prompt, sequences in zip(
@@ -124,7 +131,7 @@ def test_kernels_agree(case: str) -> None:
 
 def test_what_no_table_holds_is_told() -> None:
     """Drafts, swaps, images and adapters have names of their own; ranks wait for the fullest."""
-    found = {case: operators_of(run_of(*RUNS[case])) for case in RUNS}
+    found = {case: operators_of(ran(case)) for case in RUNS}
 
     assert found["drafts"]["draft"] > 0
     assert found["swaps"]["kv_copies"] > 0
@@ -169,6 +176,6 @@ def test_shares_sum_to_the_parts(case: str) -> None:
 
 def test_a_fidelity_is_of_an_operator() -> None:
     """What `fidelity_by_operator` names is in the one list."""
-    named = {name for case in RUNS.values() for name in run_of(*case).summary["simserve"]["fidelity_by_operator"]}
+    named = {name for case in RUNS for name in ran(case).summary["simserve"]["fidelity_by_operator"]}
 
     assert named <= set(OPERATORS)

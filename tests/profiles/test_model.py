@@ -421,26 +421,26 @@ def make_model(**fields: Any) -> ModelProfile:
     return validate(ModelProfile, defaults | fields, error=ProfileError)
 
 
-@pytest.mark.parametrize("name", sorted(EXACT_PARAMETERS))
-def test_parameters_are_counted_exactly(name: str) -> None:
+def test_parameters_are_counted_exactly() -> None:
     """The count from the architecture is that of the published checkpoint, to the last norm and bias."""
-    assert load_model(name).num_parameters == EXACT_PARAMETERS[name]
+    assert {name: load_model(name).num_parameters for name in EXACT_PARAMETERS} == EXACT_PARAMETERS
 
 
-@pytest.mark.parametrize("name", catalog.names("model"))
-def test_parameters_are_within_one_percent_of_the_advertised_size(name: str) -> None:
+def test_parameters_are_within_one_percent_of_the_advertised_size() -> None:
     """Every count agrees with the size its publisher states, which counts all that is stored."""
-    model = load_model(name)
-    stored = model.num_parameters + STORED_BESIDE.get(name, 0)
+    for name in catalog.names("model"):
+        model = load_model(name)
+        stored = model.num_parameters + STORED_BESIDE.get(name, 0)
 
-    assert model.num_parameters_advertised is not None
-    assert stored == pytest.approx(model.num_parameters_advertised, rel=ROUNDING.get(name, 0.01))
+        assert model.num_parameters_advertised is not None, name
+        assert stored == pytest.approx(model.num_parameters_advertised, rel=ROUNDING.get(name, 0.01)), name
 
 
-@pytest.mark.parametrize("name", sorted(KV_BYTES_PER_TOKEN_16_BIT))
-def test_kv_bytes_per_token_are_golden(name: str) -> None:
+def test_kv_bytes_per_token_are_golden() -> None:
     """KV bytes of one token at two bytes an element."""
-    assert load_model(name).kv_bytes_per_token(2) == KV_BYTES_PER_TOKEN_16_BIT[name]
+    found = {name: load_model(name).kv_bytes_per_token(2) for name in KV_BYTES_PER_TOKEN_16_BIT}
+
+    assert found == KV_BYTES_PER_TOKEN_16_BIT
 
 
 def test_every_bundled_profile_is_tested() -> None:
@@ -468,12 +468,10 @@ def test_what_checkpoints_store_beside_the_model_is_accounted_for(name: str, tot
     assert load_model(name).num_parameters + STORED_BESIDE[name] == total
 
 
-@pytest.mark.parametrize("name", sorted(ADVERTISED_ACTIVE))
-def test_active_parameters_are_the_advertised_ones(name: str) -> None:
+def test_active_parameters_are_the_advertised_ones() -> None:
     """What one token uses agrees with the publisher's figure within its rounding."""
-    billions, tolerance = ADVERTISED_ACTIVE[name]
-
-    assert load_model(name).num_active_parameters == pytest.approx(billions * 1e9, rel=tolerance)
+    for name, (billions, tolerance) in ADVERTISED_ACTIVE.items():
+        assert load_model(name).num_active_parameters == pytest.approx(billions * 1e9, rel=tolerance), name
 
 
 def test_every_mixture_of_experts_states_what_is_active() -> None:

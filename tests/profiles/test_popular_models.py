@@ -247,14 +247,14 @@ WITHOUT_FORMULA = (
 )
 
 
-@pytest.mark.parametrize(("repository", "profile"), POPULAR.items())
-def test_a_popular_repository_is_a_model_of_the_catalogue(repository: str, profile: str) -> None:
+def test_a_popular_repository_is_a_model_of_the_catalogue() -> None:
     """By the repositories of its checkpoints, or by the weights that it was tuned from; never by its name alone."""
-    model = load_model(repository)
+    for repository, profile in POPULAR.items():
+        model = load_model(repository)
 
-    assert model.catalogue_name == profile
-    assert not model.is_named_like
-    assert model.stored.repository is not None
+        assert model.catalogue_name == profile, repository
+        assert not model.is_named_like, repository
+        assert model.stored.repository is not None, repository
 
 
 @pytest.mark.parametrize("repository", WITHOUT_FORMULA)

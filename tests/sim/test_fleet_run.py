@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import simserve as ss
 from simserve.engine.admission_control import AdmissionControl, Finishes
 from simserve.engine.bucket import Bucket
 from simserve.engine.clients import Clients, Patience
@@ -36,6 +35,7 @@ from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec, RetrySpec
 from simserve.workload.requests import RequestSpecs
+from tests.agreement import on_both_kernels
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import (
     Case,
@@ -334,7 +334,7 @@ def test_overload_runs_compiled(
         {"name": "storm", "model": "llama-3.1-8b", "deployment": own, "workload": dict(STORM) | workload}
     )
     with caplog.at_level(logging.WARNING):
-        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+        runs = on_both_kernels(scenario)
 
     assert not [message for message in caplog.messages if "interpreted" in message]
     assert (runs[0].requests["status"] != "completed").sum() > 30
@@ -358,7 +358,7 @@ def test_pools_run_compiled_each_as_it_is(caplog: pytest.LogCaptureFixture) -> N
         {"name": "pools", "model": "llama-3.1-8b", "deployment": deployment, "workload": workload}
     )
     with caplog.at_level(logging.WARNING):
-        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+        runs = on_both_kernels(scenario)
 
     assert not [message for message in caplog.messages if "interpreted" in message]
     assert set(runs[0].requests["replica_id"]) == {0, 1, 2}

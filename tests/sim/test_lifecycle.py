@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import simserve as ss
 from simserve.engine.clients import abandon
 from simserve.engine.compiled import fields as flat
 from simserve.engine.compiled.layout import Memory
@@ -34,6 +33,7 @@ from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
+from tests.agreement import on_both_kernels
 from tests.builders import constant_step_times, make_config, make_faults, make_specs
 from tests.engine.test_fuzz import CHECKS
 from tests.sim.test_fleet_run import (
@@ -179,7 +179,7 @@ def test_a_fleet_that_changes_runs_compiled(name: str, routing: Any, caplog: pyt
         }
     )
     with caplog.at_level(logging.WARNING):
-        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+        runs = on_both_kernels(scenario)
 
     assert not [message for message in caplog.messages if "interpreted" in message]
     assert json.dumps(dict(runs[0].summary)) == json.dumps(dict(runs[1].summary))

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import simserve as ss
 from simserve.engine.compiled import fields as flat
 from simserve.engine.plane_state import Port, Transfers
 from simserve.scenario.schema import Scenario
@@ -20,6 +19,7 @@ from simserve.sim.pools import PoolSetup
 from simserve.sim.simulate import Deployment
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
+from tests.agreement import on_both_kernels
 from tests.engine.strategies import step_times
 from tests.engine.test_fuzz import CHECKS
 from tests.fuzzing import examples
@@ -130,7 +130,7 @@ def test_split_pools_under_overload_run_compiled(
         {"name": "split", "model": "llama-3.1-8b", "deployment": own | deployment, "workload": dict(STORM) | workload}
     )
     with caplog.at_level(logging.WARNING):
-        runs = [ss.run(scenario, accelerate=accelerate) for accelerate in ("off", "on")]
+        runs = on_both_kernels(scenario)
 
     assert not [message for message in caplog.messages if "interpreted" in message]
     assert (runs[0].requests["status"] != "completed").sum() > 30

@@ -228,7 +228,9 @@ def _commit(result: Bought, need: Need, horizon: Horizon, terms: Sequence[int], 
 
 def _hourly(need: Need, month: int, day: Sequence[int]) -> Hourly:
     """Return what the replicas of each hour of a day cost in a month where they are bought by the hour."""
-    split = [_split(need, (1 - need.price_decline) ** month, count) for count in day]
+    factor = (1 - need.price_decline) ** month
+    by_count = {count: _split(need, factor, count) for count in set(day)}
+    split = [by_count[count] for count in day]
     most = max((spot for *_, spot in split), default=0)
     reserves = [need.reserve_of(spot) for *_, spot in split]
     return Hourly(

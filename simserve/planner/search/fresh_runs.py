@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.metrics.student import two_sided_quantile
-from simserve.planner.overrides import with_overrides
 from simserve.planner.search.trial import run_holds
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.objective import objective
+from simserve.scenario.resolve import resolve, resolve_like
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.sim.acceleration import Accelerate
@@ -77,13 +77,14 @@ def fresh_runs(
         InputError: The deployment does not go together.
         KeyboardInterrupt: The user stopped a run.
     """
+    known = resolve(scenario)
     asked, runs = objective(scenario), FRESH_RUNS
     shares: list[float] = []
     count = 0
     while count < runs:
         seed = (scenario.run.seed + FRESH_SEED + SEEDS_APART * count) % SEEDS
-        fresh = with_overrides(scenario, {"run.seed": seed})
-        found = run(fresh, explain=False, accelerate=accelerate, finishable=finishable)
+        fresh = scenario.model_copy(update={"run": scenario.run.model_copy(update={"seed": seed})})
+        found = run(resolve_like(fresh, known), explain=False, accelerate=accelerate, finishable=finishable)
         if found.simulation.was_interrupted:
             raise KeyboardInterrupt
         is_held = run_holds(fresh, found.summary)

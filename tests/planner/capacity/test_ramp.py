@@ -7,9 +7,13 @@ import pytest
 
 from simserve.planner.capacity.probe import LoadProbe, probe_of
 from simserve.planner.capacity.ramp import REACHED, mean_rate, ramp_of
+from simserve.scenario.finishable import Finishable
 from simserve.scenario.load import load
 from tests.builders import make_specs
 from tests.scenario.builders import make_scenario
+
+FAR_MORE = Finishable(rate=1e3, half_width=0.0, requests=0)
+"""What deployments finish where no load comes near it: nothing is to be found."""
 
 
 def talking(turns: int = 4, rate: float = 2.0) -> LoadProbe:
@@ -24,7 +28,8 @@ def talking(turns: int = 4, rate: float = 2.0) -> LoadProbe:
                 "num_requests": 400,
             },
             slo={"ttft": "1 s"},
-        )
+        ),
+        FAR_MORE,
     )
 
 
@@ -55,7 +60,7 @@ def test_requests_come_at_the_rate_asked_for_once_a_run_is_measured() -> None:
 
 def test_the_longest_conversations_are_over_before_a_run_is_measured() -> None:
     """Of a bundled scenario: all but the rarest turns of those that began at the start have come."""
-    probe = probe_of(load("multi-turn"))
+    probe = probe_of(load("multi-turn"), FAR_MORE)
     assert probe.ramp is not None
 
     _, warmup = probe._grown(probe.ramp, 10.0, 0, 500)

@@ -7,6 +7,7 @@ import pytest
 
 from simserve.planner.capacity.probe import probe_of
 from simserve.planner.capacity.ramp import ramp_of
+from simserve.scenario.finishable import Finishable
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 
@@ -46,7 +47,7 @@ def test_calls_come_along_the_longest_way_of_their_task() -> None:
 @pytest.mark.parametrize(("limit", "expected"), [("1 s", 0.0), ("1 h", 1.0)])
 def test_a_trial_counts_tasks(limit: str, expected: float) -> None:
     """No task is over before its tools, every one is within an hour; each counts once."""
-    trial = probe_of(scenario(task=limit))(2.0, 0, 1000)
+    trial = probe_of(scenario(task=limit), Finishable(rate=1e3, half_width=0.0, requests=0))(2.0, 0, 1000)
 
     assert (trial.attainment, trial.by_metric["task"]) == (expected, expected)
     assert len(trial.met) < trial.num_simulated / 8

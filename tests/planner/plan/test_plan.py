@@ -362,6 +362,7 @@ def test_too_few_gpus_name_how_many_it_takes() -> None:
     assert miss["relax"]
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_a_limit_out_of_reach_is_named_and_the_rest_is_planned() -> None:
     """60 tokens do not come in 50 ms on these GPUs; the first token can be there in time."""
     summary = plan(load_small(["slo.e2e=50 ms"]), options()).summary
@@ -522,6 +523,7 @@ def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(mo
         return trial
 
     monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse)
+    monkeypatch.setattr("simserve.planner.plan.plan.CONFIRMED_AT_MOST", 3)
     summary = plan(busy_scenario(), options()).summary
 
     assert not summary["feasible"]

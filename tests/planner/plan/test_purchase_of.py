@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from simserve.errors import UsageError
+from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.horizon import horizon_of
 from simserve.planner.plan.plan import PlanOptions, plan
+from simserve.planner.plan.purchase_of import purchase_of
 from simserve.report.page import render_page
 from simserve.report.plan import plan_page, plan_sections
 from simserve.scenario.schema import Scenario
@@ -26,12 +28,29 @@ def scenario(**changes: Any) -> Scenario:
 
 
 @cache
-def planned(horizon: str = "24mo", growth: str | None = "4%/month", **more: str) -> dict[str, Any]:
-    """Return the plan on one shape of one GPU, with what to buy."""
-    options = PlanOptions(
-        hardware=("l4-24gb",), choices=ONE_SHAPE, trials=0, horizon=horizon_of(horizon, growth, **more)
-    )
-    return dict(plan(scenario(), options).summary)
+def found() -> tuple[Findings, dict[str, Any]]:
+    """Return what is known of the plan on one shape of one GPU, and the plan with what to buy for 24 months."""
+    options = PlanOptions(hardware=("l4-24gb",), choices=ONE_SHAPE, trials=0, horizon=horizon_of("24mo", "4%/month"))
+    known: list[Findings] = []
+
+    def buying(findings: Findings, *rest: Any) -> dict[str, Any]:
+        known.append(findings)
+        return purchase_of(findings, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simserve.planner.plan.plan.purchase_of", buying)
+        summary = dict(plan(scenario(), options).summary)
+    return known[0], summary
+
+
+def planned() -> dict[str, Any]:
+    """Return the plan, with what to buy for 24 months."""
+    return found()[1]
+
+
+def purchased(horizon: str, growth: str, **more: str) -> dict[str, Any]:
+    """Return what else would be bought for the same plan."""
+    return dict(purchase_of(*found(), horizon_of(horizon, growth, **more)))
 
 
 def test_it_buys_what_the_plan_deploys() -> None:
@@ -59,7 +78,7 @@ def test_what_is_assumed_is_said() -> None:
     assert "3 years would outlast" in said
     assert "cheaper a month" in said
     assert "start-up is not counted" in said
-    assert "--commitments" not in " ".join(planned(commitments="1y=30%")["purchase"]["assumes"])
+    assert "--commitments" not in " ".join(purchased("24mo", "4%/month", commitments="1y=30%")["assumes"])
 
 
 def test_the_page_shows_it_month_by_month() -> None:
@@ -105,7 +124,7 @@ def test_throughput_buys_nothing() -> None:
 
 def test_spot_replicas_are_in_the_mix_with_their_simulated_reserve() -> None:
     """At the share below on demand that is said, taken back as is said; and what is assumed of them is said."""
-    bought = planned("12mo", "1%/month", commitments="1y=25%,spot=60%", interruptions="mtbf=48h,mttr=10min")["purchase"]
+    bought = purchased("12mo", "1%/month", commitments="1y=25%,spot=60%", interruptions="mtbf=48h,mttr=10min")
 
     hourly, spot, year = bought["terms"]
     assert (hourly["is_spot"], spot["is_spot"], year["years"]) == (False, True, 1)
@@ -123,7 +142,7 @@ def test_spot_replicas_are_in_the_mix_with_their_simulated_reserve() -> None:
 
 def test_without_spot_nothing_is_taken_back() -> None:
     """Terms that name no spot price offer none, and that is said."""
-    bought = planned("12mo", "1%/month", commitments="1y=25%")["purchase"]
+    bought = purchased("12mo", "1%/month", commitments="1y=25%")
 
     assert bought["spot"] is None
     assert {row["spot_replicas"] for row in bought["months"]} == {0}

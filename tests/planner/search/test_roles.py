@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from simserve.planner.plan.roles import role_limits, role_lines, role_mapping
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of
 from simserve.planner.search.handover import handover_of
-from simserve.planner.search.member import Goal
+from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.role_bound import role_bound
 from simserve.planner.search.roles import (
     alone_overrides,
@@ -278,6 +279,7 @@ def test_fixed_gpus_are_filled_with_workers_by_role() -> None:
 
 
 @pytest.mark.parametrize("misses", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.usefixtures("best_alone")
 def test_a_pair_tied_in_price_is_planned_only_where_fresh_runs_hold(
     misses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,12 +496,20 @@ AS_STORED = {**FEW, "deployment.quantization": ["none"]}
 """An A100 multiplies FP8 in 16 bits after unpacking it: prompts take longer than as they are stored."""
 
 
+EIGHT = Goal(objective="gpus", max_gpus=8)
+
+
+@cache
+def best_inside_a_node() -> Member | None:
+    """Return the best workers for these prompts."""
+    return search_roles(space_of(tight_first_tokens(), AS_STORED), EIGHT).best
+
+
 def test_a_faster_link_is_taken_where_it_saves_a_gpu() -> None:
     """One worker of each role holds inside a node alone: over the network it takes a third GPU."""
-    space, goal = space_of(tight_first_tokens(), AS_STORED), Goal(objective="gpus", max_gpus=8)
-    best = search_roles(space, goal).best
+    best = best_inside_a_node()
     stated = space_of(with_overrides(tight_first_tokens(), {LINK_KEY: {"transfer_bandwidth": "25 GB/s"}}), AS_STORED)
-    over_the_network = search_roles(stated, goal).best
+    over_the_network = search_roles(stated, EIGHT).best
 
     assert best is not None
     assert best.trial is not None
@@ -511,8 +521,7 @@ def test_a_faster_link_is_taken_where_it_saves_a_gpu() -> None:
 
 def test_a_plan_says_which_link_it_has_and_what_a_slower_one_breaks() -> None:
     """What it was searched with comes first; over the network the SLO breaks, and nothing slower is tried."""
-    scenario = tight_first_tokens()
-    best = search_roles(space_of(scenario, AS_STORED), Goal(objective="gpus", max_gpus=8)).best
+    scenario, best = tight_first_tokens(), best_inside_a_node()
     assert best is not None
 
     found = link_mapping(link_limits(Fleet(scenario=scenario, overrides=best.overrides, replicas=2)))
