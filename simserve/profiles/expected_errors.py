@@ -63,8 +63,8 @@ MOST_MEASURED_GPUS = 8
 """GPUs of the largest replica that the sources measured outside separate pools."""
 
 BEYOND = math.log(2.0)
-"""What the logarithm of the scale gains a doubling of GPUs beyond the measured ones: nothing was measured there, so it
-is assumed and not learnt."""
+"""What the logarithm of the scale gains a doubling of GPUs beyond the measured ones, and for a mechanism that no source
+at all measured: nothing was measured there, so it is assumed and not learnt."""
 
 SPECULATION = "servers that decode speculatively"
 """A mechanism whose errors loads of one's own do not tell: how many drafts are accepted hangs on the text."""
@@ -138,6 +138,7 @@ class Distance:
         is_engine_known: Its engine generation, on whatever GPU.
         is_hardware_known: Its GPU, under whatever engine.
         is_mechanism_known: Its mechanism, and as many GPUs; true where it has nothing of the kind.
+        is_mechanism_measured: Its mechanism, by whatever source, its own as well.
         is_examined: Its own figures lay open while the simulator was built: those of the measured sources did, those of
             the unseen reports and of every other server did not.
     """
@@ -146,6 +147,7 @@ class Distance:
     is_engine_known: bool
     is_hardware_known: bool = True
     is_mechanism_known: bool = True
+    is_mechanism_measured: bool = True
     is_examined: bool = False
 
     @property
@@ -227,7 +229,7 @@ class MetricErrors(FrozenModel):
         """Return half of the 50 % and of the 90 % interval, in logarithms."""
         values = zip(FEATURES, features(server, distance), strict=True)
         scale = math.exp(sum(self.log_scale.get(name, 0.0) * value for name, value in values))
-        beyond = math.exp(BEYOND * server.num_beyond)
+        beyond = math.exp(BEYOND * (server.num_beyond + float(not distance.is_mechanism_measured)))
         floor = FLOORS[metric]
         kind = (self.examined_p50, self.examined_p90) if distance.is_examined else (self.p50, self.p90)
         return (
@@ -277,6 +279,7 @@ def distance_of(
         is_engine_known=any(each.engine == server.generation for each in known),
         is_hardware_known=any(each.hardware == server.hardware for each in known),
         is_mechanism_known=is_mechanism_known and not server.is_larger,
+        is_mechanism_measured=not server.mechanism or server.mechanism in mechanisms,
         is_examined=is_examined,
     )
 

@@ -151,6 +151,8 @@ def test_layers_that_one_source_measured_are_known_to_all_others() -> None:
 
     assert (own.group, own.basis) == ("foreign", "foreign: no measurement of models with Mamba-2 layers")
     assert other == expect(model, server())
+    never = expect(model, server(mechanism=SPECULATION)).metrics["tpot"].half_90
+    assert never == pytest.approx(2 * own.metrics["tpot"].half_90 * 2.0 / 3.0)
 
 
 def test_a_gpu_that_no_other_source_measured_is_foreign() -> None:
