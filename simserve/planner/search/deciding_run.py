@@ -41,6 +41,7 @@ from simserve.planner.search.trial import (
     try_fleet,
     with_probability,
 )
+from simserve.scenario.finishable import Finishable
 from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals
@@ -79,7 +80,7 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
     trial = try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
     if not is_uneven(deployed(scenario, overrides, replicas)) or not _is_near(scenario, trial):
         return trial
-    return replace(trial, holds=_fresh_runs(scenario, overrides, replicas).holds)
+    return replace(trial, holds=_fresh_runs(scenario, overrides, replicas)[0].holds)
 
 
 def _is_near(scenario: Scenario, trial: Trial) -> bool:
@@ -134,8 +135,8 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
     """
     probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
     if probe is None:
-        fresh = _fresh_runs(scenario, overrides, replicas)
-        return Promise(holds=fresh.holds, attainments=fresh.attainments)
+        fresh, known = _fresh_runs(scenario, overrides, replicas)
+        return Promise(holds=fresh.holds, finishable=known, attainments=fresh.attainments)
     assert probe.finishable is not None  # of a steady probe
     rate = load_of(scenario, own_traffic(scenario))
     borne = is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
@@ -147,14 +148,15 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
     )
 
 
-def _fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> FreshRuns:
+def _fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> tuple[FreshRuns, Finishable | None]:
+    """Return fresh runs of traffic that is run as it is, and what the fleet finishes of it where that was found."""
     once = {**overrides, "run.replications": 1, "run.precision": None}
     there = deployed(scenario, once, replicas)
     is_asked = objective(there) is not None or is_uneven(there)
     if there.workload.trace is not None or is_one_job(there) or not is_asked:
-        return FreshRuns(True, ())
+        return FreshRuns(True, ()), None
     known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
-    return fresh_runs(there, known, most_requests=MOST_UNEVEN_REQUESTS)
+    return fresh_runs(there, known, most_requests=MOST_UNEVEN_REQUESTS), known
 
 
 def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:
