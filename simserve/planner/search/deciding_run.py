@@ -32,7 +32,6 @@ from simserve.planner.search.trial import (
     finishable_of,
     fleet_of,
     grows_steady,
-    is_one_job,
     is_steady,
     is_uneven,
     least_requests,
@@ -53,7 +52,7 @@ SHORT_REQUESTS = 2000
 FAR = 2.0
 """Times the share that may miss, or part of it, from which on a short run decides alone."""
 MOST_UNEVEN_REQUESTS = 240_000
-"""Requests of the fresh runs of traffic that is run as it is together, from which on they are fewer than eight."""
+"""Requests of the fresh runs of bursts and days together, from which on they are fewer than eight."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
 """One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
@@ -130,8 +129,8 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
 def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
     """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate.
 
-    Of steady traffic as `simserve capacity` promises it; of bursts, days, conversations, clients of a closed loop and
-    the like runs as long as the scenario says, which draw other requests. Of a trace and of a job nothing is asked.
+    Of steady traffic as `simserve capacity` promises it; of bursts, days and the like runs as long as the scenario
+    says, which draw other arrivals. Of a trace, of clients of a closed loop and of conversations nothing is asked.
     """
     probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
     if probe is None:
@@ -149,11 +148,10 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
 
 
 def _fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> tuple[FreshRuns, Finishable | None]:
-    """Return fresh runs of traffic that is run as it is, and what the fleet finishes of it where that was found."""
+    """Return fresh runs of bursts, days and the like, and what the fleet finishes of them where that was found."""
     once = {**overrides, "run.replications": 1, "run.precision": None}
     there = deployed(scenario, once, replicas)
-    is_asked = objective(there) is not None or is_uneven(there)
-    if there.workload.trace is not None or is_one_job(there) or not is_asked:
+    if not is_uneven(there):
         return FreshRuns(True, ()), None
     known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
     return fresh_runs(there, known, most_requests=MOST_UNEVEN_REQUESTS), known
