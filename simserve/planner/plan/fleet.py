@@ -17,6 +17,7 @@ from simserve.planner.search.deciding_run import deciding_run, promise_of, stead
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import MOST_REQUESTS, Promise, Trial, deployed, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
+from simserve.scenario.finishable import Finishable
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -100,7 +101,8 @@ def confirm(fleet: Fleet) -> Trial:
     replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
     replications = max(replications, fleet.scenario.run.replications)
     # An API that takes what is too much finishes it too: then the queue alone tells whether the fleet keeps up.
-    known: Literal["find"] | None = None if fleet.scenario.deployment.overflow else "find"
+    known: Finishable | Literal["find"] | None = promise.finishable or "find"
+    known = None if fleet.scenario.deployment.overflow else known
     trial = try_fleet(
         fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True, finishable=known
     )

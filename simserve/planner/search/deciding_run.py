@@ -32,7 +32,6 @@ from simserve.planner.search.trial import (
     finishable_of,
     fleet_of,
     grows_steady,
-    is_one_job,
     is_steady,
     is_uneven,
     least_requests,
@@ -41,6 +40,7 @@ from simserve.planner.search.trial import (
     try_fleet,
     with_probability,
 )
+from simserve.scenario.finishable import Finishable
 from simserve.scenario.objective import objective
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals
@@ -52,7 +52,7 @@ SHORT_REQUESTS = 2000
 FAR = 2.0
 """Times the share that may miss, or part of it, from which on a short run decides alone."""
 MOST_UNEVEN_REQUESTS = 240_000
-"""Requests of the fresh runs of traffic that is run as it is together, from which on they are fewer than eight."""
+"""Requests of the fresh runs of bursts and days together, from which on they are fewer than eight."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
 """One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
@@ -79,7 +79,7 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
     trial = try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
     if not is_uneven(deployed(scenario, overrides, replicas)) or not _is_near(scenario, trial):
         return trial
-    return replace(trial, holds=_fresh_runs(scenario, overrides, replicas).holds)
+    return replace(trial, holds=_fresh_runs(scenario, overrides, replicas)[0].holds)
 
 
 def _is_near(scenario: Scenario, trial: Trial) -> bool:
@@ -129,13 +129,13 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
 def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
     """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate.
 
-    Of steady traffic as `simserve capacity` promises it; of bursts, days, conversations, clients of a closed loop and
-    the like runs as long as the scenario says, which draw other requests. Of a trace and of a job nothing is asked.
+    Of steady traffic as `simserve capacity` promises it; of bursts, days and the like runs as long as the scenario
+    says, which draw other arrivals. Of a trace, of clients of a closed loop and of conversations nothing is asked.
     """
     probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
     if probe is None:
-        fresh = _fresh_runs(scenario, overrides, replicas)
-        return Promise(holds=fresh.holds, attainments=fresh.attainments)
+        fresh, known = _fresh_runs(scenario, overrides, replicas)
+        return Promise(holds=fresh.holds, finishable=known, attainments=fresh.attainments)
     assert probe.finishable is not None  # of a steady probe
     rate = load_of(scenario, own_traffic(scenario))
     borne = is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
@@ -147,14 +147,14 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
     )
 
 
-def _fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> FreshRuns:
+def _fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> tuple[FreshRuns, Finishable | None]:
+    """Return fresh runs of bursts, days and the like, and what the fleet finishes of them where that was found."""
     once = {**overrides, "run.replications": 1, "run.precision": None}
     there = deployed(scenario, once, replicas)
-    is_asked = objective(there) is not None or is_uneven(there)
-    if there.workload.trace is not None or is_one_job(there) or not is_asked:
-        return FreshRuns(True, ())
+    if not is_uneven(there):
+        return FreshRuns(True, ()), None
     known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
-    return fresh_runs(there, known, most_requests=MOST_UNEVEN_REQUESTS)
+    return fresh_runs(there, known, most_requests=MOST_UNEVEN_REQUESTS), known
 
 
 def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:

@@ -138,9 +138,9 @@ class Promise:
     """Whether a fleet holds in runs that its search has not seen.
 
     Attributes:
-        holds: Whether 95 % of them do; true where nothing is asked of them: of a trace, and of a job.
+        holds: Whether 95 % of them do; true where nothing is asked of them (`promise_of`).
         num_requests: Of one of them; None where they are as long as the scenario says.
-        finishable: What the fleet finishes with its queue never empty, likewise.
+        finishable: What the fleet finishes with its queue never empty; None: it was not found.
         attainments: Share of requests in the SLO of each run, up to one that misses; empty where there are none.
     """
 

@@ -294,12 +294,12 @@ def test_a_pair_tied_in_price_is_planned_only_where_fresh_runs_hold(
         asked.append(overrides)
         return replace(promise, holds=promise.holds and not (misses and is_split(overrides)))
 
-    monkeypatch.setattr("simserve.planner.plan.fleet.promise_of", fresh_runs)
+    monkeypatch.setattr("simserve.planner.plan.plan.promise_of", fresh_runs)
     slo = {"ttft": "1 s", "tpot": "12 ms", "attainment": 0.9}
     options = PlanOptions(objective="gpus", choices=FEW, trials=0, max_gpus=4, hardware=["h100-sxm-80gb"])
     best = plan(with_overrides(long_prompts(11.0), {"slo": slo}), options).summary["best"]
 
-    assert is_split(asked[0])
+    assert any(is_split(each) for each in asked)
     assert best["num_gpus"] == 3
     assert is_split(best["overrides"]) is not misses
 
