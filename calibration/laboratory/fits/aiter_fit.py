@@ -2,7 +2,8 @@
 
 Products in FP8 by blocks were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same
 units, the same memory), so that experts carry over by their units. Its tables hold the best kernel of each size and
-nothing beside it: no rounding of inputs, no sorting of tokens.
+nothing beside it: no rounding of inputs, no sorting of tokens. Experts in MXFP4, which its Triton kernels unpack to 16
+bits, were timed for a pull request, each of their two products by itself.
 ``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left
 out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from calibration.laboratory.fits.moe_fit import ExpertCalls, fit_moe, predict_ex
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
 from simserve.perf.moe import ExpertLoad, ExpertShape
-from simserve.profiles.gemm_curves import GemmCurve
+from simserve.profiles.gemm_curves import GemmCurve, GroupedGemmCurve
 
 UNITS, MI308X_UNITS = 304, 80
 PEAKS = {8.0: 2614.9e12, 16.0: 1307.4e12}
@@ -43,6 +45,17 @@ MAX_SPLITS, TILE_ROWS = 4, 64
 
 FITTED_BOUNDS = {**BOUNDS, "efficiency": (0.05, 1.0), "memory_efficiency": (0.1, 1.0)}
 SECONDS = 1e-6
+
+MXFP4_EXPERTS, MXFP4_CHOSEN, MXFP4_HIDDEN, MXFP4_WIDTH = 896, 16, 3584, 384
+MXFP4_CALLS = ((8, 66.0, 52.0), (32, 240.0, 108.0), (8192, 2346.0, 1463.0), (16384, 4022.0, 2551.0))
+"""Tokens, and microseconds of gate with up and of down: the best of twelve tiles for Kimi-K3 over eight MI325X
+(sgl-project/sglang pull request 35523)."""
+MXFP4_BITS, MXFP4_NARROW, MXFP4_TILE = 4.25, 512, 64
+"""Bits a weight with its scales, and tiles: of 16 rows up to about 512 tokens, of 64 beyond."""
+MXFP4_DEVICE = GemmDevice(peak=PEAKS[16.0], bandwidth=6.0e12, num_multiprocessors=UNITS)
+"""An MI325X."""
+MXFP4_LOOP = 100.0
+"""Columns that a tile's start takes, as of each product by itself; four calls of a layer tell three constants."""
 
 
 def product_rows(folder: Path) -> pd.DataFrame:
@@ -139,8 +152,60 @@ def expert_errors(seen: pd.DataFrame, tested: pd.DataFrame, *, bits: float, tile
     return np.asarray(predict_experts(curve, calls, device) / calls.seconds - 1.0)
 
 
+def mxfp4_rows() -> pd.DataFrame:
+    """Return layers of experts in MXFP4, both products together, as `expert_calls` takes them."""
+    table = pd.DataFrame([(tokens, up + down) for tokens, up, down in MXFP4_CALLS], columns=["token", "us"])
+    return table.assign(
+        expert=MXFP4_EXPERTS, topk=MXFP4_CHOSEN, model_dim=MXFP4_HIDDEN, inter_dim=MXFP4_WIDTH, use_g1u1=1
+    )
+
+
+def mxfp4_calls(rows: pd.DataFrame) -> ExpertCalls:
+    """Return the rows as calls: weights in 4 bits, inputs in 16."""
+    calls = expert_calls(rows, 16.0)
+    return replace(calls, shape=replace(calls.shape, weight_bits=MXFP4_BITS))
+
+
+def fit_mxfp4(rows: pd.DataFrame) -> GroupedGemmCurve:
+    """Return the curve with the least soft-L1 error of the logarithm of a layer's time."""
+    calls = mxfp4_calls(rows)
+    start = {"start_latency": 20e-6, "efficiency": 0.3, "memory_efficiency": 0.5}
+    values = fit_parameters(
+        lambda given: predict_experts(_mxfp4_curve(given), calls, MXFP4_DEVICE),
+        calls.seconds,
+        start,
+        {"start_latency": (1e-6, 2e-4), "efficiency": (0.05, 1.0), "memory_efficiency": (0.1, 1.0)},
+    )
+    return _mxfp4_curve(values)
+
+
+def _mxfp4_curve(values: Mapping[str, float]) -> GroupedGemmCurve:
+    constants: dict[str, Any] = {
+        **values,
+        "loop_overhead": MXFP4_LOOP,
+        "overlap": 8.0,
+        "expert_latency": 0.0,
+        "routed_passes": 0.0,
+        "local_passes": 0.0,
+        "tile_rows": MXFP4_TILE,
+        "narrow_tile_rows": 16,
+        "narrow_tokens": MXFP4_NARROW,
+    }
+    return GroupedGemmCurve.model_construct(**constants)
+
+
+def mxfp4_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
+    """Return predicted over measured, less 1, of layers from a fit to others."""
+    calls = mxfp4_calls(tested)
+    return np.asarray(predict_experts(fit_mxfp4(seen), calls, MXFP4_DEVICE) / calls.seconds - 1.0)
+
+
 def main(folder: Path) -> None:
     """Print constants and errors."""
+    mxfp4 = mxfp4_rows()
+    print("experts, MXFP4", len(mxfp4), fit_mxfp4(mxfp4))
+    inside = np.median(np.abs(mxfp4_errors(mxfp4, mxfp4)))
+    print(f"  {inside:.3f}, layers left out {held_out(mxfp4, ['token'], mxfp4_errors):.3f}")
     products = product_rows(folder)
     print("products, FP8 by blocks", len(products), fit_products(products))
     inside = np.median(np.abs(product_errors(products, products)))

@@ -58,6 +58,10 @@ eight H200 had been described as on 64 of them until 2026-11-26.
 - Seven more were predicted blind last, with 54 loads of RTX 4090, 5090 and PRO 6000, L40S, A100, H200, B200 and MI300X:
   TPOT 14.5 % (42 figures), TTFT 23 % (35) and throughput 16.5 % (46) in the median, five loads refused. They led to
   changes in SGLang's memory under data-parallel attention and in Triton's attention on MI300X.
+- Seven files more were predicted blind after that, with 72 loads of A100 of 40 GB, L40S, RTX PRO 6000, 3090 and 4090,
+  H100, H200, B200, MI300X and MI355X: throughput 5.9 % in the median (55 figures), TTFT 10.5 % (13), TPOT 21 % (14,
+  nine of them gpt-oss-20b at -13 to -62 %); four loads were refused. They led to curves of experts in MXFP4 on MI300X
+  and MI325X and to slower all-reduces of consumer cards.
 
 calibration/LOG.md says what moved.
 """

@@ -67,3 +67,23 @@ def test_experts_of_the_profile_take_what_the_table_says_and_the_kernels_beside_
     calls = aiter_fit.expert_calls(table, 8.0)
     taken = predict_experts(curve, calls, aiter_fit.expert_device(8.0))[0]
     assert taken == pytest.approx(calls.seconds[0] + 15e-6, rel=0.1)
+
+
+def test_a_fit_to_experts_in_mxfp4_follows_the_times() -> None:
+    """Layers that take thrice as long make a curve of thrice the time."""
+    rows = aiter_fit.mxfp4_rows()
+    slower = rows.assign(us=3.0 * rows["us"])
+
+    assert np.median(np.abs(aiter_fit.mxfp4_errors(slower, slower))) < 0.05
+
+
+def test_experts_in_mxfp4_of_the_profiles_are_those_of_the_table() -> None:
+    """Both GPUs have the same units. Eight tokens take 118 us and 16,384 take 6.6 ms, and 5 us of sorting."""
+    curves = [
+        load_hardware(name).grouped_gemm_curves["mxfp4_weight_only"][0] for name in ("mi300x-192gb", "mi325x-256gb")
+    ]
+    assert curves[0] == curves[1]
+
+    calls = aiter_fit.mxfp4_calls(aiter_fit.mxfp4_rows())
+    taken = predict_experts(curves[1].model_copy(update={"local_passes": 0.0}), calls, aiter_fit.MXFP4_DEVICE)
+    assert taken - 5e-6 == pytest.approx(calls.seconds, rel=0.1)
