@@ -13,7 +13,7 @@ import pytest
 
 from simserve.sim import acceleration
 
-_OBJECTS_BEFORE_COLLECTION = 50_000
+_OBJECTS_BEFORE_COLLECTION = 250_000
 """Python's own 700 is for programs with few objects. Here a million stay, modules and tests, and searching them for
 garbage time and again takes a third of what collecting the tests does."""
 

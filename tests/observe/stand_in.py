@@ -117,6 +117,8 @@ def stand_in(ways: Ways | None = None) -> Iterator[StandIn]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    """As servers that stream have it: a small packet does not wait until the one before it is acknowledged, 40 ms."""
 
     @property
     def _standing(self) -> StandIn:

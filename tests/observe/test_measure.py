@@ -56,7 +56,7 @@ def test_an_engine_of_another_kind_is_known_by_its_own_pages() -> None:
 def test_times_are_those_of_the_server() -> None:
     """The first token after one pause, the others one pause apart: never less than the server took."""
     with stand_in(Ways(token_seconds=0.01)) as server:
-        _, (run,) = measured(server, replace(PLAN, loads=(Load(concurrency=1),)))
+        _, (run,) = measured(server, replace(PLAN, loads=(Load(concurrency=1),), max_requests=8))
 
     gaps = np.concatenate([np.diff(each.pieces) for each in run.answers])
     first = [each.pieces[0] - each.sent for each in run.answers]
