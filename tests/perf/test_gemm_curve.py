@@ -81,7 +81,7 @@ def test_fp8_products_of_vllm_slow_down_above_16_rows(name: str) -> None:
 
 
 def test_fp4_products_of_2025_read_more_slowly() -> None:
-    """vLLM 0.11 on B200: a large matrix takes half as long again as under 0.12, and so do few rows of a small one not."""
+    """vLLM 0.11 on B200: a large matrix takes half as long again as under 0.12; few rows of a small one do not."""
     early, late = (
         make_shape("b200-sxm-180gb", "llama-3.1-70b", version=version, quantization="nvfp4").machine.gemm_curves
         for version in ("0.11.0", "0.12")
