@@ -43,7 +43,7 @@ def test_small_all_reduces_hold_the_norm(hardware: str, version: str, ranks: int
 
 
 def test_tensorrt_llm_fuses_what_its_own_kernel_sends() -> None:
-    """Eight megabytes over eight ranks, sixteen times what vLLM asks of the same kernel on Hopper; then NCCL reduces."""
+    """Eight megabytes over eight ranks, sixteen times what vLLM asks of this kernel on Hopper; then NCCL reduces."""
     shape = make_shape("h200-sxm-141gb", "llama-3.1-70b", engine="tensorrt-llm", version="1.0", tensor_parallel_size=8)
 
     assert has_fused_all_reduce(shape, np.array([488.0, 489.0])).tolist() == [True, False]

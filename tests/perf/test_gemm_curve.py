@@ -81,13 +81,13 @@ def test_fp8_products_of_vllm_slow_down_above_16_rows(name: str) -> None:
 
 
 def test_fp4_products_of_2025_read_more_slowly() -> None:
-    """vLLM 0.11 on B200: a large matrix takes half as long again as under 0.12, and so do few rows of a small one not."""
+    """vLLM 0.11 on B200: NVFP4 weights take a third longer to read than under 0.12; products in BF16 do not."""
     early, late = (
         make_shape("b200-sxm-180gb", "llama-3.1-70b", version=version, quantization="nvfp4").machine.gemm_curves
         for version in ("0.11.0", "0.12")
     )
 
-    assert early["nvfp4"].memory_efficiency < 0.7 * late["nvfp4"].memory_efficiency
+    assert early["nvfp4"].memory_efficiency < 0.8 * late["nvfp4"].memory_efficiency
     assert early["bf16"] == late["bf16"]
 
 
