@@ -18,17 +18,16 @@ import numpy as np
 from scipy.optimize import minimize
 
 from calibration.laboratory.sources import read_points
-from simserve.calibrate.factors import FREEDOM, SCALE, FactorSearch, Linear, Priors, believed, solve
+from simserve.calibrate.factors import FREEDOM, PRIORS, SCALE, FactorSearch, Linear, Priors, believed, solve
 from simserve.calibrate.loads import inner_places
-from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import slowed
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.planner.measured.reports import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict
+from simserve.profiles.engine_blocks import FACTORS
 from simserve.profiles.expected_errors import LEVEL
-from simserve.profiles.measured_factors import FACTORS
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.version import __version__
@@ -331,7 +330,7 @@ def page(folder: Path, date: str) -> tuple[str, dict[str, Any]]:
     errors = calibrated_errors([each.inner for each in (*measured, *unseen)], date)
     lines = [TABLE, "", *_summary(measured), "", *_hoped(hoped_of(spreads, PRIORS, DRAWS)), ""]
     lines += ["By source, TPOT:", "", *_by_source(measured), "", *_table(measured), ""]
-    lines += ["## Unseen reports", "", "These use the priors of `simserve/calibrate/priors.py`.", ""]
+    lines += ["## Unseen reports", "", "These use the priors of `simserve/calibrate/factors.py`.", ""]
     lines += [*_summary(unseen), "", *_table(unseen), "", "## What is left", "", *_left(errors), "", "## Priors", ""]
     header = [*FACTORS, "misfit of TPOT", "misfit of TTFT"]
     lines += [f"| without | {' | '.join(header)} |", "|---|" + "---:|" * len(header)]

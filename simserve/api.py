@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simserve.errors import UsageError
-from simserve.report.answers.run import RunResult
+from simserve.report.run_result import RunResult
 from simserve.scenario.folder import default_folder, staged_folder
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from simserve.planner.capacity.answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
     from simserve.planner.search.member import Objective
-    from simserve.report.answers.capacity import Capacity
-    from simserve.report.answers.comparison import Comparison
-    from simserve.report.answers.diff import Diff
-    from simserve.report.answers.sweep import Sweep
+    from simserve.report.capacity import Capacity
+    from simserve.report.compare import Comparison
     from simserve.report.cost import CostResult
+    from simserve.report.diff import Diff
     from simserve.report.plan import PlanPage
+    from simserve.report.sweep import Sweep
     from simserve.report.validation_page import Validation
     from simserve.scenario.load import Overrides
     from simserve.scenario.verify import Verification
@@ -300,7 +300,7 @@ def capacity(
         InfeasibleError: The model does not fit.
     """
     from simserve.planner.capacity.answer import capacity as find_capacity
-    from simserve.report.answers.capacity import Capacity
+    from simserve.report.capacity import Capacity
 
     found = find_capacity(
         scenario if isinstance(scenario, Scenario) else load(scenario),
@@ -336,7 +336,7 @@ def compare(
         InputError: A scenario, an override, a profile or a trace is missing or invalid.
     """
     from simserve.planner.compare import compare as run_variants
-    from simserve.report.answers.comparison import Comparison
+    from simserve.report.compare import Comparison
 
     found = run_variants(
         scenario if isinstance(scenario, Scenario) else load(scenario),
@@ -370,7 +370,7 @@ def diff(
         UsageError: A name is no figure.
     """
     from simserve.planner.diff import diff as find_differences
-    from simserve.report.answers.diff import Diff
+    from simserve.report.diff import Diff
 
     return _dressed(find_differences(first, second, tolerance=tolerance, tolerances=tolerances, allow=allow), Diff)
 
@@ -420,7 +420,7 @@ def sweep(
         InputError: A scenario is missing or invalid, or no point of the grid is a scenario.
     """
     from simserve.planner.sweep.sweep import sweep as run_grid
-    from simserve.report.answers.sweep import Sweep
+    from simserve.report.sweep import Sweep
 
     found = run_grid(
         scenario if isinstance(scenario, Scenario) else load(scenario),
@@ -457,7 +457,7 @@ def cost(
         progress: Called now and then with the runs done and all runs.
         variants: Name -> overrides of other deployments for the scenario's traffic; ``ways`` of the summary then says
             from what volume the API, the scenario's deployment and each of them is cheapest.
-        terms: Without a scenario: fields of `simserve.planner.cost.arithmetic.CostTerms`, such as ``gpus``,
+        terms: Without a scenario: fields of `simserve.planner.cost.cost.CostTerms`, such as ``gpus``,
             ``gpu_hour_usd``, ``prompt_tokens``.
 
     Raises:
@@ -538,7 +538,7 @@ def plan(
         UsageError: An option is out of range.
         InputError: A scenario, profile or trace is missing or invalid.
     """
-    from simserve.planner.plan.horizon import horizon_of
+    from simserve.planner.plan.options import horizon_of
     from simserve.planner.plan.plan import PlanOptions  # joblib and the search: needed by this function only
     from simserve.planner.plan.plan import plan as find_plan
     from simserve.planner.space.space import parse_choices

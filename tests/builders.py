@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
-from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.control import FaultSpec
 from simserve.workload.requests import RequestSpecs
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from docs import write_calibrated_servers as script
-from simserve.calibrate.factors import Linear
-from simserve.calibrate.priors import PRIORS
+from simserve.calibrate.factors import PRIORS, Linear
+from simserve.profiles.engine_blocks import FACTORS
 from simserve.profiles.expected_errors import load_calibrated_errors
-from simserve.profiles.measured_factors import FACTORS
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PAGE = _ROOT / "docs/calibrated-servers.md"

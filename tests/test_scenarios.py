@@ -14,8 +14,8 @@ from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.bundled import question, text
 from simserve.scenario.load import load
-from simserve.scenario.objective import objective
 from simserve.scenario.run import run
+from simserve.scenario.schema import objective
 from simserve.scenario.verify import verify
 from tests.fuzzing import every_third
 

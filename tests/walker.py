@@ -14,9 +14,8 @@ from simserve.reference.kv_memory import Scheduler
 from simserve.reference.replica import Pool, Replica, scheduler_of
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 from simserve.scenario.reference_run import records_of
-from simserve.sim.control import Control
+from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.records import STATUSES
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.workload.requests import RequestSpecs
 
 __all__ = ["Outcome", "Walk", "mixed_seconds", "uncached_seconds", "walk"]

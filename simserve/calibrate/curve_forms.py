@@ -17,12 +17,18 @@ from simserve.calibrate.curve_regressor import CurveForm, Values, group_numbers
 from simserve.calibrate.kernels.points import ELEMENTWISE_BYTES, FORMATS
 from simserve.perf.attention_curve import TILE
 from simserve.perf.efficiency import Array
-from simserve.perf.gemm import CLASS_LOOP_OVERHEAD, CLASS_MAX_SPLITS, CLASS_OVERLAP, CLASS_WAVE_QUANTISATION
-from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.gemm import (
+    CLASS_LOOP_OVERHEAD,
+    CLASS_MAX_SPLITS,
+    CLASS_OVERLAP,
+    CLASS_WAVE_QUANTISATION,
+    GemmDevice,
+    gemm_seconds,
+)
 from simserve.perf.measured import ALL_REDUCE_ELEMENT_BYTES
 from simserve.perf.moe import CLASS_LOCAL_PASSES, CLASS_ROUTED_PASSES, ExpertLoad, ExpertShape, expert_seconds
 from simserve.perf.moe import CLASS_OVERLAP as EXPERT_OVERLAP
-from simserve.profiles.gemm_curves import GemmClass, GemmCurve, GroupedGemmCurve
+from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve
 
 START, COMPUTE, MEMORY = "start_s", "compute_flop_per_s", "memory_bytes_per_s"
 SUSTAINED, TILE_RATE, WAVE, DOUBLING = "sustained_ratio", "tile_flop_per_s", "wave_s", "start_per_doubling_s"
@@ -84,7 +90,7 @@ def product_curve(values: Values, shape: Mapping[str, Any] | None = None) -> Gem
 
 
 def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) -> CurveForm:
-    """Return the form of products of a number format (`simserve.perf.gemm_curve`).
+    """Return the form of products of a number format (`simserve.perf.gemm`).
 
     FP8 calls hold the rounding of their inputs: half a start, and its bytes at a share of the rate of the weights.
     """

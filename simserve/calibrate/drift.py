@@ -19,7 +19,7 @@ import numpy as np
 from simserve.calibrate.kernel_prediction import PREDICTORS, Columns, predicted
 from simserve.calibrate.simulated import ServingModel, replay_of
 from simserve.errors import InputError
-from simserve.perf.operator_tables import COLUMNS, find_tables, read_columns
+from simserve.perf.measured import COLUMNS, find_tables, read_columns
 from simserve.profiles.hardware import HardwareProfile
 from simserve.scenario.schema import Scenario
 from simserve.workload.benchmarks.result import BenchResult

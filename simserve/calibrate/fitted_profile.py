@@ -23,8 +23,7 @@ from simserve.calibrate.run_folder import KernelRun
 from simserve.calibrate.run_report import ending_line
 from simserve.perf.efficiency import KERNEL_LATENCIES
 from simserve.profiles import catalog
-from simserve.profiles.calibration import Calibration
-from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.hardware import Calibration, HardwareProfile, load_hardware
 from simserve.unfinished import remove_abandoned, unfinished
 from simserve.units import format_bandwidth, format_compute, format_seconds, parse, to_text
 from simserve.validation import validate

@@ -26,8 +26,8 @@ from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine, st
 from simserve.perf.gemm import gemm_call, gemm_curve, gemm_work
 from simserve.perf.measured import ALL_REDUCE_ELEMENT_BYTES
 from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_experts
-from simserve.profiles.gemm_curves import GemmClass
 from simserve.profiles.hardware import HardwareProfile
+from simserve.profiles.kernel_curves import GemmClass
 from simserve.profiles.model import Gemm
 
 Columns = Mapping[str, NDArray[Any]]

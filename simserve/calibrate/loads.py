@@ -1,7 +1,7 @@
 """Which loads of a server are worth measuring: two that stand for all that it may have.
 
 Two runs at equal loads differ by some 2 %, a run and what is simulated of it by some 6 % even with the best factors
-(`simserve.calibrate.priors`). So it is less noise that a choice of loads must protect from than that one load is off
+(`simserve.calibrate.factors`). So it is less noise that a choice of loads must protect from than that one load is off
 otherwise than the next, a saturated one most of all. Then the loads measured should have the mean and the variance of
 the loads that are asked about; the farthest ones have too much of it (G. E. P. Box and N. R. Draper, "A basis for the
 selection of a response surface design", JASA 54, 1959: where noise and such errors occur together, the best design is
@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.calibrate.factors import FactorSearch, Linear, Priors
-from simserve.calibrate.priors import PRIORS
+from simserve.calibrate.factors import PRIORS, FactorSearch, Linear, Priors
 from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, figures, replay_of
 from simserve.errors import ScenarioError
-from simserve.metrics.conditions import conditions
+from simserve.metrics.real_server import conditions
+from simserve.profiles.engine_blocks import FACTORS
 from simserve.profiles.expected_errors import Expectation
-from simserve.profiles.measured_factors import FACTORS
 from simserve.scenario.replication import traffic
 from simserve.scenario.served import expectations_of
 from simserve.sim.simulate import Deployment, Simulation, simulate

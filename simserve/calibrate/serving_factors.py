@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.factors import FEWEST_FOR_HOLDING_OUT, FactorFit, FactorSearch, Priors, kind_of
+from simserve.calibrate.factors import FEWEST_FOR_HOLDING_OUT, PRIORS, FactorFit, FactorSearch, Priors, kind_of
 from simserve.calibrate.loads import FIGURES, ProposedLoad, benchmark_command, client_counts, closed_loop, model_id
-from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.serving import RunErrors, fit_figures, median_error, runs_as_mapping, shown_figures
 from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, replay_of
 from simserve.errors import InputError
-from simserve.profiles.measured_factors import FACTORS
+from simserve.profiles.engine_blocks import FACTORS
 from simserve.workload.benchmarks.result import BenchResult
 
 MEASURED_ALREADY = 1.5

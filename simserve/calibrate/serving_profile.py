@@ -13,10 +13,9 @@ from simserve.calibrate.serving_search import shown
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.engine_blocks import complete_versions
+from simserve.profiles.engine_blocks import FACTORS, complete_versions
 from simserve.profiles.engine_profile import EngineProfile, load_engine
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.measured_factors import FACTORS
 from simserve.profiles.model import load_model
 from simserve.scenario.schema import Scenario
 

@@ -108,8 +108,7 @@ def apis(
 
 
 def _from_file(file: Path, only: Sequence[str], date: str, out: Path | None, *, force: bool) -> list[ApiProfile]:
-    from simserve.planner.importers.price_profiles import write_api_profiles
-    from simserve.planner.importers.prices_api import read_api_prices
+    from simserve.planner.importers.prices import read_api_prices, write_api_profiles
 
     profiles = [
         each for each in read_api_prices(file, date) if not only or any(text.lower() in each.name for text in only)

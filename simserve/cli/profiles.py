@@ -218,8 +218,7 @@ def _price_file(
     file: Path, provider: str | None, date: str, out: Path | None, *, force: bool, today: str | None, as_json: bool
 ) -> None:
     """Print the offers of a price file, and write profiles with them."""
-    from simserve.planner.importers.price_profiles import write_hardware_profiles
-    from simserve.planner.importers.prices_gpu import read_gpu_prices
+    from simserve.planner.importers.prices import read_gpu_prices, write_hardware_profiles
     from simserve.profiles.price_dates import check_today, is_old
 
     reference = date if today is None else check_today(today)

@@ -83,8 +83,7 @@ def trace(
 
 
 def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
-    from simserve.workload.traces.statistics import arrival_statistics, length_statistics
-    from simserve.workload.traces.task_statistics import task_statistics
+    from simserve.workload.traces.statistics import arrival_statistics, length_statistics, task_statistics
 
     tasks = task_statistics(read)
     return {

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -18,7 +22,6 @@ from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json,
 from simserve.errors import EXIT_THRESHOLD_FAILED, InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from simserve.cli.metrics_endpoint import MetricsEndpoint
     from simserve.observe.scrapes import Scrape
     from simserve.planner.twin.answer import Twin
     from simserve.scenario.schema import Scenario
@@ -129,8 +132,6 @@ def twin(
         with contextlib.ExitStack() as stack:
             page = None
             if metrics_address is not None:
-                from simserve.cli.metrics_endpoint import MetricsEndpoint  # Python's HTTP server: nobody else wants it
-
                 page = stack.enter_context(MetricsEndpoint(metrics_address))
                 print_lines([f"metrics at {page.url}"])
             _watch(rounds, page, out, until_drift=once)
@@ -198,7 +199,7 @@ def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, out: Path | None
         InterruptedRunError: By Ctrl-C.
         Exit: With 99, if asked to end so, at the first drift.
     """
-    from simserve.planner.twin.gauges import gauges_of
+    from simserve.planner.twin.answer import gauges_of
 
     try:
         for answer in looks:
@@ -347,3 +348,73 @@ def _changes(hours: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4g}"
+
+
+_CLIENT_SECONDS = 10.0
+"""How long a client may take to ask."""
+_CONTENT = "text/plain; version=0.0.4; charset=utf-8"
+_LARGEST_PORT = 65_535
+LOOPBACK = "127.0.0.1"
+
+
+class MetricsEndpoint:
+    """Serves one page from a thread of its own while the block runs; empty until the first `show`.
+
+    Args:
+        address: ``PORT`` or ``HOST:PORT``; without a host, this machine alone. Port 0 is any that is free.
+
+    Raises:
+        UsageError: It is no address, or cannot be listened at.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal() or int(port) > _LARGEST_PORT:
+            rule = "must be PORT or HOST:PORT"
+            raise UsageError(rule, key="--metrics-address", value=address, remedy="for example 9464")
+        endpoint = self
+        self._page = b""
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = _CLIENT_SECONDS
+
+            def do_GET(self) -> None:
+                is_there = self.path.partition("?")[0] == "/metrics"
+                body = endpoint._page if is_there else b""
+                self.send_response(HTTPStatus.OK if is_there else HTTPStatus.NOT_FOUND)
+                self.send_header("Content-Type", _CONTENT)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing: a line a round is all that is printed."""
+
+        try:
+            self._server = ThreadingHTTPServer((host.strip("[]") or LOOPBACK, int(port)), Handler)
+        except OSError as failure:
+            rule = f"cannot be listened at: {failure.strerror}"
+            raise UsageError(rule, key="--metrics-address", value=address, remedy="choose another port") from None
+        self._server.daemon_threads = True
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}/metrics"
+
+    def show(self, text: str) -> None:
+        """Put a text on the page."""
+        self._page = text.encode()
+
+    def __enter__(self) -> Self:
+        """Begin to serve."""
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()

@@ -83,7 +83,7 @@ def validate(
     """
     from simserve.api import validate as replay_measurements
     from simserve.planner.measured.reports import UNSEEN
-    from simserve.planner.validation.laboratory import load_laboratory
+    from simserve.planner.validation.validate import load_laboratory
 
     _check_outputs(
         {"--out": out, "--report": report, "--accuracy": accuracy, "--expected-errors": expected_errors}, date

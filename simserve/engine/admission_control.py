@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simserve.engine.bucket import Bucket, holds, take
 from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_running_at, num_seats_of
-from simserve.engine.outcomes import ADMITTED, DEADLINE, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT
+from simserve.engine.numbers import Uniforms, take_uniform
 from simserve.engine.state import INFINITY
-from simserve.engine.uniforms import Uniforms, take_uniform
 
 ANY_NUMBER = -1
 _NEW_SHARE = 0.1
@@ -111,7 +109,7 @@ def refusal(
     finish_interval: float,
     now: float,
 ) -> int:
-    """Return why a request is refused at ``now`` (`simserve.engine.outcomes`), `ADMITTED`: it is not.
+    """Return why a request is refused at ``now``, `ADMITTED`: it is not.
 
     Args:
         admission_control: The rules; the first that refuses is the reason.
@@ -185,3 +183,56 @@ def _is_drawn(admission_control: AdmissionControl, replica: DataParallelReplica,
     if share < start:
         return False
     return take_uniform(admission_control.uniforms) < (share - start) / (1.0 - start)
+
+
+class Bucket:
+    """What a rate limit lets through.
+
+    Args:
+        rate: Units a second in the long run.
+        burst: Units that an unused bucket holds.
+
+    Attributes:
+        level: Units that it held at its last look at the clock; may be less than none.
+        filled_at: When that was, seconds.
+    """
+
+    __slots__ = ("burst", "filled_at", "level", "rate")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self.rate, self.burst = rate, burst
+        self.level, self.filled_at = burst, 0.0
+
+
+def fill(bucket: Bucket, now: float) -> float:
+    """Return what a bucket holds ``now``."""
+    level = min(bucket.burst, bucket.level + bucket.rate * (now - bucket.filled_at))
+    bucket.level, bucket.filled_at = level, now
+    return level
+
+
+def holds(bucket: Bucket, amount: float, now: float) -> bool:
+    """Return whether so much may pass ``now``; more than the bucket ever holds passes when it is full."""
+    return fill(bucket, now) >= min(amount, bucket.burst)
+
+
+def wait(bucket: Bucket, amount: float, now: float) -> float:
+    """Return the seconds until so much may pass, by the rule of `holds`."""
+    return max(0.0, (min(amount, bucket.burst) - fill(bucket, now)) / bucket.rate)
+
+
+def take(bucket: Bucket, amount: float) -> None:
+    """Let so much pass; the bucket may be left with less than nothing."""
+    bucket.level -= amount
+
+
+REJECTED, TIMED_OUT = 1, 2
+"""Beside `simserve.engine.state`'s COMPLETED, FAILED and UNFINISHED."""
+
+ADMITTED = 0
+RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP = range(2, 8)
+"""Refused at the admission control, by its rules; given up by its client."""
+API_LIMIT = 10
+"""Refused by the API that it went to."""
+TASK_CANCELLED = 11
+"""Given up with the agent's task that it is a call of, or never sent for that."""

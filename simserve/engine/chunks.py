@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from simserve.engine.admission import estimated_room, has_room, note_full, page_reserve
-from simserve.engine.answers import note_recomputed
-from simserve.engine.decoding import cache_decoded, finish, growth_of_step, join_decoding, settle_decoders
-from simserve.engine.gaps import note_stall
-from simserve.engine.kv import is_scattered, take_fixed
+from simserve.engine.decoding import (
+    cache_decoded,
+    finish,
+    growth_of_step,
+    join_decoding,
+    note_recomputed,
+    note_stall,
+    settle_decoders,
+)
+from simserve.engine.kv import estimated_room, has_room, is_scattered, note_full, page_reserve, take_fixed
 from simserve.engine.kv_tier import keep_in_store, take_loading_seconds, take_overlapped_seconds
 from simserve.engine.loras import (
     count_decoding,
@@ -21,16 +26,20 @@ from simserve.engine.loras import (
 from simserve.engine.preemption import preempt
 from simserve.engine.prefix_cache import (
     cache_blocks,
+    defer,
     evict,
     find_prefix,
+    is_contributed,
     is_decoded,
+    keep_prompt,
     load_prefix,
     note_contests,
+    note_contributions,
+    restore_deferred,
     use_prefix,
 )
 from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import cache_computed, look_up, make_free, touch_waiting, use_found
-from simserve.engine.shared_prompts import defer, is_contributed, keep_prompt, note_contributions, restore_deferred
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_BLOCKS,

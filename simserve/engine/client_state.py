@@ -5,16 +5,15 @@ The loop that moves replicas by these rules is `simserve.engine.event_plane`.
 
 from __future__ import annotations
 
-from simserve.engine.clients import send, send_again
+from simserve.engine.admission_control import GAVE_UP, TASK_CANCELLED
+from simserve.engine.clients import seconds_to_client, send, send_again
 from simserve.engine.conversations import deadline_of, find_due, think
 from simserve.engine.data_plane import count_off
-from simserve.engine.delivery import seconds_to_client
 from simserve.engine.gateway import note_end
-from simserve.engine.outcomes import GAVE_UP, TASK_CANCELLED
+from simserve.engine.numbers import num_left
 from simserve.engine.plane_state import NOBODY, NOWHERE, ClientState, DataPlane
 from simserve.engine.state import INFINITY, RequestTable
 from simserve.engine.transfers import restore
-from simserve.engine.uniforms import num_left
 
 AT_ADMISSION, TO_ROUTE, TO_PAUSE, TO_ANSWER, TO_PACE = 1, 2, 4, 8, 16
 """What may take random numbers; flags. The last two: the first token of an API's answer, and those after it."""

@@ -1,4 +1,4 @@
-"""EngineConfig: what the scheduler of one replica obeys, as plain resolved numbers.
+"""EngineConfig: what the scheduler of one replica obeys, as plain resolved numbers, and which lengths it takes.
 
 Presets and versions live in ``engine_profiles/``; nothing here has a default that depends on an engine.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 Batching = Literal["continuous", "static"]
 Scheduler = Literal["mixed", "prefill_first"]
@@ -61,8 +64,8 @@ class EngineConfig:
         ends_pass: ``priority``: whether a request that preempts itself ends the pass over the running ones, so that
             those behind it compute nothing in that step (vLLM up to 0.32), where `has_ordered_pass` says so.
         misses_next: ``ends_pass``: whether the pass misses the request behind one that takes the blocks of a request
-            before it that is done (vLLM up to 0.27; `simserve.engine.passing`).
-        preemption_mode: What becomes of a victim's KV: ``recompute`` or ``swap`` (`simserve.engine.swap`).
+            before it that is done (vLLM up to 0.27; `simserve.engine.preemption`).
+        preemption_mode: What becomes of a victim's KV: ``recompute`` or ``swap`` (`simserve.engine.preemption`).
         num_swap_blocks: ``swap``: KV blocks that host memory holds.
         kv_allocation: ``paged`` blocks; ``static`` slots of ``max_model_len``; ``pow2`` and ``oracle``
             contiguous ranges, first fit (baselines of the vLLM paper); ``none``: no cache.
@@ -90,7 +93,7 @@ class EngineConfig:
             the cached ones (vLLM up to pull request 42656); else they are taken first.
         waits_for_prefix: With ``enable_prefix_caching``: whether a request waits while another computes the first block
             that it lacks, and prompts are cached when all of them is computed (TensorRT-LLM;
-            `simserve.engine.shared_prompts`), where `has_prefix_waits` says so.
+            `simserve.engine.prefix_cache`), where `has_prefix_waits` says so.
         caches_at_end: ``waits_for_prefix``: whether others find a prompt once its request has ended, no sooner.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
             ``continuous`` alone.
@@ -128,7 +131,7 @@ class EngineConfig:
         async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
             after next.
         releases_late: ``async_scheduling``: whether a finished request keeps seat and blocks until the step after its
-            last one is scheduled (vLLM; `simserve.engine.departing`). Continuous batching with a KV cache alone.
+            last one is scheduled (vLLM; `simserve.engine.decoding`). Continuous batching with a KV cache alone.
         overlaps_results: ``async_scheduling``: whether a step is scheduled before the results of the one before it are
             known, so that who has ended decodes once more (SGLang; `simserve.engine.overlap`), where `has_overlap` says
             so.
@@ -252,3 +255,67 @@ class EngineConfig:
         keeps_order = not self.priority_preemption and self.preemption_mode == "recompute"
         is_overlapped = self.async_scheduling and self.overlaps_results and self.scheduler == "prefill_first"
         return is_overlapped and is_growing and is_alone and is_plain and keeps_order
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """Requests after the limits, shape [N] each.
+
+    Attributes:
+        max_tokens: What each may generate.
+        output_tokens: What it generates; 0 where the prompt is too long.
+        is_truncated: Whether a limit cut what was asked for.
+        is_too_long: Whether the prompt is.
+    """
+
+    max_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    is_truncated: NDArray[np.bool_]
+    is_too_long: NDArray[np.bool_]
+
+
+def limited(
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    max_tokens: NDArray[np.int64],
+    config: EngineConfig,
+) -> Limited:
+    """Return what the length limits of an engine leave of requests; ``max_tokens`` of -1 is the model's limit."""
+    prompt_limit = config.max_model_len - 1
+    if config.batching == "continuous" and not config.enable_chunked_prefill and config.kv_allocation != "none":
+        prompt_limit = min(prompt_limit, config.max_num_batched_tokens)
+    if len(prompt_tokens) and int(max_tokens.min()) >= 0:
+        longest_prompt = int(prompt_tokens.max())
+        if longest_prompt <= prompt_limit and longest_prompt + int(max_tokens.max()) <= config.max_model_len:
+            # No limit reaches anybody, as in most runs.
+            nobody = np.zeros(len(prompt_tokens), dtype=np.bool_)
+            return Limited(max_tokens, np.minimum(output_tokens, max_tokens), nobody, nobody)
+    longest = np.maximum(config.max_model_len - prompt_tokens, 0)
+    allowed = np.where(max_tokens < 0, longest, np.minimum(max_tokens, longest))
+    wanted = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
+    too_long = prompt_tokens > prompt_limit
+    return Limited(
+        max_tokens=allowed,
+        output_tokens=np.where(too_long, 0, np.minimum(output_tokens, allowed)),
+        is_truncated=((max_tokens > longest) | (wanted > longest)) & ~too_long,
+        is_too_long=too_long,
+    )
+
+
+def finds_itself(config: EngineConfig, lengths: NDArray[np.int64]) -> bool:
+    """Return whether a preempted request may find its own blocks in the prefix cache when it is computed again.
+
+    Where the longest requests that have seats fit the KV cache together, nobody is preempted for it.
+
+    Args:
+        config: The engine.
+        lengths: Tokens of each request, prompt and answer together, shape [N].
+    """
+    if not config.enable_prefix_caching or config.admission == "reserve" or not len(lengths):
+        return False
+    if config.priority_preemption:
+        return True
+    seats = min(config.max_num_seqs, len(lengths))
+    longest = np.partition(lengths, len(lengths) - seats)[len(lengths) - seats :] + config.num_speculative_tokens
+    blocks = int((longest // config.block_size + 1).sum()) * (config.full_groups + config.window_groups)
+    return blocks > config.num_blocks - config.watermark_blocks

@@ -13,10 +13,15 @@ from __future__ import annotations
 from math import floor, inf, nextafter
 from typing import Any
 
-from simserve.engine.cancel import cancel as cancel_at_rank
-from simserve.engine.decoding import generated_by_now, growth_of_step, join_decoding
-from simserve.engine.departing import release_departing
-from simserve.engine.gaps import add_stall, keep_largest_gap
+from simserve.engine.decoding import (
+    add_stall,
+    generated_by_now,
+    growth_of_step,
+    join_decoding,
+    keep_largest_gap,
+    release_departing,
+)
+from simserve.engine.kernel import cancel as cancel_at_rank
 from simserve.engine.kernel import complete as complete_rank
 from simserve.engine.kernel import cut as cut_rank
 from simserve.engine.kernel import plan as plan_rank

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simserve.engine.admission_control import end_pause
+from simserve.engine.decoding import use_pace
 from simserve.engine.numbers import copy_into, least_of
-from simserve.engine.paces import use_pace
 from simserve.engine.plane_state import FROZEN, DataPlane
 from simserve.engine.routing import choose, deal
 from simserve.engine.state import Replica, RequestTable

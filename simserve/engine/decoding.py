@@ -1,18 +1,37 @@
-"""Joining and leaving the decoding requests of a replica: the aggregates that let a leap skip over tokens."""
+"""Joining and leaving the decoding requests of a replica: the aggregates that let a leap skip over tokens.
+
+First visible tokens: when the answer of a request begins that thinks first, and hides what it thinks.
+
+A request that joins the decoding ones knows at which step it generates that token, as it knows its last one. The heap
+of those steps ends no leap: the time of a step inside a leap follows from the leap.
+
+Inter-token gaps without a walk over the batch: the largest per request, and stalls of prefill-first scheduling.
+
+``gap_step_runs`` and ``gap_values`` are a monotonic stack: values fall, so the largest gap since a leap is the first
+entry from it on. A request remembers the leap it joined in.
+
+Joining and leaving the decoding requests of a replica that decodes speculatively, each at a pace of its own.
+
+Such replicas have a `Progress`; plain decoding never comes here.
+
+Requests that are done and still hold their seat and blocks: asynchronous scheduling, as vLLM has it from 0.14.
+
+Step n + 1 is scheduled while step n runs, before anybody knows who is done in n. Who is done keeps its seat and its
+blocks until then, computes nothing in n + 1, may be preempted to make room (and is answered all the same), and is
+gone when n + 2 is scheduled. Who is preempted has a token on its way, whose block is not in the prefix cache yet.
+"""
 
 from __future__ import annotations
 
-from heapq import heappush
+from bisect import bisect_left
+from collections.abc import Sequence
+from heapq import heappop, heappush
 
-from simserve.engine.answers import expect_answer
-from simserve.engine.departing import depart, hold_until_all_are_done
-from simserve.engine.gaps import keep_largest_gap
 from simserve.engine.kv import release_fixed
 from simserve.engine.loras import count_decoding, leave_adapter
-from simserve.engine.paces import generated_at_pace, join_at_pace, leave_at_pace
-from simserve.engine.prefix_cache import cache_blocks, evict, leave_prefix, note_decoder
-from simserve.engine.progress import GRID
-from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, FINISHED, SHIFT, Replica, RequestTable
+from simserve.engine.prefix_cache import cache_blocks, evict, forget_decoder, leave_prefix, note_contests, note_decoder
+from simserve.engine.progress import GRID, Progress
+from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, FINISHED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
 from simserve.engine.windows import join_window, leave_window, window_growth_of_step
 
 
@@ -205,3 +224,296 @@ def steps_until_dry(replica: Replica) -> int:
         free -= growth
         extra += 1
     return cycles * block_size + extra
+
+
+def expect_answer(replica: Replica, requests: RequestTable, index: int, generated: int) -> None:
+    """Note at which step a request that decodes from the next step on shows its first token, if it still will.
+
+    Args:
+        replica: The replica, whose requests think.
+        requests: The table.
+        index: The request.
+        generated: Its tokens so far.
+    """
+    missing = requests.thinking_tokens[index] + 1 - generated
+    if missing <= 0 or requests.thinking_tokens[index] >= requests.output_tokens[index]:
+        return
+    steps = missing
+    if replica.progress is not None:
+        steps = -(-GRID * missing // requests.pace[index])
+    answer_step = replica.step + steps
+    requests.answer_step[index] = answer_step
+    heappush(replica.answer_heap, answer_step << SHIFT | index)
+
+
+def begin_answers(replica: Replica, requests: RequestTable, num_steps: int, free_at: float) -> None:
+    """Note when answers began in the leap that has run; its steps are counted, and nobody has left since.
+
+    Args:
+        replica: The replica.
+        requests: The table.
+        num_steps: Steps of the leap.
+        free_at: When the API server would have been free before it, seconds.
+    """
+    heap = replica.answer_heap
+    start, first, increment = replica.start_time, replica.first_seconds, replica.increment_seconds
+    sending = replica.api_token_seconds * replica.num_scheduled_decodes
+    until = (replica.step + 1) << SHIFT
+    while heap and heap[0] < until:
+        entry = heappop(heap)
+        index, step = entry & MASK, entry >> SHIFT
+        if requests.answer_step[index] != step or requests.replica_id[index] != replica.identity:
+            # It was preempted, or has left.
+            continue
+        if replica.config.data_parallel_size > 1 and requests.rank[index] != replica.rank:
+            continue
+        k = step - replica.step + num_steps
+        if k >= num_steps:
+            requests.answer_time[index] = max(replica.end_time, replica.api_free_at)
+        else:
+            sent = max(free_at, start) + sending * k
+            requests.answer_time[index] = max(start + first * k + increment * (k * (k - 1) * 0.5), sent)
+        requests.answer_step[index] = -1
+
+
+def note_recomputed(replica: Replica, requests: RequestTable, index: int, generated: int) -> None:
+    """Note that an answer begins with the token that follows from computing a preempted request again."""
+    if generated == requests.thinking_tokens[index] + 1:
+        requests.answer_time[index] = max(replica.end_time, replica.api_free_at)
+
+
+def push_gap(replica: Replica, leap: int, gap: float) -> None:
+    """Note the largest gap (seconds) that every decoding request had in a leap."""
+    gap_values = replica.gap_values
+    while gap_values and gap_values[-1] <= gap:
+        gap_values.pop()
+        replica.gap_step_runs.pop()
+    gap_values.append(gap)
+    replica.gap_step_runs.append(leap)
+
+
+def keep_largest_gap(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Fold the gaps since a request joined into its ``itl_max``."""
+    position = bisect_left(replica.gap_step_runs, requests.joined_leap[index])
+    if position < len(replica.gap_values):
+        gap = replica.gap_values[position]
+        if gap > requests.itl_max[index]:
+            requests.itl_max[index] = gap
+
+
+def note_stall(replica: Replica, num_joined: int) -> None:
+    """Prefill-first: decoding requests waited for a prefill step; remember since when, for their next gap."""
+    leap = replica.leap_index
+    if not replica.stall_step_runs:
+        num_before = replica.num_decoding - num_joined
+        if num_before:
+            add_stall(replica, leap - 1, replica.last_decode_time, num_before)
+    if num_joined:
+        add_stall(replica, leap, replica.end_time, num_joined)
+
+
+def add_stall(replica: Replica, leap: int, last_token_time: float, count: int) -> None:
+    """Note that so many requests, whose last token came at a time, wait for the end of a stall from a leap on."""
+    replica.stall_step_runs.append(leap)
+    replica.stall_times.append(last_token_time)
+    replica.stall_counts.append(count)
+
+
+def end_stall(replica: Replica) -> None:
+    """The first decode step after a stall ends: every group's gap since its last token."""
+    token_time = replica.start_time + replica.first_seconds
+    for position in range(len(replica.stall_step_runs)):
+        count = replica.stall_counts[position]
+        if count:
+            gap = token_time - replica.stall_times[position]
+            replica.irregular_gaps.extend((gap, count))
+            push_gap(replica, replica.stall_step_runs[position], gap)
+    replica.stall_step_runs.clear()
+    replica.stall_times.clear()
+    replica.stall_counts.clear()
+
+
+def leave_stall(replica: Replica, joined_leap: int) -> None:
+    """A stalled request is preempted: its gap will be counted when it comes back."""
+    for position in range(len(replica.stall_step_runs) - 1, -1, -1):
+        if replica.stall_step_runs[position] <= joined_leap or not position:
+            replica.stall_counts[position] -= 1
+            return
+
+
+class Paces:
+    """Speculative decoding where pools differ: what a decode step brings a request on each of them.
+
+    Attributes:
+        values: In parts of a token (`simserve.engine.progress.GRID`), pool after pool; shape [pools x N].
+        first: Of each replica, where the values of its pool begin.
+    """
+
+    __slots__ = ("first", "values")
+
+    def __init__(self, values: Sequence[int], first: list[int]) -> None:
+        self.values, self.first = values, first
+
+
+def use_pace(paces: Paces, requests: RequestTable, number: int, index: int) -> None:
+    """Note what a decode step brings a request on the replica that it joins."""
+    requests.pace[index] = paces.values[paces.first[number] + index]
+
+
+def join_at_pace(
+    replica: Replica, requests: RequestTable, progress: Progress, index: int, context: int, generated: int
+) -> None:
+    """Let a request decode from the next step on; arguments as of `join_decoding`."""
+    step, pace = replica.step, requests.pace[index]
+    base = GRID * context - pace * step
+    finish_step = step - (GRID * (generated - requests.output_tokens[index]) // pace)
+    requests.context_base[index] = base
+    requests.finish_step[index] = finish_step
+    requests.joined_step[index] = step
+    requests.joined_leap[index] = replica.leap_index
+    requests.last_token_time[index] = replica.end_time
+    replica.num_decoding += 1
+    replica.context_sum += context
+    heappush(replica.finish_heap, finish_step << SHIFT | index)
+    progress.join(base, pace, step)
+    if replica.uses_estimate:
+        _estimate(replica, requests, index, 1, generated)
+
+
+def leave_at_pace(replica: Replica, requests: RequestTable, progress: Progress, index: int) -> None:
+    """Take a request out of the aggregates of the decoding ones, and its growing blocks with it."""
+    if replica.has_thinking:
+        requests.answer_step[index] = -1
+    step, pace, base = replica.step, requests.pace[index], requests.context_base[index]
+    context = (base + pace * step) / GRID
+    replica.num_decoding -= 1
+    replica.context_sum -= context
+    held = progress.leave(base, pace, step, requests.joined_step[index])
+    if replica.grows:
+        if replica.keeps_windows:
+            leave_window(replica, requests, index, held)
+        else:
+            replica.free_blocks += held
+        if replica.uses_estimate:
+            _estimate(replica, requests, index, -1, context - requests.prompt_tokens[index] + 1)
+
+
+def generated_at_pace(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Return the whole tokens that a decoding request has generated, before its last step."""
+    context = (requests.context_base[index] + requests.pace[index] * replica.step) // GRID
+    return context - requests.prompt_tokens[index] + 1
+
+
+def _estimate(replica: Replica, requests: RequestTable, index: int, sign: int, generated: float) -> None:
+    """Count (or, with -1, discount) what a request that has ``generated`` tokens may still need."""
+    most = requests.max_tokens[index]
+    if most > ESTIMATE_CLIP:
+        replica.estimate_sum += sign * ESTIMATE_CLIP
+    else:
+        replica.estimate_sum += sign * (most - generated)
+        replica.estimate_shrinking += sign * requests.pace[index] / GRID
+
+
+def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_window_blocks: int) -> None:
+    """Let a finished request hold what its end has freed, until `release_departing`.
+
+    Args:
+        replica: The replica, on which the request's growing blocks count as free already.
+        index: The request.
+        tokens: What it has in the KV cache.
+        free_blocks: Blocks that were free before.
+        free_window_blocks: Likewise in the pool of layers with a window.
+    """
+    hold_until_all_are_done(replica, index, tokens, free_blocks, free_window_blocks)
+    cache = replica.cache
+    if cache is not None and (cache.num_decoders or cache.contested):
+        forget_decoder(cache, index)
+        cache_blocks(cache, index, tokens - 1)
+        note_contests(cache, index)
+
+
+def hold_until_all_are_done(
+    replica: Replica, index: int, tokens: int, free_blocks: int, free_window_blocks: int
+) -> None:
+    """Let a finished request hold its blocks, as of `depart`, until all have finished that do in this step."""
+    replica.departing.append(index)
+    replica.departing_tokens.append(tokens)
+    replica.departing_blocks.append(replica.free_blocks - free_blocks)
+    replica.departing_window_blocks.append(replica.free_window_blocks - free_window_blocks)
+    replica.free_blocks = free_blocks
+    replica.free_window_blocks = free_window_blocks
+
+
+def release_departing(replica: Replica, requests: RequestTable) -> None:
+    """Let all of them go, the one first that was admitted first: the next step is scheduled.
+
+    The order is that in which what they leave in the prefix cache gives way (``update_from_output`` of vLLM).
+    """
+    is_ordered = replica.cache is not None and replica.cache.tree is None and len(replica.departing) > 1
+    if is_ordered:
+        forget_finished(replica, requests)
+    if is_ordered and _num_seated(replica) == len(replica.departing):
+        running = replica.running
+        for seat in range(len(running)):
+            index = running[seat]
+            if index in replica.departing:
+                position = replica.departing.index(index)
+                _release(replica, requests, position, replica.departing_tokens[position])
+    else:
+        # Prompts that went on to a decode worker have no seat any more, and have ended in the order of their seats.
+        for position in range(len(replica.departing)):
+            _release(replica, requests, position, replica.departing_tokens[position])
+    replica.departing.clear()
+    replica.departing_tokens.clear()
+    replica.departing_blocks.clear()
+    replica.departing_window_blocks.clear()
+
+
+def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Let one of them go at once, since its blocks are needed; its last token is not in the cache yet."""
+    position = replica.departing.index(index)
+    tokens = max(replica.departing_tokens[position] - 1, requests.prompt_tokens[index])
+    release_one(replica, requests, index, tokens)
+    requests.num_preemptions[index] += 1
+
+
+def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int) -> None:
+    """Let one of them go, with so many tokens in the cache."""
+    position = replica.departing.index(index)
+    _release(replica, requests, position, tokens)
+    replica.departing.pop(position)
+    replica.departing_tokens.pop(position)
+    replica.departing_blocks.pop(position)
+    replica.departing_window_blocks.pop(position)
+
+
+def _release(replica: Replica, requests: RequestTable, position: int, tokens: int) -> None:
+    index, free_blocks = replica.departing[position], replica.free_blocks
+    replica.free_blocks += replica.departing_blocks[position]
+    replica.free_window_blocks += replica.departing_window_blocks[position]
+    if not replica.grows:
+        release_fixed(replica, requests, index)
+    if replica.cache is not None:
+        leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+
+
+def _num_seated(replica: Replica) -> int:
+    """Return how many of the departing ones are still among those that could be preempted."""
+    num_seated = 0
+    for seat in range(len(replica.running)):
+        if replica.running[seat] in replica.departing:
+            num_seated += 1
+    return num_seated
+
+
+def forget_finished(replica: Replica, requests: RequestTable) -> None:
+    """Strike those who are done off the list of those that could be preempted."""
+    running = replica.running
+    kept = 0
+    for position in range(len(running)):
+        index = running[position]
+        if requests.status[index] == UNFINISHED or index in replica.departing:
+            running[kept] = index
+            kept += 1
+    while len(running) > kept:
+        running.pop()

@@ -8,7 +8,15 @@ from __future__ import annotations
 from heapq import heappush
 from math import nan
 
-from simserve.engine.admission_control import refusal, refusal_at_gateway
+from simserve.engine.admission_control import (
+    ADMITTED,
+    API_LIMIT,
+    REJECTED,
+    TASK_CANCELLED,
+    TIMED_OUT,
+    refusal,
+    refusal_at_gateway,
+)
 from simserve.engine.client_state import end, without_answer
 from simserve.engine.clients import ANSWER, TURN, abandon, wait_for, wait_for_task
 from simserve.engine.conversations import Conversations, deadline_of
@@ -39,10 +47,8 @@ from simserve.engine.gateway import (
     take_turn,
 )
 from simserve.engine.judged import judged_refusal
-from simserve.engine.outcomes import ADMITTED, API_LIMIT, REJECTED, TASK_CANCELLED, TIMED_OUT
 from simserve.engine.plane_state import ARRIVED, ASKS_ADMISSION, ELSEWHERE, NOWHERE, PARKED, ClientState, DataPlane
-from simserve.engine.regions import add_near
-from simserve.engine.routing import choose, deal
+from simserve.engine.routing import add_near, choose, deal
 from simserve.engine.state import FAILED, RequestTable
 from simserve.engine.transfers import forget
 

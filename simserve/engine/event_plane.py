@@ -4,13 +4,20 @@ Everything that happens at a time of its own is an event in one heap; what arriv
 the request table. What touches a replica inside a leap takes effect at the end of the step that runs. At one instant
 steps end first, then events happen, then steps are planned; before them the router looks at the replicas, where it does
 so only now and then. Where nothing happens but arrivals and ends of steps, the loop asks for nothing else.
+
+Which of many replicas is first, or has the least to do: kept in an order while times and loads change.
+
+Of few replicas a look at all is faster, which `simserve.engine.numbers` answers. Python keeps heaps in which what was
+before stays until it comes to the top; compiled code keeps tournaments
+(`simserve.engine.compiled.replacements`). Both give the same answers.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Any, cast
 
-from simserve.engine.admission_control import note_finishes
+from simserve.engine.admission_control import GAVE_UP, TIMED_OUT, note_finishes
 from simserve.engine.client_state import end, lacks_numbers, leave, next_moment, take_leaving, without_answer
 from simserve.engine.clients import (
     ANSWER,
@@ -26,6 +33,7 @@ from simserve.engine.clients import (
     is_at_encoders,
     line_up,
     next_to_come,
+    note_leap,
     parse_together,
     tokenize,
 )
@@ -42,7 +50,6 @@ from simserve.engine.data_parallel import (
     strike,
 )
 from simserve.engine.data_plane import CALLED, CHORES, EVENTS_BETWEEN_CHORES, REACHED, note_finished, renew, route
-from simserve.engine.delivery import note_leap
 from simserve.engine.entrance import arrive, asks_again, hand_over, leave_out, lose, offer_turn, release, take_up
 from simserve.engine.fleet_state import call_if_awaited, see
 from simserve.engine.gateway import NOBODY, cut, step_out
@@ -52,17 +59,6 @@ from simserve.engine.kernel import plan as plan_rank
 from simserve.engine.kernel import seen_time as seen_by_rank
 from simserve.engine.kernel import submit as submit_to_rank
 from simserve.engine.numbers import SEVERAL, earliest_of, find_all, find_one, least_of, sort_ascending
-from simserve.engine.order import (
-    arrange_loads,
-    arrange_times,
-    find_first,
-    first_time,
-    has_order,
-    least_load,
-    note_load,
-    note_time,
-)
-from simserve.engine.outcomes import GAVE_UP, TIMED_OUT
 from simserve.engine.plane_state import (
     ADMIT,
     ARRIVED,
@@ -82,8 +78,8 @@ from simserve.engine.plane_state import (
     DataPlane,
     FleetState,
 )
-from simserve.engine.regions import answered_at
-from simserve.engine.state import COMPLETED, FAILED, INFINITY, STATIC, UNFINISHED, RequestTable
+from simserve.engine.routing import answered_at
+from simserve.engine.state import COMPLETED, FAILED, INFINITY, MASK, SHIFT, STATIC, UNFINISHED, RequestTable
 from simserve.engine.transfers import drop, is_releasing, land, may_step, restore_finished, send_on, take_to_reader
 
 
@@ -550,3 +546,68 @@ def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
         countdown -= replicas[due[0]].num_ranks
         if countdown <= 0:
             return CHORES
+
+
+_LEAST_UNITS = 24
+"""From so many on a heap says faster than a look at all which is the first."""
+
+
+def has_order(num_schedulers: int) -> bool:
+    """Return whether an order of so many replicas pays."""
+    return num_schedulers >= _LEAST_UNITS
+
+
+def arrange_times(order: list[Any], times: list[float]) -> None:
+    """Let ``order`` know some times, in whatever form serves the next three functions."""
+    order[:] = [(time, position) for position, time in enumerate(times) if time < INFINITY]
+    heapify(order)
+
+
+def note_time(order: list[Any], position: int, time: float) -> None:
+    """Let ``order`` know that the time at a position is now another."""
+    if time < INFINITY:
+        heappush(order, (time, position))
+
+
+def first_time(order: list[Any], times: list[float]) -> float:
+    """Return the smallest of ``times``, all changes of which ``order`` knows of; infinity: there is none."""
+    while order:
+        time, position = order[0]
+        if times[position] == time:
+            return cast(float, time)
+        heappop(order)
+    return INFINITY
+
+
+def find_first(order: list[Any], times: list[float]) -> int:
+    """Return where `first_time`, which has just been asked for, stands; `SEVERAL`: in more places than one.
+
+    What stands there is forgotten: it must be noted anew.
+    """
+    entry = heappop(order)
+    while order and (order[0] == entry or times[order[0][1]] != order[0][0]):
+        heappop(order)
+    if order and order[0][0] == entry[0]:
+        return SEVERAL
+    return cast(int, entry[1])
+
+
+def arrange_loads(order: list[int], loads: list[int]) -> None:
+    """Let ``order`` know some loads, in whatever form serves the next two functions."""
+    order[:] = [load << SHIFT | position for position, load in enumerate(loads)]
+    heapify(order)
+
+
+def note_load(order: list[int], position: int, load: int) -> None:
+    """Let ``order`` know that the load at a position is now another."""
+    heappush(order, load << SHIFT | position)
+
+
+def least_load(order: list[int], loads: list[int]) -> int:
+    """Return the position of the smallest of ``loads``, the first of several; ``order`` knows of all changes."""
+    while True:
+        entry = order[0]
+        position = entry & MASK
+        if loads[position] == entry >> SHIFT:
+            return position
+        heappop(order)

@@ -21,7 +21,7 @@ from simserve.engine.plane_state import (
     DataPlane,
     FleetState,
 )
-from simserve.engine.regions import set_off
+from simserve.engine.routing import set_off
 from simserve.engine.state import STATIC, RequestTable
 from simserve.engine.transfers import begin
 

@@ -1,4 +1,4 @@
-"""The leaping scheduler kernel: submit, cut, complete, plan. Exact, and without a walk over the batch per step.
+"""The leaping scheduler kernel: submit, cut, complete, plan, cancel. Exact, and without a walk over the batch per step.
 
 Between two moments at which a batch changes shape it takes K identical steps whose durations are affine in the
 step number. `plan` decides the next step and how many like it can follow; `cut` shortens the plan when an arrival
@@ -13,15 +13,18 @@ Invariants that the formulas lean on:
   requests by ``-context_base % block_size``, hence the growth of a step is ``residues[step % block_size]``. With
   speculative decoding every request has a pace of its own, and `simserve.engine.progress.Progress` knows the growth.
 * ``free_blocks`` are the blocks free before the planned step; what the step takes is booked when it completes.
+
+Cancelling a request between two steps. Continuous batching with a KV cache.
+
+A client that hangs up, a drain and a replacement all come down to `cancel`: whatever the request holds is free for
+the next step. It takes effect at the end of the step that runs, as an engine's scheduler sees an abort.
 """
 
 from __future__ import annotations
 
-from heapq import heappop
+from heapq import heapify, heappop
 from math import ceil, inf, nextafter, sqrt
 
-from simserve.engine.admission import forget_left, note_left
-from simserve.engine.answers import begin_answers
 from simserve.engine.chunks import (
     chunk_blocks,
     complete_chunks,
@@ -30,20 +33,39 @@ from simserve.engine.chunks import (
     schedule_chunks,
     would_admit,
 )
-from simserve.engine.decoding import finish_decoding, growth_of_step, settle_decoders, steps_until_dry
-from simserve.engine.departing import release_departing
-from simserve.engine.gaps import end_stall
-from simserve.engine.kv import used_tokens
+from simserve.engine.decoding import (
+    begin_answers,
+    end_stall,
+    finish_decoding,
+    generated_by_now,
+    growth_of_step,
+    keep_largest_gap,
+    leave_at_pace,
+    leave_decoding,
+    leave_stall,
+    release_departing,
+    settle_decoders,
+    steps_until_dry,
+)
+from simserve.engine.kv import forget_left, note_left, release_fixed, used_tokens
 from simserve.engine.kv_tier import ask_store
-from simserve.engine.loras import count_waiting, lora_seconds, take_lora_loading
-from simserve.engine.numbers import sum_around
+from simserve.engine.loras import count_decoding, count_waiting, leave_adapter, lora_seconds, take_lora_loading
+from simserve.engine.numbers import remove_all, sum_around
 from simserve.engine.overlap import expect_results, learn_results
-from simserve.engine.passing import resume
-from simserve.engine.preemption import decay_ratio, growth_of_batch, is_held_up, make_room, make_way
-from simserve.engine.prefix_cache import evict, is_decoded
+from simserve.engine.preemption import (
+    decay_ratio,
+    end_swaps,
+    forget_swap,
+    growth_of_batch,
+    is_held_up,
+    make_room,
+    make_way,
+    resume,
+    swap_in,
+)
+from simserve.engine.prefix_cache import evict, is_decoded, keep_late_prompts, leave_prefix
 from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import make_free_for_leap
-from simserve.engine.shared_prompts import keep_late_prompts
 from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_LORAS,
@@ -60,12 +82,11 @@ from simserve.engine.state import (
     UNFINISHED,
     Replica,
     RequestTable,
+    leap_row,
 )
 from simserve.engine.static import complete_static, plan_static, submit_static
-from simserve.engine.step_runs import leap_row
-from simserve.engine.swap import end_swaps, swap_in
 from simserve.engine.uncached import complete_uncached, plan_uncached
-from simserve.engine.windows import affordable_steps, cross, held_tokens, take_chunks, take_leap
+from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
 from simserve.errors import InvariantError
 
 
@@ -581,3 +602,67 @@ def hand_over(replica: Replica, requests: RequestTable) -> None:
         if requests.status[index] == UNFINISHED:
             requests.first_token_time[index] = replica.start_time + wait
     late.clear()
+
+
+def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Take an unfinished request out of a replica: from its queue, or with its KV memory from its batch.
+
+    Between `complete` and `plan` only: no step runs. The row keeps what was generated; its status is the caller's.
+
+    Raises:
+        ValueError: The replica does not hold the request.
+    """
+    entry = requests.finish_step[index] << SHIFT | index
+    if index in replica.prefilling:
+        _leave_prefill(replica, requests, index)
+    elif entry in replica.finish_heap:
+        _leave_decode(replica, requests, index, entry)
+        note_left(replica, requests, index)
+    else:
+        replica.waiting.remove(index)
+        if replica.loras is not None:
+            count_waiting(replica.loras, index, -1)
+        replica.num_outstanding -= 1
+        if requests.swapped_tokens[index]:
+            forget_swap(replica, requests, index)
+        return
+    remove_all(replica.running, index)
+    replica.num_running -= 1
+    replica.num_outstanding -= 1
+    if replica.loras is not None:
+        leave_adapter(replica.loras, index)
+
+
+def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None:
+    done = requests.computed_tokens[index]
+    replica.prefilling.remove(index)
+    replica.prefilled_tokens -= done
+    free_blocks = replica.free_blocks
+    if replica.grows:
+        give_back(replica, -(-done // replica.block_size))
+    else:
+        release_fixed(replica, requests, index)
+    leave_prefix(replica, index, done, replica.free_blocks - free_blocks)
+    requests.computed_tokens[index] = 0
+
+
+def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: int) -> None:
+    generated, free_blocks = generated_by_now(replica, requests, index), replica.free_blocks
+    keep_largest_gap(replica, requests, index)
+    leave_stall(replica, requests.joined_leap[index])
+    if replica.loras is not None:
+        count_decoding(replica.loras, index, -1)
+    if replica.progress is not None:
+        leave_at_pace(replica, requests, replica.progress, index)
+    else:
+        leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, generated)
+    remove_all(replica.late_tokens, index)
+    remove_all(replica.late_prompts, index)
+    remove_all(replica.swapped_in, index)
+    replica.finish_heap.remove(entry)
+    heapify(replica.finish_heap)
+    if not replica.grows:
+        release_fixed(replica, requests, index)
+    tokens = requests.prompt_tokens[index] + generated - 1
+    leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+    requests.generated_tokens[index] = generated

@@ -1,4 +1,4 @@
-"""Small questions about lists of numbers, each as Python answers it fastest. Compiled code has answers of its own.
+"""Numbers: small questions about lists of them, and those drawn at random before they are needed.
 
 The kernel's hot paths ask these instead of making slices; `simserve.engine.compiled.replacements` has the same
 functions as loops.
@@ -6,6 +6,7 @@ functions as loops.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -81,3 +82,31 @@ def as_column(values: NDArray[Any], as_list: bool) -> Any:
         return values.tolist()
     kind = np.float64 if values.dtype.kind == "f" else np.int64
     return memoryview(cast(bytes, np.ascontiguousarray(values, dtype=kind)))
+
+
+class Uniforms:
+    """Numbers from [0, 1).
+
+    Attributes:
+        values: They.
+        place: Where the next one lies, and how many there are: two entries, which whoever adds numbers sets anew.
+    """
+
+    __slots__ = ("place", "values")
+
+    def __init__(self, room: int) -> None:
+        """Make room for so many, of which none has been drawn."""
+        self.values = array("d", [0.0]) * room
+        self.place = array("q", [0, 0])
+
+
+def num_left(uniforms: Uniforms) -> int:
+    """Return how many have not been taken."""
+    return uniforms.place[1] - uniforms.place[0]
+
+
+def take_uniform(uniforms: Uniforms) -> float:
+    """Return the next one, of which there is at least one left."""
+    place = uniforms.place[0]
+    uniforms.place[0] = place + 1
+    return uniforms.values[place]

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from math import nan
 
-from simserve.engine.admission import forget_left, note_left
-from simserve.engine.decoding import generated_by_now, growth_of_step
-from simserve.engine.departing import release_departing, release_one
+from simserve.engine.decoding import generated_by_now, growth_of_step, release_departing, release_one
+from simserve.engine.kv import forget_left, note_left
 from simserve.engine.numbers import remove_all
 from simserve.engine.radix_tree import cache_computed, make_free
 from simserve.engine.state import (

@@ -12,16 +12,14 @@ from collections.abc import MutableSequence, Sequence
 from math import nan
 from typing import Any, Protocol
 
-from simserve.engine.admission_control import AdmissionControl, Finishes
-from simserve.engine.clients import Clients
+from simserve.engine.admission_control import API_LIMIT, AdmissionControl, Finishes
+from simserve.engine.clients import Clients, Delivery
 from simserve.engine.conversations import Conversations
 from simserve.engine.data_parallel import DataParallelReplica
-from simserve.engine.delivery import Delivery
+from simserve.engine.decoding import Paces
 from simserve.engine.gateway import Gateway
-from simserve.engine.outcomes import API_LIMIT
-from simserve.engine.paces import Paces
+from simserve.engine.numbers import Uniforms
 from simserve.engine.state import INFINITY
-from simserve.engine.uniforms import Uniforms
 
 ASKS_ADMISSION, ASKS_SECONDS = 1, 2
 """What of a plane is a user's own, beside its router: flags."""
@@ -34,7 +32,7 @@ class Judge(Protocol):
         """Return which of some replicas a request goes to."""
 
     def refusal(self, index: int, now: float) -> int:
-        """Return why a request is refused (`simserve.engine.outcomes`)."""
+        """Return why a request is refused (`simserve.engine.admission_control`)."""
 
     def step_seconds(self, prompt_tokens: int, decode_tokens: int, context_tokens: float, now: float) -> float:
         """Return how long a step takes."""

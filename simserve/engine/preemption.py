@@ -1,27 +1,51 @@
-"""Preemption by recompute: who has to go when blocks run out or somebody more urgent waits, and what it costs.
+"""Preemption: who has to go, by recompute or by swap, whom a step passes over for it, and what it costs.
 
-The victim keeps its generated tokens and prefills them again with its prompt. Swap comes later; `preempt` is its seam.
+The victim keeps its generated tokens and prefills them again with its prompt.
+
+Preemption by swap: the KV blocks of a victim are copied to host memory, and back before it decodes again.
+
+vLLM's rules before V1: a swapped request stands at the head of the queue, comes back as soon as a seat and its blocks
+are free and nobody has just been preempted, and decodes in that very step. Copies take the seconds of the host link,
+and the step that moves blocks waits for them. Where host memory is full, and for a request that still prefills, the
+victim is computed again.
+
+Requests that a step passes over: with priorities, vLLM up to 0.32 does not always look at all that run.
+
+It looks at them in the order of their admission. Who needs a block, and would itself be the next to give one up, is
+preempted and ends the pass: those behind it keep their blocks and compute nothing in that step (``ends_pass``). Up to
+0.27, where a request that is done, before it in the order, gives up its blocks instead, the pass loses count by one and
+misses the request behind the one that needed them (``misses_next``; pull request 49206).
+
+A request that decodes and is passed over leaves the aggregates of those that decode for one step.
 """
 
 from __future__ import annotations
 
-from heapq import heapify
+from heapq import heapify, heappush
 from math import inf, nextafter
 from typing import Any
 
-from simserve.engine.decoding import cache_decoded, generated_by_now, growth_of_step, leave_decoding
-from simserve.engine.departing import forget_finished, preempt_departing, release_one
-from simserve.engine.gaps import keep_largest_gap, leave_stall
+from simserve.engine.decoding import (
+    cache_decoded,
+    expect_answer,
+    forget_finished,
+    generated_by_now,
+    growth_of_step,
+    join_decoding,
+    keep_largest_gap,
+    leave_at_pace,
+    leave_decoding,
+    leave_stall,
+    preempt_departing,
+    release_one,
+)
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token, waits_for_results
-from simserve.engine.paces import leave_at_pace
-from simserve.engine.passing import blocks_of_next, pass_over, take_back
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
-from simserve.engine.state import EVICTED, LATE_NOTHING, MASK, SHIFT, Replica, RequestTable
-from simserve.engine.swap import swap_out
-from simserve.engine.windows import give_back, window_growth_of_step
+from simserve.engine.state import EVICTED, LATE_NOTHING, MASK, RETURNED, SHIFT, Replica, RequestTable
+from simserve.engine.windows import give_back, join_window, leave_window, window_growth_of_step
 
 
 def make_room(replica: Replica, requests: RequestTable) -> bool:
@@ -56,7 +80,7 @@ def is_short(replica: Replica, requests: RequestTable) -> bool:
 
 
 def make_room_in_order(replica: Replica, requests: RequestTable) -> None:
-    """Preempt as a pass over the decoding requests in the order of their admission does (`simserve.engine.passing`)."""
+    """Preempt as a pass over the decoding requests in the order of their admission does."""
     replica.chunk_requests.clear()
     forget_finished(replica, requests)
     running, passed_over = replica.running, replica.passed_over
@@ -328,3 +352,149 @@ def decay_ratio(replica: Replica, num_steps: int) -> None:
     config = replica.config
     decayed = replica.new_token_ratio - config.new_token_ratio_decay * (num_steps - replica.ratio_steps_skipped)
     replica.new_token_ratio = max(config.new_token_ratio_minimum, decayed)
+
+
+def swap_out(replica: Replica, requests: RequestTable, index: int, context: int) -> None:
+    """Copy the ``context`` tokens of a preempted request to host memory, if there is room."""
+    blocks = -(-context // replica.block_size)
+    if blocks > replica.free_swap_blocks:
+        return
+    replica.free_swap_blocks -= blocks
+    replica.moved_blocks += blocks
+    requests.swapped_tokens[index] = context
+
+
+def swap_in(replica: Replica, requests: RequestTable) -> bool:
+    """Bring swapped requests back from the head of the queue while they fit; return whether any came."""
+    waiting, block_size = replica.waiting, replica.block_size
+    has_come = False
+    while waiting and replica.num_running + len(replica.departing) < replica.max_num_seqs:
+        index = waiting[0]
+        context = requests.swapped_tokens[index]
+        # Its blocks, and one more if its next token opens one.
+        if not context or growth_of_step(replica) - (-(context + 1) // block_size) > replica.free_blocks:
+            break
+        waiting.popleft()
+        last_token_time = requests.last_token_time[index]
+        join_decoding(replica, requests, index, context, requests.generated_tokens[index])
+        # Its next gap reaches back to before it was swapped out; the leap that begins counts for the others alone.
+        requests.last_token_time[index] = last_token_time
+        requests.joined_leap[index] = replica.leap_index + 1
+        replica.swapped_in.append(index)
+        blocks = forget_swap(replica, requests, index)
+        replica.free_blocks -= blocks
+        replica.moved_blocks += blocks
+        replica.running.append(index)
+        replica.num_running += 1
+        if replica.batch_log is not None:
+            replica.batch_log.extend((index, replica.start_time, RETURNED))
+        has_come = True
+    return has_come
+
+
+def forget_swap(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Free the host memory of a request that comes back, or gives up; return its blocks."""
+    blocks = -(-requests.swapped_tokens[index] // replica.block_size)
+    replica.free_swap_blocks += blocks
+    requests.swapped_tokens[index] = 0
+    return blocks
+
+
+def end_swaps(replica: Replica, requests: RequestTable, num_decodes: int) -> None:
+    """Count the gaps of the step in which requests came back, or decode again that the step before passed over.
+
+    Such a step is alone in its leap. The gaps of the others are counted too, unless they were stalled.
+    """
+    now, sending = replica.end_time, replica.api_token_seconds * num_decodes
+    for position in range(len(replica.swapped_in)):
+        index = replica.swapped_in[position]
+        gap = max(now - requests.last_token_time[index], sending)
+        replica.irregular_gaps.extend((gap, 1.0))
+        if gap > requests.itl_max[index]:
+            requests.itl_max[index] = gap
+    others = num_decodes - len(replica.swapped_in)
+    if others and not replica.stall_step_runs:
+        replica.irregular_gaps.extend((max(replica.first_seconds, sending), float(others)))
+    replica.swapped_in.clear()
+
+
+def blocks_of_next(replica: Replica, requests: RequestTable, index: int) -> tuple[int, int]:
+    """Return what the next step of a decoding request takes: blocks of the pool, and of the windows' own pool."""
+    context = requests.context_base[index] + replica.step
+    if context % replica.block_size:
+        return 0, 0
+    window = int(replica.keeps_windows and context < replica.window_context)
+    return replica.full_weight + replica.window_weight * window, window
+
+
+def pass_over(replica: Replica, requests: RequestTable) -> None:
+    """Take those of ``passed_over`` that decode out of the step that is being planned."""
+    for position in range(len(replica.passed_over)):
+        index = replica.passed_over[position]
+        if index not in replica.prefilling:
+            _leave(replica, requests, index)
+
+
+def _leave(replica: Replica, requests: RequestTable, index: int) -> None:
+    step = replica.step
+    context = requests.context_base[index] + step
+    requests.generated_tokens[index] = generated_by_now(replica, requests, index)
+    if index in replica.swapped_in:
+        # It has not decoded since it was passed over before.
+        replica.swapped_in.remove(index)
+    else:
+        keep_largest_gap(replica, requests, index)
+        requests.last_token_time[index] = max(requests.last_token_time[index], replica.last_decode_time)
+    if replica.has_thinking:
+        requests.answer_step[index] = -1
+    if replica.loras is not None:
+        count_decoding(replica.loras, index, -1)
+    replica.num_decoding -= 1
+    replica.context_sum -= context
+    replica.residues[(step - context) % replica.block_size] -= 1
+    if replica.keeps_windows:
+        free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
+        leave_window(replica, requests, index, -(-context // replica.block_size))
+        replica.free_blocks, replica.free_window_blocks = free_blocks, free_window_blocks
+    replica.finish_heap.remove(requests.finish_step[index] << SHIFT | index)
+    heapify(replica.finish_heap)
+    # Its tokens stay in the KV cache, and are those that it has when the step ends.
+    requests.computed_tokens[index] = context
+    replica.prefilled_tokens += context
+    requests.context_base[index] = context - step - 1
+
+
+def take_back(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Let one of those passed over be as before, since it has to go: it is preempted in the same step."""
+    remove_all(replica.passed_over, index)
+    if index not in replica.prefilling:
+        _rejoin(replica, requests, index)
+
+
+def resume(replica: Replica, requests: RequestTable) -> None:
+    """Let those that were passed over decode from the next step on; theirs is the gap since their last token."""
+    for position in range(len(replica.passed_over)):
+        index = replica.passed_over[position]
+        if index not in replica.prefilling:
+            _rejoin(replica, requests, index)
+            requests.joined_leap[index] = replica.leap_index
+    replica.passed_over.clear()
+
+
+def _rejoin(replica: Replica, requests: RequestTable, index: int) -> None:
+    context, generated, step = requests.computed_tokens[index], requests.generated_tokens[index], replica.step
+    requests.computed_tokens[index] = 0
+    replica.prefilled_tokens -= context
+    requests.context_base[index] = context - step
+    requests.finish_step[index] = step + requests.output_tokens[index] - generated
+    heappush(replica.finish_heap, requests.finish_step[index] << SHIFT | index)
+    if replica.has_thinking:
+        expect_answer(replica, requests, index, generated)
+    if replica.loras is not None:
+        count_decoding(replica.loras, index, 1)
+    replica.num_decoding += 1
+    replica.context_sum += context
+    replica.residues[(step - context) % replica.block_size] += 1
+    if replica.keeps_windows:
+        join_window(replica, requests, index, context)
+    replica.swapped_in.append(index)

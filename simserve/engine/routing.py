@@ -1,4 +1,4 @@
-"""Routing: which of some replicas a request goes to: in turn, by chance, by load, or to the one that knows it.
+"""Routing: which of some replicas a request goes to, and where pools lie apart, which of them and by which way.
 
 Loads are handed to it, as fresh or as stale as whoever asks has them; random numbers too. It knows no clock and no
 scheduler.
@@ -7,9 +7,9 @@ scheduler.
 from __future__ import annotations
 
 from simserve.engine.judged import judged_choice
-from simserve.engine.numbers import least_among, sum_among
-from simserve.engine.plane_state import LEAST, Affinity, Router, Shares
-from simserve.engine.uniforms import take_uniform
+from simserve.engine.numbers import least_among, sum_among, take_uniform
+from simserve.engine.plane_state import LEAST, Affinity, DataPlane, Regions, Router, Shares
+from simserve.engine.state import INFINITY, RequestTable
 
 ROUND_ROBIN, RANDOM, TWO_CHOICES, JUDGED = range(LEAST + 1, LEAST + 5)
 """In turn; drawn; the less loaded of two drawn; as a user's own function says."""
@@ -109,3 +109,54 @@ def remember(affinity: Affinity, index: int, number: int) -> None:
 def draw(router: Router, below: int) -> int:
     """Return a random whole number from 0 up to ``below``, exclusive."""
     return min(int(take_uniform(router.uniforms) * below), below - 1)
+
+
+def one_way(regions: Regions, index: int, number: int) -> float:
+    """Return the seconds between the client of a request and a replica."""
+    return regions.seconds[regions.home[index] * regions.num_places + regions.place_of[number]]
+
+
+def set_off(regions: Regions, index: int, number: int, now: float) -> None:
+    """Send a request to a replica, where it arrives later."""
+    regions.arrives_at[index] = now + one_way(regions, index, number)
+
+
+def add_near(plane: DataPlane, regions: Regions, index: int, pools: list[int]) -> None:
+    """Add the pools that a request goes to, all of one region, of those that may serve it; none where none is ready."""
+    own, count = plane.parts[plane.kinds[index]].pools, regions.num_places
+    chosen, least = -1, INFINITY
+    for rank in range(count):
+        place = regions.nearest[regions.home[index] * count + rank]
+        num_ready = load = 0
+        for position in range(len(own)):
+            pool = own[position]
+            if regions.place_of_pool[pool] == place:
+                ready = plane.pools[pool].ready
+                num_ready += len(ready)
+                for each in range(len(ready)):
+                    load += plane.loads[ready[each]]
+        if not num_ready:
+            continue
+        mean = load / num_ready
+        if regions.spill_above == INFINITY or mean < regions.spill_above:
+            chosen = place
+            break
+        if mean < least:
+            chosen, least = place, mean
+    for position in range(len(own)):
+        pool = own[position]
+        if regions.place_of_pool[pool] == chosen and len(plane.pools[pool].ready):
+            pools.append(pool)
+
+
+def answered_at(regions: Regions, requests: RequestTable, index: int, number: int, now: float) -> float:
+    """Return when the answer of a replica is with its client; where it is not streamed, its row says so, too."""
+    back = one_way(regions, index, number)
+    if regions.is_streamed:
+        regions.way_back[index] = back
+    else:
+        requests.first_token_time[index] += back
+        requests.finish_time[index] += back
+        if regions.has_thinking:
+            requests.answer_time[index] += back
+    return now + back

@@ -2,6 +2,10 @@
 
 The state is flat (integers, floats, lists and typed arrays) so that the same kernel source can be compiled. It
 knows no clock but the times handed to it.
+
+Leaps as the kernel writes them down: one row each, packed into bytes from Python, numbers in compiled code.
+
+A packed row takes a fifth of the memory of eighteen Python numbers, and is an array without looking at each of them.
 """
 
 from __future__ import annotations
@@ -9,20 +13,22 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
+from dataclasses import replace
+from struct import Struct
 from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.limits import limited
+from simserve.engine.config import limited
 from simserve.engine.progress import Progress
+from simserve.engine.tables import StepTimes
 from simserve.errors import InvariantError
 
 if TYPE_CHECKING:
     from simserve.engine.cache_state import Loras, PrefixCache
     from simserve.engine.config import EngineConfig
     from simserve.engine.queue import OrderedQueue
-    from simserve.engine.tables import StepTimes
 
 UNFINISHED, COMPLETED, FAILED = 4, 0, 3
 PROMPT_TOO_LONG = 1
@@ -440,7 +446,7 @@ class Replica:
         self.window_progress: Progress | None = None
         if self.keeps_windows and config.num_speculative_tokens:
             self.window_progress = Progress(config.num_speculative_tokens, config.block_size)
-        # Finished requests that hold seat and blocks until the next step is scheduled (`simserve.engine.departing`).
+        # Finished requests that hold seat and blocks until the next step is scheduled (`simserve.engine.decoding`).
         self.has_overlap = config.has_overlap
         self.releases_late = config.releases_late and config.async_scheduling and self.mode == CONTINUOUS
         self.releases_late = self.releases_late or self.has_overlap
@@ -467,9 +473,9 @@ class Replica:
         self.moved_blocks = 0
         self.num_swapped_blocks = 0
         self.swapped_in: list[int] = []
-        # Running requests that compute nothing in the planned step (`simserve.engine.passing`).
+        # Running requests that compute nothing in the planned step (`simserve.engine.preemption`).
         self.passed_over: list[int] = []
-        # Whether requests wait for what others compute (`simserve.engine.shared_prompts`): the first blocks that those
+        # Whether requests wait for what others compute (`simserve.engine.prefix_cache`): the first blocks that those
         # lack, by segment and place; who was passed over for it while a step was planned; whose prompts others will
         # find in the step after next, and how many tokens of them.
         self.has_prefix_waits = config.has_prefix_waits
@@ -549,3 +555,88 @@ def _zeros(code: _Code, count: int) -> memoryview[int]:
 def _floats(count: int, value: float) -> array[float]:
     """Return a column of floats, a view too: the stubs of numpy know no views of floats."""
     return cast("array[float]", memoryview(cast(bytes, np.full(count, value))))
+
+
+def slowed(times: StepTimes, factor: float) -> StepTimes:
+    """Return step times that are ``factor`` times as long, as lists."""
+    return replace(
+        times,
+        decode_base=[factor * each for each in times.decode_base],
+        decode_slope=[factor * each for each in times.decode_slope],
+        token_seconds=[factor * each for each in times.token_seconds],
+        token_seconds_beyond=factor * times.token_seconds_beyond,
+        sequence_seconds=[factor * each for each in times.sequence_seconds],
+        decode_attention_base=[factor * each for each in times.decode_attention_base],
+        prefill_request_seconds=factor * times.prefill_request_seconds,
+        prefill_pair_seconds=factor * times.prefill_pair_seconds,
+        prefill_context_seconds=factor * times.prefill_context_seconds,
+        lora_step_seconds=factor * times.lora_step_seconds,
+        lora_adapter_seconds=factor * times.lora_adapter_seconds,
+        lora_token_seconds=factor * times.lora_token_seconds,
+        shared_seconds=[factor * each for each in times.shared_seconds],
+        shared_seconds_beyond=factor * times.shared_seconds_beyond,
+    )
+
+
+def use_times(replica: Replica, times: StepTimes) -> None:
+    """Let the steps of a replica take ``times`` from the next one on; between `complete` and `plan` only."""
+    replica.times = times
+    replica.decode_base = times.decode_base
+    replica.decode_slope = times.decode_slope
+    replica.token_seconds = times.token_seconds
+    replica.sequence_seconds = times.sequence_seconds
+    replica.decode_attention_base = times.decode_attention_base
+    replica.shared_seconds = times.shared_seconds
+
+
+LEAP_FIELDS = (
+    "start_time",  # seconds
+    "num_steps",
+    "first_seconds",  # duration of the first step
+    "increment_seconds",  # by how much each further step is longer
+    "num_decoding",  # sequences that decode in the step
+    "context_tokens",  # their tokens in the KV cache, at the first step
+    "prefill_tokens",  # a step
+    "num_prefilling",  # requests with a chunk in the step
+    "priced_tokens",  # x of StepTimes
+    "attended_pairs",  # P of StepTimes, at the first step
+    "attended_keys",  # C of StepTimes, at the first step
+    "first_gaps",  # requests whose inter-token gap is the first step
+    "further_gaps",  # requests whose inter-token gap is each further step
+    "held_tokens",  # tokens in the KV cache before the leap
+    "used_before",  # KV tokens reserved before the leap
+    "used_after",  # KV tokens reserved in its last step
+    "waiting_seconds",  # requests waiting, summed over the seconds of the leap
+    "blocked_by",  # what kept the head of the queue out
+)
+LEAP_WIDTH = len(LEAP_FIELDS)
+
+_ROW = Struct("dqddqdqqqddqqdqqdq")
+"""Floats, and whole numbers as such: a float is made of neither."""
+_END = Struct("dq")
+_WHOLE = [position for position, code in enumerate(_ROW.format) if code == "q"]
+LEAP_BYTES = _ROW.size
+_BLOCK = 256
+"""Rows that are turned together: as many as stay in the processor's first cache."""
+
+leap_row = _ROW.pack
+"""Return a leap, its fields given in order, as `take_step_runs` reads it."""
+
+
+def end_row(step_runs: bytearray, waiting_seconds: float, blocked_by: int) -> None:
+    """Write the last two fields of the last leap anew."""
+    _END.pack_into(step_runs, len(step_runs) - _END.size, waiting_seconds, blocked_by)
+
+
+def take_step_runs(step_runs: bytearray, rows: NDArray[np.float64]) -> None:
+    """Put leaps into ``rows``, shape [fields, leaps], and forget them."""
+    turn_into(rows, np.frombuffer(step_runs).reshape(-1, LEAP_WIDTH))
+    step_runs.clear()
+    for position in _WHOLE:
+        rows[position] = rows[position].view(np.int64)
+
+
+def turn_into(columns: NDArray[np.float64], rows: NDArray[np.float64]) -> None:
+    """Write a table, shape [leaps, fields], row by row into columns, shape [fields, leaps]."""
+    for start in range(0, len(rows), _BLOCK):
+        columns[:, start : start + _BLOCK] = rows[start : start + _BLOCK].T

@@ -16,8 +16,9 @@ from simserve.engine.state import (
     INFINITY,
     Replica,
     RequestTable,
+    end_row,
+    leap_row,
 )
-from simserve.engine.step_runs import end_row, leap_row
 from simserve.engine.uncached import prefill_seconds
 
 

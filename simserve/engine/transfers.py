@@ -1,7 +1,7 @@
 """Transfers: KV caches on their way from prefill replicas to decode replicas.
 
 Every prefill replica has a link of its own, which sends one cache after the other at full bandwidth, so that when a
-cache lands is known as it is sent; until the pace of the link changes (`simserve.sim.links`).
+cache lands is known as it is sent; until the pace of the link changes (`simserve.sim.transfers`).
 """
 
 from __future__ import annotations

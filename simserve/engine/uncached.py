@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from simserve.engine.gaps import keep_largest_gap, push_gap
+from simserve.engine.decoding import keep_largest_gap, push_gap
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_NOTHING,
@@ -19,8 +19,8 @@ from simserve.engine.state import (
     SHIFT,
     Replica,
     RequestTable,
+    leap_row,
 )
-from simserve.engine.step_runs import leap_row
 
 
 def plan_uncached(replica: Replica, requests: RequestTable) -> None:

@@ -22,12 +22,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from simserve.errors import InfeasibleError, InputError, SimserveError
-from simserve.explore import batching, film, lessons, load, money, queries, simulator, tour, tradeoffs, wizard
+from simserve.explore import batching, lessons, money, queries, simulator, tour, tradeoffs, wizard
 from simserve.explore.catalogue import catalogue
 from simserve.explore.exports import export
 from simserve.explore.limits import BusyError, Check, TooLongError
-from simserve.explore.runner import Runner
-from simserve.explore.stream import MEDIA_TYPE, AnswerInParts, Tell
+from simserve.explore.server import MEDIA_TYPE, AnswerInParts, Runner, Tell
 from simserve.explore.twin import TwinFeed
 from simserve.metrics.figures import in_json
 from simserve.report.page import TEMPLATES
@@ -87,9 +86,9 @@ class Question(Generic[Query]):
 
 QUESTIONS: Mapping[str, Question[Any]] = {
     "tour": Question("A stop of the tour: what is true there", queries.TourQuery, tour.tour, seconds=120.0),
-    "film": Question("The steps of a run, beside another", queries.FilmQuery, film.film, seconds=10.0),
+    "film": Question("The steps of a run, beside another", queries.FilmQuery, simulator.film, seconds=10.0),
     "simulator": Question("A deployment under traffic", queries.SimulatorQuery, simulator.simulator),
-    "load": Question("The load that a deployment can sustain", queries.SimulatorQuery, load.load, seconds=10.0),
+    "load": Question("The load that a deployment can sustain", queries.SimulatorQuery, simulator.load, seconds=10.0),
     "memory-wall": Question("What a decode step is made of", queries.MemoryQuery, lessons.memory_wall),
     "kv-growth": Question("KV memory over context and requests", queries.MemoryQuery, lessons.kv_growth),
     "attention": Question("KV of a token by attention variant", queries.MemoryQuery, tradeoffs.attention),

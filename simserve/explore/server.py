@@ -1,13 +1,25 @@
-"""The web server of the page: how many may be connected, and how long one may take to say what it wants."""
+"""Serving the page: how many may be connected, what each may run and for how long, and answers in parts."""
 
 from __future__ import annotations
 
+import json
+import time
 from asyncio import BaseTransport
-from typing import Any
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
 
+import anyio
 import uvicorn
+from anyio.to_thread import run_sync
 from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from simserve.explore.limits import BusyError, Check, TooLongError
 
 HEADER_SECONDS = 5.0
 """A connection may be open without a request being worked on; the body has its own time in `simserve.explore.app`."""
@@ -66,3 +78,155 @@ def server(app: Starlette) -> Any:
             server_header=False,
         )
     )
+
+
+Answer = TypeVar("Answer")
+_LOOK_AGAIN = 0.05
+"""Seconds."""
+MOST_TIMES = 24.0
+"""Times the usual seconds that a question may take that asks for more."""
+
+
+@dataclass(slots=True)
+class Runner:
+    """Workers and their queue.
+
+    Args:
+        workers: Questions that are worked on at once.
+        max_waiting: Questions of all clients that may wait.
+        max_of_client: Questions of one client that may be open, so that others get their turn.
+        seconds: A question may take.
+        patience: Seconds that a further question of a client waits for one of its own to end before it is refused: two
+            pages of one person, each with two configurations, ask as many as are allowed.
+    """
+
+    workers: int = 2
+    max_waiting: int = 32
+    max_of_client: int = 4
+    seconds: float = 5.0
+    patience: float = 5.0
+    _limiter: anyio.CapacityLimiter | None = None
+    _open: dict[str, int] = field(default_factory=dict)
+
+    async def run(self, client: str, work: Callable[[Check], Answer], seconds: float | None = None) -> Answer:
+        """Return what ``work`` returns; it may take ``seconds``, by default those of the runner.
+
+        Raises:
+            BusyError: Too many questions are open.
+            TooLongError: It took too long.
+        """
+        until = time.monotonic() + self.patience
+        while self._open.get(client, 0) >= self.max_of_client and time.monotonic() < until:
+            await anyio.sleep(_LOOK_AGAIN)
+        if self._open.get(client, 0) >= self.max_of_client:
+            raise BusyError(f"{self.max_of_client} questions of this page are being worked on; wait for one of them")
+        if sum(self._open.values()) >= self.max_waiting:
+            raise BusyError("too many people are asking; try again in a moment")
+        self._open[client] = self._open.get(client, 0) + 1
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self.workers)
+        try:
+            answer: Answer = await run_sync(
+                partial(
+                    self._timed, work, self.seconds if seconds is None else min(seconds, MOST_TIMES * self.seconds)
+                ),
+                limiter=self._limiter,
+            )
+            return answer
+        finally:
+            self._open[client] -= 1
+            if not self._open[client]:
+                del self._open[client]
+
+    def _timed(self, work: Callable[[Check], Answer], seconds: float) -> Answer:
+        end = time.monotonic() + seconds
+
+        def check(_done: int, _total: int) -> None:
+            if time.monotonic() > end:
+                raise TooLongError(
+                    f"this takes longer than {seconds:g} s here",
+                    remedy="ask for fewer requests, GPUs or choices, or a lower rate",
+                )
+
+        return work(check)
+
+
+MEDIA_TYPE = "application/x-ndjson"
+_SECONDS = 0.15
+"""Between two looks at what is new."""
+
+Tell = Callable[[dict[str, Any]], None]
+Work = Callable[[Check, Tell], dict[str, Any]]
+
+
+class AnswerInParts(Response):  # type: ignore[misc]
+    """Sends ``{"first": ...}`` and ``{"progress": [done, known]}`` meanwhile, and ``{"answer": ...}`` in the end.
+
+    A failure is a last line ``{"error": ..., "kind": ..., "status": ...}``, as the status line is sent by then. Work
+    that nobody waits for any more is ended.
+
+    Args:
+        run: Calls the work it is handed, beside the server.
+        work: Is handed what ends it in time, and what to call with a line.
+        failed: Returns the line of an exception; None: it is a defect, and raised.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self,
+        run: Callable[[Callable[[Check], dict[str, Any]]], Awaitable[dict[str, Any]]],
+        work: Work,
+        failed: Callable[[Exception], dict[str, Any] | None],
+    ) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._run, self._work, self._failed = run, work, failed
+        self._lines: deque[dict[str, Any]] = deque()
+        self._is_abandoned = False
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Work, and send what is found."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        done = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._worked, done)
+            group.start_soon(self._listen, receive)
+            while not done.is_set():
+                with anyio.move_on_after(_SECONDS):
+                    await done.wait()
+                await self._send_lines(send)
+            group.cancel_scope.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _worked(self, done: anyio.Event) -> None:
+        try:
+            self._lines.append({"answer": await self._run(self._watched)})
+        except Exception as error:
+            line = self._failed(error)
+            if line is None:
+                raise
+            self._lines.append(line)
+        finally:
+            done.set()
+
+    def _watched(self, check: Check) -> dict[str, Any]:
+        def watched(done: int, known: int) -> None:
+            if self._is_abandoned:
+                raise TooLongError("nobody waits for the answer any more")
+            check(done, known)
+            if known > 1:
+                self._lines.append({"progress": [done, known]})
+
+        return self._work(watched, self._lines.append)
+
+    async def _listen(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._is_abandoned = True
+
+    async def _send_lines(self, send: Send) -> None:
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        if text:
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})

@@ -1,21 +1,29 @@
-"""The serving simulator of the page: one run of the real engine, thinned to what a screen shows."""
+"""The serving simulator of the page: one run of the real engine, its film step by step, and the load it can sustain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.explore.limits import Check, whole
-from simserve.explore.queries import SimulatorQuery
+from simserve.errors import InterruptedRunError
+from simserve.explore.limits import Check, TooLongError, whole
+from simserve.explore.queries import FilmQuery, SimulatorQuery
+from simserve.metrics.figures import or_null
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.result import RunResult
+from simserve.planner.capacity.level import Found, Level, Trial
+from simserve.planner.capacity.probe import probe_of
+from simserve.planner.capacity.search import find_capacity
 from simserve.report import facts
 from simserve.report.answer import answer, verdict, warnings
 from simserve.report.curves import thinned
+from simserve.report.film import film_of
+from simserve.report.quantities import number
 from simserve.scenario.finishable import Finishable, find_finishable
 from simserve.scenario.fit import check_fit
 from simserve.scenario.formats import formats_line
@@ -181,4 +189,130 @@ def _step_equation(result: RunResult) -> dict[str, str]:
         "name": f"A mean step, {batch:.3g} sequences",
         "formula": " + ".join(parts),
         "numbers": f"{numbers} = {step['ms']:.3g} ms",
+    }
+
+
+def film(query: FilmQuery, check: Check) -> dict[str, Any]:
+    """Return the steps around the worst moment of the run, of the other run at the same time, and both in figures.
+
+    Raises:
+        InfeasibleError: The model does not fit.
+        InputError: The deployment is none.
+        TooLongError: A run took too long.
+    """
+    runs = {"as asked": _recorded(query, check)}
+    other = query.other()
+    if other is not None:
+        runs[query.against] = _recorded(other, check)
+    return {
+        "film": film_of(runs),
+        "answer": answer(runs["as asked"]),
+        "figures": {name: _figures(result) for name, result in runs.items()},
+        "equations": [_pace(name, result) for name, result in runs.items()],
+    }
+
+
+def _recorded(query: FilmQuery, check: Check) -> RunResult:
+    return whole(run(query.scenario(), progress=check, explain=False, keep_steps=True))
+
+
+def _figures(result: RunResult) -> dict[str, float | None]:
+    summary, inner = result.summary, result.summary["simserve"]
+    return {
+        "p95_ttft_ms": summary["p95_ttft_ms"],
+        "p95_tpot_ms": summary["p95_tpot_ms"],
+        "output_throughput": summary["output_throughput"],
+        "mean_batch": inner["steps"]["mean_batch"],
+        "preemptions": inner["kv"]["preemptions"],
+    }
+
+
+def _pace(name: str, result: RunResult) -> dict[str, str]:
+    """Return how many tokens a step brings, in this run's numbers."""
+    steps, tokens = result.summary["simserve"]["steps"]["count"], result.summary["total_output_tokens"]
+    each = number(tokens / steps) if steps else "none"
+    return {
+        "name": f"Output tokens a step, {name}",
+        "formula": "output tokens / engine steps of all replicas, over the whole run",
+        "numbers": f"{tokens:,} / {steps:,} = {each}",
+    }
+
+
+MOST_RATE = 2000.0
+_MS = 1e3
+
+
+def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
+    """Return latency, goodput and attainment over the rate of arrivals, and the most within the SLO.
+
+    Several runs a rate on the same draws, long enough for the queue of an overload to show: one run of 2,000 requests
+    promised 5 to 10 % more. When its time is over, what the runs have shown by then is the answer.
+
+    Raises:
+        InfeasibleError: The model does not fit.
+        InputError: The deployment is none.
+        TooLongError: It took too long for a single run.
+        KeyboardInterrupt: Ctrl-C, as of an export.
+    """
+    stopped: list[TooLongError] = []
+
+    def watch(done: int, total: int) -> None:
+        try:
+            check(done, total)
+        except TooLongError as late:
+            stopped.append(late)
+            raise KeyboardInterrupt from None
+
+    probe = replace(probe_of(query.scenario()), watch=watch)
+
+    def run(rate: float, replication: int, num_requests: int) -> Trial:
+        watch(0, num_requests)
+        return probe(rate, replication, num_requests)
+
+    try:
+        found = find_capacity(
+            run,
+            asked=query.attainment,
+            start=query.rate,
+            highest=MOST_RATE,
+            finishable=probe.finishable if probe.is_steady else None,
+        )
+    except InterruptedRunError:
+        raise (stopped[0] if stopped else KeyboardInterrupt) from None
+    if found.was_interrupted and not stopped:
+        raise KeyboardInterrupt
+    return _answer(query, found)
+
+
+def _answer(query: SimulatorQuery, found: Found) -> dict[str, Any]:
+    most = found.largest.value or None
+    points = [_point(level) for level in found.levels]
+    return {
+        "most": most,
+        "open_ended": most is not None and found.largest.fails_at is None,
+        "asked": query.rate,
+        "least": points[0]["rate"],
+        "num_requests": found.num_requests,
+        "curve": {name: [each[name] for each in points] for name in points[0]},
+        "equations": [
+            {
+                "name": "Share of the load it can sustain",
+                "formula": "requests a second that arrive / the most within the SLO",
+                "numbers": "none of these rates holds"
+                if most is None
+                else f"{query.rate:g} / {most:.3g} = {query.rate / most:.0%}",
+            }
+        ],
+    }
+
+
+def _point(level: Level) -> dict[str, Any]:
+    return {
+        "rate": level.load,
+        "attainment": or_null(level.attainment),
+        "stability": level.stability,
+        "p95_ttft_ms": or_null(_MS * level.mean("p95_ttft")),
+        "p95_tpot_ms": or_null(_MS * level.mean("p95_tpot")),
+        "request_goodput": or_null(level.mean("goodput")),
+        "output_throughput": or_null(level.mean("output_throughput")),
     }

@@ -12,10 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from simserve.explore.batching import batching, paging
-from simserve.explore.film import film
 from simserve.explore.lessons import decode_ms, kv_growth, memory_wall, resolved_query
 from simserve.explore.limits import Check, TooLongError
-from simserve.explore.load import load
 from simserve.explore.queries import (
     BatchingQuery,
     DeploymentQuery,
@@ -26,6 +24,7 @@ from simserve.explore.queries import (
     TourQuery,
     WizardQuery,
 )
+from simserve.explore.simulator import film, load
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price

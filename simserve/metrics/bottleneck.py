@@ -8,7 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from simserve.sim.simulate import Simulation
 
 PARTS = {
     "weights": "memory bandwidth (weights)",
@@ -163,3 +168,16 @@ def _largest(shares: Mapping[str, float]) -> str:
 def _shares(amounts: Mapping[str, float]) -> dict[str, float]:
     total = sum(amounts.values())
     return {name: amount / total if total > 0 else math.nan for name, amount in amounts.items()}
+
+
+def requests_in_kv(simulation: Simulation) -> float | None:
+    """Return about how many requests of this traffic the KV memory of one replica holds at once.
+
+    Its capacity over the mean reservation of a running request; None without a KV cache or a finished request.
+    """
+    records, totals = simulation.records, simulation.totals
+    running_seconds = float(np.nansum(records.finish_time - records.scheduled_time))
+    if totals.kv_reserved_token_seconds <= 0 or running_seconds <= 0:
+        return None
+    reservation = totals.kv_reserved_token_seconds / running_seconds
+    return totals.kv_capacity_tokens / simulation.num_replicas / reservation

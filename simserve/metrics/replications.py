@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.histogram import Histogram
-from simserve.metrics.batch_means import t_quantile
 from simserve.metrics.latency import LATENCIES, MS, PERCENTILES
+from simserve.metrics.statistics import t_quantile
 from simserve.metrics.thresholds import parse_threshold
 
 PILOT_RUNS = 5

@@ -1,4 +1,4 @@
-"""What requests of a kind of their own add to a run: thinking before an answer, images and audio, LoRA adapters.
+"""What requests of a kind of their own add to a run: thinking, images, audio, LoRA adapters, agents' tasks, rounds.
 
 Knows records and totals; not what was thought, no pixels, no sounds, no weights.
 """
@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.figures import ratio, rows_where
-from simserve.metrics.latency import MS, RequestLatencies, describe
-from simserve.sim.records import RequestRecords
+from simserve.metrics.latency import MS, RequestLatencies, describe, tasks_of
+from simserve.metrics.slo import SLO
+from simserve.metrics.statistics import percentiles
+from simserve.metrics.steady_state import Window
+from simserve.sim.records import COMPLETED, RequestRecords
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
     from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
-
 
 REASONING_KEYS = (
     "ttfvt_ms",
@@ -223,3 +225,139 @@ def lora_sentences(simulation: Simulation) -> list[str]:
     if loras is None or not busy > 0 or loras.load_seconds < _NOTICEABLE * busy:
         return []
     return [f"Steps waited for LoRA adapters to be loaded {loras.load_seconds / busy:.0%} of their time."]
+
+
+_SECONDS_PER_HOUR = 3600.0
+_TAIL = 0.9
+ROUND_KEYS = (
+    "begun",
+    "finished",
+    "mean_round_s",
+    "max_round_s",
+    "mean_half_s",
+    "tail_share",
+    "generating_share",
+    "usd_per_round",
+)
+
+
+def round_figures(records: RequestRecords, pause: float | None, usd_per_hour: float | None) -> dict[str, Any]:
+    """Return `ROUND_KEYS`; None each without rounds.
+
+    A round lasts from its sending to its last answer, and has finished if all its requests were answered; times are
+    those of such rounds. ``mean_half_s`` is when half of the answers are there, ``tail_share`` the part of the rounds
+    in which fewer than a tenth are still missing, ``generating_share`` what rounds are of rounds and pauses, and
+    ``usd_per_round`` what the deployment costs over both.
+
+    Args:
+        records: One row a request; the turn is the round.
+        pause: Seconds from the last answer of a round to the next one; None: there are no rounds.
+        usd_per_hour: Of the deployment; None or NaN without a price.
+    """
+    if pause is None or records.turn is None:
+        return dict.fromkeys(ROUND_KEYS)
+    sent = records.turn[np.isfinite(records.arrival_time)]
+    lasted, halves, tails = [], [], []
+    for number in np.unique(sent).tolist():
+        rows = records.turn == number
+        if (records.status[rows] != COMPLETED).any():
+            continue
+        answered = np.sort(records.finish_time[rows]) - records.arrival_time[rows].min()
+        lasted.append(float(answered[-1]))
+        halves.append(float(answered[(len(answered) - 1) // 2]))
+        tails.append(float(answered[-1] - answered[math.ceil(_TAIL * len(answered)) - 1]))
+    mean = float(np.mean(lasted)) if lasted else math.nan
+    return {
+        "begun": len(np.unique(sent)),
+        "finished": len(lasted),
+        "mean_round_s": mean,
+        "max_round_s": max(lasted, default=math.nan),
+        "mean_half_s": float(np.mean(halves)) if lasted else math.nan,
+        "tail_share": ratio(sum(tails), sum(lasted)),
+        "generating_share": ratio(mean, mean + pause),
+        "usd_per_round": math.nan if usd_per_hour is None else usd_per_hour * (mean + pause) / _SECONDS_PER_HOUR,
+    }
+
+
+_PERCENTILES = (50, 90, 95, 99)
+TASK_KEYS = (
+    "begun",
+    "finished",
+    "failed",
+    "cancelled",
+    "cancelled_tokens",
+    "cancelled_usd",
+    "calls_per_task",
+    "task_throughput",
+    "mean_makespan_s",
+    *(f"p{each}_makespan_s" for each in _PERCENTILES),
+    "mean_model_s",
+    "mean_tool_s",
+    "model_share",
+    "input_tokens_per_task",
+    "output_tokens_per_task",
+    "usd_per_task",
+    "attainment",
+)
+
+
+def task_figures(
+    records: RequestRecords, window: Window, slo: SLO | None, usd_per_hour: float | None
+) -> dict[str, Any]:
+    """Return `TASK_KEYS`; None each where there are no tasks.
+
+    Figures are of the tasks whose first call was sent in the measured window, times and tokens of those of them that
+    have finished; ``cancelled_tokens`` were computed for those that clients gave up, and ``cancelled_usd`` is their
+    share of what the window costs. ``task_throughput`` counts those that finish in the window, a second;
+    ``usd_per_task`` is what the deployment costs over that, beside other requests the tasks' share of it by computed
+    tokens.
+
+    Args:
+        records: One row a call.
+        window: What is measured.
+        slo: The objective; None without one.
+        usd_per_hour: Of the deployment; None or NaN without a price.
+    """
+    tasks = tasks_of(records)
+    if tasks is None:
+        return dict.fromkeys(TASK_KEYS)
+    counted = window.has_arrived[tasks.row]
+    done = counted & np.isfinite(tasks.end)
+    makespan, model = tasks.makespan[done], tasks.model[done]
+    cancelled = counted & tasks.is_cancelled
+    spent = tasks.usd(math.nan if usd_per_hour is None else usd_per_hour * window.seconds / _SECONDS_PER_HOUR)
+    in_window = (tasks.end >= window.start) & (tasks.end <= window.end)
+    rate = ratio(float(np.count_nonzero(in_window)), window.seconds)
+    is_kept = None if slo is None or slo.task is None else (tasks.makespan <= slo.task)[counted]
+    return {
+        "begun": int(np.count_nonzero(counted)),
+        "finished": int(np.count_nonzero(done)),
+        "failed": int(np.count_nonzero(counted & tasks.has_failed)),
+        "cancelled": int(np.count_nonzero(cancelled)),
+        "cancelled_tokens": int(tasks.computed_tokens[cancelled].sum()),
+        "cancelled_usd": math.nan if usd_per_hour is None else float(spent[cancelled].sum()),
+        "calls_per_task": _mean(tasks.calls[counted]),
+        "task_throughput": rate,
+        "mean_makespan_s": _mean(makespan),
+        **{
+            f"p{each}_makespan_s": value
+            for each, value in zip(
+                _PERCENTILES,
+                percentiles(makespan, _PERCENTILES) if len(makespan) else [math.nan] * len(_PERCENTILES),
+                strict=True,
+            )
+        },
+        "mean_model_s": _mean(model),
+        "mean_tool_s": _mean(tasks.tool[done]),
+        "model_share": ratio(float(model.sum()), float(makespan.sum())),
+        "input_tokens_per_task": _mean(tasks.input_tokens[done]),
+        "output_tokens_per_task": _mean(tasks.output_tokens[done]),
+        "usd_per_task": math.nan
+        if usd_per_hour is None
+        else ratio(usd_per_hour * tasks.computed_share / _SECONDS_PER_HOUR, rate),
+        "attainment": math.nan if is_kept is None else _mean(is_kept),
+    }
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else math.nan

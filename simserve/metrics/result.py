@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import UsageError
-from simserve.metrics.latency import RequestLatencies, request_latencies
+from simserve.metrics.latency import RequestLatencies, request_latencies, tasks_of
 from simserve.metrics.slo import SLO
 from simserve.metrics.tables import Column, request_columns, series_columns, task_columns
-from simserve.metrics.tasks import tasks_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,34 +12,43 @@ from numpy.typing import NDArray
 
 from simserve.metrics.bottleneck import LimitGain, bottleneck
 from simserve.metrics.classes import class_figures
-from simserve.metrics.cost import cost
-from simserve.metrics.energy import Grid, board_watts, energy
-from simserve.metrics.figures import in_json, ratio, rows_where
-from simserve.metrics.gateway import (
-    gateway_figures,
-    gateway_sentences,
-    name_api_server,
-    overflow_figures,
-    overflow_share,
-    region_figures,
-    region_sentences,
-    stream_figures,
-)
-from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
-from simserve.metrics.losses import loss_sentences, reasons, statuses
-from simserve.metrics.occupancy import Sojourns, sojourns
-from simserve.metrics.offload import (
+from simserve.metrics.cost import Grid, board_watts, cost, energy
+from simserve.metrics.features import (
+    SpeculationFacts,
     TierPrices,
     hit_rates,
     name_offload,
     offload_figures,
     offload_sentences,
+    speculation_summary,
     tier_figures,
     unused_tiers,
 )
-from simserve.metrics.pools import drafted, mean_gpu_hour_usd, pool_figures, pool_sentences, transfer_figures
-from simserve.metrics.prediction_interval import prediction_interval
-from simserve.metrics.replicas import mean_gpus, replica_figures
+from simserve.metrics.figures import in_json, ratio, rows_where
+from simserve.metrics.gateway import (
+    gateway_figures,
+    gateway_sentences,
+    loss_sentences,
+    name_api_server,
+    overflow_figures,
+    overflow_share,
+    reasons,
+    region_figures,
+    region_sentences,
+    statuses,
+    stream_figures,
+)
+from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
+from simserve.metrics.pools import (
+    drafted,
+    mean_gpu_hour_usd,
+    mean_gpus,
+    pool_figures,
+    pool_sentences,
+    replica_figures,
+    transfer_figures,
+)
+from simserve.metrics.real_server import prediction_interval
 from simserve.metrics.request_kinds import (
     encoder_utilization,
     lora_figures,
@@ -49,16 +58,22 @@ from simserve.metrics.request_kinds import (
     name_encoders,
     name_loading,
     reasoning_figures,
+    round_figures,
+    task_figures,
 )
-from simserve.metrics.rounds import round_figures
 from simserve.metrics.slo import NAMED_TERMS, SLO, attainment, requests_meeting
-from simserve.metrics.speculation import SpeculationFacts, speculation_summary
-from simserve.metrics.stability import Offered, Stability, stability, waiting_share
-from simserve.metrics.steady_state import Window, find_window
-from simserve.metrics.task_summary import task_figures
+from simserve.metrics.steady_state import (
+    Offered,
+    Sojourns,
+    Stability,
+    Window,
+    find_window,
+    sojourns,
+    stability,
+    waiting_share,
+)
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
-from simserve.metrics.throughput import Throughput, borne, throughput
-from simserve.metrics.users import UsersFacts, users_figures
+from simserve.metrics.throughput import Throughput, UsersFacts, borne, throughput, users_figures
 from simserve.profiles.expected_errors import Expectation
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.latency import MS, RequestLatencies, request_latencies
+from simserve.metrics.latency import MS, RequestLatencies, Tasks, request_latencies
 from simserve.metrics.slo import SLO, requests_meeting
-from simserve.metrics.tasks import Tasks
 from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 
 if TYPE_CHECKING:

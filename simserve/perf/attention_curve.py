@@ -1,7 +1,18 @@
-"""Seconds of attention from fitted curves: free forms over batch and lengths, and the engine's affine ones.
+"""Seconds of attention from fitted curves: over batch and lengths, affine for the engine, of one layer.
 
 Knows kernels and sizes of one layer on one rank; no model, no step. Every form is monotone in batch, context,
 heads and width.
+
+Thread blocks that TensorRT-LLM's decode kernels cut contexts into. Knows no seconds and no bytes.
+
+From the launch rules of its two kernels (github.com/NVIDIA/TensorRT-LLM, Apache-2.0), with counts that need not be
+whole, so that nothing falls as work grows:
+
+* ``waves`` (XQA, more than one query head to a key-value head; ``computeMultiBlockCount`` in
+  ``decoderXQAImplCommon.h``): pieces of 128 keys, fewer for long contexts, up to eight blocks a multiprocessor.
+* ``filling`` (MMHA, one query head to a key-value head; ``multi_block_grid_setup`` in
+  ``decoderMaskedMultiheadAttentionLaunch.h``): as many pieces as bring a block to every multiprocessor, rounded up, so
+  that most batches leave a second wave nearly empty.
 """
 
 from __future__ import annotations
@@ -9,10 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.perf.efficiency import Array
-from simserve.perf.thread_blocks import SMALL_BLOCKS, cut_blocks, further_waves, imbalance, is_one_wave, loop_keys
-from simserve.profiles.kernel_curves import DecodeAttentionCurve, PrefillAttentionCurve
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.kernel_curves import AttentionKernel, DecodeAttentionCurve, PrefillAttentionCurve
+from simserve.profiles.model import AttentionLayers
 
 TILE = 128.0
 """Tokens of a tile of queries, and the head width that constants are stated for (FlashAttention-3)."""
@@ -223,3 +236,159 @@ def prefill_seconds(
 def request_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
     """Return the seconds of the half tile that a prompt leaves unfilled at its end."""
     return np.asarray(0.5 * np.asarray(heads.num_heads) / gpu.num_multiprocessors * curve.wave)
+
+
+Mask = NDArray[np.bool_]
+
+PIECE_KEYS = 128.0
+"""Keys of the shortest piece of XQA (``kMinHistoryTokensPerBlock``)."""
+
+PIECES_BEFORE_ROOT = 8.0
+"""Pieces of a context from which their number grows as a square root only, so that their sum stays cheap."""
+
+MAX_BLOCKS = 8.0
+"""Blocks a multiprocessor up to which XQA cuts (``kTargetWaveFactor``)."""
+
+LOOP_ELEMENTS = 65536.0
+"""Elements of keys that the largest MMHA block takes in one pass: 1,024 threads, 16 bytes each, eight at a time."""
+
+SMALL_BLOCKS = 4.0
+"""MMHA blocks of 256 threads that fit on a multiprocessor (32 warps, as its registers allow)."""
+
+LARGE_BLOCKS = 2.0
+"""MMHA blocks of 512 threads that fit: what batches of two multiprocessors' worth of heads are given."""
+
+
+def cut_blocks(blocks: Array | float, context: Array | float) -> Array:
+    """Return the blocks a multiprocessor that XQA makes of ``blocks`` uncut ones, each of ``context`` keys."""
+    pieces = np.asarray(context, dtype=np.float64) / PIECE_KEYS
+    cut = np.asarray(blocks) * np.minimum(pieces, np.sqrt(PIECES_BEFORE_ROOT * pieces))
+    return np.asarray(np.maximum(blocks, np.minimum(cut, MAX_BLOCKS)))
+
+
+def loop_keys(width: Array | float) -> Array:
+    """Return the keys of one pass of an MMHA block: fewer are never cut. Widths are padded to a power of two."""
+    return np.asarray(LOOP_ELEMENTS / 2.0 ** np.ceil(np.log2(width)))
+
+
+def is_one_wave(num_blocks: Array | float, context: Array | float, width: Array | float, num_sms: int) -> Mask:
+    """Return whether all pieces of MMHA have a multiprocessor of their own, because a pass bounds their number."""
+    return np.asarray(num_blocks * np.asarray(context) <= num_sms * loop_keys(width))
+
+
+def further_waves(num_blocks: Array | float, context: Array | float, width: Array | float, num_sms: int) -> Array:
+    """Return the waves after the first of MMHA; ``num_blocks`` are uncut: batch times key-value heads."""
+    count = np.arange(1.0, num_sms + 1.0)
+    spill = np.maximum.accumulate(count * np.ceil(num_sms / count) > num_sms).astype(float)
+    few = np.where(is_one_wave(num_blocks, context, width, num_sms), 0.0, np.interp(num_blocks, count, spill))
+    doubled = np.asarray(context > loop_keys(width) / LARGE_BLOCKS, dtype=np.float64)
+    many = np.maximum(np.ceil(num_blocks / (SMALL_BLOCKS * num_sms)) - 1.0, 1.0)
+    return np.where(num_blocks <= num_sms, few, np.where(num_blocks <= LARGE_BLOCKS * num_sms, doubled, many))
+
+
+def imbalance(num_blocks: Array | float, tail: float, num_sms: int) -> Array:
+    """Return the time of cut contexts over that of an even share, at least 1.
+
+    ``B`` contexts in ``ceil(M / B)`` pieces over ``M`` multiprocessors: the pieces of the last wave have the memory
+    to themselves, and still take ``tail`` of the time of a full wave. The most of any fewer contexts, where that is
+    more.
+
+    Args:
+        num_blocks: Uncut contexts: batch times key-value heads.
+        tail: Time of a piece alone over that of a piece in a full wave.
+        num_sms: Multiprocessors.
+    """
+    count = np.arange(1.0, num_sms + 1.0)
+    waves = count * np.ceil(num_sms / count) / num_sms
+    partial = waves - np.floor(waves)
+    late = np.where(partial > 0.0, np.maximum(tail - partial, 0.0), 0.0)
+    time = np.maximum.accumulate(count * (1.0 + late / waves))
+    shown = np.interp(num_blocks, count, time) / np.asarray(num_blocks, dtype=np.float64)
+    return np.maximum(shown, 1.0)
+
+
+NARROW_KV_BYTES = 1.0
+"""Widest KV element that the 8-bit kernels read; narrower ones are widened in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedAttention:
+    """One layer on one rank, key-value cache out of L2.
+
+    Attributes:
+        kernel: Constants.
+        gpu: The GPU, at the efficiency of the engine.
+        decode: Heads of a decode step; latent attention has one key-value head there.
+        prefill: Heads of a prompt; latent attention expands its keys and values.
+    """
+
+    kernel: AttentionKernel
+    gpu: Gpu
+    decode: Heads
+    prefill: Heads
+
+    def decode_base_seconds(self, sequences: Array) -> Array:
+        """Return the seconds of a decode step that do not depend on the contexts."""
+        return decode_base_seconds(self.kernel.decode, self.decode, self.gpu, sequences)
+
+    @property
+    def decode_key_seconds(self) -> float:
+        """Seconds of one more key in the contexts of a decode step."""
+        return float(key_seconds(self.kernel.decode, self.decode, self.gpu))
+
+    def prompt_seconds(self, tokens: Array) -> Array:
+        """Return start, rows and waves of a step of prompts with ``tokens`` in all."""
+        curve = self.kernel.prefill
+        waves = wave_seconds(curve, self.prefill, self.gpu, tokens / TILE)
+        return curve.start + tokens * row_seconds(curve, self.prefill) + waves
+
+    @property
+    def request_seconds(self) -> float:
+        """Seconds of one more prompt in a step."""
+        return float(request_seconds(self.kernel.prefill, self.prefill, self.gpu))
+
+    @property
+    def pair_seconds(self) -> float:
+        """Seconds of an attended query-key pair of a prompt."""
+        return float(pair_seconds(self.kernel.prefill, self.prefill, self.gpu))
+
+    @property
+    def prompt_key_seconds(self) -> float:
+        """Seconds of a key that a prompt reads."""
+        return CRITICAL_SHARE * float(tile_key_seconds(self.kernel.prefill, self.prefill, self.gpu))
+
+
+def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAttention | None:
+    """Return the fitted attention of some layers of a deployment; none where its GPU has no curve for it."""
+    curves = shape.hardware.attention_curves
+    if curves is None or layers.compressed is not None or (layers.topk is not None and layers.mla is None):
+        return None
+    element = shape.kv_element_bytes
+    decode, prefill = layer_heads(layers, shape.tensor_parallel_size, element)
+    kind = "heads" if layers.mla is None else "latent"
+    bits = 8 if element <= NARROW_KV_BYTES else 16
+    kernel = curves.kernel(shape.engine.name, kind, bits, float(decode.group) if kind == "heads" else 1.0)
+    if kernel is None:
+        return None
+    machine = shape.machine
+    gpu = Gpu(
+        peak=machine.peak(shape.precision.wide_arithmetic) * machine.engine_scale,
+        bandwidth=machine.bandwidth * machine.memory_scale,
+        num_multiprocessors=curves.num_multiprocessors,
+    )
+    return FittedAttention(kernel=kernel, gpu=gpu, decode=decode, prefill=prefill)
+
+
+def layer_heads(layers: AttentionLayers, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
+    """Return the heads of one layer on one rank, of a decode step and of a prompt."""
+    heads = layers.num_heads / num_ranks
+    kv_bytes = layers.kv_bytes_per_token(kv_element, num_ranks)
+    if layers.mla is None:
+        kv_heads = float(np.maximum(layers.num_kv_heads / num_ranks, 1.0))
+        width = (layers.head_dim + layers.v_head_dim) / 2.0
+        plain = Heads(num_heads=heads, num_kv_heads=kv_heads, width=width, kv_bytes=kv_bytes)
+        return plain, plain
+    latent, rotary = layers.mla.kv_lora_rank, layers.mla.qk_rope_head_dim
+    absorbed = Heads(num_heads=heads, num_kv_heads=1.0, width=latent + rotary / 2.0, kv_bytes=kv_bytes)
+    width = (layers.mla.qk_nope_head_dim + rotary + layers.mla.v_head_dim) / 2.0
+    return absorbed, Heads(num_heads=heads, num_kv_heads=heads, width=width, kv_bytes=kv_bytes)

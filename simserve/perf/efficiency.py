@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import InvariantError
-from simserve.profiles.gemm_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve
+from simserve.profiles.kernel_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve
 
 Array = NDArray[np.float64]
 OperatorClass = Literal["gemm", "grouped_gemm", "attention_prefill", "attention_decode", "elementwise"]

@@ -19,8 +19,7 @@ from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_curve, gemm_work, wide_class
 from simserve.perf.operators import elementwise_parts
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.audio import AudioTower
-from simserve.profiles.vision import VisionTower
+from simserve.profiles.encoders import AudioTower, VisionTower
 
 Tower = VisionTower | AudioTower
 

@@ -1,7 +1,13 @@
-"""Seconds of linear attention beside its projections: the gated delta rule over prompts, and states that decode.
+"""Seconds of linear attention and Mamba-2 beside their projections: scans of prompts, and states that decode.
 
 Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv 2412.06464): a matrix a value head and sequence takes the place of
 keys and values. Prompts pass it in chunks one after another; a decode step reads and writes the whole matrix.
+
+Seconds of Mamba-2 layers beside their projections: the scan of prompts, and states that decode. Rooflines.
+
+Dao and Gu, "Transformers are SSMs" (arXiv 2405.21060), section 6: prompts pass in chunks, whose tokens attend to each
+other and to the state before them; a decode step reads and writes the state of every head. Nothing here was fitted:
+arithmetic at the share of the peak that attention reaches, bytes at that of other kernels.
 """
 
 from __future__ import annotations
@@ -10,12 +16,11 @@ from functools import partial
 
 import numpy as np
 
-from simserve.perf.efficiency import Array, Machine
+from simserve.perf.efficiency import Array, Machine, attention_efficiency, memory_efficiency, start_latency
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import COMPUTE, HOST, elementwise_parts
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.state_space import mamba_state_seconds
-from simserve.profiles.model import LinearAttention
+from simserve.profiles.model import LinearAttention, Mamba2
 
 CHUNK_TOKENS = 64
 """Tokens of a chunk (flash-linear-attention, ``chunk_gated_delta_rule``, which vLLM and SGLang call)."""
@@ -118,3 +123,79 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
     if not is_mixed:
         return layers * seconds(machine, sequences, ranks, width)
     return layers * stages * seconds(machine, np.ceil(sequences / stages), ranks, width, has_start=False)
+
+
+SCAN_CALLS = 5
+"""Kernels of the scan: sums of the time steps, states of the chunks, passing them on, scores, outputs
+(``mamba_chunk_scan_combined`` of state-spaces/mamba, which vLLM and SGLang carry)."""
+
+SCAN_STATE_BYTES = 4.0
+"""Bytes of an element of a chunk's state: FP32, whatever the cache holds."""
+
+SCAN_STATE_PASSES = 4.0
+"""Times it moves: written, read and written in passing it on, read by the outputs."""
+
+
+def scan_flops(mamba: Mamba2) -> float:
+    """Return the FLOP of a token of a prompt in all heads of one layer, a multiply-add counting two.
+
+    Scores of a chunk once a group, their products with values, and two products with the state; the masked half of the
+    scores is computed too.
+    """
+    scores = 2.0 * mamba.num_groups * mamba.chunk_size * mamba.state_size
+    values = 2.0 * mamba.inner_width * mamba.chunk_size
+    return scores + values + 4.0 * mamba.state_elements
+
+
+def scan_bytes(mamba: Mamba2) -> float:
+    """Return the bytes that a token of a prompt moves in the scan of one layer: inputs, outputs, states of chunks."""
+    activations = 2.0 * (mamba.mixed_width + mamba.inner_width) * ACTIVATION_BYTES
+    return activations + SCAN_STATE_PASSES * SCAN_STATE_BYTES * mamba.state_elements / mamba.chunk_size
+
+
+def mamba_parts(mamba: Mamba2, machine: Machine, tokens: Array, num_ranks: int, *, has_prompts: bool) -> Array:
+    """Return the seconds by part of one layer beside its projections, ``[5, len(tokens)]``; states left out.
+
+    Args:
+        mamba: The layer.
+        machine: One GPU.
+        tokens: Tokens of a step.
+        num_ranks: Ranks that the heads are dealt to.
+        has_prompts: Whether the tokens are those of prompts, which pass the scan.
+    """
+    width = (mamba.mixed_width + mamba.inner_width) / num_ranks
+    parts = elementwise_parts(2 * SMALL_CALLS * width * ACTIVATION_BYTES, tokens, machine, SMALL_CALLS)
+    if has_prompts:
+        dtype = "bf16" if "bf16" in machine.peaks else "fp16"
+        arithmetic = scan_flops(mamba) / (machine.peak(dtype) * attention_efficiency(machine))
+        memory = scan_bytes(mamba) / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+        parts[HOST] += SCAN_CALLS * start_latency(machine, "elementwise")
+        parts[COMPUTE] += tokens * max(arithmetic, memory) / num_ranks
+    return parts
+
+
+def mamba_state_seconds(
+    mamba: Mamba2,
+    machine: Machine,
+    sequences: Array,
+    num_ranks: int,
+    tokens_per_sequence: int = 1,
+    *,
+    has_start: bool = True,
+) -> Array:
+    """Return the seconds of updating the states of decoding sequences in one layer, shape of ``sequences``.
+
+    Each state is read once and written for every token that is computed.
+
+    Args:
+        mamba: The layer.
+        machine: One GPU.
+        sequences: Sequences that decode.
+        num_ranks: Ranks that the heads are dealt to.
+        tokens_per_sequence: Tokens of each that are computed; each leaves a state of its own.
+        has_start: Whether the kernel's start counts.
+    """
+    moved = (1 + tokens_per_sequence) * mamba.state_elements * mamba.state_element_bytes / num_ranks
+    start = start_latency(machine, "elementwise") if has_start else 0.0
+    bandwidth = machine.bandwidth * memory_efficiency(machine, "elementwise")
+    return np.where(sequences > 0, start + sequences * moved / bandwidth, 0.0)

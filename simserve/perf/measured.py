@@ -1,13 +1,25 @@
-"""What a call takes by a user's measured operator tables: products, attention, experts and all-reduce of one rank.
+"""A user's measured operator tables: their Parquet layout, and what products, attention and experts take by them.
 
 Inside the measured sizes, tables are interpolated in logarithms. A call counts for no longer than any with more work
 took, so that no operator gets faster with more work: measured outliers are slow ones. Outside, and for what no table
 holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Knows sizes of calls;
 no step.
+
+Reading a user's measured operator tables: the Parquet layout of NVIDIA AIConfigurator, checked column by column.
+
+``<system>/<family>/<backend>/<version>/*_perf.parquet``, latency in milliseconds of one call on one rank. Knows files
+and columns; what a call of a deployment takes by them is `simserve.perf.measured`'s.
+
+Attention of one layer from a user's measured calls, in the forms that the tables of a step need.
+
+The engine knows sums of lengths only, so that the measured calls are brought into the same affine forms as the
+fitted curves: a start, a time a token, a request, an attended pair, a key. Knows calls; no step.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,10 +27,147 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.errors import InputError
 from simserve.perf.efficiency import Array
-from simserve.perf.operator_tables import TableFiles, find_tables, read_columns
 from simserve.perf.quantization import Precision
+from simserve.profiles.engine_blocks import version_key
 from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts, ModelProfile
+
+BACKENDS: Mapping[str, str] = {"tensorrt-llm": "trtllm"}
+"""Engine -> name of its folder, where it differs."""
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "gemm_perf": ("gemm_dtype", "m", "n", "k"),
+    "context_attention_perf": (
+        "batch_size",
+        "isl",
+        "num_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "window_size",
+        "kv_cache_dtype",
+    ),
+    "generation_attention_perf": (
+        "batch_size",
+        "step",
+        "num_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "window_size",
+        "kv_cache_dtype",
+    ),
+    "moe_perf": (
+        "moe_dtype",
+        "num_tokens",
+        "hidden_size",
+        "inter_size",
+        "topk",
+        "num_experts",
+        "moe_tp_size",
+        "moe_ep_size",
+        "distribution",
+    ),
+    "custom_allreduce_perf": ("allreduce_dtype", "num_gpus", "message_size"),
+}
+"""Operator tables that are read, and the columns each must have beside ``latency``."""
+
+KEY = "deployment.operator_tables"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The operator tables of one engine on one GPU.
+
+    Attributes:
+        folder: What the user gave.
+        files: Table -> its file.
+    """
+
+    folder: str
+    files: Mapping[str, str]
+
+
+def find_tables(folder: Path, engine: str) -> TableFiles:
+    """Return the newest tables of an engine in a folder: of a system, a family, a backend or a version.
+
+    Where a folder holds several backends, those of the engine; where it holds several versions, the newest.
+
+    Raises:
+        InputError: There is no such folder, no operator table in it, or none of the engine.
+    """
+    if not os.path.isdir(folder):
+        raise InputError("is no folder", key=KEY, value=str(folder), remedy=_LAYOUT)
+    found = {name: sorted(folder.rglob(f"{name}.parquet")) for name in COLUMNS}
+    if not any(found.values()):
+        rule = f"holds none of {', '.join(f'{name}.parquet' for name in COLUMNS)}"
+        raise InputError(rule, key=KEY, value=str(folder), remedy=_LAYOUT)
+    backend = BACKENDS.get(engine, engine)
+    systems = {path.parents[3] for paths in found.values() for path in paths if len(path.parents) > 3}
+    chosen = {name: _newest(paths, folder, backend) for name, paths in found.items()}
+    if not any(chosen.values()):
+        backends = sorted({path.parent.parent.name for paths in found.values() for path in paths})
+        rule = f"holds tables of {', '.join(backends)}, and none of {backend}, which {engine} needs"
+        raise InputError(rule, key=KEY, value=str(folder), remedy="give the folder of one backend and version")
+    if len(systems) > 1 and all(folder in system.parents for system in systems):
+        names = ", ".join(sorted(system.name for system in systems))
+        raise InputError(f"holds several systems ({names})", key=KEY, value=str(folder), remedy="give one of them")
+    return TableFiles(str(folder), {name: str(path) for name, path in chosen.items() if path is not None})
+
+
+_LAYOUT = "give a folder laid out as SYSTEM/FAMILY/BACKEND/VERSION/*_perf.parquet, or part of one"
+
+
+def _newest(paths: Sequence[Path], folder: Path, backend: str) -> Path | None:
+    """Return the file of a backend's newest version; any file of a folder that is one version's."""
+    if not paths:
+        return None
+    if all(path.parent == folder or path.parent.parent == folder for path in paths):
+        own = list(paths)  # the user named the version, or the backend
+    else:
+        own = [path for path in paths if path.parent.parent.name == backend]
+    return max(own, key=lambda path: _version(path.parent.name), default=None)
+
+
+def _version(name: str) -> tuple[int, ...]:
+    try:
+        return version_key(name)
+    except InputError:
+        return ()
+
+
+@lru_cache(maxsize=32)
+def _read(path: str, modified: float, table: str) -> Mapping[str, Array]:
+    """Return the columns of a table; ``modified`` keeps a changed file from being taken for the old one."""
+    import duckdb
+
+    del modified
+    try:
+        relation = duckdb.read_parquet(path)
+        missing = [name for name in (*COLUMNS[table], "latency") if name not in relation.columns]
+    except duckdb.Error as failure:
+        raise InputError(f"is no Parquet table: {str(failure).splitlines()[0]}", file=path, key=KEY) from None
+    if missing:
+        rule = f"lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+        remedy = f"an operator table has {', '.join(COLUMNS[table])} and latency in ms"
+        raise InputError(rule, file=path, key=KEY, remedy=remedy)
+    extra = [name for name in ("backend", "kernel_source") if name in relation.columns]
+    columns: dict[str, Array] = relation.select(*COLUMNS[table], "latency", *extra).fetchnumpy()
+    latency = np.asarray(columns["latency"], dtype=np.float64)
+    if not len(latency) or not np.all(np.isfinite(latency)) or np.any(latency <= 0):
+        raise InputError("must have rows, each with a latency above 0 ms", file=path, key=f"{KEY}: latency")
+    seconds = {"seconds": latency * 1e-3}
+    return {name: np.asarray(values) for name, values in columns.items() if name != "latency"} | seconds
+
+
+def read_columns(tables: TableFiles, table: str) -> Mapping[str, Array] | None:
+    """Return the columns of one table, ``seconds`` in place of its latency; none where there is no such file.
+
+    Raises:
+        InputError: The file is no Parquet table, lacks a column, or has a latency that is none.
+    """
+    path = tables.files.get(table)
+    return None if path is None else _read(path, Path(path).stat().st_mtime, table)
+
 
 SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
 """Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
@@ -293,3 +442,81 @@ def non_negative_fit(terms: Array, seconds: Array) -> Array:
             break
         kept = [index for index, value in zip(kept, found, strict=True) if value > 0]
     return solution
+
+
+COMMON_CONTEXTS = (128.0, 1024.0)
+"""Contexts whose calls say what a decode step takes beside its keys, around the reference of the fitted curves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredAttention:
+    """One layer on one rank, as `simserve.perf.attention_curve.FittedAttention`.
+
+    Attributes:
+        batches: Batches of the measured decode steps, ascending.
+        bases: Seconds of such a step that do not depend on the contexts, never falling.
+        decode_key_seconds: Seconds of one more key in the contexts of a decode step.
+        start: Seconds of a step of prompts however small.
+        token_seconds: Seconds a token of it.
+        request_seconds: Seconds of one more prompt in it.
+        pair_seconds: Seconds of an attended query-key pair.
+        prompt_key_seconds: Seconds of a key that a prompt reads; part of the token here.
+    """
+
+    batches: Array
+    bases: Array
+    decode_key_seconds: float
+    start: float
+    token_seconds: float
+    request_seconds: float
+    pair_seconds: float
+    prompt_key_seconds: float = 0.0
+
+    def decode_base_seconds(self, sequences: Array) -> Array:
+        """Return the seconds of a decode step that do not depend on the contexts."""
+        grown = np.maximum(sequences / self.batches[-1], 1.0)
+        return np.asarray(np.interp(sequences, self.batches, self.bases) * grown)
+
+    def prompt_seconds(self, tokens: Array) -> Array:
+        """Return the seconds of a step of prompts with ``tokens`` in all, pairs left out."""
+        return np.asarray(self.start + tokens * self.token_seconds)
+
+
+def measured_attention(decode: Samples, prompts: Samples) -> MeasuredAttention:
+    """Return the affine forms of measured calls, by least relative squares."""
+    batches = np.unique(decode.batch)
+    key, bases = _decode(decode, batches)
+    total = prompts.batch * prompts.tokens
+    pairs = prompts.batch * prompts.tokens * (prompts.tokens + 1.0) / 2.0
+    terms = np.stack((np.ones_like(total), total, prompts.batch, pairs), axis=1)
+    start, token, request, pair = non_negative_fit(terms, prompts.seconds)
+    return MeasuredAttention(
+        batches=batches,
+        bases=np.maximum.accumulate(bases),
+        decode_key_seconds=key,
+        start=float(start),
+        token_seconds=float(token),
+        request_seconds=float(request),
+        pair_seconds=float(pair),
+    )
+
+
+def _decode(decode: Samples, batches: Array) -> tuple[float, Array]:
+    """Return the seconds of a key at full occupancy, and the rest of a step by batch.
+
+    The key is the least squares' over the longer half of the keys read, where they take most of the time; the rest
+    of each batch is the median of what its calls of common contexts take beyond: starts grow with the logarithm of
+    the context, and the longest would charge every step for their own.
+    """
+    keys = decode.batch * decode.tokens
+    long = keys >= np.median(keys)
+    terms = np.stack((np.ones(np.count_nonzero(long)), keys[long]), axis=1)
+    key = float(non_negative_fit(terms, decode.seconds[long])[1])
+    rest = np.maximum(decode.seconds - key * keys, 0.0)
+    floor = float(decode.seconds.min())
+    bases = []
+    for batch in batches:
+        own = decode.batch == batch
+        common = own & (decode.tokens >= COMMON_CONTEXTS[0]) & (decode.tokens <= COMMON_CONTEXTS[1])
+        bases.append(max(float(np.median(rest[common if common.any() else own])), floor))
+    return key, np.array(bases)

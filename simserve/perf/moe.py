@@ -13,11 +13,18 @@ from statistics import NormalDist
 import numpy as np
 
 from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
-from simserve.perf.gemm import ACTIVATION_BYTES, CLASS_LOOP_OVERHEAD, WIDE_DTYPES, device_of
-from simserve.perf.gemm_curve import GemmDevice, GemmSeconds, grouped_gemm_seconds
+from simserve.perf.gemm import (
+    ACTIVATION_BYTES,
+    CLASS_LOOP_OVERHEAD,
+    WIDE_DTYPES,
+    GemmDevice,
+    GemmSeconds,
+    device_of,
+    grouped_gemm_seconds,
+)
 from simserve.perf.operators import Work, bound_parts
 from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
-from simserve.profiles.gemm_curves import GemmClass, GroupedGemmCurve
+from simserve.profiles.kernel_curves import GemmClass, GroupedGemmCurve
 from simserve.profiles.model import Gemm
 
 CLASS_OVERLAP = 2.0

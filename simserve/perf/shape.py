@@ -11,21 +11,68 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+import numpy as np
+
 from simserve.errors import InputError
-from simserve.perf.collectives import Link
-from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Machine
-from simserve.perf.expert_exchange import All2AllBackend, ExchangeLinks
-from simserve.perf.masks import Masks
+from simserve.perf.collectives import All2AllBackend, ExchangeLinks, Link
+from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine
 from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import HOPPER, Precision, format_name, kv_element_bytes, resolve_precision
 from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile, layer_weights_bytes
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_memory import WindowedKV
-from simserve.profiles.gemm_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.hardware import HardwareProfile
+from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masks:
+    """What grammars cost a replica.
+
+    Attributes:
+        share: Share of the sequences that are constrained: a step is priced at it.
+        mask_seconds: To fill the mask of a token.
+        advance_seconds: To take a sampled token into the grammar.
+        is_overlapped: Whether masks are filled while the GPU computes.
+    """
+
+    share: float
+    mask_seconds: float
+    advance_seconds: float
+    is_overlapped: bool
+
+    @property
+    def note(self) -> str:
+        """What a reader of the result should know."""
+        where = "while the GPU computes" if self.is_overlapped else "before the GPU can go on"
+        return (
+            f"grammars: {self.share:.0%} of the sequences of every step are priced as constrained, masks filled "
+            f"{where}, with CPU times that others have published (estimate)"
+        )
+
+
+def exposed_mask_seconds(masks: Masks | None, sequences: Array, gpu_seconds: Array, tokens_each: int = 1) -> Array:
+    """Return what masks add to a step, seconds.
+
+    Grammars advance when tokens are known, behind the GPU's work; masks that are filled beside it show where they take
+    longer than it does.
+
+    Args:
+        masks: What grammars cost; None: nothing is constrained.
+        sequences: In the step.
+        gpu_seconds: How long the GPU works on it.
+        tokens_each: Tokens of a sequence that are sampled: with drafts, several.
+    """
+    if masks is None:
+        return np.zeros_like(sequences)
+    constrained = masks.share * tokens_each * sequences
+    filling = masks.mask_seconds * constrained
+    shown = np.maximum(filling - gpu_seconds, 0.0) if masks.is_overlapped else filling
+    return np.asarray(shown + masks.advance_seconds * constrained)
+
 
 Attention = Literal["flash", "standard"]
 LoraTarget = Literal["attention", "mlp", "all"]

@@ -14,27 +14,24 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.perf.attention_curve import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.collectives import (
+    COMBINED_BYTES,
+    CURVES,
+    EXCHANGING_MULTIPROCESSORS,
     Link,
     all_gather_seconds,
     all_reduce_seconds,
+    dispatched_bytes,
+    exchange_seconds,
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
 from simserve.perf.efficiency import Array, Machine, memory_efficiency, start_latency
-from simserve.perf.expert_exchange import (
-    COMBINED_BYTES,
-    CURVES,
-    EXCHANGING_MULTIPROCESSORS,
-    dispatched_bytes,
-    exchange_seconds,
-)
-from simserve.perf.fitted_attention import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, slowed, wide_class
 from simserve.perf.indexer import indexer_parts
-from simserve.perf.linear_attention import mixing_parts
-from simserve.perf.measured import Line, MeasuredOperators, measured_operators
-from simserve.perf.measured_attention import MeasuredAttention, measured_attention
+from simserve.perf.linear_attention import mamba_parts, mixing_parts
+from simserve.perf.measured import Line, MeasuredAttention, MeasuredOperators, measured_attention, measured_operators
 from simserve.perf.moe import ExpertLoad, expert_curve, layer_parts, routed_load, shape_of_experts
 from simserve.perf.operators import (
     COMMUNICATION,
@@ -48,7 +45,6 @@ from simserve.perf.operators import (
 )
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.state_space import mamba_parts
 from simserve.perf.weights import launched_gemms, marlin_padded
 from simserve.profiles.checkpoint import Part
 from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts

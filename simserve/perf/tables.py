@@ -27,14 +27,13 @@ from simserve.perf.attention import (
     unshared_key_seconds,
     window_keys,
 )
+from simserve.perf.attention_curve import NARROW_KV_BYTES
 from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.efficiency import Array
-from simserve.perf.fitted_attention import NARROW_KV_BYTES
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.indexer import index_key_seconds, index_pair_seconds, index_share, sparse_prompt_seconds
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
-from simserve.perf.masks import exposed_mask_seconds
 from simserve.perf.memory import kv_bytes_per_token
 from simserve.perf.moe import has_one_operator
 from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
@@ -49,7 +48,7 @@ from simserve.perf.operators import (
 from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
-from simserve.perf.shape import ReplicaShape
+from simserve.perf.shape import ReplicaShape, exposed_mask_seconds
 from simserve.perf.speculation import passing_shape, wide_key_seconds, with_drafts
 from simserve.perf.stage import (
     LOGIT_BYTES,

@@ -20,7 +20,7 @@ from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
-from simserve.planner.search.fresh_runs import fresh_runs
+from simserve.planner.search.deciding_run import fresh_runs
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, settings
@@ -29,10 +29,9 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.scenario.features import lack_of
 from simserve.scenario.finishable import Finishable, find_finishable, has_load_ratio
-from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy, run
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 from simserve.sim.acceleration import Accelerate
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
@@ -84,7 +83,7 @@ def advise(
 
     Every change is one run of the scenario's own requests, seed and length (the first, where several replications are
     asked for): what ``simserve run`` prints for its command. It is advised where fresh seeds hold too
-    (`simserve.planner.search.fresh_runs`), at no load above what `simserve capacity` would promise. Of changes of one
+    (`simserve.planner.search.deciding_run`), at no load above what `simserve capacity` would promise. Of changes of one
     price the one that leaves the deployment most as it is comes first. The work is counted in simulated requests
     (`BUDGET`, and the fresh runs of each change that holds), so that it comes to the same on any machine.
 

@@ -225,7 +225,7 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
     Raises:
         UsageError: There is no name, or no override.
     """
-    from simserve.planner.split import split_values
+    from simserve.planner.overrides import split_values
 
     name, colon, rest = text.partition(":")
     name = name.strip()

@@ -16,11 +16,10 @@ from simserve.planner.capacity.search import highest_promised, settled_requests
 from simserve.planner.scaling import steady_rate
 from simserve.planner.search.trial import mean_gpus
 from simserve.scenario.finishable import Finishable, find_finishable
-from simserve.scenario.objective import objective
 from simserve.scenario.replication import arrived
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 from simserve.workload.requests import RequestSpecs
 

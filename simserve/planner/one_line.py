@@ -28,7 +28,7 @@ from simserve.profiles.model import load_model
 from simserve.profiles.model_names import format_named, layers_without_formula, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
-from simserve.sim.routing_spec import RoutingPolicy
+from simserve.sim.control import RoutingPolicy
 from simserve.workload.spec import TraceColumn
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Dotted keys of a scenario: what stands there, and a scenario with others."""
+"""Overrides: dotted keys of a scenario, texts with several values, and a scenario with others set."""
 
 from __future__ import annotations
 
@@ -39,3 +39,22 @@ def with_seed(scenario: Scenario, seed: int) -> Scenario:
     if scenario.run.seed == seed:
         return scenario
     return scenario.model_copy(update={"run": scenario.run.model_copy(update={"seed": seed})})
+
+
+def split_values(text: str) -> list[str]:
+    """Return the parts between the commas that stand outside brackets and quotes, without the blanks around them."""
+    parts: list[str] = []
+    depth, quote, start = 0, "", 0
+    for place, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "{[(":
+            depth += 1
+        elif character in "}])":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    return [part.strip() for part in (*parts, text[start:])]

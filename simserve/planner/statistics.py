@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.batch_means import mean_interval, t_quantile
+from simserve.metrics.statistics import mean_interval, t_quantile
 
 LEAST_PAIRS = 5
 """Replications below which a difference has no interval: Student's t over fewer is mostly the luck of their spread."""

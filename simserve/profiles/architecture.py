@@ -11,10 +11,10 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.profiles import model_shapes
-from simserve.profiles.attention_layers import AttentionLayers
-from simserve.profiles.audio import AudioTower
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Part, TunedWeights, WeightFormatName
+from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.model_blocks import (
+    AttentionLayers,
     CompressedAttention,
     LatentAttention,
     LinearAttention,
@@ -24,7 +24,6 @@ from simserve.profiles.model_blocks import (
     SparseIndexer,
 )
 from simserve.profiles.model_shapes import Gemm
-from simserve.profiles.vision import VisionTower
 from simserve.validation import FrozenModel
 
 DType = Literal["bf16", "fp16", "fp32"]

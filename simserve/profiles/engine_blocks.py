@@ -1,4 +1,4 @@
-"""The versions of an engine profile written out: its file says only what changed from one to the next."""
+"""The blocks of an engine profile: versions written out, devices, how a measured server differs from it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from simserve.errors import InputError, ProfileError
+from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
+from simserve.validation import FrozenModel
 
 
 def complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
@@ -75,3 +79,102 @@ def _numbers_of(version: str) -> tuple[int, ...] | None:
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
+
+
+MARLIN_MAKER = "NVIDIA"
+"""Whose GPUs have kernels that unpack weights in FP8 and NVFP4 where there is no arithmetic for them (Marlin)."""
+
+
+class Devices(FrozenModel):
+    """Whose devices an engine runs on."""
+
+    makers: Mapping[str, str]
+    """Maker, as hardware profiles name it -> the plug-in that brings the kernels; "": they are the engine's own."""
+    formats: Mapping[str, tuple[WeightFormatName, ...]] = {}
+    """Maker -> weight formats below 16 bit that run there; of makers that are not named, all that the engine has."""
+    source: str
+    """Where that is said."""
+
+    def restricted(self, maker: str, engine: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what of an engine's facts is other on a maker's devices; of a maker that is not named nothing.
+
+        Args:
+            maker: As hardware profiles name it.
+            engine: Its `supported_quantizations`, `quantises_on_load` and `quantises_before_loading`.
+        """
+        if maker not in self.makers or maker == MARLIN_MAKER:
+            return {}
+        changed: dict[str, Any] = {"has_weight_only_floats": False, "plugin": self.makers[maker]}
+        if self.makers[maker]:
+            # Graphs are CUDA's and HIP's: plug-ins compile, and keep no pool for them.
+            changed |= {"cuda_graph_bytes": 0.0}
+        if maker in self.formats:
+            run = {*WIDE_FORMATS, *self.formats[maker]}
+            changed |= {key: tuple(each for each in known if each in run) for key, known in engine.items()}
+        return changed
+
+
+class KernelBlock(FrozenModel):
+    """Tokens of a KV block that an attention kernel forces, where nobody sets them."""
+
+    since: str
+    """First version that forces them."""
+    until: str | None = None
+    """First version that does not; absent: there is none."""
+    attention: Literal["latent", "sparse"]
+    """Whose: latent attention that reads all keys, or attention whose indexer chooses them."""
+    capability_at_least: float | None = Field(default=None, gt=0)
+    """CUDA compute capability from which it is so; absent: from any."""
+    capability_below: float | None = Field(default=None, gt=0)
+    """CUDA compute capability from which it is so no more; absent: at none."""
+    tokens: int = Field(ge=1)
+    """Tokens a block."""
+    source: str
+    """Where that is said."""
+
+    def holds(self, version: str, attention: str | None, compute_capability: str | None) -> bool:
+        """Return whether a version forces it for a kind of attention on a GPU; never on those of other makers."""
+        if attention != self.attention or compute_capability is None:
+            return False
+        is_new = version_key(self.since) <= version_key(version)
+        is_old = self.until is None or version_key(version) < version_key(self.until)
+        least, below = self.capability_at_least or 0.0, self.capability_below or float("inf")
+        return is_new and is_old and least <= float(compute_capability) < below
+
+
+class MeasuredFactors(FrozenModel):
+    """How much longer or shorter one server takes than the rest of the profile says; `calibrate serving` fits them."""
+
+    gpu: PositiveFloat = 1.0
+    """Times as long as priced that the GPU (or the CPU that computes) takes for every step."""
+    host: PositiveFloat = 1.0
+    """Times as long that the host takes for a step and a request, and that kernels take to start."""
+    prompts: PositiveFloat = 1.0
+    """Times as long, beside `gpu`, that steps take which hold prompts."""
+    batch: PositiveFloat = 1.0
+    """Times as long, beside `gpu`, that a decode step takes for what it takes beyond one request without context."""
+    frontend: PositiveFloat = 1.0
+    """Times as long that a request takes from arrival to the scheduler; without effect where a scenario sets that."""
+    measured_on: str
+    """Model, GPUs and engine of that server, and how many runs: results that use the factors say so."""
+    date: str | None = None
+    """Day of the measurements, as their files or their owner say."""
+    model: str | None = None
+    """The model of that server, as the catalogue names it: what is expected of a server like it rests on its runs."""
+    hardware: str | None = None
+    """Its GPU, likewise."""
+    gpus: PositiveInt | None = None
+    """GPUs of a replica of it."""
+    runs: PositiveInt | None = None
+    """Loads that were measured."""
+    source: str
+    """Files, and what the fit found."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The factors by name."""
+        return {name: getattr(self, name) for name in FACTORS}
+
+
+FACTORS = ("gpu", "host", "prompts", "batch", "frontend")
+"""Names of the factors of `MeasuredFactors`."""

@@ -1,4 +1,4 @@
-"""What an engine keeps free of GPU memory besides weights and KV: constants of its rules, computed elsewhere."""
+"""What an engine keeps free: of GPU memory besides weights and KV, and of KV for requests that run. Constants."""
 
 from __future__ import annotations
 
@@ -179,3 +179,22 @@ class WindowedKV(FrozenModel):
         """Return whether models of a family are kept so."""
         is_named = not self.families or family.startswith(self.families)
         return is_named and not family.startswith(self.except_families or ("\0",))
+
+
+class NewTokenRatio(FrozenModel):
+    """SGLang's decaying share of `max_tokens` that a running request is expected to still need."""
+
+    initial: float = Field(ge=0, le=1)
+    """Share at first."""
+    minimum_factor: float = Field(ge=0, le=1)
+    """The share stops decaying at this factor of `initial`."""
+    decay_steps: int = Field(ge=1)
+    """Decode steps from `initial` to the minimum."""
+    groups_factor: float = Field(default=1.0, gt=0, le=1)
+    """What `initial` is times, where there are several groups of data-parallel attention."""
+    source: str
+    """Where the constants come from."""
+
+    def first(self, groups: int) -> float:
+        """Return the share at first, of that many groups of data-parallel attention."""
+        return self.initial * (self.groups_factor if groups > 1 else 1.0)

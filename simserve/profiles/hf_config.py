@@ -12,7 +12,7 @@ from typing import Any
 
 from simserve.errors import ProfileError
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.hf_audio import audio_tower
+from simserve.profiles.hf_encoders import audio_tower, vision_tower
 from simserve.profiles.hf_families import (
     EXPERT_KEYS,
     FAMILIES,
@@ -34,7 +34,6 @@ from simserve.profiles.hf_layers import (
 )
 from simserve.profiles.hf_quantization import read_checkpoint
 from simserve.profiles.hf_reader import ConfigReader
-from simserve.profiles.hf_vision import vision_tower
 from simserve.validation import validate
 
 _WIDTH_KEYS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")

@@ -15,9 +15,15 @@ from simserve import documents
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.attention_layers import AttentionLayers
 from simserve.profiles.checkpoint import Checkpoint
-from simserve.profiles.model_blocks import LatentAttention, LinearAttention, Mamba2, MixtureOfExperts, SparseIndexer
+from simserve.profiles.model_blocks import (
+    AttentionLayers,
+    LatentAttention,
+    LinearAttention,
+    Mamba2,
+    MixtureOfExperts,
+    SparseIndexer,
+)
 from simserve.profiles.model_names import (
     TEXT_ONLY,
     context_of,

@@ -10,8 +10,7 @@ from simserve.reference.clock import Chance
 if TYPE_CHECKING:
     from simserve.reference.replica import Replica
     from simserve.reference.request import Request
-    from simserve.sim.admission_spec import AdmissionSpec
-    from simserve.sim.control import Control
+    from simserve.sim.control import AdmissionSpec, Control
     from simserve.workload.requests import RequestSpecs
 
 

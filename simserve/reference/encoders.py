@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simserve.reference.clock import Clock, Steps
-    from simserve.sim.autoscaling_spec import EncoderAutoscalingSpec
+    from simserve.sim.control import EncoderAutoscalingSpec
 
 TOLERANCE = 0.1
 """Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from simserve.reference.clock import Steps
     from simserve.reference.request import Request
     from simserve.reference.transfers import Transfers
-    from simserve.sim.autoscaling_spec import AutoscalingSpec
-    from simserve.sim.control import Control
-    from simserve.sim.liveness_spec import LivenessSpec
-    from simserve.sim.update_spec import UpdateSpec
+    from simserve.sim.control import AutoscalingSpec, Control, LivenessSpec, UpdateSpec
     from simserve.workload.requests import RequestSpecs
 
 TOLERANCE = 0.1

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     from simserve.reference.replica import Replica
     from simserve.reference.request import Request
     from simserve.reference.router import Router, Rules
-    from simserve.sim.control import Control
-    from simserve.sim.fairness_spec import FairnessSpec
-    from simserve.sim.overflow_spec import OverflowSpec
+    from simserve.sim.control import Control, FairnessSpec, OverflowSpec, ResponseCacheSpec
     from simserve.sim.own_parts import Judge
-    from simserve.sim.response_cache_spec import ResponseCacheSpec
     from simserve.workload.requests import RequestSpecs
 
 OUTPUT_WEIGHT = 2.0

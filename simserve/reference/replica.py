@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from simserve.reference.request import Request
     from simserve.reference.steps import Step
     from simserve.reference.streaming import Delivery
-    from simserve.sim.autoscaling_spec import AutoscalingSpec
+    from simserve.sim.control import AutoscalingSpec
     from simserve.sim.own_parts import Gauges, Judge
 
 

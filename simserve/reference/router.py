@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from simserve.reference.clock import Clock, Steps
     from simserve.reference.replica import Pool, Replica
     from simserve.reference.request import Request
+    from simserve.sim.control import RegionsSpec, RoutingSpec, RuleSpec
     from simserve.sim.own_parts import Judge
-    from simserve.sim.region_spec import RegionsSpec
-    from simserve.sim.routing_spec import RoutingSpec, RuleSpec
     from simserve.workload.requests import RequestSpecs
 
 DEFAULT_GUARD = 1.5

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from simserve.reference.steps import Step
-    from simserve.sim.streaming_spec import StreamingSpec
+    from simserve.sim.control import StreamingSpec
 
 
 @dataclass

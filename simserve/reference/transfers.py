@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simserve.reference.clock import Clock, Steps
     from simserve.reference.replica import Replica
     from simserve.reference.request import Request
-    from simserve.sim.pool_spec import DisaggregationSpec
+    from simserve.sim.control import DisaggregationSpec
 
 
 @dataclass(eq=False)

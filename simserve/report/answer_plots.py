@@ -11,7 +11,6 @@ import numpy as np
 from simserve.metrics.figures import at as figure_at
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, TEXT_POINTS, VERMILION, WIDTH_INCHES
 from simserve.report.quantities import count, dollars, number
-from simserve.report.scales import around, dollar_words, from_zero, log_time, spaced
 from simserve.report.sketch import (
     DASHED,
     DOTTED,
@@ -30,6 +29,11 @@ from simserve.report.sketch import (
     Shape,
     Sketch,
     Whiskers,
+    around,
+    dollar_words,
+    from_zero,
+    log_time,
+    spaced,
     text_width,
 )
 from simserve.scenario.pricing import HOURS_PER_MONTH

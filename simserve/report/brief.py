@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.metrics.prediction_interval import QUEUED
+from simserve.metrics.real_server import QUEUED
 from simserve.metrics.result import RunResult
 from simserve.planner.plan.explain import plan_command
 from simserve.profiles.expected_errors import ALONE, CALIBRATED
@@ -29,11 +29,10 @@ from simserve.report.answer import (
     verdict,
     warning_lines,
 )
+from simserve.report.kinds import round_text, task_text
 from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
-from simserve.report.rounds import round_text
 from simserve.report.tables import LATENCY_LABELS
-from simserve.report.tasks import task_text
 from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH
 from simserve.units import format_seconds
@@ -282,7 +281,7 @@ def _visible_ends(
 ) -> tuple[float, float] | None:
     """Return between which ends the mean time to the first visible token is expected: TTFT's, and steps of thinking.
 
-    As those of E2E are made up (`simserve.metrics.prediction_interval`).
+    As those of E2E are made up (`simserve.metrics.real_server`).
     """
     first, step = known.get("mean_ttft_ms"), known.get("mean_tpot_ms")
     if mean is None or not first or not step or not summary["mean_tpot_ms"]:

@@ -1,14 +1,15 @@
-"""The answer of `simserve capacity` on a terminal and in a notebook: the load, what breaks first, the curve."""
+"""The answer of `simserve capacity` on a terminal, as a page, in a notebook: load, what breaks first, the curve."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.planner.capacity.answer import Capacity
+from simserve.planner.capacity import answer as capacity_answer
 from simserve.planner.plan.explain import plan_command
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
@@ -17,6 +18,7 @@ from simserve.report.quantities import UNDEFINED, count, counted, number, share
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 _WIDEST = 100
@@ -26,7 +28,7 @@ _LEAST_SHARE = 0.01
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
-def render_capacity(capacity: Capacity, console: Console) -> None:
+def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> None:
     """Print what the brief leaves out: what breaks, the table of loads, how far to trust it."""
     from rich.table import Table
     from rich.text import Text
@@ -51,12 +53,12 @@ def render_capacity(capacity: Capacity, console: Console) -> None:
         console.print(Text(line, style="dim"), width=width)
 
 
-def capacity_lines(capacity: Capacity) -> list[str]:
+def capacity_lines(capacity: capacity_answer.Capacity) -> list[str]:
     """Return the answer in sentences: what warns, how much, what breaks first, where goodput peaks."""
     return [*warning_lines(capacity.summary), *_answer_lines(capacity)]
 
 
-def _answer_lines(capacity: Capacity) -> list[str]:
+def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
     summary, found = capacity.summary, capacity.found
     unit = "clients" if capacity.is_closed_loop else "requests/s"
     asked = share_asked(capacity.asked)
@@ -106,12 +108,12 @@ def _answer_lines(capacity: Capacity) -> list[str]:
     return lines
 
 
-def header(capacity: Capacity) -> tuple[str, ...]:
+def header(capacity: capacity_answer.Capacity) -> tuple[str, ...]:
     """Return the titles of the table."""
     return ("clients" if capacity.is_closed_loop else "requests/s", *_HEADER[1:])
 
 
-def rows(capacity: Capacity) -> list[tuple[str, ...]]:
+def rows(capacity: capacity_answer.Capacity) -> list[tuple[str, ...]]:
     """Return the table of loads, ascending."""
     return [
         (
@@ -127,7 +129,7 @@ def rows(capacity: Capacity) -> list[tuple[str, ...]]:
     ]
 
 
-def trust_lines(capacity: Capacity) -> list[str]:
+def trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
     """Return on how many requests the answer rests, and what limits it."""
     requests: dict[str, Any] = capacity.summary["requests"]
     needed = requests["needed"]
@@ -145,13 +147,15 @@ def trust_lines(capacity: Capacity) -> list[str]:
     return lines + [f"{note[:1].upper()}{note[1:]}." for note in capacity.notes]
 
 
-def capacity_html(capacity: Capacity) -> str:
+def capacity_html(capacity: capacity_answer.Capacity) -> str:
     """Return the answer as a fragment of HTML."""
     notes = [*trust_lines(capacity), f"Simulated with {formats_line(capacity.summary['formats'])}."]
     return html_table(capacity_lines(capacity), header(capacity), rows(capacity), notes)
 
 
-def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has_load: bool = True) -> Brief:
+def capacity_brief(
+    capacity: capacity_answer.Capacity, reference: Sequence[str] = STORED, *, has_load: bool = True
+) -> Brief:
     """Return the brief: the largest load, then the deployment at its own traffic, what to do, how far to trust it.
 
     Args:
@@ -175,7 +179,7 @@ def capacity_brief(capacity: Capacity, reference: Sequence[str] = STORED, *, has
     return about(replace(deployed, facts=facts), answered, verdict, ways=ways)
 
 
-def _at_largest_load(capacity: Capacity, answered: str, reference: Sequence[str]) -> Brief:
+def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, reference: Sequence[str]) -> Brief:
     """Return the brief of a deployment without a load of its own: what it does at the largest one."""
     scenario, load = capacity.scenario, capacity.found.largest.value
     arrivals = scenario.workload.arrivals
@@ -195,7 +199,7 @@ def _at_largest_load(capacity: Capacity, answered: str, reference: Sequence[str]
     return replace(deployed, verdict="holds", answer=answered, facts=facts, ways=[way])
 
 
-def _beside_load(capacity: Capacity, text: str) -> str:
+def _beside_load(capacity: capacity_answer.Capacity, text: str) -> str:
     """Return the own load beside the largest one, and what nine in ten real servers sustain."""
     unit, most = "clients" if capacity.is_closed_loop else "requests/s", capacity.found.largest
     own = getattr(capacity.scenario.workload.arrivals, capacity.load_key, None)
@@ -205,7 +209,7 @@ def _beside_load(capacity: Capacity, text: str) -> str:
     return f"{now}; {known}" if known else now
 
 
-def _on_real_servers(capacity: Capacity) -> str:
+def _on_real_servers(capacity: capacity_answer.Capacity) -> str:
     """Return what nine in ten real servers hold; empty where that was not looked for, or nothing is."""
     real, most = capacity.sustained, capacity.found.largest.value
     if real is None or not real.load or not most:
@@ -218,7 +222,7 @@ def _times(ratio: float) -> str:
     return f"{number(ratio)} times" if ratio >= 1 else f"{share(ratio)} of"
 
 
-def _ways(capacity: Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:
+def _ways(capacity: capacity_answer.Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:
     """Return what to do: deploy more where the own traffic is too much, else look at the largest load."""
     plan, more = plan_command(reference), plan_command(reference, needs_more=True)
     if not capacity.found.largest.value:
@@ -237,7 +241,7 @@ def _ways(capacity: Capacity, reference: Sequence[str], *, is_held: bool) -> lis
     return [Way("It holds its own traffic. To see it at the largest load:", shlex.join(["simserve", "run", *words]))]
 
 
-def capacity_page(capacity: Capacity, command: str, brief: Brief | None = None) -> Page:
+def capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brief | None = None) -> Page:
     """Return the answer as a page: the curves, the table of loads, how far to trust it.
 
     Args:
@@ -271,7 +275,7 @@ def capacity_page(capacity: Capacity, command: str, brief: Brief | None = None) 
     )
 
 
-def _load(capacity: Capacity, load: float | None) -> str:
+def _load(capacity: capacity_answer.Capacity, load: float | None) -> str:
     if load is None:
         return UNDEFINED
     return count(load) if capacity.is_closed_loop else number(load)
@@ -283,10 +287,56 @@ def _below(attainment: float, asked: str) -> str:
     return f"{math.floor(1e4 * attainment) / 1e2:.2f}%" if shown.replace(".0%", "%") == asked else shown
 
 
-def _breaks(capacity: Capacity) -> str:
+def _breaks(capacity: capacity_answer.Capacity) -> str:
     binding = capacity.binding
     if binding is None:
         return "nothing breaks up to there, the highest load allowed"
     if binding == "overload":
         return "beyond it the queue grows without end"
     return f"{_TERMS[binding]} breaks first"
+
+
+class Capacity(capacity_answer.Capacity):
+    """The most load that a deployment bears: ``.summary``, ``.plot``, and itself as a page in a notebook."""
+
+    @property
+    def plot(self) -> CapacityPlots:
+        """Its figures: ``latency()`` and ``goodput()`` against the load."""
+        return CapacityPlots(self)
+
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one page that needs nothing else.
+
+        Args:
+            file: Where to.
+            command: How to reproduce it.
+            brief: What opens the page; None: it is made by a run of the deployment as it is.
+        """
+        from simserve.report.page import write_page
+
+        write_page(capacity_page(self, command, brief), file)
+
+    def _repr_html_(self) -> str:
+
+        return capacity_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlots:
+    """The figures of a capacity."""
+
+    answer: capacity_answer.Capacity
+
+    def latency(self) -> Figure:
+        """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
+        from simserve.report.answer_plots import capacity_latency
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(capacity_latency(self.answer))
+
+    def goodput(self) -> Figure:
+        """Return requests/s answered and within the SLO against the load, with the knee."""
+        from simserve.report.answer_plots import capacity_goodput
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(capacity_goodput(self.answer))

@@ -1,14 +1,16 @@
-"""The answer of `simserve compare` on a terminal and in a notebook: figures side by side, and what they show."""
+"""The answer of `simserve compare` on a terminal, as a page and in a notebook: figures side by side, what they show."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.figures import at
-from simserve.planner.compare import FIGURES, Comparison, Variant
+from simserve.planner import compare
+from simserve.planner.compare import FIGURES, Variant
 from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.explain import plan_command
 from simserve.planner.statistics import LEAST_PAIRS, Difference
@@ -21,6 +23,7 @@ from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 _ROWS = (
@@ -66,7 +69,7 @@ _SMALLEST_SHARE = 5e-5
 """A share that moves by less, interval included, has not moved by any digit that is written."""
 
 
-def render_comparison(comparison: Comparison, console: Console) -> None:
+def render_comparison(comparison: compare.Comparison, console: Console) -> None:
     """Print what the brief leaves out: what further variants change, the table, and how to read it."""
     from rich.table import Table
     from rich.text import Text
@@ -87,7 +90,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
         console.print(Text(line, style="dim"))
 
 
-def header(comparison: Comparison) -> list[str]:
+def header(comparison: compare.Comparison) -> list[str]:
     """Return the titles of the table."""
     titles = ["", comparison.base.name]
     for variant in comparison.variants:
@@ -95,12 +98,12 @@ def header(comparison: Comparison) -> list[str]:
     return titles
 
 
-def comparison_lines(comparison: Comparison) -> list[str]:
+def comparison_lines(comparison: compare.Comparison) -> list[str]:
     """Return what warns, then one sentence a variant: what it is shown to change, the headline figures only."""
     return [*warning_lines(comparison.summary), *_answer_lines(comparison)]
 
 
-def _answer_lines(comparison: Comparison) -> list[str]:
+def _answer_lines(comparison: compare.Comparison) -> list[str]:
     lines = []
     for variant in comparison.variants:
         runs = len(comparison.base.summaries)
@@ -113,7 +116,7 @@ def _answer_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def reading_lines(comparison: Comparison) -> list[str]:
+def reading_lines(comparison: compare.Comparison) -> list[str]:
     """Return how the figures came about, and how to read them."""
     count = len(comparison.base.summaries)
     if count == 1:
@@ -143,20 +146,20 @@ def _real_lines() -> list[str]:
     return [f"{told[0].upper()}{told[1:]}."] if told else []
 
 
-def comparison_html(comparison: Comparison) -> str:
+def comparison_html(comparison: compare.Comparison) -> str:
     """Return the answer as a fragment of HTML."""
     notes = [*reading_lines(comparison), *_formats_lines(comparison)]
     return html_table(comparison_lines(comparison), header(comparison), _rows(comparison), notes)
 
 
-def _formats_lines(comparison: Comparison) -> list[str]:
+def _formats_lines(comparison: compare.Comparison) -> list[str]:
     """Return the number formats of the base, and of each variant that has others."""
     base = formats_line(comparison.base.formats)
     others = [(each.name, formats_line(each.formats)) for each in comparison.variants]
     return [f"Simulated with {base}.", *(f"{name}: {told}." for name, told in others if told != base)]
 
 
-def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) -> Brief:
+def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = STORED) -> Brief:
     """Return the brief: what the variants change, what each costs and whether it holds, then the base as it is.
 
     Args:
@@ -182,7 +185,7 @@ def comparison_brief(comparison: Comparison, reference: Sequence[str] = STORED) 
     return about(replace(deployed, facts=facts), answered, "none", more=more, ways=ways)
 
 
-def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
+def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
     """Return what to run: the cheapest that holds, of equals the one with the lower latency; else where to look."""
     best = _best(comparison)
     if best is None:
@@ -198,7 +201,7 @@ def _way(comparison: Comparison, reference: Sequence[str]) -> Way:
     return Way(f"{told}. To run it:", command_of(reference, best.changes, keeps_layout=True))
 
 
-def _best(comparison: Comparison) -> Variant | None:
+def _best(comparison: compare.Comparison) -> Variant | None:
     """Return what holds at the least price, of equals what is faster; None where nothing holds."""
     slo = comparison.base.scenario.slo
     asked = None if slo is None else slo.attainment
@@ -209,7 +212,7 @@ def _best(comparison: Comparison) -> Variant | None:
     return best
 
 
-def _told(comparison: Comparison) -> list[str]:
+def _told(comparison: compare.Comparison) -> list[str]:
     """Return a sentence a variant: that of the best first, the others in their order; the first says which to take."""
     best, lines = _best(comparison), _answer_lines(comparison)
     place = next((at for at, variant in enumerate(comparison.variants) if variant is best), 0)
@@ -233,7 +236,7 @@ def _is_better(variant: Variant, best: Variant) -> bool:
     return price < known or (price == known and variant.differences["mean_tpot_ms"].is_shown and tpot < least)
 
 
-def comparison_page(comparison: Comparison, command: str, brief: Brief | None = None) -> Page:
+def comparison_page(comparison: compare.Comparison, command: str, brief: Brief | None = None) -> Page:
     """Return the answer as a page: what each variant changes, the figure, the table.
 
     Args:
@@ -292,14 +295,14 @@ def _month(variant: Variant) -> str:
     return "; ".join([*met, *told, paid])
 
 
-def _rows(comparison: Comparison) -> list[list[str]]:
+def _rows(comparison: compare.Comparison) -> list[list[str]]:
     return [
         [label, base, *(text for value, change, _ in cells for text in (value, change))]
         for label, base, cells in _cells(comparison)
     ]
 
 
-def _cells(comparison: Comparison) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
+def _cells(comparison: compare.Comparison) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
     """Return the label, the base's figure, and of each variant its figure, the difference, and whether it is shown."""
     found = []
     base: Any = comparison.base.summary
@@ -378,3 +381,42 @@ def _headline(variant: Variant, name: str, label: str) -> str:
 
 def _kind(name: str) -> str:
     return "share" if name == "slo_attainment" else "number"
+
+
+class Comparison(compare.Comparison):
+    """A base and its variants: ``.summary``, ``.plot``, and itself as a page in a notebook."""
+
+    @property
+    def plot(self) -> ComparisonPlots:
+        """Its figure: ``differences()``."""
+        return ComparisonPlots(self)
+
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one page that needs nothing else.
+
+        Args:
+            file: Where to.
+            command: How to reproduce it.
+            brief: What opens the page; None: it is made by a run of the deployment as it is.
+        """
+        from simserve.report.page import write_page
+
+        write_page(comparison_page(self, command, brief), file)
+
+    def _repr_html_(self) -> str:
+
+        return comparison_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonPlots:
+    """The figure of a comparison."""
+
+    answer: compare.Comparison
+
+    def differences(self) -> Figure:
+        """Return what each variant changes, in percent of the base, with 95 % intervals."""
+        from simserve.report.answer_plots import differences
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(differences(self.answer))

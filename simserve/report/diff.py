@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from simserve.planner.diff import Diff, Move
+from simserve.planner import diff
+from simserve.planner.diff import Move
 from simserve.report.page import html_table
 from simserve.report.quantities import UNDEFINED, number, share
 from simserve.scenario.formats import formats_line
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 HEADER = ("figure", "before", "after", "change", "")
 
 
-def diff_lines(found: Diff) -> list[str]:
+def diff_lines(found: diff.Diff) -> list[str]:
     """Return the answer in sentences: what failed, how much moved, what the two are not alike in."""
     moved, failures = found.moved, found.failures
     is_gate = any(each.tolerance is not None for each in found.moves)
@@ -42,7 +43,7 @@ def diff_lines(found: Diff) -> list[str]:
     return lines
 
 
-def _formats(found: Diff) -> list[str]:
+def _formats(found: diff.Diff) -> list[str]:
     """Return the number formats of the two, once where they are the same; nothing of results that do not say."""
     told = [formats_line(each["formats"]) for each in found.identities if each.get("formats")]
     if len(told) < len(found.names):
@@ -50,7 +51,7 @@ def _formats(found: Diff) -> list[str]:
     return [f"Both with {told[0]}."] if told[0] == told[1] else [f"{told[0]} → {told[1]}"]
 
 
-def diff_rows(found: Diff) -> list[tuple[str, ...]]:
+def diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:
     """Return one row a figure that moved, those that moved too far first; a median is its p50, and shown once."""
     ordered = sorted(found.moved, key=lambda move: not move.is_beyond)
     return [
@@ -60,7 +61,7 @@ def diff_rows(found: Diff) -> list[tuple[str, ...]]:
     ]
 
 
-def render_diff(found: Diff, console: Console) -> None:
+def render_diff(found: diff.Diff, console: Console) -> None:
     """Print the answer and the table."""
     from rich.table import Table
     from rich.text import Text
@@ -81,7 +82,7 @@ def render_diff(found: Diff, console: Console) -> None:
     console.print(table)
 
 
-def diff_markdown(found: Diff) -> str:
+def diff_markdown(found: diff.Diff) -> str:
     """Return the answer as Markdown, for a comment on a change."""
     first, *others = diff_lines(found)
     lines = [f"**{first}**", *(f"- {line}" for line in others), ""]
@@ -92,12 +93,12 @@ def diff_markdown(found: Diff) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def diff_html(found: Diff) -> str:
+def diff_html(found: diff.Diff) -> str:
     """Return the answer as a fragment of HTML."""
     return html_table(diff_lines(found), HEADER, diff_rows(found))
 
 
-def _watched(found: Diff) -> int:
+def _watched(found: diff.Diff) -> int:
     return sum(each.tolerance is not None for each in found.moves)
 
 
@@ -122,3 +123,11 @@ def _note(move: Move) -> str:
 
 def _value(value: object) -> str:
     return UNDEFINED if value is None else str(value)
+
+
+class Diff(diff.Diff):
+    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+
+        return diff_html(self)

@@ -9,7 +9,6 @@ import numpy as np
 
 from simserve.report.axes import BLUE, GREY, INK, SKY, TEXT_POINTS, VERMILION, WIDTH_INCHES
 from simserve.report.quantities import number
-from simserve.report.scales import around, dollar_words, from_zero, spaced
 from simserve.report.sketch import (
     DASHED,
     DOTTED,
@@ -23,6 +22,10 @@ from simserve.report.sketch import (
     Note,
     Rule,
     Sketch,
+    around,
+    dollar_words,
+    from_zero,
+    spaced,
     text_width,
 )
 

@@ -1,4 +1,4 @@
-"""`report.html`: a run as one file that needs nothing else. The same result gives the same bytes."""
+"""A run as HTML: `report.html`, one file that needs nothing else, and a fragment for a notebook."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import steady_state_caveat, verdict, warnings
-from simserve.report.arriving import LOOPS, traffic
 from simserve.report.brief import brief_of_run
-from simserve.report.classes import CLASS_COLUMNS, class_rows
+from simserve.report.facts import LOOPS, traffic
 from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
-from simserve.report.page import environment, write_whole
+from simserve.report.kinds import CLASS_COLUMNS, class_rows, round_lines, task_lines
+from simserve.report.page import brief_html, environment, html_table, write_whole
 from simserve.report.panels import brief_panel, figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
-from simserve.report.rounds import round_lines
-from simserve.report.tasks import task_lines
+from simserve.report.tables import STATISTICS, latency_rows, slo_rows
 
 REPORT_FILE = "report.html"
 _WORDS = {"holds": "holds", "missed": "missed", "none": UNDEFINED}
@@ -117,3 +116,23 @@ def _background(result: RunResult) -> dict[str, Any]:
         "has_trace": "trace" in result.scenario["workload"],
         "scenario_text": scenario_text(result.scenario),
     }
+
+
+def run_html(result: RunResult) -> str:
+    """Return the answer of a run, its latencies, throughput and dollars, and how far to trust it."""
+    explanation = result.summary["simserve"]["bottleneck"]["explanation"]
+    lines = [explanation] if result.summary["completed"] else []
+    lines.append(f"{facts.heading(result)}; {traffic(result)}")
+    lines += [f"{row.label}: {row.cells[0].text}" for row in slo_rows(result)]
+    rows = [(row.label, row.unit, *(cell.text for cell in row.cells)) for row in latency_rows(result.summary)]
+    caveat = steady_state_caveat(result)
+    notes = [
+        facts.measured(result),
+        *([caveat] if caveat else []),
+        *facts.throughput_lines(result),
+        *facts.cost_lines(result),
+        *warnings(result)[len(result.summary["simserve"].get("warnings", ())) :],
+        *facts.real_server_lines(result),
+        *facts.fidelity_lines(result),
+    ]
+    return brief_html(brief_of_run(result, reference=())) + html_table(lines, ("", "unit", *STATISTICS), rows, notes)

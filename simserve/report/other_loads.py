@@ -15,9 +15,8 @@ from simserve.planner.capacity.probe import LoadProbe, has_two_loads, is_closed_
 from simserve.planner.capacity.search import highest_promised, long_run_requests, settled_requests
 from simserve.planner.scaling import has_own_clock
 from simserve.scenario.finishable import Finishable
-from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 if TYPE_CHECKING:

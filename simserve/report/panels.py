@@ -14,13 +14,11 @@ from simserve.metrics.slo import requests_meeting
 from simserve.report import facts, tables
 from simserve.report.axes import BLUE, SKY, VERMILION, clock
 from simserve.report.curves import thinned
-from simserve.report.media import audio_lines, image_lines
+from simserve.report.kinds import audio_lines, image_lines, reasoning_lines, speculation_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import count, counted, dollars, number, share
-from simserve.report.reasoning import reasoning_lines
 from simserve.report.sketch import DASHED, Axis, Sketch, Steps
 from simserve.report.sketch_svg import sketch_svg
-from simserve.report.speculation import speculation_lines
 
 if TYPE_CHECKING:
     from markupsafe import Markup

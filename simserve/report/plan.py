@@ -18,27 +18,25 @@ from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fa
 from simserve.report.page import Page, Section, html_cells
 from simserve.report.plan_lines import (
     SURE,
+    Table,
     answer_lines,
     capital,
+    changes,
     deployed_month,
+    front,
     gpus_of,
+    left_out,
     met_line,
     miss_lines,
     robustness_lines,
+    runners_up,
     scaled_met_line,
     self_host_lines,
+    sensitivity,
+    single_changes,
     single_lines,
     term,
     worth_scaling,
-)
-from simserve.report.plan_tables import (
-    Table,
-    changes,
-    front,
-    left_out,
-    runners_up,
-    sensitivity,
-    single_changes,
 )
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
 from simserve.report.quantities import dollars, number, share, text_columns

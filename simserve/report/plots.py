@@ -17,7 +17,6 @@ from simserve.report import facts
 from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, clock
 from simserve.report.curves import TurningPoint, cumulative, cumulative_histogram, thinned
 from simserve.report.quantities import share
-from simserve.report.scales import log_time
 from simserve.report.sketch import (
     DASHED,
     DOTTED,
@@ -31,6 +30,7 @@ from simserve.report.sketch import (
     Sketch,
     Steps,
     bar_sketch,
+    log_time,
 )
 from simserve.units import format_seconds
 

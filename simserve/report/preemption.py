@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simserve.metrics.kv_room import requests_in_kv
+from simserve.metrics.bottleneck import requests_in_kv
 from simserve.metrics.result import RunResult
 from simserve.report.curves import turning_point
 from simserve.report.quantities import count, counted, number, share

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
-from simserve.report.plan_tables import Table
+from simserve.report.plan_lines import Table
 from simserve.report.quantities import counted, dollars, number, share
-from simserve.report.scales import dollar_words
-from simserve.report.sketch import DASHED, Axis, Curve, Mark, Sketch, Steps
+from simserve.report.sketch import DASHED, Axis, Curve, Mark, Sketch, Steps, dollar_words
 from simserve.units import format_seconds
 
 _MOST_ROWS = 12

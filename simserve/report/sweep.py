@@ -6,16 +6,18 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.planner.sweep import sweep
 from simserve.planner.sweep.point import OK, Row
-from simserve.planner.sweep.sweep import Sweep
 from simserve.report.answer import warning_lines
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, counted, dollars, listed, number, share
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 _MOST_ROWS = 20
@@ -29,7 +31,7 @@ _FIGURES = (
 )
 
 
-def render_sweep(answer: Sweep, console: Console, out: Path | None) -> None:
+def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> None:
     """Print how many points were run, a table of them, and where the rest is."""
     from rich.table import Table
     from rich.text import Text
@@ -53,7 +55,7 @@ def render_sweep(answer: Sweep, console: Console, out: Path | None) -> None:
         console.print(Text(line, style="yellow", overflow="ellipsis"), no_wrap=True, soft_wrap=False)
 
 
-def error_lines(answer: Sweep) -> list[str]:
+def error_lines(answer: sweep.Sweep) -> list[str]:
     """Return why points have no result: each reason once, the most frequent first, and how often."""
     reasons = Counter(f"{row['status']}: {row['error']}" for row in answer.rows if row["status"] != OK)
     lines = [f"{count} x {reason}" for reason, count in reasons.most_common(_MOST_REASONS)]
@@ -61,7 +63,7 @@ def error_lines(answer: Sweep) -> list[str]:
     return [*lines, *([f"and {hidden} other reasons, in the column error"] if hidden else [])]
 
 
-def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
+def sweep_lines(answer: sweep.Sweep, out: Path | None = None) -> list[str]:
     """Return the answer in sentences: what was found, how many points, in which formats, what the table holds."""
     done = counted(len(answer.rows), "point")
     failed = f", {answer.num_failed} of them without a result" if answer.num_failed else ""
@@ -77,7 +79,7 @@ def sweep_lines(answer: Sweep, out: Path | None = None) -> list[str]:
     return lines
 
 
-def _found_lines(answer: Sweep) -> list[str]:
+def _found_lines(answer: sweep.Sweep) -> list[str]:
     """Return at how many points the SLO holds and which of them is cheapest a token; empty where no point has a run."""
     done = [place for place, row in enumerate(answer.rows) if row["status"] == OK]
     judged = [place for place in done if answer.asked and answer.asked[place] is not None]
@@ -109,14 +111,14 @@ def _point(row: Row) -> str:
     return ", ".join(f"{key.rpartition('.')[2]} {_value(value)}" for key, value in row["values"].items())
 
 
-def _format_lines(answer: Sweep) -> list[str]:
+def _format_lines(answer: sweep.Sweep) -> list[str]:
     """Return the number formats of the points and where they come from, a line each where they differ."""
     if len(answer.formats) < 2:
         return [f"{line[:1].upper()}{line[1:]}." for line in answer.formats]
     return [f"{counted(count, 'point')}: {line}." for line, count in answer.formats.items()]
 
 
-def _reach_lines(answer: Sweep) -> list[str]:
+def _reach_lines(answer: sweep.Sweep) -> list[str]:
     """Return from where to where the figures go over the points; empty below two points with a result."""
     done = [row for row in answer.rows if row["status"] == OK]
     if len(done) < 2:
@@ -133,12 +135,12 @@ def _reach_lines(answer: Sweep) -> list[str]:
     return [f"{text[:1].upper()}{text[1:]}."] if text else []
 
 
-def header(answer: Sweep) -> list[str]:
+def header(answer: sweep.Sweep) -> list[str]:
     """Return the titles of the table."""
     return [*(key.rpartition(".")[2] for key in answer.keys), *(title for title, _, _ in _FIGURES), "the run is"]
 
 
-def shown_rows(answer: Sweep) -> list[list[str]]:
+def shown_rows(answer: sweep.Sweep) -> list[list[str]]:
     """Return the table: every point of a small sweep, the best of a large one."""
     rows: Sequence[Row] = answer.rows
     if len(rows) > _MOST_ROWS:
@@ -153,14 +155,14 @@ def shown_rows(answer: Sweep) -> list[list[str]]:
     ]
 
 
-def sweep_html(answer: Sweep) -> str:
+def sweep_html(answer: sweep.Sweep) -> str:
     """Return the answer as a fragment of HTML."""
     return html_table(
         [*warning_lines(answer.summary), *sweep_lines(answer)], header(answer), shown_rows(answer), error_lines(answer)
     )
 
 
-def sweep_page(answer: Sweep, command: str) -> Page:
+def sweep_page(answer: sweep.Sweep, command: str) -> Page:
     """Return the answer as a page: curves over the first key with numbers, and the table."""
     from simserve.report.answer_plots import sweep_curves
     from simserve.report.panels import panel
@@ -193,3 +195,39 @@ def _merit(row: Row) -> tuple[float, float]:
 
 def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+class Sweep(sweep.Sweep):
+    """The rows of a sweep: ``.points`` as a table, ``.summary``, ``.plot``, and itself as a page in a notebook."""
+
+    @property
+    def plot(self) -> SweepPlots:
+        """Its figure: ``curve(figure)``."""
+        return SweepPlots(self)
+
+    def to_html(self, file: str | Path, command: str = "") -> None:
+        """Write the answer as one page that needs nothing else; ``command`` says how to reproduce it."""
+        from simserve.report.page import write_page
+
+        write_page(sweep_page(self, command), file)
+
+    def _repr_html_(self) -> str:
+
+        return sweep_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlots:
+    """The figure of a sweep."""
+
+    answer: sweep.Sweep
+
+    def curve(self, figure: str = "p95_ttft_ms") -> Figure | None:
+        """Return a figure of the points (a column of the table) against the first key with numbers.
+
+        None where no key has two numbers, or the figure is undefined throughout.
+        """
+        from simserve.report.answer_plots import sweep_curves
+        from simserve.report.sketch_figure import figure_or_none
+
+        return figure_or_none(sweep_curves(self.answer, figure, figure))

@@ -14,17 +14,21 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.quality import quality_lines
 from simserve.report import facts
 from simserve.report.answer import steady_state_caveat, warnings
-from simserve.report.arriving import traffic
 from simserve.report.brief import FILES, Brief, Fact, LatencyLine, Way, brief_of_run
-from simserve.report.classes import CLASS_COLUMNS, class_rows
+from simserve.report.facts import traffic
 from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
+from simserve.report.kinds import (
+    CLASS_COLUMNS,
+    audio_lines,
+    class_rows,
+    image_lines,
+    reasoning_lines,
+    round_lines,
+    speculation_lines,
+    task_lines,
+)
 from simserve.report.knobs import engine_lines
-from simserve.report.media import audio_lines, image_lines
-from simserve.report.reasoning import reasoning_lines
-from simserve.report.rounds import round_lines
-from simserve.report.speculation import speculation_lines
 from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
-from simserve.report.tasks import task_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

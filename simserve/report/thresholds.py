@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simserve.report.axes import BLUE, GREEN, GREY, ORANGE
-from simserve.report.plan_tables import Table
+from simserve.report.plan_lines import Table
 from simserve.report.quantities import counted, dollars, number, share
 from simserve.report.sketch import DASHED, Axis, Mark, Sketch, Steps
 

@@ -10,11 +10,9 @@ import numpy as np
 from simserve.report.answer import warning_lines
 from simserve.report.axes import BLUE, GREEN, GREY, INK
 from simserve.report.brief import Brief, Fact, Way
-from simserve.report.plan_lines import capital, probability_lines, term
-from simserve.report.plan_tables import Table
+from simserve.report.plan_lines import Table, capital, probability_lines, term
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
-from simserve.report.scales import from_zero
-from simserve.report.sketch import DOTTED, Curve, Dots, Mark, Note, Rule, Sketch
+from simserve.report.sketch import DOTTED, Curve, Dots, Mark, Note, Rule, Sketch, from_zero
 from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import HOURS_PER_MONTH
 

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.state import EVICTED, READMITTED, RECOMPUTED, RETURNED, Replica
-from simserve.engine.step_runs import LEAP_FIELDS
+from simserve.engine.state import EVICTED, LEAP_FIELDS, READMITTED, RECOMPUTED, RETURNED, Replica
 from simserve.errors import InvariantError
 from simserve.metrics.result import RunResult
 from simserve.sim.records import STATUSES, UNFINISHED, RequestRecords

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simserve.planner.validation.memory_accuracy import OF_GPU, OF_KV
-from simserve.planner.validation.scoring import coverage_sentence
+from simserve.planner.validation.scoring import OF_GPU, OF_KV, coverage_sentence
 from simserve.report.quantities import counted, listed
 
 if TYPE_CHECKING:

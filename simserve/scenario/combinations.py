@@ -1,4 +1,4 @@
-"""What goes together in a scenario, what is not simulated together, and whether names are there: one line each."""
+"""What goes together in a scenario, what is not simulated together, and what has no effect beside others."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from simserve.engine.config import EngineConfig
 from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import load_model
 from simserve.scenario.deployment_spec import EngineSpec
-from simserve.scenario.fleet_rules import check_fleet
-from simserve.scenario.objective import limits_by_class
-from simserve.scenario.schema import Scenario
-from simserve.sim.routing_spec import API_POOL
+from simserve.scenario.schema import Scenario, limits_by_class, objective
+from simserve.sim.control import API_POOL, BLIND_POLICIES, FaultSpec, HorizontalScaling, LinkFault, NodeFault
 from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.requests import RequestSpecs
 
@@ -248,3 +248,220 @@ def _check_named_classes(scenario: Scenario, key: str, names: Iterable[str]) -> 
         if name not in known:
             remedy = f"choose from {', '.join(known)}" if known else "workload.classes has none; leave it out"
             scenario.refuse(key, "names no class of the workload", remedy, name)
+
+
+def check_fleet(scenario: Scenario) -> None:
+    """Do nothing where every option of a fleet that changes has its effect.
+
+    Raises:
+        ScenarioError: An option that would do nothing, or that names what is not there.
+    """
+    _check_autoscaling(scenario)
+    _check_faults(scenario)
+    _check_regions(scenario)
+    for number, update in enumerate(scenario.deployment.updates):
+        _check_pool(scenario, f"deployment.updates.{number}", update.pool)
+
+
+def _check_autoscaling(scenario: Scenario) -> None:
+    deployment = scenario.deployment
+    encoders = deployment.encoder_disaggregation
+    if encoders is not None and encoders.autoscaling is not None:
+        key = "deployment.encoder_disaggregation"
+        _check_scaling(scenario, encoders.autoscaling, f"{key}.autoscaling", key, encoders.replicas)
+    if not deployment.pools:
+        if deployment.autoscaling is not None:
+            _check_scaling(
+                scenario, deployment.autoscaling, "deployment.autoscaling", "deployment", deployment.replicas
+            )
+        return
+    for number, pool in enumerate(deployment.pools):
+        key = f"deployment.pools.{number}"
+        if pool.autoscaling is not None:
+            _check_scaling(scenario, pool.autoscaling, f"{key}.autoscaling", key, pool.replicas)
+        elif deployment.autoscaling is not None:
+            _check_scaling(scenario, deployment.autoscaling, "deployment.autoscaling", key, pool.replicas)
+    if deployment.autoscaling is not None and all(pool.autoscaling is not None for pool in deployment.pools):
+        rule = "has no effect: every pool has its own"
+        scenario.refuse("deployment.autoscaling", rule, "leave it out, or let a pool go by it")
+
+
+def _check_scaling(scenario: Scenario, rules: HorizontalScaling, key: str, owner: str, replicas: int) -> None:
+    if not rules.min_replicas <= replicas <= rules.max_replicas:
+        rule = f"must lie between min_replicas {rules.min_replicas} and max_replicas {rules.max_replicas}"
+        scenario.refuse(f"{owner}.replicas", rule, "they are the replicas at the start", replicas)
+    if rules.metric == "slo" and objective(scenario) is None:
+        scenario.refuse(f"{key}.metric", "slo needs an objective", "add an slo block", "slo")
+
+
+def _check_faults(scenario: Scenario) -> None:
+    deployment = scenario.deployment
+    for number, fault in enumerate(deployment.faults):
+        key = f"deployment.faults.{number}"
+        _check_pool(scenario, key, fault.pool)
+        counts = _counts(scenario, fault)
+        if not counts:
+            if deployment.disaggregation is None:
+                rule = "has no link to strike: KV caches cross one only with deployment.disaggregation"
+            else:
+                rule = "names a pool whose replicas send no KV caches"
+            scenario.refuse(key, rule, "use slow for a bad link inside a replica")
+        replica = getattr(fault, "replica", 0)
+        if replica >= sum(counts) and not isinstance(fault, NodeFault):
+            what = "the replicas it may strike" if deployment.pools else "deployment.replicas"
+            rule = f"must be below {what}, {sum(counts)}: they count from 0"
+            scenario.refuse(f"{key}.replica", rule, "only replicas that are there at the start can be named", replica)
+
+
+def _counts(scenario: Scenario, fault: FaultSpec) -> list[int]:
+    """Return how many replicas of each pool are there at the start for a fault to strike."""
+    deployment = scenario.deployment
+    if not deployment.pools:
+        return [] if isinstance(fault, LinkFault) else [deployment.replicas]
+    struck = [pool for pool in deployment.pools if fault.pool in (None, pool.name)]
+    return [pool.replicas for pool in struck if pool.role == "prefill" or not isinstance(fault, LinkFault)]
+
+
+def _check_regions(scenario: Scenario) -> None:
+    deployment, classes = scenario.deployment, scenario.workload.classes or ()
+    regions, pools, key = deployment.regions, deployment.pools, "deployment.regions"
+    if regions is None:
+        for number, pool in enumerate(pools):
+            if pool.region is not None:
+                rule = "has no effect: nothing says how far apart regions are"
+                scenario.refuse(f"deployment.pools.{number}.region", rule, "add deployment.regions", pool.region)
+        for number, each in enumerate(classes):
+            if each.region is not None:
+                rule = "has no effect without deployment.regions"
+                scenario.refuse(f"workload.classes.{number}.region", rule, "add it, or leave this out", each.region)
+        return
+    if not pools:
+        scenario.refuse(
+            key, "has nothing to choose from: there are no pools", "add deployment.pools, each with a region"
+        )
+    for number, pool in enumerate(pools):
+        if pool.region is None:
+            scenario.refuse(f"deployment.pools.{number}", "has no region, and deployment.regions is set", "add region")
+    if not regions.clients and not (classes and all(each.region is not None for each in classes)):
+        rule = "says nothing of clients whose class has no region" if classes else "does not say where clients are"
+        scenario.refuse(f"{key}.clients", rule, "give the share of each region, such as {eu: 0.4, us: 0.6}")
+    homes = [*regions.clients, *(each.region for each in classes if each.region is not None)]
+    for home in homes:
+        for place in (pool.region for pool in pools):
+            if regions.one_way(home, place or "") is None:
+                rule = f"says nothing between {home} and {place}"
+                scenario.refuse(f"{key}.latency", rule, f'add, such as {{{home}: {{{place}: "40 ms"}}}}')
+
+
+def _check_pool(scenario: Scenario, key: str, name: str | None) -> None:
+    names = [pool.name for pool in scenario.deployment.pools]
+    if name is not None and name not in names:
+        remedy = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
+        scenario.refuse(f"{key}.pool", "names no pool", remedy, name)
+
+
+_OF_CONTINUOUS = ("scheduler", "admission")
+"""Knobs of batches whose requests come and go one by one."""
+
+
+def without_effect(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:
+    """Return a clause for each setting that changes nothing here, with the reason.
+
+    Args:
+        scenario: The scenario.
+        specs: The requests of its run, which say what a trace's prompts share; None: they are not known.
+    """
+    return [*_of_routing(scenario, specs), *_of_classes(scenario), *_of_engine(scenario)]
+
+
+def _of_routing(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:
+    routing, workload, key = scenario.deployment.routing, scenario.workload, "deployment.routing"
+    policy, found = routing.policy, []
+    has_sessions = workload.has_sessions if specs is None else specs.session is not None
+    has_prefixes = has_sessions or workload.has_shared_prefix if specs is None else specs.prefixes is not None
+    if (specs is not None or workload.trace is None) and not {"session": has_sessions, "prefix": has_prefixes}.get(
+        policy, True
+    ):
+        lack = "no sessions are told apart" if policy == "session" else "no two prompts are known to begin alike"
+        found.append(f"{key}.policy {policy} has nothing to go by, as {lack}: requests go to the least loaded replica")
+    if policy == "lora" and workload.loras is None:
+        lack = "no request has an adapter"
+        found.append(f"{key}.policy lora has nothing to go by, as {lack}: requests go to the least loaded replica")
+    if routing.imbalance_guard is not None and policy not in ("session", "prefix", "lora"):
+        found.append(f"{key}.imbalance_guard has no effect under {policy}")
+    if routing.cache_threshold is not None and policy != "prefix":
+        found.append(f"{key}.cache_threshold has no effect under {policy}")
+    if routing.update_interval and policy in BLIND_POLICIES:
+        found.append(f"{key}.update_interval has no effect under {policy}, which looks at nothing")
+    return found
+
+
+def _of_classes(scenario: Scenario) -> list[str]:
+    deployment, classes = scenario.deployment, scenario.workload.classes or ()
+    policies = {pool.engine.scheduling_policy for pool in deployment.pools if pool.engine is not None}
+    if any(pool.engine is None for pool in deployment.pools) or not deployment.pools:
+        policies.add(deployment.engine.scheduling_policy)
+    has_priorities, found = any(each.priority is not None for each in classes), []
+    if has_priorities and "priority" not in policies:
+        queue = "shortest first" if "shortest_first" in policies else "first come, first served"
+        found.append(f"priorities of workload.classes have no effect on a queue that is {queue}")
+    if not has_priorities and "priority" in policies:
+        found.append("scheduling_policy priority has no effect: no class of the workload has a priority")
+    if any(each.retries is not None and each.timeout is None for each in classes) and not loses_requests(scenario):
+        found.append("retries of workload.classes have no effect where every request is answered")
+    return found
+
+
+def loses_requests(scenario: Scenario) -> bool:
+    """Return whether the deployment may refuse or lose a request, beside those whose clients hang up."""
+    deployment, streaming = scenario.deployment, scenario.deployment.streaming
+    scaled = deployment.autoscaling or any(each.autoscaling for each in deployment.pools)
+    return (
+        bool(deployment.admission or scaled or deployment.faults or deployment.liveness or deployment.updates)
+        or (streaming is not None and streaming.http_timeout is not None)
+        or (deployment.overflow is not None and deployment.overflow.when_limited == "refuse")
+    )
+
+
+def _of_engine(scenario: Scenario) -> list[str]:
+    engine, key = scenario.deployment.engine, "deployment.engine"
+    found = []
+    if engine.swap_space and engine.preemption_mode != "swap":
+        found.append(f"{key}.swap_space has no effect without preemption_mode swap")
+    if engine.scheduling_policy != "priority":
+        given = [each for each in ("priority_ageing", "priority_preemption") if getattr(engine, each)]
+        found += [f"{key}.{each} has no effect without scheduling_policy priority" for each in given]
+    if engine.batching == "static":
+        given = [each for each in _OF_CONTINUOUS if getattr(engine, each) is not None]
+        found += [f"{key}.{each} has no effect on a static batch, which begins and ends as one" for each in given]
+    if scenario.workload.ignore_eos and not _expects_max_tokens(scenario):
+        found.append("workload.ignore_eos has no effect: the engine looks at no request's max_tokens for it")
+    if engine.moe_backend is not None and not _has_mxfp4_experts(scenario):
+        found.append(f"{key}.moe_backend has no effect: the model has no experts in MXFP4")
+    if engine.fp8_gemm_backend is not None and not _has_block_scaled_weights(scenario):
+        found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
+    hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
+    if engine.attention_backend is not None and hardware.efficiency.triton_attention_decode is None:
+        found.append(
+            f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"
+        )
+    return found
+
+
+def _expects_max_tokens(scenario: Scenario) -> bool:
+    deployment = scenario.deployment
+    engines = [deployment.engine, *(pool.engine for pool in deployment.pools if pool.engine is not None)]
+    known = [load_engine(each.name, scenario.folder).nearest_version(each.version) for each in engines]
+    return any(each.scheduling.expects_max_tokens for each in known)
+
+
+def _has_block_scaled_weights(scenario: Scenario) -> bool:
+    model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
+    checkpoint = model.stored if weights == "auto" else model.checkpoint(weights)
+    return checkpoint is not None and (checkpoint.format, checkpoint.fp8_scales) == ("fp8", "block")
+
+
+def _has_mxfp4_experts(scenario: Scenario) -> bool:
+    model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
+    named = model.stored.format if weights == "auto" else weights
+    return model.moe is not None and "mxfp4" in model.formats_of("experts", named)

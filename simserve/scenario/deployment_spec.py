@@ -1,33 +1,304 @@
-"""What serves: the deployment part of a scenario, with its engine and router."""
+"""What serves: the deployment part of a scenario, with its engine and router, LoRA adapters and KV tiers.
+
+The text below a field is its entry in the reference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from simserve.perf.expert_exchange import All2AllBackend
+from simserve.engine.config import EngineConfig, KVTierConfig
+from simserve.errors import ScenarioError
+from simserve.perf.collectives import All2AllBackend
+from simserve.perf.loras import DISK_BANDWIDTH, adapter_bytes, slot_bytes, stored_adapter_bytes
+from simserve.perf.memory import MemoryPlan
+from simserve.perf.offload import link_bandwidth
+from simserve.perf.shape import ReplicaShape
 from simserve.profiles.checkpoint import KVCacheDtype, Quantization
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
-from simserve.scenario.kv_tiers import KVOffloadSpec, KVTierSpec, check_tiers
-from simserve.scenario.loras import LoraLoadSpec
 from simserve.scenario.speculative import SpeculativeSpec
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.autoscaling_spec import AutoscalingSpec, EncoderAutoscalingSpec
-from simserve.sim.fairness_spec import FairnessSpec
-from simserve.sim.fault_spec import FaultSpec
-from simserve.sim.liveness_spec import LivenessSpec
-from simserve.sim.overflow_spec import OverflowSpec
-from simserve.sim.pool_spec import DisaggregationSpec, Role
-from simserve.sim.region_spec import RegionsSpec
-from simserve.sim.response_cache_spec import ResponseCacheSpec
-from simserve.sim.routing_spec import RoutingPolicy, RoutingSpec
-from simserve.sim.streaming_spec import StreamingSpec
-from simserve.sim.update_spec import UpdateSpec
-from simserve.units import PositiveBytesPerSecond, Seconds
+from simserve.sim.control import (
+    AdmissionSpec,
+    AutoscalingSpec,
+    DisaggregationSpec,
+    EncoderAutoscalingSpec,
+    FairnessSpec,
+    FaultSpec,
+    LivenessSpec,
+    OverflowSpec,
+    RegionsSpec,
+    ResponseCacheSpec,
+    Role,
+    RoutingPolicy,
+    RoutingSpec,
+    StreamingSpec,
+    UpdateSpec,
+)
+from simserve.units import GIB, PositiveBytes, PositiveBytesPerSecond, Seconds, format_bytes, format_seconds, to_text
 from simserve.validation import NAME_PATTERN, FrozenModel
+from simserve.workload.loras import LorasSpec
+
+TierName = Literal["host", "disk", "remote"]
+_ORDER: tuple[TierName, ...] = ("host", "disk", "remote")
+
+
+class KVOffloadSpec(FrozenModel):
+    """Host memory, or a disk, behind the prefix cache: blocks that give way on the GPU go there, and a request that
+    finds its prefix there has it loaded instead of computed (vLLM's offloading connector, LMCache, SGLang's HiCache).
+
+    The step that admits such a request waits for the copy, as with LMCache's default; copies to the tier run beside
+    the steps.
+    """
+
+    size: PositiveBytes
+    """Bytes of the tier, of one replica over all its GPUs (vLLM's `--kv-offloading-size`)."""
+    bandwidth: PositiveBytesPerSecond | None = None
+    """Bandwidth at which one GPU loads; all GPUs of a replica load their parts at once. Of a disk that they share, its
+    bandwidth over their number. Absent: the host link of the GPU, as far as copies reach it."""
+    latency: Seconds = 0.0
+    """What a step with loads waits besides, such as for a disk."""
+
+
+class KVTierSpec(FrozenModel):
+    """A tier behind the prefix cache, as LMCache, Mooncake's store, SGLang's HiCache and Dynamo (G2 to G4) have them.
+
+    What gives way on the GPU goes to the first tier that is not shared, from there to the next, the least recently used
+    first. A shared store gets a copy of every prompt when it has been computed, and of the answer when it is done; all
+    replicas read it. A request takes the blocks of its prefix from the nearest tier that has them. Copies to a tier run
+    beside the steps and take no time.
+    """
+
+    tier: TierName
+    """Where it is. They stand in this order, each once: `host`, `disk`, `remote`."""
+    capacity: PositiveBytes
+    """Bytes of it: of one replica over all its GPUs, or of the whole store where it is `shared`."""
+    bandwidth: PositiveBytesPerSecond | None = None
+    """Bandwidth at which a replica loads, all its GPUs together. Absent, for `host` alone: the host links of its GPUs,
+    as far as copies reach it."""
+    latency: Seconds = 0.0
+    """What a step with loads from it waits besides."""
+    shared: bool = False
+    """Whether it is one store of all replicas (of a pool): what one writes another can load. The last tier only."""
+    total_bandwidth: PositiveBytesPerSecond | None = None
+    """Of a `shared` tier: bandwidth that all replicas load over together, one after the other. Absent: each has its
+    own."""
+    fetch: Literal["if_faster", "always"] = "if_faster"
+    """`if_faster`: a request loads what it finds as far as that brings its first token sooner than computing would, so
+    that a tier that is too slow is not used. `always`: it loads all that it finds, as LMCache and HiCache do."""
+    overlap: bool = False
+    """Whether blocks are loaded layer by layer while the step computes, which then waits only for what takes longer
+    (HiCache, LMCache's layerwise mode). Otherwise the step waits for the copies."""
+    usd_per_gib_hour: Annotated[float, Field(ge=0)] = 0.0
+    """Price of a GiB of it for an hour, added to that of the GPUs; 0: it is in their price."""
+
+
+def check_tiers(tiers: Sequence[KVTierSpec]) -> None:
+    """Do nothing where tiers go together.
+
+    Raises:
+        ValueError: They do not; the message is a rule and a remedy, ready to stand behind a key path.
+    """
+    names = [each.tier for each in tiers]
+    if names != sorted(set(names), key=_ORDER.index):
+        raise ValueError(f"has the tiers {', '.join(names)}; write each once, the nearest first: {', '.join(_ORDER)}")
+    for each in tiers:
+        if each.shared and each is not tiers[-1]:
+            raise ValueError(f"has a shared tier before another ({each.tier}); only the last may be shared")
+        if each.total_bandwidth is not None and not each.shared:
+            raise ValueError(f"has a total_bandwidth for {each.tier}, which is not shared; write bandwidth")
+        if each.bandwidth is None and each.tier != "host":
+            raise ValueError(f'needs the bandwidth of {each.tier}; write for example bandwidth: "5 GB/s"')
+
+
+def with_tiers(
+    config: EngineConfig,
+    offload: KVOffloadSpec | None,
+    tiers: Sequence[KVTierSpec] | None,
+    shape: ReplicaShape,
+    memory: MemoryPlan,
+) -> EngineConfig:
+    """Return what a scheduler with these tiers obeys; as it is without any.
+
+    Raises:
+        ScenarioError: There is no prefix cache that they could stand behind, or one holds no block.
+    """
+    if offload is None and not tiers:
+        return config
+    key = "engine.kv_tiers" if offload is None else "engine.kv_offload"
+    if not config.enable_prefix_caching:
+        rule = "stands behind the prefix cache, and that is off"
+        raise ScenarioError(
+            rule, key=key, remedy="set deployment.engine.enable_prefix_caching to true, or leave it out"
+        )
+    if shape.data_parallel_size > 1:
+        rule = f"must be 1 with {key}: ranks that step together would wait for each other's loads"
+        raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)
+    gpu_block = memory.kv_bytes_per_token * config.block_size
+    if offload is not None:
+        return replace(config, kv_tiers=(_offloaded(offload, gpu_block, shape, f"{key}.size"),))
+    found = [_tier(each, gpu_block, shape, f"{key}.{number}.capacity") for number, each in enumerate(tiers or ())]
+    return replace(config, kv_tiers=tuple(found))
+
+
+def _offloaded(spec: KVOffloadSpec, gpu_block: float, shape: ReplicaShape, key: str) -> KVTierConfig:
+    bandwidth = link_bandwidth(shape) if spec.bandwidth is None else spec.bandwidth
+    return KVTierConfig(
+        name="host",
+        num_blocks=_blocks(spec.size, gpu_block * shape.num_gpus, key),
+        block_seconds=gpu_block / bandwidth,
+        latency=spec.latency,
+    )
+
+
+def _tier(spec: KVTierSpec, gpu_block: float, shape: ReplicaShape, key: str) -> KVTierConfig:
+    block = gpu_block * shape.num_gpus
+    bandwidth = link_bandwidth(shape) * shape.num_gpus if spec.bandwidth is None else spec.bandwidth
+    return KVTierConfig(
+        name=spec.tier,
+        num_blocks=_blocks(spec.capacity, block, key),
+        block_seconds=block / bandwidth,
+        latency=spec.latency,
+        is_shared=spec.shared,
+        store_block_seconds=0.0 if spec.total_bandwidth is None else block / spec.total_bandwidth,
+        has_choice=spec.fetch == "if_faster",
+        overlaps=spec.overlap,
+    )
+
+
+def _blocks(size: float, block_bytes: float, key: str) -> int:
+    """Return the blocks that so many bytes hold.
+
+    Raises:
+        ScenarioError: They hold none.
+    """
+    num_blocks = int(size // block_bytes)
+    if not num_blocks:
+        rule = f"holds no KV block, {to_text(block_bytes, 'bytes')} over all GPUs"
+        raise ScenarioError(rule, key=key, value=to_text(size, "bytes"), remedy="give it more")
+    return num_blocks
+
+
+def tiers_usd_per_hour(tiers: Sequence[KVTierSpec], count: int, *, is_shared: bool) -> float:
+    """Return what ``count`` of each tier cost an hour: of those that replicas share, or of the others."""
+    return count * sum(each.capacity / GIB * each.usd_per_gib_hour for each in tiers if each.shared == is_shared)
+
+
+def tier_lines(config: EngineConfig, bytes_per_token: float) -> list[str]:
+    """Return what each tier holds and what a block takes to load, as lines a person can check; none without one.
+
+    Args:
+        config: The scheduler that has them.
+        bytes_per_token: KV bytes of a token over all GPUs of a replica.
+    """
+    size = config.block_size
+    lines = []
+    for tier in config.kv_tiers:
+        total = format_bytes(tier.num_blocks * size * bytes_per_token)
+        name = f"{tier.name} tier, shared by the replicas" if tier.is_shared else f"{tier.name} tier"
+        if config.kv_tiers == (tier,) and not tier.has_choice:
+            name = "second KV tier"
+        lines.append(
+            f"{name}: {total} / ({bytes_per_token:,.0f} B a token x {size} tokens a block) = {tier.num_blocks:,} "
+            f"blocks = {tier.num_blocks * size:,} tokens behind the prefix cache; loading a token takes "
+            f"{format_seconds(tier.block_seconds / size)}"
+        )
+    return lines
+
+
+_COUNTS_BASE = ("sglang",)
+"""Engines whose limit of adapters in a batch counts requests without one as one more ("including base-only request",
+SGLang's help of ``--max-loras-per-batch``)."""
+
+_KEEPS_ALL = ("sglang",)
+"""Engines whose host memory keeps every adapter unless it is told otherwise (``--max-loaded-loras``)."""
+
+
+class LoraLoadSpec(FrozenModel):
+    """How adapters reach the GPU. The step that admits a request whose adapter has no slot waits for it, as in vLLM."""
+
+    disk_bandwidth: PositiveBytesPerSecond | None = None
+    """Bandwidth from disk, or a network, to host memory; absent: 2.7 GB/s, as measured of safetensors on NVMe
+    (ServerlessLLM, OSDI 2024)."""
+    latency: Seconds = 0.0
+    """What a load from there takes besides, such as a download's first byte."""
+    host_bandwidth: PositiveBytesPerSecond | None = None
+    """Bandwidth from host memory to a GPU; absent: its host link, as far as copies reach it."""
+
+
+def with_loras(
+    config: EngineConfig, loras: LorasSpec | None, load: LoraLoadSpec | None, shape: ReplicaShape
+) -> EngineConfig:
+    """Return what a scheduler obeys whose requests have adapters; one without seats for them where they have none.
+
+    Raises:
+        ScenarioError: The adapters do not fit the engine's options, or they are not simulated with another option.
+    """
+    if loras is None:
+        return replace(config, max_loras=0, max_cpu_loras=0)
+    _check_options(config, loras, shape)
+    seats = config.max_loras - (shape.engine.name in _COUNTS_BASE and loras.base_share > 0)
+    load = load or LoraLoadSpec()
+    stored = stored_adapter_bytes(shape, loras.rank, loras.target_modules)
+    held = adapter_bytes(shape, loras.rank, loras.target_modules)
+    return replace(
+        config,
+        max_loras=seats,
+        max_cpu_loras=max(config.max_cpu_loras or _kept_by_default(shape, loras), config.max_loras),
+        lora_host_seconds=held / (load.host_bandwidth or link_bandwidth(shape)),
+        lora_disk_seconds=load.latency + stored / (load.disk_bandwidth or DISK_BANDWIDTH),
+    )
+
+
+def _kept_by_default(shape: ReplicaShape, loras: LorasSpec) -> int:
+    """Return the adapters that host memory keeps where nobody says: SGLang's all, vLLM's no more than the GPU."""
+    return loras.num_adapters if shape.engine.name in _KEEPS_ALL else shape.engine.max_loras
+
+
+def _check_options(config: EngineConfig, loras: LorasSpec, shape: ReplicaShape) -> None:
+    engine = shape.engine
+    if not engine.max_loras:
+        rule = "is not set, and requests have adapters (workload.loras)"
+        remedy = "give the adapters that a batch may hold, such as 4 (vLLM's default is 1, SGLang's 8)"
+        raise ScenarioError(rule, key="engine.max_loras", remedy=remedy)
+    if loras.rank > engine.max_lora_rank:
+        rule = f"must be at least the adapters' rank, {loras.rank} (workload.loras.rank)"
+        raise ScenarioError(rule, key="engine.max_lora_rank", value=engine.max_lora_rank, remedy="raise it")
+    if engine.name in _COUNTS_BASE and loras.base_share > 0 and engine.max_loras < 2:
+        rule = f"must be at least 2: {engine.name} counts requests without an adapter as one more"
+        raise ScenarioError(rule, key="engine.max_loras", value=engine.max_loras, remedy="raise it")
+    others = {
+        "engine.batching": config.batching != "continuous",
+        "engine.kv_allocation": config.kv_allocation not in ("paged", "static"),
+        "engine.preemption_mode": config.preemption_mode == "swap",
+        "engine.priority_preemption": config.priority_preemption,
+    }
+    for key, applies in others.items():
+        if applies:
+            rule = "is not simulated with adapters (workload.loras)"
+            value = getattr(config, key.removeprefix("engine."))
+            raise ScenarioError(rule, key=key, value=value, remedy="leave one of the two out")
+
+
+def lora_lines(config: EngineConfig, shape: ReplicaShape, loras: LorasSpec | None) -> list[str]:
+    """Return what slots for adapters take and how long loads do, as lines a person can check; none without slots."""
+    engine, size = shape.engine, slot_bytes(shape)
+    if not size:
+        return []
+    total = format_bytes(engine.max_loras * size)
+    lines = [f"adapters: {engine.max_loras} slots x {format_bytes(size)} at rank {engine.max_lora_rank} = {total}"]
+    if loras is not None:
+        stored = format_bytes(stored_adapter_bytes(shape, loras.rank, loras.target_modules))
+        lines.append(
+            f"loading an adapter of {stored} takes {format_seconds(config.lora_host_seconds)} from host memory, "
+            f"{format_seconds(config.lora_disk_seconds)} more from disk"
+        )
+    return lines
+
 
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""

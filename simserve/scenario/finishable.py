@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.metrics.stability import Offered
-from simserve.metrics.student import two_sided_quantile
+from simserve.metrics.statistics import two_sided_quantile
+from simserve.metrics.steady_state import Offered
 from simserve.scenario.replication import as_sent
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
-from simserve.sim.control import Control, Limits
-from simserve.sim.overflow_spec import OverflowSpec
+from simserve.sim.control import Control, Limits, OverflowSpec
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals, BurstArrivals
 from simserve.workload.generate import generate

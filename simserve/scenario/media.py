@@ -13,19 +13,16 @@ from simserve.perf.encoder import Tower, check_cut, encoder_seconds
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.memory import ENCODER_BYTES
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.audio import AudioTower
+from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile
-from simserve.profiles.vision import VisionTower
 from simserve.scenario.deployment_spec import EncoderDisaggregationSpec
 from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import ResolvedScenario, of_pool_alone, replica_shape
 from simserve.scenario.schema import Scenario
 from simserve.units import format_bytes
-from simserve.workload.audio import draw_audio
-from simserve.workload.audio_spec import AudioSpec
-from simserve.workload.image_spec import ImagesSpec
-from simserve.workload.images import draw_images
+from simserve.workload.media import draw_audio, draw_images
+from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
 

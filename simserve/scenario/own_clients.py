@@ -11,10 +11,9 @@ from simserve.scenario.reference_run import NotedCluster, pools_of, refuse, simu
 from simserve.scenario.replication import traffic
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
-from simserve.sim.control import Control
+from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.own_clients import Answer, Environment, Event, PlaneClients, Process, answer_later, unsent
 from simserve.sim.own_parts import Judge
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.step_log import StepLog
 
 if TYPE_CHECKING:

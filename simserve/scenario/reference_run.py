@@ -25,18 +25,17 @@ from simserve.reference.cluster import Cluster
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.streaming import Sent, busy_share, is_sent_by, send
-from simserve.sim.control import Control
+from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.encoders import EncoderLives
 from simserve.sim.gateway import FrontTotals
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolSetup, outcomes_of, together
 from simserve.sim.recorder import Recorder, RunTotals, series_sums
 from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
-from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.series import FleetTimeline
 from simserve.sim.simulate import Simulation, has_decisions, setups_of
 from simserve.sim.step_log import COLUMNS, StepTable
 from simserve.sim.streaming import ClientView, StreamTotals
-from simserve.sim.timeline import FleetTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +114,7 @@ class NotedCluster(Cluster):
     """A cluster whose steps are written down, for the sums of a result.
 
     Attributes:
-        rows: By pool and scheduler, one row a step as `simserve.engine.step_runs.LEAP_FIELDS` has them.
+        rows: By pool and scheduler, one row a step as `simserve.engine.state.LEAP_FIELDS` has them.
         advances: Likewise, the tokens that each step adds to the contexts.
         steps: One row a step of a scheduler, as `simserve.sim.step_log.StepTable` has them.
     """

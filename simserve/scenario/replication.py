@@ -1,27 +1,35 @@
-"""One replication of a scenario: its traffic, and what becomes of it. Summarises nothing."""
+"""One replication of a scenario: its pools, its traffic, and what becomes of it. Summarises nothing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
 from simserve.errors import ScenarioError
+from simserve.perf.parts import PricedDeployment
+from simserve.perf.pricing import price
 from simserve.scenario.combinations import check_traffic
 from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.fit import check_fit
 from simserve.scenario.media import with_media
+from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
+from simserve.sim.control import AutoscalingSpec, StartupSpec
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.units import to_text
 from simserve.workload.arrival_spec import MAX_REQUESTS
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.structured_spec import StructuredOutputSpec
+from simserve.workload.spec import StructuredOutputSpec
+
+if TYPE_CHECKING:
+    from simserve.sim.pools import PoolSetup
 
 _MARGIN, _LEAST_GROWTH, _MOST_GROWTH = 1.2, 2.0, 100.0
 """How many more requests are drawn for clients that ran out of them: by the time that is left, and between these."""
@@ -202,3 +210,74 @@ def grammar_waits(
     left = np.where(is_first, compile_time, times[compiled_by] + compile_time - times[order])
     waits[order] = np.maximum(np.nan_to_num(left, nan=0.0), 0.0)
     return waits
+
+
+def pool_setups(resolved: ResolvedScenario) -> tuple[PoolSetup, ...]:
+    """Return the pools of a scenario, priced; empty where it has none.
+
+    Raises:
+        InfeasibleError: The model of a pool does not fit.
+        InputError: A profile does not go with the rest.
+    """
+    return tuple(_setup(resolved, number) for number in range(len(resolved.pools)))
+
+
+def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
+    from simserve.sim.pools import PoolSetup
+
+    own, spec = resolved.pools[number], resolved.scenario.deployment.pools[number]
+    check_fit(own)
+    with resolved.scenario.blaming(f"deployment.pools.{number}"):
+        priced: PricedDeployment = price(own.shape)
+    deployment, whole = own.scenario.deployment, resolved.scenario.deployment
+    scaling = spec.autoscaling or whole.autoscaling
+    speculative = deployment.speculative
+    weights_bytes = replica_weights_bytes(own)
+    return PoolSetup(
+        name=spec.name,
+        engine=own.engine,
+        step_times=priced.step_times,
+        priced=priced,
+        num_replicas=deployment.replicas,
+        gpus_per_replica=deployment.gpus_per_replica,
+        role=spec.role,
+        region=spec.region or "",
+        autoscaling=scaling,
+        startup_seconds=startup_seconds(scaling, weights_bytes),
+        weights_bytes=weights_bytes,
+        replicas_per_node=replicas_per_node(own),
+        kv_layout=kv_layout(own),
+        kv_bytes_per_token=transferred_bytes_per_token(own),
+        acceptance=() if speculative is None else speculative.conditional_acceptance,
+    )
+
+
+def startup_seconds(scaling: AutoscalingSpec | None, weights_bytes: float) -> float:
+    """Return the seconds from the launch of a replica to its first request."""
+    return (StartupSpec() if scaling is None else scaling.startup).seconds(weights_bytes)
+
+
+def replica_weights_bytes(resolved: ResolvedScenario) -> float:
+    """Return the bytes of weights of one replica, over all its GPUs: what a start loads."""
+    return float(resolved.memory.weights_bytes * resolved.scenario.deployment.gpus_per_replica)
+
+
+def replicas_per_node(resolved: ResolvedScenario) -> int:
+    """Return how many replicas fill a host."""
+    gpus = resolved.shape.hardware.intra_node.num_host_gpus
+    return max(gpus // resolved.scenario.deployment.gpus_per_replica, 1)
+
+
+def kv_layout(resolved: ResolvedScenario) -> str:
+    """Return what two replicas must have in common to read each other's KV caches: model and number format."""
+    return f"{resolved.shape.model.name} {resolved.shape.kv_cache_dtype}"
+
+
+def transferred_bytes_per_token(resolved: ResolvedScenario) -> float:
+    """Return the bytes of KV cache of one token over all layers and heads: what crosses a link.
+
+    Layers with a sliding window count like all others: an upper bound for prompts that outgrow it, where the engine
+    keeps, and sends, the window alone.
+    """
+    shape = resolved.shape
+    return shape.model.kv_bytes_per_token(shape.kv_element_bytes)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simserve.engine.config import EngineConfig
-from simserve.errors import ScenarioError
+from simserve.errors import InputError, ScenarioError
 from simserve.perf.attention import depends_on_contexts
-from simserve.perf.expert_exchange import All2AllBackend
-from simserve.perf.masks import Masks
+from simserve.perf.collectives import All2AllBackend
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
-from simserve.perf.shape import ReplicaShape
+from simserve.perf.shape import Masks, ReplicaShape
 from simserve.perf.windowed_kv import with_windowed_kv
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
@@ -25,18 +27,16 @@ from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine
-from simserve.scenario.contexts import contexts_of
-from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.features import AskedFeature, check_feature, check_features, check_model
 from simserve.scenario.formats import formats_of, with_formats
-from simserve.scenario.kv_tiers import with_tiers
-from simserve.scenario.loras import with_loras
 from simserve.scenario.pricing import GpuHour, gpu_hour, with_link
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
-from simserve.sim.pool_spec import Role
+from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
-from simserve.workload.structured_spec import ADVANCE_SECONDS
+from simserve.workload.generate import generate
+from simserve.workload.spec import ADVANCE_SECONDS, WorkloadSpec
 
 _LANGUAGE_ONLY = ("sglang",)
 """Engines whose replicas leave the vision tower out beside an encoder pool (SGLang's ``--language-only``); the others
@@ -671,3 +671,58 @@ def _launching_seconds(shape: ReplicaShape) -> float:
     layer = engine.eager_prompt_seconds_per_layer
     layer = engine.eager_seconds_per_layer if layer is None else layer
     return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer
+
+
+_REQUESTS = 1000
+"""Requests that are drawn for it, whatever the run has: the same deployment has the same step times in each."""
+_QUANTILES = 16
+_DIGITS = 3
+
+
+class _Traffic:
+    """A workload that equals another of the same text, as a key of what is kept."""
+
+    __slots__ = ("folder", "spec", "text")
+
+    def __init__(self, spec: WorkloadSpec, folder: Path | None) -> None:
+        self.spec, self.folder = spec, folder
+        self.text = f"{folder} {spec!r}"
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Traffic) and self.text == other.text
+
+
+def contexts_of(scenario: Scenario) -> tuple[float, ...] | None:
+    """Return tokens of context of decode steps, each as likely; None where the traffic cannot be drawn.
+
+    A request is at ``prompt + answer / 4`` and ``prompt + 3 answer / 4`` tokens, as often as its answer is long. The
+    seed and the length of the run do not matter.
+    """
+    return _drawn(_Traffic(_counted(scenario.workload), scenario.folder))
+
+
+def _counted(spec: WorkloadSpec) -> WorkloadSpec:
+    if spec.trace is not None or spec.is_mixed or isinstance(spec.arrivals, AllAtOnceArrivals):
+        return spec
+    return spec.model_copy(update={"num_requests": _REQUESTS, "duration": None})
+
+
+@lru_cache(maxsize=64)
+def _drawn(traffic: _Traffic) -> tuple[float, ...] | None:
+    try:
+        specs = generate(traffic.spec, seed=0, base_path=traffic.folder)
+    except InputError:
+        return None  # said where the requests of the run are drawn
+    prompts, answers = specs.prompt_tokens.astype(np.float64), specs.output_tokens.astype(np.float64)
+    contexts = np.concatenate([prompts + answers / 4.0, prompts + 3.0 * answers / 4.0])
+    weights = np.concatenate([answers, answers])
+    if not weights.sum():
+        contexts, weights = prompts, np.ones_like(prompts)
+    order = np.argsort(contexts, kind="stable")
+    reached = np.cumsum(weights[order]) / weights.sum()
+    middles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    found = contexts[order][np.minimum(np.searchsorted(reached, middles), len(order) - 1)]
+    return tuple(float(f"{each:.{_DIGITS}g}") for each in found)

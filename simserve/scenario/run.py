@@ -11,44 +11,40 @@ import numpy as np
 
 from simserve.errors import UsageError
 from simserve.metrics.bottleneck import LIMITS
-from simserve.metrics.conditions import conditions
-from simserve.metrics.offload import TierPrices
+from simserve.metrics.features import SpeculationFacts, TierPrices
 from simserve.metrics.pools import drafted
+from simserve.metrics.real_server import conditions
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
-from simserve.metrics.speculation import SpeculationFacts
 from simserve.metrics.summary import RunFacts, add_interval, latency_values, measure, steady_rates, summarize
-from simserve.metrics.users import UsersFacts
+from simserve.metrics.throughput import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.api import load_api
 from simserve.profiles.engine_profile import version_note
+from simserve.scenario.combinations import without_effect
+from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
-from simserve.scenario.kv_tiers import tiers_usd_per_hour
 from simserve.scenario.media import encoder_power, encoder_startup_seconds, encoders_usd_per_hour
-from simserve.scenario.objective import limits_by_class, objective
-from simserve.scenario.pools import (
+from simserve.scenario.pricing import grid
+from simserve.scenario.replication import (
     pool_setups,
     replica_weights_bytes,
     replicas_per_node,
+    replicate,
     startup_seconds,
     transferred_bytes_per_token,
 )
-from simserve.scenario.pricing import grid
-from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import ResolvedScenario, resolve
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, limits_by_class, objective
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.served import expectation_of
 from simserve.scenario.speculative import speculation_facts
-from simserve.scenario.without_effect import without_effect
 from simserve.sim.acceleration import Accelerate
-from simserve.sim.control import Control
-from simserve.sim.overflow_spec import OverflowSpec
+from simserve.sim.control import Control, OverflowSpec, StreamingSpec
 from simserve.sim.simulate import Deployment, Simulation
-from simserve.sim.streaming_spec import StreamingSpec
 from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
 

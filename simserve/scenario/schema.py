@@ -2,6 +2,10 @@
 
 The key paths are public API. A key that has no effect yet is unknown; a key of which only one value is
 supported accepts that value.
+
+Service-level objectives by use case, for `slo: chat`: limits that somebody published, each with its source.
+
+A preset is a start for a deployment that has no objective of its own yet; keys beside it in the scenario come first.
 """
 
 from __future__ import annotations
@@ -12,27 +16,100 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    PrivateAttr,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, field_validator, model_validator
 
 from simserve import units
-from simserve.errors import InputError, ScenarioError
+from simserve.errors import InputError, ScenarioError, nearest
+from simserve.metrics.slo import SLO
 from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
 from simserve.scenario.deployment_spec import DeploymentSpec
-from simserve.scenario.presets import UseCase, with_preset
-from simserve.scenario.pricing_spec import PricingSpec
+from simserve.scenario.pricing import PricingSpec
+from simserve.sim.control import Limits
 from simserve.units import PositiveSeconds
 from simserve.validation import NAME_PATTERN, FrozenModel
 from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
+
+UseCase = Literal["chat", "rag", "code-completion", "summarisation", "agents", "batch"]
+
+_GUIDELLM = "GuideLLM, docs/guides/service_level_objectives.md (vllm-project/guidellm, 2026)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SLOPreset:
+    """The objective of a use case.
+
+    Attributes:
+        limits: ``ttft tpot e2e`` -> time with its unit, those that the source states.
+        attainment: Share of requests that must keep all of them.
+        reason: Why these, in a few words.
+        source: Who states them.
+    """
+
+    limits: dict[str, str]
+    attainment: float
+    reason: str
+    source: str
+
+
+SLO_PRESETS: dict[str, SLOPreset] = {
+    "chat": SLOPreset(
+        limits={"ttft": "200 ms", "tpot": "50 ms"},
+        attainment=0.99,
+        reason="an answer that starts at once and streams faster than it is read",
+        source=_GUIDELLM,
+    ),
+    "rag": SLOPreset(
+        limits={"ttft": "300 ms", "tpot": "100 ms", "e2e": "3 s"},
+        attainment=0.99,
+        reason="a short answer over long context; retrieval comes on top of it",
+        source=_GUIDELLM,
+    ),
+    "code-completion": SLOPreset(
+        limits={"e2e": "2 s"},
+        attainment=0.99,
+        reason="a suggestion is of use only whole, and before the next key",
+        source=_GUIDELLM,
+    ),
+    "summarisation": SLOPreset(
+        limits={"ttft": "15 s", "tpot": "150 ms"},
+        attainment=0.9,
+        reason="long prompts that nobody expects to be read at once",
+        source="DistServe (Zhong et al., OSDI 2024), table 1: summarization with OPT-66B on LongBench, 90% attainment",
+    ),
+    "agents": SLOPreset(
+        limits={"e2e": "5 s"},
+        attainment=0.99,
+        reason="the next call waits for the whole answer, so only its end counts",
+        source=_GUIDELLM,
+    ),
+    "batch": SLOPreset(
+        limits={"e2e": "1 d"},
+        attainment=0.99,
+        reason="nobody waits: done within a day",
+        source="the completion window of hosted batch APIs: OpenAI's completion_window is 24h",
+    ),
+}
+
+
+def with_preset(slo: object) -> object:
+    """Return the keys of an ``slo`` block with those of its preset filled in; a name alone is a preset.
+
+    Raises:
+        ValueError: There is no such preset; a rule and a remedy, ready to stand behind ``slo``.
+    """
+    given = {"preset": slo} if isinstance(slo, str) else slo
+    if not isinstance(given, dict) or given.get("preset") is None:
+        return given
+    name = given["preset"]
+    preset = SLO_PRESETS.get(name) if isinstance(name, str) else None
+    if preset is None:
+        shown = "" if isinstance(slo, str) else f"{name!r} "
+        raise ValueError(f"{shown}is not a preset; {nearest(str(name), get_args(UseCase))}")
+    return {**preset.limits, "attainment": preset.attainment, **given}
+
 
 _HASH_LENGTH = 12
 MAX_REPLICATIONS = 1000
@@ -258,3 +335,40 @@ def _drop_defaults_in_si(part: Any) -> None:
             del part["default"]
         for each in part.values():
             _drop_defaults_in_si(each)
+
+
+def objective(scenario: Scenario) -> SLO | None:
+    """Return the objective of a scenario, with those of its classes; None where neither it nor a class has one."""
+    by_class = {
+        each.name: SLO(**each.slo.model_dump()) for each in scenario.workload.classes or () if each.slo is not None
+    }
+    if scenario.slo is not None:
+        return SLO(**scenario.slo.model_dump(), by_class=by_class)
+    if not by_class:
+        return None
+    # Classes without an objective have no bound, and nothing asks for a share of them.
+    least = min(each.attainment for each in by_class.values())
+    return SLO(ttft=None, tpot=None, e2e=None, attainment=least, by_class=by_class)
+
+
+def limits_by_class(scenario: Scenario) -> tuple[Limits, ...]:
+    """Return the limits of latencies by class (without classes: one entry)."""
+    slo, classes = objective(scenario), scenario.workload.classes
+    if slo is None:
+        return (Limits(),) * max(len(classes or ()), 1)
+    owners = [slo] if classes is None else [slo.by_class.get(each.name, slo) for each in classes]
+    return tuple(Limits(each.ttft, each.tpot, each.e2e, each.ttfvt) for each in owners)
+
+
+def objective_mapping(scenario: Scenario) -> dict[str, Any] | None:
+    """Return the objective as a scenario file writes it; None where neither the scenario nor a class has one.
+
+    Where only classes have one, ``by_class`` holds theirs, and ``attainment`` the least that one of them asks.
+    """
+    if scenario.slo is not None:
+        return dict(scenario.as_mapping()["slo"])
+    asked = objective(scenario)
+    if asked is None:
+        return None
+    classes = scenario.as_mapping()["workload"]["classes"]
+    return {"attainment": asked.attainment, "by_class": {each["name"]: each.get("slo") for each in classes}}

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.bottleneck import LimitGain
-from simserve.metrics.kv_room import requests_in_kv
+from simserve.metrics.bottleneck import LimitGain, requests_in_kv
 from simserve.perf.pricing import price
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.records import COMPLETED

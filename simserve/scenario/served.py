@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simserve.metrics.conditions import Conditions, conditions
+from simserve.metrics.real_server import Conditions, conditions
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.expected_errors import (
     FEWEST_CALIBRATED_RUNS,

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from simserve import rng
 from simserve.errors import InputError, ScenarioError
-from simserve.metrics.speculation import SpeculationFacts
+from simserve.metrics.features import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape, Speculation
@@ -23,7 +23,7 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from simserve.sim.drafts import SpeculationTotals
+    from simserve.sim.totals import SpeculationTotals
 
 MAX_SPECULATIVE_TOKENS = 32
 """More drafts than any engine is run with."""

@@ -10,7 +10,7 @@ from typing import Any
 import simpy
 
 from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
-from simserve.sim.autoscaling_spec import AutoscalingSpec, HorizontalScaling
+from simserve.sim.control import AutoscalingSpec, HorizontalScaling
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.objective import Objective
 from simserve.sim.own_parts import Judge

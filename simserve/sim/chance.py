@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.uniforms import Uniforms, num_left
+from simserve.engine.numbers import Uniforms, num_left
 from simserve.workload.requests import RequestSpecs
 
 

@@ -22,13 +22,11 @@ from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.data_plane import CHORES
 from simserve.engine.plane_state import NOWHERE, ClientState, DataPlane, Part
-from simserve.engine.slowing import use_times
-from simserve.engine.state import INFINITY, STATIC, RequestTable
-from simserve.engine.step_runs import LEAP_BYTES
+from simserve.engine.state import INFINITY, LEAP_BYTES, STATIC, RequestTable, use_times
 from simserve.sim.chance import Chance
+from simserve.sim.clients import conversations_of, first_sent
+from simserve.sim.control import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
-from simserve.sim.routing_spec import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
-from simserve.sim.sessions import conversations_of, first_sent
 
 if TYPE_CHECKING:
     from simserve.engine.plane_state import FleetState, Port, Router, Shares

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.clients import Clients
 from simserve.sim.autoscaler import Stabilization, replicas_for
-from simserve.sim.autoscaling_spec import EncoderAutoscalingSpec
+from simserve.sim.control import EncoderAutoscalingSpec
 
 
 def _shared(column: Any) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from math import ceil, inf
 from typing import Any
 
@@ -11,13 +11,11 @@ import simpy
 
 from simserve import rng
 from simserve.engine.data_parallel import break_off, look_again
-from simserve.engine.slowing import slowed
-from simserve.engine.state import INFINITY
+from simserve.engine.state import INFINITY, slowed
 from simserve.engine.tables import StepTimes
-from simserve.sim.fault_spec import BlackHoleFault, FaultSpec, LinkFault, NodeFault, SlowFault, SpotFault
+from simserve.sim.control import BlackHoleFault, FaultSpec, LinkFault, NodeFault, SlowFault, SpotFault
 from simserve.sim.lifecycle import Lifecycle
-from simserve.sim.outages import Outages
-from simserve.sim.replicas import READY, STARTING, STOPPED, ManagedReplica, Pool
+from simserve.sim.replicas import DOWN, READY, STARTING, STOPPED, ManagedReplica, Pool
 from simserve.workload.requests import RequestSpecs
 
 Steps = Generator[simpy.Event, Any, None]
@@ -211,3 +209,41 @@ def change_pace(fleet: Lifecycle, replica: ManagedReplica, times: StepTimes, now
     replica.pool.recorder.scales_parts = True
     if not fleet.ends_leap(replica, now):
         fleet.complete(replica, now)
+
+
+class Outages:
+    """Takes replicas down and brings them back.
+
+    Args:
+        fleet: The replicas.
+
+    Attributes:
+        lost_since: When each replica that took no requests went down.
+        lost_until: When it was back; as long as it is not, inf.
+        num_killed: How many a liveness probe took down.
+    """
+
+    def __init__(self, fleet: Lifecycle) -> None:
+        self.lost_since: list[float] = []
+        self.lost_until: list[float] = []
+        self.num_killed = 0
+        self._open: dict[int, int] = {}
+        self._fleet = fleet
+
+    def lose(self, replicas: Sequence[ManagedReplica], now: float, *, retry: bool) -> None:
+        """Lose ready replicas with everything on them; ``retry``: the router sends it elsewhere."""
+        # All go before the first one's requests look for another.
+        for replica in replicas:
+            self._fleet.withdraw(replica, DOWN)
+        for replica in replicas:
+            self._fleet.lose(replica, now, retry=retry)
+            self._open[replica.number] = len(self.lost_since)
+            self.lost_since.append(now)
+            self.lost_until.append(float("inf"))
+
+    def restore(self, replicas: Sequence[ManagedReplica], now: float) -> None:
+        """Bring lost replicas back, but for those that were given back in the meantime."""
+        for replica in replicas:
+            self.lost_until[self._open.pop(replica.number)] = min(replica.stopped_at, now)
+            if replica.state == DOWN:
+                self._fleet.ready(replica, now)

@@ -16,16 +16,14 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.admission_control import ANY_NUMBER, AdmissionControl
-from simserve.engine.bucket import Bucket
+from simserve.engine.admission_control import ANY_NUMBER, AdmissionControl, Bucket
 from simserve.engine.client_state import AT_ADMISSION, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE
-from simserve.engine.clients import Clients
+from simserve.engine.clients import Clients, Delivery
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.data_parallel import DataParallelReplica
-from simserve.engine.delivery import Delivery
+from simserve.engine.decoding import Paces
 from simserve.engine.gateway import Gateway
-from simserve.engine.numbers import column
-from simserve.engine.paces import Paces
+from simserve.engine.numbers import Uniforms, column
 from simserve.engine.plane_state import (
     ASKS_ADMISSION,
     ASKS_SECONDS,
@@ -38,30 +36,25 @@ from simserve.engine.plane_state import (
 from simserve.engine.progress import GRID
 from simserve.engine.routing import JUDGED
 from simserve.engine.state import INFINITY, RequestTable
-from simserve.engine.uniforms import Uniforms
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.chance import Chance
+from simserve.sim.clients import clients_of, frontend_spacing, kinds_of
 from simserve.sim.cluster import Cluster, run_to_end
-from simserve.sim.control import Control
+from simserve.sim.control import AdmissionSpec, Control, StreamingSpec
 from simserve.sim.decisions import Decisions
 from simserve.sim.encoders import EncoderLives
 from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
-from simserve.sim.patience import clients_of, frontend_spacing, kinds_of
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import KEPT, OwnBlocks, prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
-from simserve.sim.regions import Regions
 from simserve.sim.replicas import Pool, fresh_replica, pool_of
-from simserve.sim.routing import DRAWS, router_of, shares_of
-from simserve.sim.rules import rules_of
+from simserve.sim.routing import DRAWS, Regions, router_of, rules_of, shares_of
+from simserve.sim.series import FleetTimeline
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import Clocks, joined
-from simserve.sim.streaming_spec import StreamingSpec
-from simserve.sim.timeline import FleetTimeline
 from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
 from simserve.workload.acceptance import draw_paces
 from simserve.workload.requests import RequestSpecs

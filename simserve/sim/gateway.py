@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.bucket import Bucket
+from simserve.engine.admission_control import Bucket
 from simserve.engine.client_state import TO_ANSWER, TO_PACE
 from simserve.engine.gateway import (
     ALONE,
@@ -33,12 +33,9 @@ from simserve.engine.gateway import (
 from simserve.engine.numbers import column
 from simserve.engine.state import INFINITY
 from simserve.sim.chance import Chance, LognormalChance
-from simserve.sim.control import Control
-from simserve.sim.fairness_spec import FairnessSpec
-from simserve.sim.overflow_spec import OverflowSpec
-from simserve.sim.patience import kinds_of
-from simserve.sim.response_cache_spec import ResponseCacheSpec
-from simserve.sim.rules import Rules
+from simserve.sim.clients import kinds_of
+from simserve.sim.control import Control, FairnessSpec, OverflowSpec, ResponseCacheSpec
+from simserve.sim.routing import Rules
 from simserve.workload.requests import RequestSpecs
 
 _ANSWERS_AT_ONCE = 4096

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.clients import send
-from simserve.engine.compiled.view import fill
+from simserve.engine.compiled.layout import fill
 from simserve.engine.data_parallel import break_off, end_leap
 from simserve.engine.data_plane import CALLED, CHORES
 from simserve.engine.entrance import RETRIED, add_open
@@ -37,11 +37,10 @@ from simserve.engine.plane_state import (
 )
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
 from simserve.sim.cluster import Cluster
-from simserve.sim.links import Links
 from simserve.sim.own_parts import Gauges, Judge
 from simserve.sim.records import REPLICA_LOST
 from simserve.sim.replicas import DOWN, DRAINING, READY, STOPPED, ManagedReplica, Pool, fresh_replica, gauges_of
-from simserve.sim.transfers import ROLES
+from simserve.sim.transfers import ROLES, Links
 from simserve.workload.requests import RequestSpecs
 
 MOST_LOSSES = 10

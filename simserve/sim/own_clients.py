@@ -9,12 +9,11 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simserve.sim.control import Control
+from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.decisions import data_plane
 from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pools import request_table
 from simserve.sim.records import STATUSES
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import frontend_latency, setups_of, simulation_of
 from simserve.workload.requests import RequestSpecs
 

@@ -13,14 +13,11 @@ from simserve.engine.histogram import Histogram
 from simserve.engine.state import RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.parts import PricedDeployment
-from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.drafts import SpeculationTotals
-from simserve.sim.loras import adapted_together
-from simserve.sim.offload import offloaded_together
-from simserve.sim.pool_spec import Role
+from simserve.sim.control import AutoscalingSpec, Role
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
-from simserve.sim.timeline import FleetTimeline
+from simserve.sim.series import FleetTimeline
+from simserve.sim.totals import SpeculationTotals, adapted_together, offloaded_together
 from simserve.workload.requests import RequestSpecs
 
 _LIMITED = ("output_tokens", "max_tokens", "is_truncated", "status", "reason")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.limits import finds_itself
+from simserve.engine.config import finds_itself
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:

@@ -24,25 +24,25 @@ from simserve.engine.state import (
     BLOCKED_BY_PREFIX,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
+    LEAP_BYTES,
+    LEAP_FIELDS,
     Replica,
+    take_step_runs,
 )
-from simserve.engine.step_runs import LEAP_BYTES, LEAP_FIELDS, take_step_runs
 from simserve.perf.account import Account
 from simserve.perf.operators import OPERATORS, PART_NAMES
 from simserve.perf.parts import PricedDeployment
-from simserve.sim.loras import LoraSums, LoraTotals
-from simserve.sim.offload import OffloadSums, OffloadTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.series import BinnedSums, TimeSeries, mean_running_and_waiting
-from simserve.sim.step_sums import LeapColumns, StepSums
+from simserve.sim.totals import LeapColumns, LoraSums, LoraTotals, OffloadSums, OffloadTotals, StepSums
 
 if TYPE_CHECKING:
     from simserve.engine.cache_state import PrefixPaths
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
-    from simserve.sim.drafts import DraftSums, SpeculationTotals
+    from simserve.sim.series import FleetTimeline
     from simserve.sim.step_log import StepLog
-    from simserve.sim.timeline import FleetTimeline
+    from simserve.sim.totals import DraftSums, SpeculationTotals
 
 FLUSH_ROWS, FLUSH_ROWS_EACH = 8192, 256
 """Leaps that gather before they are added up, in all and a replica: enough to amortise numpy, and to stay in cache."""
@@ -141,7 +141,7 @@ class Recorder:
         self._steps = None if priced is None else StepSums(config, times, priced)
         self._drafts: DraftSums | None = None
         if config.num_speculative_tokens:
-            from simserve.sim.drafts import DraftSums
+            from simserve.sim.totals import DraftSums
 
             self._drafts = DraftSums(priced.drafting if priced is not None else None)
         self.clocks: dict[tuple[int, int], list[Floats]] | None = None

@@ -13,7 +13,7 @@ from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_run
 from simserve.engine.queue import OrderedQueue
 from simserve.engine.state import INFINITY, Replica, RequestTable
 from simserve.engine.tables import StepTimes
-from simserve.sim.pool_spec import Role
+from simserve.sim.control import Role
 from simserve.sim.recorder import Recorder
 
 if TYPE_CHECKING:

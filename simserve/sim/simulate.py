@@ -18,31 +18,30 @@ from numpy.typing import NDArray
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.state import PROMPT_TOO_LONG, RequestTable
 from simserve.sim.acceleration import Accelerate, compiled_for
+from simserve.sim.clients import frontend_spacing, plain_clients
 from simserve.sim.cluster import Cluster, Routing, end_of, run_to_end
-from simserve.sim.control import Control
-from simserve.sim.patience import frontend_spacing, plain_clients
+from simserve.sim.control import Control, RoutingSpec
+from simserve.sim.objective import answer_columns
 from simserve.sim.prefixes import CameAgain, OwnBlocks, prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords
 from simserve.sim.replicas import new_replica
 from simserve.sim.routing import router_of
-from simserve.sim.routing_spec import RoutingSpec
-from simserve.sim.thinking import answer_columns
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
     from simserve.perf.parts import PricedDeployment
+    from simserve.sim.control import StreamingSpec
     from simserve.sim.encoders import EncoderLives
     from simserve.sim.fleet_run import FleetRun
     from simserve.sim.gateway import FrontTotals
     from simserve.sim.own_parts import OwnParts
     from simserve.sim.pools import PoolOutcome, PoolSetup
+    from simserve.sim.series import FleetTimeline
     from simserve.sim.step_log import KeptSteps, StepLog
     from simserve.sim.streaming import StreamTotals
-    from simserve.sim.streaming_spec import StreamingSpec
-    from simserve.sim.timeline import FleetTimeline
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished requests and of all requests."""

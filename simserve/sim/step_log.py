@@ -14,13 +14,13 @@ from simserve.engine.state import (
     ADMITTED,
     EVICTED,
     FINISHED,
+    LEAP_FIELDS,
     READMITTED,
     RECOMPUTED,
     RETURNED,
     Replica,
     RequestTable,
 )
-from simserve.engine.step_runs import LEAP_FIELDS
 
 MOST_STEPS = 2_000_000
 """Steps of all replicas that a log keeps, the first of the run: some 200 MB as a table, and at most 700 MB of leaps and

@@ -12,12 +12,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simserve.units import PositiveSeconds, Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel
-from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals
-from simserve.workload.audio_spec import AudioSpec
-from simserve.workload.image_spec import ImagesSpec
 from simserve.workload.length_spec import AnswerLength, Length
-from simserve.workload.session_spec import SessionsSpec, SharedPrefixSpec
+from simserve.workload.media_spec import AudioSpec, ImagesSpec
+from simserve.workload.session_spec import AgentsSpec, SessionsSpec, SharedPrefixSpec
 
 MAX_CLASSES = 100
 MAX_RETRIES = 1000

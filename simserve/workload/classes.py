@@ -1,4 +1,4 @@
-"""Classes of requests drawn: who arrives when, and how long it is. All chance from named streams.
+"""Sources of requests drawn, class by class: who arrives when, how long requests are, and how much they think.
 
 The classes that share the common arrivals draw as one workload does, from the same streams; each with arrivals of
 its own draws from streams of its own, so that changing one class moves no other.
@@ -6,19 +6,22 @@ its own draws from streams of its own, so that changing one class moves no other
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.errors import ScenarioError
-from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
+from simserve.errors import InvariantError, ScenarioError
+from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.arrivals import arrival_times
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.length_spec import AnswerLength
 from simserve.workload.lengths import length_distribution
-from simserve.workload.source import start_times
+from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
 
@@ -164,4 +167,172 @@ def _rows(requests: ClassedRequests, rows: NDArray[np.int64]) -> ClassedRequests
         requests.prompt_tokens[rows],
         requests.output_tokens[rows],
         requests.request_class[rows],
+    )
+
+
+MODEL_LIMIT = -1
+"""Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
+
+
+def start_times(
+    arrivals: Arrivals | None,
+    *,
+    seed: int,
+    replication: int,
+    num_requests: int | None,
+    duration: float | None,
+    suffix: str = "",
+) -> NDArray[np.float64]:
+    """Return when requests, or conversations, arrive, seconds; NaN where clients of a closed loop send them.
+
+    Args:
+        arrivals: The process.
+        seed: Of the run.
+        replication: Of the run.
+        num_requests: How many, or
+        duration: seconds after which none arrives.
+        suffix: Of the streams ``arrivals`` and ``arrival_phases``: a class with arrivals of its own has its own.
+
+    Raises:
+        InvariantError: There are no arrivals.
+    """
+    match arrivals:
+        case ClosedLoopArrivals():
+            return np.full(num_requests or 0, np.nan)
+        case AllAtOnceArrivals():
+            return np.zeros(num_requests or 0)
+        case None:
+            raise InvariantError("a workload without a trace has arrivals")
+    return arrival_times(
+        arrivals,
+        rng.stream(seed, f"arrivals{suffix}", replication),
+        num_requests=num_requests,
+        duration=duration,
+        phases=rng.stream(seed, f"arrival_phases{suffix}", replication),
+    )
+
+
+def some(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return times, of which there are some.
+
+    Raises:
+        ScenarioError: There are none.
+    """
+    if not len(times):
+        remedy = "lengthen it or raise the rate"
+        raise ScenarioError("is over before the first request arrives", key="workload.duration", remedy=remedy)
+    return times
+
+
+def offered_rate(arrivals: Arrivals, arrival_time: NDArray[np.float64], num_requests: int | None = None) -> float:
+    """Return the mean requests a second that are sent, whatever comes of them; NaN where answers set the pace.
+
+    ``num_requests`` are sent on ``arrival_time``, where it is not one at each.
+    """
+    if isinstance(arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
+        return float("nan")
+    if isinstance(arrivals, STATIONARY):
+        return arrivals.rate
+    return (num_requests or len(arrival_time)) / float(arrival_time[-1])
+
+
+def asked_tokens(asked: int | Literal["exact", "model_limit"], exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the most tokens that each request asks for, `MODEL_LIMIT` standing for the model's.
+
+    Args:
+        asked: As the workload says.
+        exact: What ``exact`` is, of each.
+    """
+    if asked == "exact":
+        return exact
+    return np.full(len(exact), MODEL_LIMIT if asked == "model_limit" else asked, dtype=np.int64)
+
+
+def priorities(classes: Sequence[ClassSpec], request_class: NDArray[np.int16]) -> NDArray[np.int64] | None:
+    """Return the place in the queue of each request, 0 where its class says none; None where no class does."""
+    if all(each.priority is None for each in classes):
+        return None
+    return np.array([each.priority or 0 for each in classes], dtype=np.int64)[request_class]
+
+
+Integers = NDArray[np.int64]
+
+
+def draw_thinking(
+    spec: WorkloadSpec,
+    request_class: NDArray[np.int16] | None,
+    count: int,
+    *,
+    seed: int,
+    replication: int,
+    base_path: Path | None,
+) -> Integers | None:
+    """Return the tokens that each of so many requests thinks, within its budget; None where nobody thinks.
+
+    The stream is ``thinking_tokens``, with one uniform a request; a class with arrivals of its own has its own stream.
+
+    Args:
+        spec: The workload.
+        request_class: Of each, in their order; None: without classes.
+        count: Of requests.
+        seed: Of the run.
+        replication: Of the run.
+        base_path: Folder that relative paths are tried against before the working folder.
+    """
+    if not spec.has_thinking:
+        return None
+    if request_class is None:
+        return _sampled(spec, None, "", count, seed, replication, base_path)
+    tokens = np.zeros(count, dtype=np.int64)
+    for number in np.unique(request_class).tolist():
+        each = (spec.classes or ())[number]
+        own = request_class == number
+        if each.arrivals is None:
+            # One uniform a request, whatever its class.
+            tokens[own] = _sampled(spec, each, "", count, seed, replication, base_path)[own]
+        else:
+            num_own = int(np.count_nonzero(own))
+            tokens[own] = _sampled(spec, each, f".{each.name}", num_own, seed, replication, base_path)
+    return tokens
+
+
+def _sampled(
+    spec: WorkloadSpec,
+    each: ClassSpec | None,
+    suffix: str,
+    count: int,
+    seed: int,
+    replication: int,
+    base_path: Path | None,
+) -> Integers:
+    """Return the thinking of so many requests of a class, None: of no class, from one stream."""
+    length, budget = spec.thinking_tokens, spec.thinking_token_budget
+    if each is not None:
+        length = each.thinking_tokens or length
+        budget = each.thinking_token_budget or budget
+    if length is None:
+        return np.zeros(count, dtype=np.int64)
+    drawn = length_distribution(length, base_path).sample(
+        rng.stream(seed, f"thinking_tokens{suffix}", replication), count
+    )
+    return drawn if budget is None else np.minimum(drawn, budget)
+
+
+def with_thinking(
+    specs: RequestSpecs, spec: WorkloadSpec, *, seed: int, replication: int, base_path: Path | None
+) -> RequestSpecs:
+    """Return single requests that think before they answer; the same where nobody thinks."""
+    drawn = draw_thinking(
+        spec, specs.request_class, len(specs), seed=seed, replication=replication, base_path=base_path
+    )
+    if drawn is None:
+        return specs
+    # Who gives no answer thinks about none.
+    drawn = np.where(specs.output_tokens == 0, 0, drawn)
+    output_tokens = specs.output_tokens + drawn
+    return replace(
+        specs,
+        output_tokens=output_tokens,
+        max_tokens=asked_tokens(spec.max_tokens, output_tokens),
+        thinking_tokens=drawn,
     )

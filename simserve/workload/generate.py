@@ -1,4 +1,9 @@
-"""From a specification to the requests of one run; all chance is drawn here, from named streams."""
+"""From a specification to the requests of one run; all chance is drawn here, from named streams.
+
+Rounds: batches of which each waits for the last answer of the one before, as rollouts in reinforcement learning do.
+
+Between two rounds the policy is trained and its new weights go to the replicas. Knows no engine.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +19,15 @@ from simserve.errors import InvariantError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.beginnings import draw_beginnings, with_beginnings, with_beginnings_within
 from simserve.workload.class_spec import ClassSpec
+from simserve.workload.classes import asked_tokens, offered_rate, priorities, some, start_times, with_thinking
 from simserve.workload.conversations import draw_pauses
 from simserve.workload.lengths import length_distribution
 from simserve.workload.loras import with_adapters
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
 from simserve.workload.spec import TraceSpec, WorkloadSpec
-from simserve.workload.thinking import with_thinking
 
 if TYPE_CHECKING:
+    from simserve.workload.prefixes import PrefixSegments
     from simserve.workload.traces.trace import Trace
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
@@ -58,7 +63,6 @@ def generate(
     specs = with_adapters(specs, spec.loras, seed=seed, replication=replication)
     if not isinstance(spec.arrivals, AllAtOnceArrivals) or spec.arrivals.round_pause is None:
         return specs
-    from simserve.workload.rounds import in_rounds
 
     return in_rounds(specs, spec.arrivals)
 
@@ -100,7 +104,7 @@ def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | No
     if spec.trace is not None:
         return _from_trace(spec, spec.trace, base_path, seed, replication)
     if spec.sessions is not None:
-        from simserve.workload.dialogues import draw_dialogues
+        from simserve.workload.conversations import draw_dialogues
 
         return draw_dialogues(spec, spec.sessions, seed=seed, replication=replication, base_path=base_path)
     if spec.agents is not None:
@@ -314,3 +318,32 @@ def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
     if spec.duration is not None and spec.arrivals is None:
         return int(np.searchsorted(trace.arrival_time, spec.duration, side="right"))
     return spec.num_requests or available
+
+
+def in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs:
+    """Return requests that are there at once in the rounds that their arrivals ask for.
+
+    To the clients a round is a turn of one conversation, whose requests are sent together. KV that the old weights have
+    made is void: no prompt finds anything of an earlier round.
+
+    Args:
+        specs: Requests without conversations; those of a round stand side by side.
+        arrivals: The process, of more than one round.
+    """
+    size = max(len(specs) // arrivals.rounds, 1)
+    number = np.arange(len(specs)) // size
+    return replace(
+        specs,
+        arrival_time=np.where(number == 0, 0.0, np.nan),
+        think_time=np.where(number == 0, 0.0, arrivals.round_pause or 0.0),
+        session=np.zeros(len(specs), dtype=np.int64),
+        turn=number + 1,
+        prefixes=None if specs.prefixes is None else _told_apart(specs.prefixes, number),
+    )
+
+
+def _told_apart(prefixes: PrefixSegments, number: np.ndarray) -> PrefixSegments:
+    """Return segments of which no two rounds share one."""
+    owner = np.repeat(number, np.diff(prefixes.offsets))
+    apart = prefixes.segments + owner * (int(prefixes.segments.max(initial=0)) + 1)
+    return replace(prefixes, segments=np.unique(apart, return_inverse=True)[1].astype(np.int64), is_recorded=True)

@@ -15,16 +15,13 @@ from numpy.typing import NDArray
 
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
 from simserve.workload.beginnings import draw_beginnings, with_beginnings
-from simserve.workload.classes import draw_own, draw_shared
-from simserve.workload.conversations import draw_pauses
+from simserve.workload.classes import asked_tokens, draw_own, draw_shared, offered_rate, priorities, some, with_thinking
+from simserve.workload.conversations import draw_dialogues, draw_pauses
 from simserve.workload.dependencies import Dependencies, from_counts
-from simserve.workload.dialogues import draw_dialogues
 from simserve.workload.prefixes import PrefixSegments, joined
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
-from simserve.workload.source import asked_tokens, offered_rate, priorities, some
 from simserve.workload.spec import WorkloadSpec
 from simserve.workload.tasks import draw_tasks
-from simserve.workload.thinking import with_thinking
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
 """Requests that are drawn at first for a closed loop: so many, and so many a client."""

@@ -13,19 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.workload.agent_spec import AgentsSpec
 from simserve.workload.arrival_spec import STATIONARY, ClosedLoopArrivals, WeibullArrivals
 from simserve.workload.arrivals import unit_quantile
 from simserve.workload.beginnings import Beginnings, draw_beginnings
-from simserve.workload.classes import draw_own_lengths
+from simserve.workload.classes import (
+    asked_tokens,
+    draw_own_lengths,
+    draw_thinking,
+    offered_rate,
+    priorities,
+    some,
+    start_times,
+)
 from simserve.workload.conversations import draw_pauses, slowed
 from simserve.workload.dependencies import Dependencies, from_counts
 from simserve.workload.lengths import length_distribution
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.source import asked_tokens, offered_rate, priorities, some, start_times
+from simserve.workload.session_spec import AgentsSpec
 from simserve.workload.spec import WorkloadSpec
-from simserve.workload.thinking import draw_thinking
 
 Integers = NDArray[np.int64]
 NONE = -1

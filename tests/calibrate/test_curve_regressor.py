@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from simserve.calibrate import curve_forms as forms
-from simserve.calibrate.curve_regressor import CurveRegressor, _standard_errors
+from simserve.calibrate.curve_regressor import CurveRegressor, SoftFit, _standard_errors, soft_fit
 from simserve.errors import InputError
+from simserve.perf.efficiency import Array
 from tests.calibrate.synthetic_run import COMPUTE, MEMORY, START, TRUTHS, calls_of, noisy_seconds
 
 DRAWS = 40
@@ -121,3 +122,45 @@ def test_a_constant_that_no_call_shows_has_no_interval() -> None:
 
     assert 0.0 < first < 0.05
     assert second == np.inf
+
+
+SIZES = np.geomspace(1.0, 1e4, 40)
+TRUE = np.array([3.0, 0.02])
+
+
+def line(values: Array) -> Array:
+    """Return a start and a slope over the sizes."""
+    return np.asarray(values[0] + values[1] * SIZES)
+
+
+def found(measured: Array, high: tuple[float, float] = (100.0, 1.0)) -> SoftFit:
+    """Return the fit of a line to times."""
+    return soft_fit(
+        line, measured, first=np.array([1.0, 0.1]), low=np.array([1e-3, 1e-6]), high=np.array(high), soft_error=0.05
+    )
+
+
+def test_calls_without_noise_give_their_constants() -> None:
+    """At no cost."""
+    fit = found(line(TRUE))
+
+    assert fit.values == pytest.approx(TRUE, rel=1e-5)
+    assert fit.cost == pytest.approx(0.0, abs=1e-8)
+
+
+def test_one_odd_call_hardly_pulls() -> None:
+    """A kernel ten times as slow at one size; squares would move the start by far more."""
+    measured = line(TRUE)
+    measured[5] *= 10.0
+
+    fit = found(measured)
+
+    assert fit.values == pytest.approx(TRUE, rel=0.02)
+    assert fit.cost > 0.01
+
+
+def test_bounds_hold() -> None:
+    """A start that may be 2 at most is 2 where the calls ask for 3."""
+    fit = found(line(TRUE), high=(2.0, 1.0))
+
+    assert fit.values[0] == pytest.approx(2.0, rel=1e-3)

@@ -17,7 +17,7 @@ from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun, read_run
 from simserve.perf.attention_curve import Gpu, Heads, decode_seconds, prefill_seconds
 from simserve.perf.collectives import all_reduce_curve_seconds
-from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.gemm import GemmDevice, gemm_seconds
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import load_model
 from tests.calibrate.synthetic_run import COMPUTE, CORES, MEMORY, MODEL, START, TRUTHS, calls_of, write_run

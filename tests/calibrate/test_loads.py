@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import simserve as ss
+from simserve.calibrate.factors import PRIORS
 from simserve.calibrate.loads import (
     FIGURES,
     Proposal,
@@ -16,11 +17,10 @@ from simserve.calibrate.loads import (
     inner_places,
     propose,
 )
-from simserve.calibrate.priors import PRIORS
 from simserve.calibrate.simulated import ServingModel
 from simserve.cli.observe import DEFAULT_CLIENTS
 from simserve.errors import ScenarioError
-from simserve.profiles.measured_factors import FACTORS
+from simserve.profiles.engine_blocks import FACTORS
 from simserve.workload.generate import generate
 from tests.calibrate.builders import chat
 

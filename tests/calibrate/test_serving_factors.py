@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 import simserve as ss
-from simserve.calibrate.factors import FactorFit, FactorSearch, Priors
-from simserve.calibrate.priors import PRIORS
+from simserve.calibrate.factors import PRIORS, FactorFit, FactorSearch, Priors
 from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of
 from simserve.calibrate.serving_profile import factors_text
 from simserve.calibrate.simulated import ServingModel, replay_of, slowed
 from simserve.errors import InputError
-from simserve.profiles.measured_factors import FACTORS
+from simserve.profiles.engine_blocks import FACTORS
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.workload.benchmarks.reading import read_results

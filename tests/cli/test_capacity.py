@@ -11,7 +11,7 @@ import yaml
 
 import simserve as ss
 from simserve.planner.capacity.answer import capacity
-from simserve.planner.capacity.found import Found
+from simserve.planner.capacity.level import Found
 from simserve.planner.capacity.search import FIRST_FRESH, Effort, find_capacity
 from simserve.scenario.run import Replicator
 from tests.cli.conftest import Simserve

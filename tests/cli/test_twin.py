@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import simserve as ss
-from simserve.cli.metrics_endpoint import MetricsEndpoint
+from simserve.cli.twin import MetricsEndpoint
 from simserve.observe import scrapes
 from simserve.observe.exposition import samples_of
 from simserve.scenario.load import from_mapping
@@ -269,7 +269,7 @@ def test_watch_serves_its_own_metrics(simserve: Simserve, steady: str, monkeypat
             made = self
 
     made = None  # type: ignore[assignment]
-    monkeypatch.setattr("simserve.cli.metrics_endpoint.MetricsEndpoint", Made)
+    monkeypatch.setattr("simserve.cli.twin.MetricsEndpoint", Made)
     monkeypatch.setattr("simserve.cli.twin.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     words = ("--scenario", "s.yaml", "--watch", "300s", "--horizon", "1h", "--metrics-address", "0")
     watched = simserve("twin", "s.prom", *words)

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.cancel import cancel
-from simserve.engine.kernel import complete, plan, submit
+from simserve.engine.kernel import cancel, complete, plan, submit
 from simserve.engine.kv import kv_share
 from simserve.engine.state import INFINITY, Replica, RequestTable
 from simserve.sim.simulate import simulate

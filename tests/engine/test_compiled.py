@@ -24,7 +24,7 @@ from simserve.engine.state import Replica, RequestTable
 from simserve.errors import InvariantError, UsageError
 from simserve.scenario.schema import Scenario
 from simserve.sim import acceleration
-from simserve.sim.routing_spec import RoutingPolicy
+from simserve.sim.control import RoutingPolicy
 from simserve.sim.simulate import Replay, replay
 from tests.agreement import on_both_kernels
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.engine.cancel import cancel
-from simserve.engine.kernel import complete, plan, submit
+from simserve.engine.kernel import cancel, complete, plan, submit
 from simserve.engine.state import Replica, RequestTable
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Replay, replay

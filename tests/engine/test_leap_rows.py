@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simserve.engine.step_runs import LEAP_BYTES, LEAP_FIELDS, LEAP_WIDTH, end_row, leap_row, take_step_runs
+from simserve.engine.state import LEAP_BYTES, LEAP_FIELDS, LEAP_WIDTH, end_row, leap_row, take_step_runs
 
 FIRST = (0.5, 3, 0.01, 1e-5, 2, 70.0, 0, 0, 2, 0.0, 0.0, 2, 2, 70.0, 80, 96, 0.0, 0)
 SECOND = (0.75, 1, 0.02, 0.0, 3, 99.0, 512, 1, 515, 1e5, 512.0, 3, 3, 611.0, 640, 2**40, 0.25, 3)

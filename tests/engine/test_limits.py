@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.engine.limits import limited
+from simserve.engine.config import limited
 from tests.builders import make_config
 
 REQUESTS = st.lists(

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.engine import order
-from simserve.engine.compiled import tournament
+from simserve.engine import event_plane
+from simserve.engine.compiled import replacements
 from simserve.engine.numbers import SEVERAL
 from simserve.engine.state import INFINITY
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import replay
 from tests.builders import constant_step_times, make_config, make_specs
 
-FORMS = pytest.mark.parametrize("form", [order, tournament], ids=["heap", "tournament"])
+FORMS = pytest.mark.parametrize("form", [event_plane, replacements], ids=["heap", "tournament"])
 TIMES = st.sampled_from([1.0, 1.5, 2.0, 3.0, 4.0, INFINITY])
 CHANGES = st.lists(st.tuples(st.integers(0, 99), TIMES), max_size=30)
 
@@ -73,7 +73,7 @@ def test_an_order_changes_no_result(monkeypatch: pytest.MonkeyPatch, async_sched
         return replay(config, constant_step_times(0.25), specs, num_replicas=30, routing="least_outstanding").records
 
     with_heaps = served()
-    monkeypatch.setattr(order, "_LEAST_UNITS", 1000)
+    monkeypatch.setattr(event_plane, "_LEAST_UNITS", 1000)
     without = served()
 
     assert len(set(with_heaps.replica_id.tolist())) == 30

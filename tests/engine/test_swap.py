@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from simserve.engine.cancel import cancel
-from simserve.engine.kernel import complete, plan, submit
+from simserve.engine.kernel import cancel, complete, plan, submit
 from simserve.engine.state import Replica, RequestTable
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.requests import RequestSpecs

@@ -24,8 +24,7 @@ from starlette.testclient import TestClient
 from simserve.explore import app as application
 from simserve.explore.app import _FILES, _PAGE, MAX_BODY, QUESTIONS, create_app
 from simserve.explore.limits import TooLongError
-from simserve.explore.runner import Runner
-from simserve.explore.stream import AnswerInParts
+from simserve.explore.server import AnswerInParts, Runner
 
 _HOST = "http://localhost"
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 pytest.importorskip("uvicorn", reason="needs simserve[explore]")
 
 from simserve.explore.app import create_app
-from simserve.explore.runner import Runner
+from simserve.explore.server import Runner
 from tests.explore.builders import served
 from tests.fuzzing import examples
 

@@ -13,11 +13,9 @@ from simserve import api
 from simserve.errors import InputError
 from simserve.explore.batching import batching, paging
 from simserve.explore.exports import export
-from simserve.explore.frameworks import replica
 from simserve.explore.lessons import kv_growth, memory_wall, quantization
 from simserve.explore.limits import TooLongError
-from simserve.explore.load import load
-from simserve.explore.money import cost
+from simserve.explore.money import cost, replica
 from simserve.explore.queries import (
     BatchingQuery,
     CostQuery,
@@ -28,7 +26,7 @@ from simserve.explore.queries import (
     SpeculationQuery,
     WizardQuery,
 )
-from simserve.explore.simulator import simulator
+from simserve.explore.simulator import load, simulator
 from simserve.explore.tradeoffs import attention, best_layout, parallel, speculation
 from simserve.explore.wizard import first, wizard
 from simserve.metrics.files import scenario_text

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.histogram import Histogram
-from simserve.metrics.energy import Grid
+from simserve.metrics.cost import Grid
 from simserve.metrics.slo import SLO
 from simserve.metrics.summary import RunFacts
 from simserve.perf.memory import MemoryPlan

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from simserve.metrics.batch_means import batch_means, mean_interval, needed_requests, t_quantile
+from simserve.metrics.statistics import batch_means, mean_interval, needed_requests, t_quantile
 
 
 def test_the_interval_covers_the_mean_of_a_correlated_sequence() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.api_cost import ApiPrices
-from simserve.metrics.prompt_caching import cached_prefixes, request_bills
+from simserve.metrics.api_cost import ApiPrices, cached_prefixes, request_bills
 from simserve.metrics.result import RunResult
 from simserve.profiles.api import PromptCaching, TokenPrice, load_api
 from simserve.scenario.run import run

@@ -22,7 +22,7 @@ from simserve.metrics.replications import (
     pool,
     widest,
 )
-from simserve.metrics.stability import Offered
+from simserve.metrics.steady_state import Offered
 from simserve.metrics.summary import latency_values, measure, steady_rates, summarize
 from simserve.scenario.load import load
 from simserve.scenario.replication import replicate

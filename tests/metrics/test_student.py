@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy.special import stdtrit
 
-from simserve.metrics.student import two_sided_quantile
+from simserve.metrics.statistics import two_sided_quantile
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99, 0.999])

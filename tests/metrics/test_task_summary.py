@@ -11,12 +11,11 @@ import pytest
 
 import simserve as ss
 from simserve.errors import InputError, UsageError
-from simserve.metrics.latency import request_latencies
+from simserve.metrics.latency import request_latencies, tasks_of
+from simserve.metrics.request_kinds import TASK_KEYS, task_figures
 from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO, attainment, requests_meeting
 from simserve.metrics.steady_state import Window
-from simserve.metrics.task_summary import TASK_KEYS, task_figures
-from simserve.metrics.tasks import tasks_of
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, FAILED, TASK_CANCELLED, TIMED_OUT, RequestRecords

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from simserve.metrics.latency import request_latencies
-from simserve.metrics.occupancy import sojourns
-from simserve.metrics.steady_state import find_window
-from simserve.metrics.throughput import borne, throughput
+from simserve.metrics.steady_state import Window, find_window, sojourns
+from simserve.metrics.throughput import UsersFacts, borne, throughput, users_figures
 from simserve.sim.records import FAILED
 from tests.metrics.builders import make_records, single_server_queue
 
@@ -72,3 +71,17 @@ def test_what_is_borne_is_what_came_at_its_rate() -> None:
     assert rates.good_requests == pytest.approx(2 / 8)
     assert rates.output_tokens == pytest.approx(15 / 8)
     assert rates.tokens == pytest.approx(45 / 8)
+
+
+def test_of_several_classes_only_the_users_count() -> None:
+    """Two classes alternate, of which the second takes 5 s: 10 users at 1 request/s that take 1 s wait 1 at a time."""
+    records = make_records(np.arange(200.0), ttft=0.5, e2e=np.tile([1.0, 5.0], 100).tolist())
+    latencies = request_latencies(records)
+    whole = Window(start=0.0, end=200.0, has_arrived=np.ones(200, dtype=bool), is_whole_run=True)
+    facts = UsersFacts(users=10, clients=None, think_time=0.0, rate=1.0, classes=(0,))
+
+    figures = users_figures(facts, latencies, whole, np.tile([0, 1], 100).astype(np.int16))
+
+    assert figures["waiting"] == pytest.approx(1.0)
+    assert figures["pause_s"] == pytest.approx(10 - 1)
+    assert figures["requests_per_user_hour"] == pytest.approx(360)

@@ -20,7 +20,7 @@ from simserve.perf.encoder import (
 )
 from simserve.perf.memory import activation_bytes, plan_memory
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.vision import VisionTower
+from simserve.profiles.encoders import VisionTower
 from tests.perf.shapes import make_shape
 
 H100_MS = {

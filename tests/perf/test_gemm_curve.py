@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.perf.gemm import gemm_call, gemm_class, gemm_curve, gemm_work
-from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.gemm import GemmDevice, gemm_call, gemm_class, gemm_curve, gemm_seconds, gemm_work
 from simserve.perf.moe import ExpertLoad, ExpertShape, expert_seconds, routed_load
 from simserve.perf.tables import price
-from simserve.profiles.gemm_curves import GemmCurve, GroupedGemmCurve
 from simserve.profiles.hardware import load_hardware
+from simserve.profiles.kernel_curves import GemmCurve, GroupedGemmCurve
 from tests.perf.shapes import make_shape
 
 MANY = settings(max_examples=200, deadline=None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simserve.perf.masks import Masks, exposed_mask_seconds
+from simserve.perf.shape import Masks, exposed_mask_seconds
 from simserve.perf.tables import price
 from tests.perf.shapes import make_shape
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from simserve.errors import InputError
-from simserve.perf.measured import measured_operators
-from simserve.perf.measured_attention import measured_attention
+from simserve.perf.measured import measured_attention, measured_operators
 from simserve.perf.tables import price
 from tests.perf.shapes import make_shape
 

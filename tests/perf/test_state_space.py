@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from simserve.perf.efficiency import attention_efficiency
+from simserve.perf.linear_attention import mamba_parts, mamba_state_seconds, scan_bytes, scan_flops
 from simserve.perf.memory import plan_memory, with_room_for_states
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import stage_of, stage_parts
-from simserve.perf.state_space import mamba_parts, mamba_state_seconds, scan_bytes, scan_flops
 from simserve.perf.tables import price
 from simserve.perf.traffic import layer_flops
 from simserve.profiles.model import Mamba2, load_model

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.perf.expert_exchange import CURVES, ExchangeLinks, dispatched_bytes, exchange_seconds, messages
+from simserve.perf.collectives import CURVES, ExchangeLinks, dispatched_bytes, exchange_seconds, messages
 from simserve.perf.moe import balanced_share, busiest_share
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price

@@ -13,7 +13,7 @@ import yaml
 from simserve.errors import ProfileError, TraceError
 from simserve.planner.measured.reports import UNSEEN, read_exclusions, read_unseen, read_unseen_memory
 from simserve.planner.measured.shipped import read_shipped, read_shipped_memory
-from simserve.planner.validation.memory_accuracy import compare_memory
+from simserve.planner.validation.scoring import compare_memory
 from simserve.profiles import catalog
 from simserve.scenario.load import from_mapping
 from simserve.workload.generate import generate

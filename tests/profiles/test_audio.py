@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import ProfileError
-from simserve.profiles.audio import AudioTower
+from simserve.profiles.encoders import AudioTower
 from simserve.profiles.hf_config import from_hf_config
 from simserve.profiles.model import load_model
 from simserve.validation import validate

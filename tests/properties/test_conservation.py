@@ -10,20 +10,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.control import Control, Limits
-from simserve.sim.fairness_spec import FairnessSpec
-from simserve.sim.fault_spec import FaultSpec
+from simserve.sim.control import (
+    AdmissionSpec,
+    AutoscalingSpec,
+    Control,
+    FairnessSpec,
+    FaultSpec,
+    Limits,
+    OverflowSpec,
+    ResponseCacheSpec,
+    RoutingSpec,
+    StreamingSpec,
+)
 from simserve.sim.fleet_run import FleetRun
-from simserve.sim.overflow_spec import OverflowSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
 from simserve.sim.replicas import STOPPED
-from simserve.sim.response_cache_spec import ResponseCacheSpec
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import simulate
-from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts

@@ -16,18 +16,21 @@ from hypothesis import strategies as st
 from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.plane_state import AT_REPLICA
 from simserve.engine.state import Replica
-from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.control import Control
+from simserve.sim.control import (
+    AutoscalingSpec,
+    Control,
+    DisaggregationSpec,
+    LivenessSpec,
+    RegionsSpec,
+    Role,
+    RoutingSpec,
+    UpdateSpec,
+)
 from simserve.sim.fleet_run import FleetRun
-from simserve.sim.liveness_spec import LivenessSpec
-from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS
-from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.replicas import STOPPED
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
-from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config, make_faults

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
-from simserve.sim.autoscaling_spec import EncoderAutoscalingSpec
-from simserve.sim.control import Control
-from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.control import Control, EncoderAutoscalingSpec, RoutingSpec
 from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.control import Control
-from simserve.sim.fairness_spec import FairnessSpec
-from simserve.sim.liveness_spec import LivenessSpec
-from simserve.sim.overflow_spec import OverflowSpec
+from simserve.sim.control import (
+    AdmissionSpec,
+    AutoscalingSpec,
+    Control,
+    FairnessSpec,
+    LivenessSpec,
+    OverflowSpec,
+    RoutingSpec,
+    UpdateSpec,
+)
 from simserve.sim.records import SERVERS
-from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.series import FleetTimeline
 from simserve.sim.simulate import simulate
-from simserve.sim.timeline import FleetTimeline
-from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import RequestSpecs

@@ -15,16 +15,20 @@ from simserve.engine.routing import is_overloaded
 from simserve.reference.router import Router
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.autoscaling_spec import AutoscalingSpec, EncoderAutoscalingSpec
-from simserve.sim.control import Control, Limits
-from simserve.sim.fairness_spec import FairnessSpec
-from simserve.sim.overflow_spec import OverflowSpec
-from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.control import (
+    AdmissionSpec,
+    AutoscalingSpec,
+    Control,
+    DisaggregationSpec,
+    EncoderAutoscalingSpec,
+    FairnessSpec,
+    Limits,
+    OverflowSpec,
+    ResponseCacheSpec,
+    RoutingSpec,
+)
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import CACHE, REASONS, RequestRecords
-from simserve.sim.response_cache_spec import ResponseCacheSpec
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec

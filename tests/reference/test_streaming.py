@@ -12,12 +12,10 @@ from simserve.reference.request import Request
 from simserve.reference.streaming import Delivery, Event, busy_share, events_of, send
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
-from simserve.sim.control import Control
-from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.control import Control, DisaggregationSpec, StreamingSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import REASONS, STATUSES, RequestRecords
 from simserve.sim.simulate import Deployment, simulate
-from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs

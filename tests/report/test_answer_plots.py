@@ -16,11 +16,23 @@ from simserve.report.answer_plots import (
     sweep_curves,
 )
 from simserve.report.dollar_plots import break_even, tornado
-from simserve.report.scales import around, log_time, spaced
-from simserve.report.scatter import scatter
-from simserve.report.sketch import Box, Curve, Dots, Level, Note, Rule, Sketch, Whiskers, text_width
+from simserve.report.sketch import (
+    Box,
+    Curve,
+    Dots,
+    Level,
+    Note,
+    Rule,
+    Sketch,
+    Whiskers,
+    around,
+    log_time,
+    spaced,
+    text_width,
+)
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.sketch_svg import sketch_svg
+from simserve.report.validation_page import scatter
 from tests.report.test_sketch import texts_of
 
 LOADS = [1.0, 2.0, 4.0]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from simserve.report.arriving import LOOPS, traffic
-from simserve.report.facts import measured, throughput_lines, waiting_lines
+from simserve.report.facts import LOOPS, measured, throughput_lines, traffic, waiting_lines
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
 

@@ -17,9 +17,8 @@ from simserve.report.answer_plots import latency_ranges
 from simserve.report.axes import GREY, VERMILION
 from simserve.report.brief import Brief, Fact, Way, api_text, brief_of_run, latency_lines, resting, trust_text
 from simserve.report.facts import CANNOT_KEEP_UP, cost_lines, real_server_lines
-from simserve.report.html import render_report
+from simserve.report.html import render_report, run_html
 from simserve.report.quantities import dollars
-from simserve.report.run_html import run_html
 from simserve.report.sketch import Box, Dots
 from simserve.report.terminal import MOST_LINES, brief_lines, render_brief, render_run, wrap
 from tests.report.builders import CASES, Page, page_text, run, terminal

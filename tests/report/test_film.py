@@ -19,8 +19,7 @@ from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
 from simserve.perf.parallelism import pipeline_bubble
 from simserve.profiles import catalog
-from simserve.report.film import MOST_REPLICAS, MOST_STEPS, film_of, film_page, worst_moment
-from simserve.report.pipeline_rounds import pipeline_rounds
+from simserve.report.film import MOST_REPLICAS, MOST_STEPS, film_of, film_page, pipeline_rounds, worst_moment
 from simserve.sim.step_log import StepLog
 from tests.scenario.builders import make_scenario
 

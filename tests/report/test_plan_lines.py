@@ -8,7 +8,16 @@ import pytest
 
 import simserve as ss
 from simserve.report.plan import PlanPage, plan_brief, writes_file
-from simserve.report.plan_lines import robustness_lines
+from simserve.report.plan_lines import (
+    changes,
+    front,
+    left_out,
+    robustness_lines,
+    runners_up,
+    sensitivity,
+    single_changes,
+)
+from simserve.report.quantities import UNDEFINED
 from simserve.report.terminal import MOST_LINES, brief_lines
 
 
@@ -74,3 +83,150 @@ def test_the_brief_of_a_plan_says_what_it_assumes_and_how_to_write_it_where_its_
     assert "To do    To run it (-v prints the whole command), write it as a scenario:" in lines
     assert "  simserve plan single-gpu-7b --out deployment.yaml" in lines
     assert f"  {long}" in [each.text for each in brief_lines(brief, 80, is_whole=True)]
+
+
+def _best(**changes: Any) -> dict[str, Any]:
+    best = {
+        "usd_per_month": 1000.0,
+        "p95_ttft_ms": 299.0,
+        "p95_tpot_ms": 26.5,
+        "usd_per_million_tokens": 0.5,
+        "attainment": 0.99,
+    }
+    return {**best, **changes}
+
+
+def _variant(lever: str, variant: str, **changes: Any) -> dict[str, Any]:
+    found = {
+        "lever": lever,
+        "variant": variant,
+        "replicas": 1,
+        "num_gpus": 4,
+        "usd_per_month": 1000.0,
+        "usd_per_month_more": 0.0,
+        "reason": "",
+        "p95_ttft_ms": 484.0,
+        "p95_tpot_ms": 43.2,
+        "usd_per_million_tokens": 0.7,
+    }
+    return {**found, **changes}
+
+
+def _refused(lever: str, variant: str, reason: str) -> dict[str, Any]:
+    nothing = {"replicas": None, "usd_per_month": None, "usd_per_month_more": None, "reason": reason}
+    return {"lever": lever, "variant": variant, **nothing}
+
+
+def test_variants_stand_below_the_plan_and_a_lever_is_named_once() -> None:
+    """The first row is what they are compared with; a price that does not change is `same`."""
+    dearer = {"usd_per_month": 2500.0, "usd_per_month_more": 1500.0}
+    variants = [_variant("quantise", "16-bit weights"), _variant("quantise", "4-bit weights", **dearer)]
+
+    header, rows = changes({"best": _best(), "changes": variants})
+
+    assert header == ("", "instead", "$/month", "p95 TTFT", "p95 TPOT")
+    assert rows == [
+        ("The plan", "", "$1,000", "299 ms", "26.5 ms"),
+        ("Quantise weights", "16-bit weights", "same", "484 ms", "43.2 ms"),
+        ("", "4-bit weights", "$2,500", "484 ms", "43.2 ms"),
+    ]
+
+
+def test_fleets_of_one_label_are_told_apart_by_their_settings() -> None:
+    """Those in which they differ, and no others; one that leaves a setting alone says so."""
+
+    def fleet(label: str, **overrides: Any) -> dict[str, Any]:
+        figures = {"num_gpus": 3, "usd_per_month": 10.0, "p95_ttft_ms": 1.0, "p95_tpot_ms": 1.0}
+        return {"label": label, "overrides": {"deployment.replicas": 3, **overrides}, **figures}
+
+    budget = {"deployment.engine.max_num_batched_tokens": 2048}
+    unbeaten = [fleet("3 x h100", **budget), fleet("3 x h100"), fleet("2 x h200", **budget)]
+
+    _, rows = front({"pareto": unbeaten})
+
+    assert [row[0] for row in rows] == [
+        "3 x h100, max_num_batched_tokens 2048",
+        "3 x h100, default max_num_batched_tokens",
+        "2 x h200",
+    ]
+
+
+def test_a_variant_that_cannot_be_says_why_and_shows_no_figures() -> None:
+    """A rule that is broken, or a fleet that does not hold."""
+    variants = [_refused("chunk", "whole prompts", "k must be 2"), _refused("batch", "one", "does not hold")]
+
+    _, rows = changes({"best": _best(), "changes": variants})
+
+    assert rows[1:] == [
+        ("Chunk prompts", "whole prompts: not possible, k must be 2", UNDEFINED, UNDEFINED, UNDEFINED),
+        ("Batch", "one: does not hold", UNDEFINED, UNDEFINED, UNDEFINED),
+    ]
+
+
+def test_without_an_slo_variants_are_compared_in_dollars_a_token() -> None:
+    """Nobody asked for a latency there."""
+    header, rows = changes({"best": _best(attainment=None), "changes": [_variant("quantise", "16-bit weights")]})
+
+    assert header[-1] == "$/M tokens"
+    assert [row[-1] for row in rows] == ["$0.500", "$0.700"]
+
+
+def test_without_a_price_a_variant_is_told_in_gpus() -> None:
+    """Of a GPU that nobody offers."""
+    unpriced = _variant("batch", "8", usd_per_month=None, usd_per_month_more=None, num_gpus=12)
+
+    _, rows = changes({"best": _best(usd_per_month=None), "changes": [unpriced]})
+
+    assert [row[2] for row in rows] == [UNDEFINED, "12 GPUs"]
+
+
+def test_what_may_change_has_a_row_and_less_stands_before_more() -> None:
+    """A fleet that would not hold says so in place of GPUs."""
+    changes = [
+        {"what": "traffic", "change": 0.2, "replicas": None, "num_gpus": None, "usd_per_month": None, "reason": None},
+        {"what": "traffic", "change": -0.2, "replicas": 1, "num_gpus": 1, "usd_per_month": 500.0, "reason": None},
+    ]
+
+    header, rows = sensitivity({"sensitivity": changes})
+
+    assert header == ("", "-20%", "+20%")
+    assert rows == [("Traffic", "1 GPU, $500.00", "no fleet of four times the size holds")]
+
+
+def test_a_single_change_is_told_as_more_or_less_and_from_twice_on_as_a_factor() -> None:
+    """`1 times` says nothing; what is not possible is left off."""
+    changes = [
+        {"variant": name, "times": times} for name, times in (("a", 2.34), ("b", 1.009), ("c", 0.757), ("d", None))
+    ]
+
+    table = single_changes({"single_changes": {"output_throughput": 100.0, "changes": changes}})
+
+    assert table is not None
+    assert table[1] == [("a", "2.3 times"), ("b", "+0.9%"), ("c", "-24%")]
+    assert single_changes({"single_changes": None}) is None
+
+
+def test_runners_up_that_are_too_many_are_counted() -> None:
+    """The cheapest eight are shown, those without a price last."""
+    fleets = [
+        {"label": f"fleet {price}", "hardware": "gpu", "usd_per_month": price, "why": "costs more"}
+        for price in (None, *range(10, 0, -1))
+    ]
+
+    found = runners_up({"runners_up": fleets})
+
+    assert found is not None
+    notes, (_, rows) = found
+    assert [row[1] for row in rows] == [f"${price}.00" for price in range(1, 9)]
+    assert notes == ["and 3 more kinds of GPU (--json lists them)"]
+    assert runners_up({"runners_up": []}) is None
+
+
+def test_what_was_not_searched_is_named_with_its_reason() -> None:
+    """In the order in which it was decided."""
+    reasons = {"route": "one replica", "cache": "no prompt begins like another"}
+
+    assert left_out({"search": {"left_out": reasons}})[1] == [
+        ("Route", "one replica"),
+        ("Cache prefixes", "no prompt begins like another"),
+    ]

@@ -11,10 +11,8 @@ import numpy as np
 
 from simserve.report.answer_plots import plan_candidates, plan_waterfall
 from simserve.report.axes import BLUE, GREY
-from simserve.report.scales import log_time
-from simserve.report.sketch import Axis, Box, Curve, Dots, Note, Sketch, Steps
-from simserve.report.sketch_reading import MOST_PLACES, spots
-from simserve.report.sketch_svg import sketch_svg
+from simserve.report.sketch import Axis, Box, Curve, Dots, Note, Sketch, Steps, log_time
+from simserve.report.sketch_svg import MOST_PLACES, sketch_svg, spots
 
 
 def test_a_place_along_a_curve_tells_every_line() -> None:

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from simserve.report.answer import answer
-from simserve.report.classes import class_rows
 from simserve.report.facts import measured
+from simserve.report.kinds import class_rows
 from simserve.report.quantities import UNDEFINED
 from simserve.report.tables import latency_rows
 from simserve.report.terminal import render_run

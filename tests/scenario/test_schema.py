@@ -8,11 +8,14 @@ from typing import get_args
 
 import pytest
 
+import simserve as ss
 from simserve.errors import ScenarioError
 from simserve.perf.quantization import KV_BITS, WEIGHT_FORMATS
 from simserve.scenario import deployment_spec, formats, schema
 from simserve.scenario.load import from_mapping
-from simserve.scenario.schema import Scenario, json_schema
+from simserve.scenario.run import run
+from simserve.scenario.schema import SLO_PRESETS, Scenario, json_schema, objective, objective_mapping
+from simserve.units import parse
 from simserve.validation import FrozenModel
 from tests.scenario.builders import make_scenario, scenario_mapping
 
@@ -149,3 +152,102 @@ def test_json_schema_describes_a_whole_scenario() -> None:
 
     assert set(described["required"]) == {"model", "deployment", "workload"}
     assert set(described["properties"]) == set(Scenario.model_fields)
+
+
+@pytest.mark.parametrize("name", SLO_PRESETS)
+def test_a_name_alone_is_an_objective(name: str) -> None:
+    """Every limit is that of the table, and every preset says who states it."""
+    scenario = make_scenario(slo=name)
+
+    preset = SLO_PRESETS[name]
+    assert scenario.slo is not None
+    assert scenario.slo.attainment == preset.attainment
+    for term in ("ttft", "tpot", "e2e"):
+        limit = preset.limits.get(term)
+        assert getattr(scenario.slo, term) == (None if limit is None else parse(limit, "time"))
+    assert preset.source
+    assert from_mapping(scenario.as_mapping()).hash == scenario.hash
+
+
+def test_keys_beside_a_preset_come_first() -> None:
+    """Also to leave a limit out."""
+    slo = make_scenario(slo={"preset": "rag", "ttft": "1 s", "e2e": None, "attainment": 0.9}).slo
+
+    assert slo is not None
+    assert (slo.ttft, slo.tpot, slo.e2e, slo.attainment) == (1.0, 0.1, None, 0.9)
+
+
+def test_a_preset_can_be_set_and_refined_by_flags() -> None:
+    """`--set slo=chat`; a refinement names the preset as a key."""
+    chosen = make_scenario(["slo=chat"]).slo
+    refined = make_scenario(["slo.preset=chat", "slo.tpot=30 ms"]).slo
+
+    assert chosen is not None
+    assert refined is not None
+    assert (chosen.ttft, chosen.tpot) == (0.2, 0.05)
+    assert (refined.ttft, refined.tpot) == (0.2, 0.03)
+
+
+def test_a_run_is_judged_by_its_preset() -> None:
+    """As by the same limits written out."""
+    by_name = run(make_scenario(slo="chat")).summary
+    by_limits = run(make_scenario(slo={"ttft": "200 ms", "tpot": "50 ms", "attainment": 0.99})).summary
+
+    assert by_name == by_limits
+    assert by_name["simserve"]["slo"]["attainment"] == 1
+
+
+@pytest.mark.parametrize("slo", ["chatt", {"preset": "chatt"}])
+def test_what_is_no_preset_names_the_nearest(slo: object) -> None:
+    """In one line."""
+    with pytest.raises(ScenarioError, match="slo: 'chatt' is not a preset; did you mean 'chat'"):
+        from_mapping(scenario_mapping(slo=slo))
+
+
+_CHAT = {"name": "chat", "share": 0.5, "slo": {"ttft": "1 s", "attainment": 0.9}}
+_BATCH = {"name": "batch", "share": 0.5}
+
+
+def by_class() -> Scenario:
+    """Return a scenario of which one class alone has an objective."""
+    return make_scenario([f"workload.classes={[_CHAT, _BATCH]}"])
+
+
+def test_without_an_objective_there_is_none() -> None:
+    """Neither to judge by nor to write."""
+    assert objective(make_scenario()) is None
+    assert objective_mapping(make_scenario()) is None
+
+
+def test_the_scenario_s_own_is_written_as_it_stands() -> None:
+    """With its defaults."""
+    assert objective_mapping(make_scenario(slo={"ttft": "1 s"}))["attainment"] == 0.95
+
+
+def test_objectives_of_classes_are_named() -> None:
+    """The share is the least that one of them asks."""
+    written = objective_mapping(by_class())
+
+    assert written is not None
+    assert written["attainment"] == 0.9
+    assert written["by_class"]["chat"]["ttft"] == "1 s"
+    assert written["by_class"]["batch"] is None
+
+
+def test_capacity_holds_what_the_classes_ask() -> None:
+    """A stricter class bears less; the answer says the objective."""
+    loose, strict = (
+        ss.capacity(
+            make_scenario(
+                [
+                    "workload.classes="
+                    + str([{"name": "chat", "share": 1.0, "slo": {"tpot": bound, "attainment": 0.9}}]),
+                    "workload.num_requests=300",
+                ]
+            )
+        ).summary
+        for bound in ("10 ms", "3 ms")
+    )
+
+    assert loose["slo"]["by_class"]["chat"]["tpot"] == "10 ms"
+    assert loose["max_rate"] > strict["max_rate"] > 0

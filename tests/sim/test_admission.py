@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.control import Control, Limits
+from simserve.sim.control import AdmissionSpec, Control, Limits
 from simserve.sim.records import REASONS, REJECTED
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.replicas import replica_figures
+from simserve.metrics.pools import replica_figures
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
-from simserve.sim.autoscaling_spec import AutoscalingSpec, StartupSpec
-from simserve.sim.control import Control, Limits
+from simserve.sim.control import AutoscalingSpec, Control, Limits, StartupSpec
 from simserve.sim.records import COMPLETED, DRAINED, FAILED
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate

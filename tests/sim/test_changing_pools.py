@@ -11,15 +11,12 @@ import pytest
 
 from simserve.engine.plane_state import Transfers
 from simserve.engine.progress import GRID
-from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.control import Control
+from simserve.sim.control import AutoscalingSpec, Control, DisaggregationSpec, StreamingSpec
 from simserve.sim.fleet_run import FleetRun
-from simserve.sim.pool_spec import DisaggregationSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, FAILED
 from simserve.sim.replicas import READY
 from simserve.sim.simulate import Simulation, simulate
-from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simserve.sim.admission_spec import AdmissionSpec
 from simserve.sim.cluster import Routing
-from simserve.sim.control import Control
+from simserve.sim.control import AdmissionSpec, Control
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.sim.simulate import replay, simulate
 from simserve.validation import validate

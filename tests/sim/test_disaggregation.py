@@ -12,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
-from simserve.sim.control import Control
+from simserve.sim.control import Control, DisaggregationSpec, RegionsSpec, Role, RoutingSpec
 from simserve.sim.fleet_run import FleetRun
-from simserve.sim.pool_spec import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, TIMED_OUT, UNFINISHED
-from simserve.sim.region_spec import RegionsSpec
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from simserve.metrics.summary import summarize
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.control import Control, Limits
-from simserve.sim.fairness_spec import FairnessSpec
+from simserve.sim.control import AdmissionSpec, Control, FairnessSpec, Limits, RegionsSpec, UpdateSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, DEADLINE, REASONS, REJECTED
-from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.simulate import Simulation, simulate
-from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from simserve.metrics.losses import loss_sentences
-from simserve.metrics.replicas import replica_figures
-from simserve.sim.control import Control
-from simserve.sim.fault_spec import FaultSpec
+from simserve.metrics.gateway import loss_sentences
+from simserve.metrics.pools import replica_figures
+from simserve.sim.control import Control, FaultSpec, RoutingSpec
 from simserve.sim.records import COMPLETED, FAILED, REPLICA_LOST
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_specs

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simserve.sim.control import Control
+from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.own_parts import OwnParts
 from simserve.sim.records import RequestRecords
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, _decided, simulate
 from simserve.workload.requests import RequestSpecs
 from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, routings, shared_cases

@@ -14,24 +14,30 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.admission_control import AdmissionControl, Finishes
-from simserve.engine.bucket import Bucket
-from simserve.engine.clients import Clients, Patience
+from simserve.engine.admission_control import (
+    DEADLINE,
+    GAVE_UP,
+    KV_HEADROOM,
+    LOAD,
+    QUEUE_FULL,
+    RATE_LIMIT,
+    REJECTED,
+    TIMED_OUT,
+    AdmissionControl,
+    Bucket,
+    Finishes,
+)
+from simserve.engine.clients import Clients, Delivery, Patience
 from simserve.engine.compiled import fields as flat
-from simserve.engine.delivery import Delivery
-from simserve.engine.outcomes import DEADLINE, GAVE_UP, KV_HEADROOM, LOAD, QUEUE_FULL, RATE_LIMIT, REJECTED, TIMED_OUT
+from simserve.engine.numbers import Uniforms
 from simserve.engine.plane_state import ClientState, Part, Shares
-from simserve.engine.uniforms import Uniforms
 from simserve.scenario.schema import Scenario
 from simserve.sim import records as outcomes
 from simserve.sim.acceleration import Accelerate
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.control import Control, Limits
+from simserve.sim.control import AdmissionSpec, Control, Limits, RoutingSpec, StreamingSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Deployment, Simulation, _decided
-from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec, RetrySpec
 from simserve.workload.requests import RequestSpecs

@@ -9,9 +9,8 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.sim.acceleration import Accelerate
-from simserve.sim.control import Control
+from simserve.sim.control import Control, RegionsSpec
 from simserve.sim.pools import PoolSetup
-from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.simulate import Deployment
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs

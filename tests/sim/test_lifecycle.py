@@ -15,21 +15,16 @@ from hypothesis import strategies as st
 
 from simserve.engine.clients import abandon
 from simserve.engine.compiled import fields as flat
-from simserve.engine.compiled.layout import Memory
-from simserve.engine.compiled.view import View, fill
+from simserve.engine.compiled.layout import Memory, View, fill
+from simserve.engine.numbers import Uniforms
 from simserve.engine.plane_state import FleetState
 from simserve.engine.state import RequestTable
-from simserve.engine.uniforms import Uniforms
 from simserve.scenario.schema import Scenario
 from simserve.sim import records as outcomes
 from simserve.sim.acceleration import Accelerate
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.control import Control
-from simserve.sim.liveness_spec import LivenessSpec
-from simserve.sim.patience import clients_of
+from simserve.sim.clients import clients_of
+from simserve.sim.control import AdmissionSpec, AutoscalingSpec, Control, LivenessSpec, UpdateSpec
 from simserve.sim.simulate import Deployment
-from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from simserve.sim.control import Control
+from simserve.sim.control import Control, LivenessSpec, RoutingSpec
 from simserve.sim.lifecycle import MOST_LOSSES
-from simserve.sim.liveness_spec import LivenessSpec
 from simserve.sim.records import COMPLETED, REPLICA_LOST
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs

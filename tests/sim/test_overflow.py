@@ -12,8 +12,7 @@ from simserve.metrics.api_cost import ApiPrices
 from simserve.metrics.gateway import overflow_figures
 from simserve.metrics.summary import summarize
 from simserve.profiles.api import TokenPrice
-from simserve.sim.control import Control
-from simserve.sim.overflow_spec import OverflowSpec
+from simserve.sim.control import Control, OverflowSpec
 from simserve.sim.records import REASONS, TIMED_OUT
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate

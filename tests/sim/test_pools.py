@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.sim.control import Control
+from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import FAILED
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.simulate import Simulation, simulate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs

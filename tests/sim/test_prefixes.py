@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.sim import affinity
 from simserve.sim import prefixes as subject
+from simserve.sim import routing as affinity
 from simserve.sim.prefixes import in_chains
 from simserve.sim.simulate import replay, simulate
 from simserve.workload.class_spec import ClassSpec

@@ -11,12 +11,10 @@ import pytest
 
 from simserve.metrics.gateway import region_figures
 from simserve.metrics.summary import measure
-from simserve.sim.control import Control
+from simserve.sim.control import Control, RegionsSpec, StreamingSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, TIMED_OUT
-from simserve.sim.region_spec import RegionsSpec
 from simserve.sim.simulate import Simulation, simulate
-from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs

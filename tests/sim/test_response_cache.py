@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from simserve.metrics.summary import summarize
-from simserve.sim.control import Control
+from simserve.sim.control import Control, ResponseCacheSpec
 from simserve.sim.records import CACHE, COMPLETED, TIMED_OUT
-from simserve.sim.response_cache_spec import ResponseCacheSpec
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.sim.admission_spec import AdmissionSpec
-from simserve.sim.control import Control
+from simserve.sim.control import AdmissionSpec, Control
 from simserve.sim.records import COMPLETED, FAILED, REJECTED, TIMED_OUT
 from simserve.sim.simulate import Simulation, replay, simulate
 from simserve.validation import validate

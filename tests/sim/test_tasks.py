@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
-from simserve.metrics.tasks import tasks_of
+from simserve.metrics.latency import tasks_of
 from simserve.sim.records import COMPLETED, FAILED, REASONS, STATUSES, RequestRecords
 from simserve.sim.simulate import replay, simulate
 from simserve.workload.dependencies import dependencies_of

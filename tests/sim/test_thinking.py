@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from simserve.engine.progress import GRID
-from simserve.sim.control import Control
-from simserve.sim.overflow_spec import OverflowSpec
+from simserve.sim.control import Control, OverflowSpec, StreamingSpec
 from simserve.sim.simulate import simulate
-from simserve.sim.streaming_spec import StreamingSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_specs

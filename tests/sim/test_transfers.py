@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simserve.engine.compiled import fields as flat
 from simserve.engine.plane_state import Port, Transfers
 from simserve.scenario.schema import Scenario
-from simserve.sim.pool_spec import DisaggregationSpec, Role
+from simserve.sim.control import DisaggregationSpec, Role
 from simserve.sim.pools import PoolSetup
 from simserve.sim.simulate import Deployment
 from simserve.validation import validate

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.replicas import replica_figures
-from simserve.sim.autoscaling_spec import AutoscalingSpec
-from simserve.sim.control import Control
+from simserve.metrics.pools import replica_figures
+from simserve.sim.control import AutoscalingSpec, Control, UpdateSpec
 from simserve.sim.records import COMPLETED, DRAINED
 from simserve.sim.simulate import Simulation, simulate
-from simserve.sim.update_spec import UpdateSpec
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_faults, make_specs

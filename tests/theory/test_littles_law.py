@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from simserve import api, rng
 from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.state import Replica, RequestTable
+from simserve.sim.clients import plain_clients
 from simserve.sim.cluster import Cluster, Routing
-from simserve.sim.patience import plain_clients
+from simserve.sim.control import RoutingSpec
 from simserve.sim.recorder import Recorder
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing import router_of
-from simserve.sim.routing_spec import RoutingSpec
 from simserve.sim.series import TimeSeries
 from simserve.sim.simulate import replay
 from tests.builders import constant_step_times, make_specs

@@ -15,7 +15,7 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 from simserve.workload.traces.formats import detect, read_trace
-from simserve.workload.traces.task_statistics import task_statistics
+from simserve.workload.traces.statistics import task_statistics
 from simserve.workload.traces.tasks import RecordedCall, tasks_by_time
 from simserve.workload.traces.trace import Trace
 

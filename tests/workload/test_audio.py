@@ -15,7 +15,7 @@ from simserve.scenario.replication import traffic
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.verify import verify
-from simserve.workload.audio_spec import PREPROCESS_SECONDS
+from simserve.workload.media_spec import AUDIO_PREPROCESS_SECONDS
 from simserve.workload.requests import RequestSpecs
 
 IMAGES = "workload.images={sizes: [{width: 512, height: 512}], share: 0.5}"
@@ -62,7 +62,7 @@ def test_images_and_audio_add_up() -> None:
     assert np.count_nonzero((images.count > 0) & (audio.count > 0)) > 100
     np.testing.assert_allclose(both.encoder_seconds, images.encoder_seconds + audio.encoder_seconds)
     np.testing.assert_allclose(both.own_wait, images.preprocess_seconds + audio.preprocess_seconds)
-    assert set(np.round(audio.preprocess_seconds[audio.count > 0], 9)) == {round(10 * PREPROCESS_SECONDS, 9)}
+    assert set(np.round(audio.preprocess_seconds[audio.count > 0], 9)) == {round(10 * AUDIO_PREPROCESS_SECONDS, 9)}
 
 
 def test_what_the_encoder_knows_it_does_not_encode() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from simserve.workload.traces.flattened import FEWEST_SUSPICIOUS, told_apart
 from simserve.workload.traces.tasks import RecordedCall, tasks_by_time
+from simserve.workload.traces.weka import FEWEST_SUSPICIOUS, told_apart
 
 Row = tuple[float, float, Sequence[int]]
 """When a call is sent, how long it takes, the blocks of its prompt."""

@@ -20,8 +20,8 @@ from simserve.scenario.run import deploy, run
 from simserve.scenario.verify import verify
 from simserve.sim.simulate import simulate
 from simserve.validation import validate
-from simserve.workload.image_spec import PREPROCESS_SECONDS, ImagesSpec
-from simserve.workload.images import draw_images
+from simserve.workload.media import draw_images
+from simserve.workload.media_spec import PREPROCESS_SECONDS, ImagesSpec
 from simserve.workload.requests import RequestSpecs
 
 SIZE = {"width": 1024, "height": 1024}

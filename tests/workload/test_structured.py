@@ -8,7 +8,7 @@ import pytest
 from simserve.scenario.replication import grammar_waits, with_grammars
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.structured_spec import GRAMMAR_COSTS, StructuredOutputSpec
+from simserve.workload.spec import GRAMMAR_COSTS, StructuredOutputSpec
 from tests.builders import make_closed_loop, make_specs
 
 

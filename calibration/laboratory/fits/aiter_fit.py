@@ -22,9 +22,9 @@ import pandas as pd
 from calibration.laboratory.fits.gemm_fit import BOUNDS, START, fit_parameters
 from calibration.laboratory.fits.moe_fit import ExpertCalls, fit_moe, predict_experts
 from simserve.perf.efficiency import Array
-from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
+from simserve.perf.gemm import GemmDevice, gemm_seconds
 from simserve.perf.moe import ExpertLoad, ExpertShape
-from simserve.profiles.gemm_curves import GemmCurve, GroupedGemmCurve
+from simserve.profiles.kernel_curves import GemmCurve, GroupedGemmCurve
 
 UNITS, MI308X_UNITS = 304, 80
 PEAKS = {8.0: 2614.9e12, 16.0: 1307.4e12}

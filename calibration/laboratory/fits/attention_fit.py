@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibration.laboratory.fits.attention_tables import GPUS, Calls, read_calls
-from simserve.calibrate.soft_fit import soft_fit
+from simserve.calibrate.curve_regressor import soft_fit
 from simserve.perf.attention_curve import (
     CRITICAL_SHARE,
     TILE,

@@ -20,7 +20,7 @@ import duckdb
 import numpy as np
 
 from calibration.laboratory.fits.attention_tables import ENGINE_FOLDERS
-from simserve.calibrate.soft_fit import soft_fit
+from simserve.calibrate.curve_regressor import soft_fit
 from simserve.perf.collectives import all_reduce_curve_seconds, transfer_curve_seconds
 from simserve.perf.efficiency import Array
 from simserve.profiles.kernel_curves import AllReduceCurve, TransferCurve

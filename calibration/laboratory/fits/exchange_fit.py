@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.laboratory.fits.collective_fit import LINKS, SOFT_ERROR
-from simserve.calibrate.soft_fit import soft_fit
-from simserve.perf.efficiency import Array
-from simserve.perf.expert_exchange import (
+from simserve.calibrate.curve_regressor import soft_fit
+from simserve.perf.collectives import (
     CURVES,
     EXCHANGING_MULTIPROCESSORS,
     ExchangeCurve,
@@ -29,6 +28,7 @@ from simserve.perf.expert_exchange import (
     dispatched_bytes,
     exchange_seconds,
 )
+from simserve.perf.efficiency import Array
 
 Direction = Literal["dispatch", "combine"]
 

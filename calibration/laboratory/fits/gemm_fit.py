@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from simserve.calibrate.soft_fit import soft_fit
+from simserve.calibrate.curve_regressor import soft_fit
 from simserve.perf.efficiency import Array
-from simserve.perf.gemm_curve import GemmDevice, gemm_seconds
-from simserve.profiles.gemm_curves import GemmCurve
+from simserve.perf.gemm import GemmDevice, gemm_seconds
+from simserve.profiles.kernel_curves import GemmCurve
 
 NUM_FITTED_ROWS = 4000
 """Rows drawn for a fit, from up to 36,000: more moves no parameter by more than a few percent."""

@@ -38,9 +38,9 @@ from calibration.laboratory.fits.moe_fit import (
 )
 from simserve.errors import InvariantError
 from simserve.perf.efficiency import Array
-from simserve.perf.gemm_curve import GemmDevice
-from simserve.profiles.gemm_curves import GemmClass, GemmCurve, GroupedGemmCurve
+from simserve.perf.gemm import GemmDevice
 from simserve.profiles.hardware import load_hardware
+from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve
 
 TRAINED, TESTED, SCALED = "h200-sxm-141gb", "h100-sxm-80gb", "a100-sxm-80gb"
 """Hardware that curves are fitted on, tested on, and carried to by one scale."""

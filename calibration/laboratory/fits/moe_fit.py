@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from calibration.laboratory.fits.gemm_fit import fit_parameters
 from calibration.laboratory.fits.gemm_tables import read_table
 from simserve.perf.efficiency import Array
-from simserve.perf.gemm_curve import GemmDevice
+from simserve.perf.gemm import GemmDevice
 from simserve.perf.moe import ExpertLoad, ExpertShape, expert_seconds
-from simserve.profiles.gemm_curves import GroupedGemmCurve
+from simserve.profiles.kernel_curves import GroupedGemmCurve
 
 SKEWS = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 """Exponent of the density that the benchmark draws the popularity of experts from."""

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from calibration.laboratory.fits.collective_fit import LINKS, SOFT_ERROR
 from calibration.laboratory.fits.exchange_fit import CHOSEN, HIDDEN_SIZE, Direction
-from simserve.calibrate.soft_fit import soft_fit
+from simserve.calibrate.curve_regressor import soft_fit
+from simserve.perf.collectives import COMBINED_BYTES, CURVES, ExchangeCurve, ExchangeMode, dispatched_bytes
 from simserve.perf.efficiency import Array
-from simserve.perf.expert_exchange import COMBINED_BYTES, CURVES, ExchangeCurve, ExchangeMode, dispatched_bytes
 
 SYSTEM = "gb200"
 """The one whose tables hold these kernels."""

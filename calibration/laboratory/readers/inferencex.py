@@ -34,7 +34,7 @@ from calibration.laboratory.readers.recipes import (
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
-from simserve.planner.validation.pooled import MTP_ACCEPTANCE
+from simserve.planner.validation.prediction import MTP_ACCEPTANCE
 from simserve.workload.acceptance import expected_tokens
 
 SHORTEST_SHARE = 0.8

@@ -10,9 +10,8 @@ import numpy as np
 
 from calibration.laboratory.scoring.held_out import held_out_rows, sample_rows
 from simserve.planner.measured.point import METRICS, MeasuredPoint
-from simserve.planner.validation.memory_accuracy import OF_GPU, OF_KV
 from simserve.planner.validation.prediction import Prediction
-from simserve.planner.validation.scoring import coverage_sentence
+from simserve.planner.validation.scoring import OF_GPU, OF_KV, coverage_sentence
 from simserve.planner.validation.validate import Validation
 from simserve.profiles.expected_errors import (
     GROUPS_TOLD,

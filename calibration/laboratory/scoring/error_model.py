@@ -22,7 +22,8 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError
 from simserve.planner.measured.point import Metric
 from simserve.planner.measured.reports import UNSEEN
-from simserve.planner.validation.intervals import (
+from simserve.planner.validation.prediction import Prediction
+from simserve.planner.validation.scoring import (
     COPIES,
     SCORED,
     coverage_rows,
@@ -32,7 +33,6 @@ from simserve.planner.validation.intervals import (
     report_of,
     source_of,
 )
-from simserve.planner.validation.prediction import Prediction
 from simserve.profiles.expected_errors import (
     FEATURES,
     FLOORS,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from simserve.planner.measured.point import MeasuredPoint, Metric
-from simserve.planner.measured.published import PUBLISHED
+from simserve.planner.measured.shipped import PUBLISHED
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import relative_error
 

@@ -17,7 +17,7 @@ ELEMENTWISE, COPY, LAYER, LAUNCH = "elementwise_perf", "copy_perf", "layer_perf"
 ALL_REDUCE, POINT_TO_POINT = "custom_allreduce_perf", "point_to_point_perf"
 COLLECTIVES = (ALL_REDUCE, POINT_TO_POINT)
 TABLES = (GEMM, PREFILL, DECODE, MOE, ELEMENTWISE, COPY, LAYER, LAUNCH, *COLLECTIVES)
-"""Tables of a run; `simserve.perf.operator_tables` says which of them a deployment reads."""
+"""Tables of a run; `simserve.perf.measured` says which of them a deployment reads."""
 
 FORMATS: Mapping[str, tuple[float, float]] = {
     "bfloat16": (2.0, 2.0),

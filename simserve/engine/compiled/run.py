@@ -27,16 +27,15 @@ from simserve.engine.compiled.layout import (
     Record,
     Records,
     Table,
+    View,
 )
-from simserve.engine.compiled.view import View
 from simserve.engine.config import EngineConfig
 from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.gateway import Gateway
 from simserve.engine.plane_state import ClientState, DataPlane, Port
 from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
-from simserve.engine.state import CONTINUOUS, Replica, RequestTable
-from simserve.engine.step_runs import LEAP_WIDTH, turn_into
+from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable, turn_into
 from simserve.engine.tables import StepTimes
 
 Drive = Callable[[int, int, float], int]

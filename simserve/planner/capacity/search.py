@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import InterruptedRunError
-from simserve.metrics.batch_means import NUM_BATCHES, batch_means, mean_interval, needed_requests, t_quantile
+from simserve.metrics.statistics import NUM_BATCHES, batch_means, mean_interval, needed_requests, t_quantile
 from simserve.metrics.steady_state import EDGE_SOJOURNS
 from simserve.metrics.summary import settling_requests
 from simserve.planner.capacity.bracket import GROWTH, TOLERANCE, Largest, largest
-from simserve.planner.capacity.found import Found
-from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Level, Prober, Trial
+from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Found, Level, Prober, Trial
 from simserve.scenario.finishable import Finishable
 
 COARSE_TOLERANCE = 0.15

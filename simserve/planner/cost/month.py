@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.api_cost import ApiPrices
-from simserve.metrics.prompt_caching import request_bills
+from simserve.metrics.api_cost import ApiPrices, request_bills
 from simserve.metrics.result import RunResult
 from simserve.planner.cost import model as cost_model
-from simserve.planner.cost.daily import HOURS_PER_DAY, day_shape
-from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison
+from simserve.planner.cost.model import HOURS_PER_DAY, SECONDS_PER_MONTH, Comparison, day_shape
 from simserve.planner.load_curve import LoadCurve
 from simserve.planner.scaling import steady_rate
 from simserve.profiles import catalog

@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.workers import Worker
-from simserve.sim.autoscaling_spec import AutoscalingSpec
+from simserve.sim.control import AutoscalingSpec
 
 _LONGEST_WINDOW = 3600
 """Longest `stabilizationWindowSeconds` of a HorizontalPodAutoscaler (Kubernetes API, autoscaling/v2)."""

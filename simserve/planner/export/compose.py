@@ -18,7 +18,7 @@ from simserve.planner.export.workers import (
     refuse_scaling,
     shared_notes,
 )
-from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.control import RoutingSpec
 
 _NGINX = "nginx:1.29"
 POLICIES = {

@@ -16,8 +16,7 @@ from simserve.planner.export.encoders import (
     refuse_unencoded,
 )
 from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
-from simserve.planner.export.trtllm import options_text
-from simserve.planner.export.trtllm_pools import role_options
+from simserve.planner.export.trtllm import options_text, role_options
 from simserve.planner.export.workers import (
     VLLM_NIXL,
     Worker,

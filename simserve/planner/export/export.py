@@ -21,8 +21,7 @@ from simserve.planner.export.production_stack import export_production_stack
 from simserve.planner.export.role_servers import export_role_servers
 from simserve.planner.export.sglang import export_sglang
 from simserve.planner.export.tgi import export_tgi
-from simserve.planner.export.trtllm import export_trtllm
-from simserve.planner.export.trtllm_pools import export_trtllm_pools
+from simserve.planner.export.trtllm import export_trtllm, export_trtllm_pools
 from simserve.planner.export.vllm import export_vllm
 from simserve.planner.export.workers import Worker, dns_name, workers_of
 from simserve.profiles.engine import load_engine

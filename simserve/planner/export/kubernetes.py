@@ -21,7 +21,7 @@ from simserve.planner.export.workers import (
     refuse_other_makers,
     shared_notes,
 )
-from simserve.sim.update_spec import UpdateSpec
+from simserve.sim.control import UpdateSpec
 
 _START_MARGIN = 3
 """The startup probe gives up after this many times the expected time."""

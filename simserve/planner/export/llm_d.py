@@ -22,7 +22,7 @@ from simserve.planner.export.workers import (
     shared_notes,
     together,
 )
-from simserve.sim.routing_spec import RoutingSpec
+from simserve.sim.control import RoutingSpec
 
 _BEHIND_SIDECAR = 8200
 """Port of a decoding server, whose sidecar answers on the pool's own and asks for the prefill first."""

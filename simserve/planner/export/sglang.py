@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
-from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
-from simserve.planner.export.kv_tiers import sglang_tier_words
-from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
-from simserve.planner.export.request_kinds import sglang_kind_words
+from simserve.planner.export.shared_flags import (
+    DTYPES,
+    arithmetic_dtype,
+    balancing_words,
+    kv_cache_words,
+    overlap_words,
+    sglang_kind_words,
+    sglang_tier_words,
+)
 from simserve.profiles.engine_blocks import version_key
 
 _LOW_BIT_KV = {"fp8": ("fp8_e4m3", "fp8_e5m2")}

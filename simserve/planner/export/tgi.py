@@ -5,7 +5,7 @@ from __future__ import annotations
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export
 from simserve.planner.export.flags import Flags, flags_of
-from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype
+from simserve.planner.export.shared_flags import DTYPES, arithmetic_dtype
 
 _QUANTIZE = {"fp8": "fp8", "int8-wo": "eetq", "awq-int4": "awq", "gptq-int4": "gptq"}
 _ONLINE = ("fp8", "int8-wo")

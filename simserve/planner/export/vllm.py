@@ -7,11 +7,16 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
-from simserve.planner.export.experts import balancing_words, overlap_words
 from simserve.planner.export.flags import Flags, flags_of
-from simserve.planner.export.kv_tiers import vllm_tier_words
-from simserve.planner.export.number_formats import DTYPES, arithmetic_dtype, kv_cache_words
-from simserve.planner.export.request_kinds import vllm_kind_words
+from simserve.planner.export.shared_flags import (
+    DTYPES,
+    arithmetic_dtype,
+    balancing_words,
+    kv_cache_words,
+    overlap_words,
+    vllm_kind_words,
+    vllm_tier_words,
+)
 from simserve.profiles.engine_blocks import version_key
 
 _SERVE_SINCE = version_key("0.5.5")

@@ -19,8 +19,7 @@ from simserve.planner.space.links import Link, Side, domain_of, network_of
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
-from simserve.sim.autoscaling_spec import AutoscalingSpec, StartupSpec
-from simserve.sim.pool_spec import Role
+from simserve.sim.control import AutoscalingSpec, Role, StartupSpec
 
 PORT = 8000
 GIB = 2**30

@@ -25,8 +25,14 @@ from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.importers import sglang_command, vllm_command
 from simserve.planner.importers.draft import Draft, moved
 from simserve.planner.importers.model_names import find_model
-from simserve.planner.importers.server import ASSUMED_HARDWARE, Reading, Vocabulary, draft_of
-from simserve.planner.importers.speculation import read_speculation, unsimulated_note
+from simserve.planner.importers.server import (
+    ASSUMED_HARDWARE,
+    Reading,
+    Vocabulary,
+    draft_of,
+    read_speculation,
+    unsimulated_note,
+)
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve

@@ -22,7 +22,7 @@ from simserve.planner.export.kubernetes import PRODUCTS
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
 from simserve.planner.export.role_servers import ENCODER_PROXY, FRONT_POLICIES, ROLES
-from simserve.planner.export.trtllm_pools import GROUPS
+from simserve.planner.export.trtllm import GROUPS
 from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.server import ASSUMED_HARDWARE

@@ -16,12 +16,13 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, Word, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model
-from simserve.planner.importers.speculation import read_speculation, unsimulated_note
+from simserve.planner.space.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
 from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.engine_profile import FEATURES, UNSIMULATED_METHODS, load_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import load_model
 from simserve.profiles.model_names import stored_format
-from simserve.units import to_text
+from simserve.units import GIB, to_text
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 """GPU of a server whose words do not say one."""
@@ -467,3 +468,167 @@ def placeholder_workload(max_model_len: int) -> dict[str, Any]:
         },
         "num_requests": 1000,
     }
+
+
+_METHODS = {
+    "ngram": "ngram",
+    "[ngram]": "ngram",
+    "draft_model": "draft_model",
+    "eagle": "eagle",
+    "eagle3": "eagle",
+    "mtp": "mtp",
+}
+"""vLLM's names of methods -> the scenario's; what ends in `_mtp` is one model's name for `mtp`."""
+_NGRAM_ACCEPTANCE = 0.41
+"""1.7 tokens a step: prompt look-up over all tasks of Spec-Bench (calibration/speculation.md)."""
+_EAGLE_ACCEPTANCE = (0.81, 0.93)
+"""Rate and decay, the means of EAGLE-3 layers on coding prompts (calibration/speculation.md)."""
+_ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
+    "draft_model": (DRAFT_ACCEPTANCE, None),
+    "ngram": (_NGRAM_ACCEPTANCE, None),
+    "eagle": _EAGLE_ACCEPTANCE,
+    "mtp": MTP_ACCEPTANCE,
+}
+
+
+def settings_of(value: object, where: str) -> dict[str, Any]:
+    """Return the mapping that ``--speculative-config`` holds.
+
+    Raises:
+        ScenarioError: It is no JSON object.
+    """
+    key = "--speculative-config"
+    try:
+        found = json.loads(str(value))
+    except ValueError as failure:
+        raise ScenarioError(f"is not JSON: {failure}", file=where, key=key, value=value) from None
+    if not isinstance(found, dict):
+        raise ScenarioError("must be a JSON object", file=where, key=key, value=value)
+    return found
+
+
+def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str, Any], str] | None:
+    """Return the scenario's `speculative` block and a note on its acceptance; None: nothing like it is simulated.
+
+    Args:
+        settings: Keys of vLLM's ``speculative_config``.
+        where: What is read, for errors.
+
+    Raises:
+        ScenarioError: The number of drafts is none, or the draft has no profile.
+    """
+    model, asked = settings.get("model"), _asked(settings)
+    method, key = _METHODS.get(asked), "num_speculative_tokens"
+    if method is None:
+        return None
+    count = settings.get(key)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ScenarioError("must be a whole number from 1", file=where, key=f"--speculative-config {key}", value=count)
+    rate, decay = _ACCEPTANCE[method]
+    block: dict[str, Any] = {"method": method, key: count, "acceptance_rate": rate}
+    if decay is not None:
+        block["acceptance_decay"] = decay
+    if method == "draft_model":
+        named = find_model(str(model), where)
+        block["draft_model"] = named.model
+        if named.quantization is not None:
+            block["draft_quantization"] = named.quantization
+        if settings.get("draft_tensor_parallel_size") is not None:
+            block["draft_tensor_parallel_size"] = settings["draft_tensor_parallel_size"]
+    kept = f"{rate:g}" + ("" if decay is None else f", {decay:g} times that from draft to draft")
+    note = (
+        f"How many drafts are accepted is a placeholder, acceptance_rate {kept} (published means of such drafts): "
+        "put your server's in deployment.speculative."
+    )
+    return block, note
+
+
+def unsimulated_note(settings: Mapping[str, Any], engine: str, version: str | None) -> str:
+    """Return what became of a way to draft that nothing here simulates: whether that engine knows it, and that it is
+    left out."""
+    asked, profile = _asked(settings), load_engine(engine)
+    version = version or profile.versions[-1].version
+    if asked not in UNSIMULATED_METHODS:
+        return f"Method {asked} of speculative decoding is not known here: left out."
+    shown = f"{FEATURES[asked]} (method {settings.get('method', asked)})"
+    if profile.feature_range(asked, version) is not None:
+        return f"{engine} {version} knows {shown}, which is not simulated: left out."
+    return f"{profile.lack(asked, version, '', None)}; {shown} is not simulated either: left out."
+
+
+def _asked(settings: Mapping[str, Any]) -> str:
+    """Return the method by vLLM's name, one model's name for `mtp` and parallel drafting by the name of a feature."""
+    model = settings.get("model")
+    asked = str(settings.get("method") or (model if model in _METHODS else _by_name(model)))
+    if asked == "draft_model" and settings.get("parallel_drafting") is True:
+        return "parallel_draft_model"
+    return "mtp" if asked.endswith("_mtp") else asked
+
+
+def _by_name(model: object) -> str:
+    """Return the method that vLLM takes for a draft that comes without one: by its name, else a small model."""
+    name = str(model).lower()
+    return next((method for method in ("eagle3", "eagle", "medusa", "mtp") if method in name), "draft_model")
+
+
+_GB = 1e9
+"""Bytes of a GB of SGLang's ``--hicache-size`` (mem_cache/memory_pool_host.py); LMCache and vLLM count GiB."""
+
+
+def read_offloading_size(reading: Reading, value: object) -> None:
+    """Read vLLM's ``--kv-offloading-size``: GiB over all ranks."""
+    size = reading.number("--kv-offloading-size", value, "is not a number of GiB")
+    reading.host_memory = HostMemory(size * GIB, is_of_rank=False, overlaps=False)
+
+
+def read_offloading_backend(reading: Reading, value: object) -> None:
+    """Read which connector holds it: both load what they find."""
+    reading.ignored.append(f"--kv-offloading-backend {value}")
+
+
+def read_lmcache_variable(reading: Reading, name: str, value: str) -> bool:
+    """Read a variable of LMCache; return False if it is none of its sizes and places."""
+    if name == "LMCACHE_MAX_LOCAL_CPU_SIZE":
+        size = reading.number(name, value, "is not a number of GiB")
+        reading.host_memory = HostMemory(size * GIB, is_of_rank=True, overlaps=False)
+        return True
+    if name in ("LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE", "LMCACHE_REMOTE_URL"):
+        reading.notes.append(
+            f"{name} is a KV tier whose bandwidth no line says: add it to deployment.engine.kv_tiers with yours."
+        )
+        return True
+    return False
+
+
+def read_hierarchical_cache(reading: Reading, value: object) -> None:
+    """Read SGLang's ``--enable-hierarchical-cache``, without which the sizes mean nothing."""
+    reading.switches["hierarchical_cache"] = value is True
+
+
+def read_hicache_size(reading: Reading, value: object) -> None:
+    """Read ``--hicache-size``: GB of each rank, of which 0 leaves it to the ratio."""
+    size = reading.number("--hicache-size", value, "is not a number of GB")
+    if size:
+        reading.host_memory = HostMemory(size * _GB, is_of_rank=True, overlaps=True)
+
+
+def read_hicache_ratio(reading: Reading, value: object) -> None:
+    """Read ``--hicache-ratio``: times the KV memory of the GPU, which the line does not say."""
+    reading.notes.append(
+        f"--hicache-ratio {value} is a multiple of the KV memory on the GPU: put it in deployment.engine.kv_tiers as a "
+        "capacity, which simserve memory helps to find."
+    )
+
+
+def read_hicache_storage(reading: Reading, value: object) -> None:
+    """Read ``--hicache-storage-backend``: where, but not how much and how fast."""
+    reading.notes.append(
+        f"--hicache-storage-backend {value} is a KV tier whose capacity and bandwidth no line says: add it to "
+        "deployment.engine.kv_tiers with yours."
+    )
+
+
+def settle_hierarchical_cache(reading: Reading) -> None:
+    """Drop a size that no switch asks for."""
+    if not reading.switches.get("hierarchical_cache", False):
+        reading.host_memory = None

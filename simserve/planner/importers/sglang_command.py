@@ -9,13 +9,6 @@ from typing import get_args
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft
-from simserve.planner.importers.kv_tiers import (
-    read_hicache_ratio,
-    read_hicache_size,
-    read_hicache_storage,
-    read_hierarchical_cache,
-    settle_hierarchical_cache,
-)
 from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.importers.server import (
     DTYPES,
@@ -26,9 +19,14 @@ from simserve.planner.importers.server import (
     json_object,
     read_arguments,
     read_balancing,
+    read_hicache_ratio,
+    read_hicache_size,
+    read_hicache_storage,
+    read_hierarchical_cache,
     read_overlap,
     read_overrides,
     redundant_experts,
+    settle_hierarchical_cache,
 )
 from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend
 from simserve.profiles.engine_profile import load_engine

@@ -10,10 +10,9 @@ from typing import Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
-from simserve.perf.expert_exchange import All2AllBackend
+from simserve.perf.collectives import All2AllBackend
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.importers.draft import Draft
-from simserve.planner.importers.kv_tiers import read_lmcache_variable, read_offloading_backend, read_offloading_size
 from simserve.planner.importers.pasted import Pasted, is_file, read_pasted, with_dotted, without_shell
 from simserve.planner.importers.server import (
     DTYPES,
@@ -24,12 +23,15 @@ from simserve.planner.importers.server import (
     json_object,
     read_arguments,
     read_balancing,
+    read_lmcache_variable,
+    read_offloading_backend,
+    read_offloading_size,
     read_overlap,
     read_overrides,
     read_rope_scaling,
     redundant_experts,
+    settings_of,
 )
-from simserve.planner.importers.speculation import settings_of
 from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend
 from simserve.profiles.engine_profile import load_engine
 

@@ -1,12 +1,110 @@
-"""The sources that ship, by name. Knows no folder of measurements; the project's laboratory reads those."""
+"""The sources that ship, by name, and the published figures among them: facts with citations, as YAML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
-from simserve.planner.measured.point import MeasuredMemory, MeasuredPoint
-from simserve.planner.measured.published import PUBLISHED, read_published
+from pydantic import Field
+
+from simserve.documents import read_mapping
+from simserve.errors import ProfileError
+from simserve.planner.measured import build
+from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol
 from simserve.planner.measured.reports import UNSEEN, read_unseen, read_unseen_memory
+from simserve.profiles import catalog
+from simserve.units import Seconds
+from simserve.validation import NAME_PATTERN, FrozenModel, validate
+
+PUBLISHED: Final = "published"
+"""Name of the figures that ship with simserve among the sources."""
+
+
+class _Figures(FrozenModel):
+    """What was measured."""
+
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    e2e: Seconds | None = None
+    throughput: Annotated[float, Field(gt=0)] | None = None
+    """Output tokens/s of the whole deployment."""
+
+
+class _PublishedFigure(FrozenModel):
+    """One measured server."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
+    load: float | None = None
+    """Clients, requests/s or requests of a batch, as the workload says."""
+    load_kind: LoadKind
+    model: str
+    deployment: dict[str, Any]
+    workload: dict[str, Any]
+    measured: _Figures
+    cold_seconds: Seconds = 0.0
+    """How much longer the first requests of the fresh server waited for their first tokens."""
+    shown_only: tuple[Metric, ...] = ()
+
+
+class _Publication(FrozenModel):
+    """Figures of one publication."""
+
+    title: str
+    citation: str
+    """Author, work, version or commit, date, and where to find it."""
+    statistic: str = "mean"
+    is_server_side: bool = False
+    figures: tuple[_PublishedFigure, ...]
+
+
+def read_published() -> list[MeasuredPoint]:
+    """Return the figures of every file in ``calibration/published``.
+
+    Raises:
+        ProfileError: A file is invalid.
+    """
+    points: list[MeasuredPoint] = []
+    for name in catalog.names("published"):
+        path = catalog.find("published", name)
+        publication = validate(_Publication, read_mapping(path, ProfileError), file=path, error=ProfileError)
+        points.extend(_point(each, publication, name) for each in publication.figures)
+    return points
+
+
+def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> MeasuredPoint:
+    engine = figure.deployment.get("engine", {})
+    figures = figure.measured
+    given: dict[Metric, float | None] = {
+        "tpot": figures.tpot,
+        "ttft": figures.ttft,
+        "e2e": figures.e2e,
+        "throughput": figures.throughput,
+    }
+    return MeasuredPoint(
+        source=PUBLISHED,
+        label=f"{file}: {figure.name}",
+        engine=str(engine.get("name", "vllm")),
+        version=str(engine.get("version", "")),
+        hardware=str(figure.deployment.get("hardware", "")),
+        model=figure.model,
+        load_kind=figure.load_kind,
+        load=float("nan") if figure.load is None else figure.load,
+        scenario={
+            "name": figure.name,
+            "model": build.served_model(figure.model, figure.deployment),
+            "deployment": figure.deployment,
+            "workload": figure.workload,
+            "run": {"warmup": "none"},
+        },
+        measured={metric: value for metric, value in given.items() if value is not None},
+        shown_only=frozenset(figure.shown_only),
+        protocol=Protocol(
+            statistic="median" if publication.statistic == "median" else "mean",
+            is_server_side=publication.is_server_side,
+            cold_seconds=figure.cold_seconds,
+        ),
+    )
+
 
 SHIPPED = (PUBLISHED, UNSEEN)
 """Names of the sources that ship."""

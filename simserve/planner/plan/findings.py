@@ -15,7 +15,7 @@ from simserve.planner.plan.roles import RoleLimit
 from simserve.planner.plan.single import Single
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.trial import Trial
-from simserve.planner.space.choices import Choice
+from simserve.planner.space.options import Choice
 from simserve.scenario.schema import Scenario
 
 

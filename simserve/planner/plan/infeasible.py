@@ -11,8 +11,7 @@ from simserve.planner.overrides import Overrides
 from simserve.planner.search.deciding_run import deciding_run
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.trial import LATENCIES, TERMS, Trial
-from simserve.scenario.objective import objective
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 
 MOST_GPUS_TRIED = 64
 """GPUs of the fleet that shows what is reached where a bound says that the SLO is not."""

@@ -15,12 +15,11 @@ from typing import Any
 
 from simserve.errors import InfeasibleError
 from simserve.planner.plan.fleet import Fleet
-from simserve.planner.plan.horizon import Interruptions
+from simserve.planner.plan.options import Interruptions
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import deployed, fleet_of, try_fleet
-from simserve.scenario.objective import objective
-from simserve.scenario.pools import replica_weights_bytes, startup_seconds
-from simserve.scenario.schema import Scenario
+from simserve.scenario.replication import replica_weights_bytes, startup_seconds
+from simserve.scenario.schema import Scenario, objective
 from simserve.units import to_text
 
 FAULTS_KEY = "deployment.faults"

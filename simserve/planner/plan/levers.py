@@ -8,8 +8,8 @@ from typing import Any
 
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
-from simserve.planner.space.choices import Choice
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, searched_formats
+from simserve.planner.space.options import Choice
 from simserve.planner.space.roles import POOL_KEYS, is_split
 from simserve.planner.space.space import POOL_NAME, Space
 from simserve.profiles.checkpoint import WIDE_FORMATS

@@ -13,7 +13,7 @@ from simserve.planner.space.links import SLOWER, Link, Side, links_between
 from simserve.planner.space.roles import KNOBS, LINK_KEY
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.schema import Scenario
-from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.control import DisaggregationSpec
 from simserve.units import format_bandwidth
 
 ALIKE = 0.01

@@ -1,15 +1,187 @@
-"""What a plan is asked: what is searched, and for what. Searches nothing."""
+"""What a plan is asked: what is searched, for what, and how far ahead it buys. Searches nothing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import UsageError
-from simserve.planner.plan.horizon import Horizon
 from simserve.planner.plan.price import Market
 from simserve.planner.search.member import OBJECTIVES, Objective
+from simserve.units import parse
+
+MONTHS_PER_YEAR = 12
+MOST_MONTHS = 120
+COMMITMENTS: Mapping[int, float] = {1: 0.25, 3: 0.45}
+"""Years of a commitment -> share below the price on demand, where none are given: assumptions. One year: 20 to 40 % are
+offered (packet.ai/blog/gpu-pricing-models-compared, June 2026); an index of one-year H100 contracts stood at $2.35 in
+March 2026 (SemiAnalysis, as quoted by compux.net), 20 % below the $2.95 of 58 sellers on demand; hyperscalers ask 35
+to 40 % less (digiterialabs.com, first quarter of 2026). Three years: 30 to 60 % by term and payment
+(disintermediate.global, first quarter of 2026)."""
+MTBF = 24 * 3600.0
+"""Seconds until a spot replica is taken back, on average, where nobody says: an assumption, and a cautious one.
+Google's preemptible machines live for 24 hours at most (cloud.google.com/compute/docs/instances/preemptible); of AWS's
+p5 machines (H100) 10 to 20 % were interrupted in a month (Spot Instance Advisor, 2025-05-01, as quoted by
+thundercompute.com)."""
+NOTICE = 30.0
+"""Seconds of warning: what Google Cloud and Azure give; AWS gives two minutes."""
+SPOT = "spot"
+_MONTHS = re.compile(r"(\d{1,4})\s*(mo|months?|y|years?)")
+_SHARE = re.compile(r"(-?\d{1,6}(?:\.\d{1,6})?)\s*%\s*/\s*(month|mo|year|y)")
+_BUDGET = re.compile(r"\$?\s*(\d[\d,]{0,18}(?:\.\d{1,2})?)\s*([kKmM]?)\s*(?:/\s*(?:month|mo))?")
+_THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
+_SPOT = re.compile(r"spot(?:\s*=\s*(\d{1,2}(?:\.\d{1,4})?)\s*%)?")
+_TIMES = ("mtbf", "mttr", "notice")
+_COMMITMENT = re.compile(r"(\d)\s*y(?:ears?)?\s*=\s*(\d{1,2}(?:\.\d{1,4})?)\s*%")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruptions:
+    """How spot replicas are taken back.
+
+    Attributes:
+        mtbf: Seconds until one is, on average.
+        mttr: Seconds from there until its successor takes requests, on average; None: the start-up of a replica.
+        notice: Seconds of warning before.
+        is_assumed: Whether nobody has said so.
+    """
+
+    mtbf: float = MTBF
+    mttr: float | None = None
+    notice: float = NOTICE
+    is_assumed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Horizon:
+    """What a purchase looks ahead to.
+
+    Attributes:
+        months: Months of 30 days that are bought for.
+        growth: Share by which traffic grows from one month to the next; None: the scenario's.
+        price_decline: Share by which a GPU-hour gets cheaper from one month to the next; None: the scenario's.
+        budget: Dollars that a month may cost; None: any.
+        commitments: Years of a term -> share below the price on demand.
+        offers_spot: Whether spot replicas are on offer.
+        spot_below: Share below on demand of a spot replica; None: as the catalogue has it.
+        interruptions: How they are taken back.
+        is_assumed: Whether those shares are the ones of `COMMITMENTS`.
+    """
+
+    months: int
+    growth: float | None = None
+    price_decline: float | None = None
+    budget: float | None = None
+    commitments: Mapping[int, float] = field(default_factory=lambda: COMMITMENTS)
+    offers_spot: bool = True
+    spot_below: float | None = None
+    interruptions: Interruptions = Interruptions()
+    is_assumed: bool = True
+
+
+def horizon_of(
+    months: str | None,
+    growth: str | None = None,
+    price_decline: str | None = None,
+    budget: str | None = None,
+    commitments: str | None = None,
+    interruptions: str | None = None,
+) -> Horizon | None:
+    """Return a horizon as a command line says it: ``12mo``, ``5%/month``, ``20%/year``, ``20k/month``, ``1y=30%,spot``.
+
+    None where there is none.
+
+    Raises:
+        UsageError: One of them says something else, or is out of range.
+    """
+    if months is None:
+        others = {"--growth": growth, "--price-decline": price_decline, "--budget": budget}
+        others |= {"--commitments": commitments, "--interruptions": interruptions}
+        given = next(((name, text) for name, text in others.items() if text), None)
+        if given is not None:
+            raise UsageError("goes with --horizon", key=given[0], value=given[1], remedy="add --horizon 12mo")
+        return None
+    terms: dict[int | str, float | None] = {SPOT: None}
+    terms.update(COMMITMENTS.items())
+    if commitments is not None:
+        terms = _commitments(commitments)
+    if interruptions is not None and SPOT not in terms:
+        rule = "says how spot replicas are taken back, and --commitments offers none"
+        raise UsageError(rule, key="--interruptions", value=interruptions, remedy="add spot to --commitments")
+    return Horizon(
+        months=_months(months),
+        growth=None if growth is None else _per_month(growth, "--growth"),
+        price_decline=None if price_decline is None else _per_month(price_decline, "--price-decline", falls=True),
+        budget=None if budget is None else _dollars(budget),
+        commitments={years: share for years, share in terms.items() if isinstance(years, int) and share is not None},
+        offers_spot=SPOT in terms,
+        spot_below=terms.get(SPOT),
+        interruptions=Interruptions() if interruptions is None else _interruptions(interruptions),
+        is_assumed=commitments is None,
+    )
+
+
+def _months(text: str) -> int:
+    match = _MONTHS.fullmatch(text.strip())
+    found = 0 if match is None else int(match[1]) * (MONTHS_PER_YEAR if match[2].startswith("y") else 1)
+    if not 1 <= found <= MOST_MONTHS:
+        raise UsageError(f"must be 1 to {MOST_MONTHS} months, such as 12mo or 3y", key="--horizon", value=text)
+    return found
+
+
+def _per_month(text: str, option: str, *, falls: bool = False) -> float:
+    match = _SHARE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError("must be a share of a month or year, such as 5%/month", key=option, value=text)
+    share = float(match[1]) / 100
+    if not -0.9 <= share <= (0.9 if falls else 10):
+        raise UsageError(f"must lie between -90% and {'90%' if falls else '1000%'}", key=option, value=text)
+    if match[2].startswith("m"):
+        return share
+    return float(1 - (1 - share) ** (1 / MONTHS_PER_YEAR)) if falls else float((1 + share) ** (1 / MONTHS_PER_YEAR) - 1)
+
+
+def _dollars(text: str) -> float:
+    match = _BUDGET.fullmatch(text.strip())
+    found = 0.0 if match is None else float(match[1].replace(",", "")) * _THOUSANDS[match[2].lower()]
+    if not 0 < found < 1e15:
+        raise UsageError("must be dollars a month, such as 20000/month or 20k", key="--budget", value=text)
+    return found
+
+
+def _commitments(text: str) -> dict[int | str, float | None]:
+    """Return years, and `SPOT`, with the share below on demand; None: the catalogue's."""
+    found: dict[int | str, float | None] = {}
+    for part in () if text.strip() == "none" else text.split(","):
+        match, spot = _COMMITMENT.fullmatch(part.strip()), _SPOT.fullmatch(part.strip())
+        if spot is not None:
+            found[SPOT] = None if spot[1] is None else float(spot[1]) / 100
+        elif match is not None and int(match[1]):
+            found[int(match[1])] = float(match[2]) / 100
+        else:
+            rule = "must be years and shares below on demand, and spot, such as 1y=30%,3y=50%,spot=60%, or none"
+            raise UsageError(rule, key="--commitments", value=text)
+    return found
+
+
+def _interruptions(text: str) -> Interruptions:
+    """Return what ``mtbf=24h,mttr=10min,notice=30s`` says; what is left out is assumed."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, said = part.strip().partition("=")
+        try:
+            if name not in _TIMES or name in found:
+                raise ValueError
+            found[name] = parse(said, "time")
+        except ValueError:
+            rule = "must be times by name, such as mtbf=24h,mttr=10min,notice=30s"
+            raise UsageError(rule, key="--interruptions", value=text) from None
+    if not found.get("mtbf", MTBF) > 0 or found.get("mttr") == 0:
+        raise UsageError("must have an mtbf and an mttr above 0", key="--interruptions", value=text)
+    return Interruptions(**found, is_assumed="mtbf" not in found)
+
 
 DEFAULT_TRIALS = 32
 
@@ -30,7 +202,7 @@ class PlanOptions:
         market: ``on_demand`` or ``spot``.
         trials: Settings of engine knobs and options that are tried on a shape where the space is too large to look at
             each; 0: the scenario's own alone.
-        keep: Names of what stays as it is (`simserve.planner.space.keep.KEEPABLE`).
+        keep: Names of what stays as it is (`simserve.planner.space.space.KEEPABLE`).
         confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold where
             it is simulated.
         horizon: What the purchase looks ahead to; None: nothing is bought.

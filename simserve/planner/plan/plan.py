@@ -26,18 +26,17 @@ from simserve.planner.plan.fleet import (
     traffic_borne,
     with_room,
 )
-from simserve.planner.plan.front import front_candidates, sized
 from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, unconfirmed_miss
 from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
 from simserve.planner.plan.link import link_limits
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
-from simserve.planner.plan.purchase_of import check_horizon, purchase_of
+from simserve.planner.plan.purchase import check_horizon, purchase_of
 from simserve.planner.plan.roles import role_limits
+from simserve.planner.plan.runners import front_candidates, sized
 from simserve.planner.plan.single import single_changes
 from simserve.planner.plan.summary import summary_of
-from simserve.planner.plan.thresholds import check_autoscaler
-from simserve.planner.plan.thresholds_of import thresholds_of
+from simserve.planner.plan.thresholds import check_autoscaler, thresholds_of
 from simserve.planner.plan.throughput import Throughput
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import promise_of
@@ -48,17 +47,15 @@ from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import has_role_search, mixed_space, search_mixed, search_roles
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import Promise, Trial, is_one_job, is_short, is_uneven
-from simserve.planner.space.keep import GPUS, REPLICAS, kept_of
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
-from simserve.planner.space.space import Space, default_hardware, space_on
+from simserve.planner.space.space import GPUS, REPLICAS, Space, default_hardware, kept_of, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.formats import with_stored_format
-from simserve.scenario.objective import objective
 from simserve.scenario.resolve import replica_shape
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 
 Progress = Callable[[int, int], None]
 """Called now and then with the pieces of work done and all of them, as far as they are known."""

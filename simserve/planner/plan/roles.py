@@ -17,9 +17,8 @@ from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, fleet_
 from simserve.planner.space.makeup import POOLS_KEY, merged
 from simserve.planner.space.roles import KNOBS
 from simserve.scenario.finishable import find_finishable
-from simserve.scenario.objective import objective
 from simserve.scenario.run import deploy
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 
 AMPLE = 3
 """Times the workers of the other role, where one role is looked at alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simserve.planner.capacity.ramp import ramp_of
+from simserve.planner.capacity.probe import ramp_of
 from simserve.planner.plan.explain import command, counted, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
@@ -14,17 +14,16 @@ from simserve.planner.plan.link import link_line, link_mapping
 from simserve.planner.plan.price import Market, price_of
 from simserve.planner.plan.roles import role_lines, role_mapping
 from simserve.planner.plan.runners import faster, pareto, runners_up
+from simserve.planner.search.deciding_run import BOUND, further_run
 from simserve.planner.search.explain import plain
-from simserve.planner.search.fresh_runs import BOUND, further_run
 from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.planner.space.space import VERSIONS_NAME
+from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.fit import leading_warnings
-from simserve.scenario.kv_tiers import tiers_usd_per_hour
 from simserve.scenario.media import encoders_usd_per_hour
-from simserve.scenario.objective import objective_mapping
 from simserve.scenario.resolve import assumed_architectures, resolve
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective_mapping
 from simserve.workload.generate import generate
 
 PRICE_CHANGE = 0.2

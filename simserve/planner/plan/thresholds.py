@@ -28,15 +28,16 @@ from simserve.planner.plan.clairvoyant import (
     replicas_needed,
     sustained_rate,
 )
+from simserve.planner.plan.explain import command, describe
+from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import Fleet, resized
-from simserve.planner.search.trial import MS, run_holds
-from simserve.planner.space.makeup import REPLICAS_KEY, SCALING_KEY
+from simserve.planner.search.trial import HOURS_PER_MONTH, MS, run_holds
+from simserve.planner.space.makeup import REPLICAS_KEY, SCALING_KEY, merged
 from simserve.planner.space.traffic import UNEVEN
-from simserve.scenario.objective import objective
-from simserve.scenario.pools import replica_weights_bytes, startup_seconds
+from simserve.scenario.replication import replica_weights_bytes, startup_seconds
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import run
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals, PoissonArrivals
 
 Metric = Literal["running", "kv_usage", "queue_depth"]
@@ -498,3 +499,32 @@ def _rounded(target: float) -> float:
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def thresholds_of(found: Findings) -> dict[str, Any] | None:
+    """Return thresholds for a plan's deployment; None where nothing holds or was confirmed, or no fixed fleet does.
+
+    The best of them has, beside what `autoscaler_of` says, the fleet in words, and the GPUs on average and the dollars
+    of its fresh runs, for a month of 30 days.
+    """
+    if found.fleet is None or found.member is None or found.confirmed is None:
+        return None
+    fleet, trial = found.fleet, found.confirmed
+    price = None if trial.usd_per_hour is None or not trial.mean_gpus else trial.usd_per_hour / trial.mean_gpus
+    gpus = trial.num_gpus / trial.replicas
+    answer = autoscaler_of(
+        found.borne, fleet.overrides, fleet.replicas, usd_per_hour=None if price is None else price * gpus
+    )
+    if answer is None or answer["best"] is None:
+        return answer
+    best = answer["best"]
+    changes = merged(fleet.overrides, best["overrides"])
+    hours = answer["seconds"] / SECONDS_PER_HOUR
+    told = {
+        "label": describe(with_overrides(found.borne, changes)),
+        "mean_gpus": best["replica_hours"] * gpus / hours,
+        "usd_per_month": None if best["usd"] is None else best["usd"] / hours * HOURS_PER_MONTH,
+        "overrides": changes,
+        "command": command(found.reference, changes),
+    }
+    return {**answer, "best": {**best, **told}}

@@ -19,11 +19,10 @@ import numpy as np
 from simserve.errors import InfeasibleError, InputError
 from simserve.metrics.figures import or_null
 from simserve.metrics.slo import NAMED_TERMS, TERMS
-from simserve.planner.capacity.answer import Capacity, capacity
+from simserve.planner.capacity.answer import Capacity, capacity, quantile
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import highest_promised, is_load_borne, settled_requests
-from simserve.planner.capacity.sustained import quantile
 from simserve.planner.overrides import with_seed
 from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.price import Market
@@ -40,9 +39,8 @@ from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
 from simserve.planner.space.roles import FORMAT, GPU, SIZE_KEYS, is_split
 from simserve.planner.space.space import Space
 from simserve.scenario.fit import leading_warnings
-from simserve.scenario.objective import objective, objective_mapping
 from simserve.scenario.resolve import assumed_architectures, resolve
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective, objective_mapping
 
 SHARES = (0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
 """Loads that a shape is looked at under, over the highest at which its queue is stable enough to be promised."""

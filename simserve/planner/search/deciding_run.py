@@ -1,4 +1,4 @@
-"""The run that decides on a fleet in a search: shorter than the scenario's, or narrower, where that says the same.
+"""The runs that decide on a fleet: shorter or narrower where those say the same, and those of fresh seeds.
 
 Steady open traffic is run until it settles, whatever number of requests the scenario says: what the fleet finishes with
 its queue never empty refuses early, what is far from the limit passes early. Days, bursts and the like are run as they
@@ -12,18 +12,16 @@ replica on fewer replicas with their share of the clients, and these behave alik
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from simserve.metrics.statistics import two_sided_quantile
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
-from simserve.planner.capacity.search import (
-    highest_promised,
-    is_load_borne,
-    long_run_requests,
-    settled_requests,
-)
+from simserve.planner.capacity.search import highest_promised, is_load_borne, long_run_requests, settled_requests
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.fresh_runs import FreshRuns, fresh_runs
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Promise,
@@ -37,12 +35,15 @@ from simserve.planner.search.trial import (
     least_requests,
     request_limit,
     run_fleet,
+    run_holds,
     try_fleet,
     with_probability,
 )
 from simserve.scenario.finishable import Finishable
-from simserve.scenario.objective import objective
-from simserve.scenario.schema import Scenario
+from simserve.scenario.resolve import resolve, resolve_like
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario, objective
+from simserve.sim.acceleration import Accelerate
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 NARROW_REQUESTS = 2500
@@ -218,3 +219,84 @@ def narrow_run(scenario: Scenario, overrides: Overrides, replicas: int, fewer: i
         figures={**rates, "mean_batch": trial.figures["mean_batch"]},
         share=share,
     )
+
+
+FRESH_RUNS = 8
+"""Runs of seeds that the search has not seen: all must hold, and a further one by a bound."""
+FEWEST_FRESH_RUNS = 3
+MOST_FRESH_REQUESTS = 60_000
+"""Requests of these together from which on they are fewer: long runs differ less."""
+FRESH_SEED, SEEDS_APART = 1_000_003, 7919
+"""Added to the scenario's seed for the first of them, and from one to the next: neighbouring seeds share none."""
+SEEDS = 2**63
+"""How many seeds there are."""
+BOUND = 0.96
+"""Two-sided: with 98 % a further run is above the lower end."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshRuns:
+    """Runs of seeds that nothing was chosen on, up to the first that misses.
+
+    Attributes:
+        holds: Whether all hold, and a further one would by a bound.
+        attainments: Share of requests in the SLO of each; empty without one.
+    """
+
+    holds: bool
+    attainments: tuple[float, ...]
+
+
+def further_run(attainments: Sequence[float], confidence: float = BOUND) -> tuple[float, float]:
+    """Return between which shares a further run lies, with a two-sided confidence: Student's t over those of some.
+
+    Args:
+        attainments: Of at least two runs.
+        confidence: Of the interval, which is cut at 0 and 1.
+    """
+    runs = len(attainments)
+    spread = float(np.std(attainments, ddof=1)) * math.sqrt(1 + 1 / runs)
+    reach = two_sided_quantile(runs - 1, confidence) * spread
+    mean = float(np.mean(attainments))
+    return max(mean - reach, 0.0), min(mean + reach, 1.0)
+
+
+def fresh_runs(
+    scenario: Scenario,
+    finishable: Finishable | None = None,
+    *,
+    most_requests: int = MOST_FRESH_REQUESTS,
+    accelerate: Accelerate = "auto",
+) -> FreshRuns:
+    """Return whether fresh runs of a scenario, as long as it says, hold its objective, and one more would by a bound.
+
+    Args:
+        scenario: What is deployed, what arrives, what is asked; one run of it, without a precision.
+        finishable: What the deployment finishes with its queue never empty; None: the queue's trend alone tells
+            whether a run is overloaded.
+        most_requests: Of all runs together, from which on they are fewer.
+        accelerate: Whether runs are compiled.
+
+    Raises:
+        InputError: The deployment does not go together.
+        KeyboardInterrupt: The user stopped a run.
+    """
+    known = resolve(scenario)
+    asked, runs = objective(scenario), FRESH_RUNS
+    shares: list[float] = []
+    count = 0
+    while count < runs:
+        seed = (scenario.run.seed + FRESH_SEED + SEEDS_APART * count) % SEEDS
+        fresh = scenario.model_copy(update={"run": scenario.run.model_copy(update={"seed": seed})})
+        found = run(resolve_like(fresh, known), explain=False, accelerate=accelerate, finishable=finishable)
+        if found.simulation.was_interrupted:
+            raise KeyboardInterrupt
+        is_held = run_holds(fresh, found.summary)
+        if asked is not None:
+            shares.append(found.summary["simserve"]["slo"]["attainment"] or 0.0)
+        if not is_held:
+            return FreshRuns(False, tuple(shares))
+        count += 1
+        fewer = most_requests // max(len(found.simulation.records), 1)
+        runs = min(FRESH_RUNS, max(FEWEST_FRESH_RUNS, fewer))
+    return FreshRuns(asked is None or further_run(shares)[0] >= asked.attainment, tuple(shares))

@@ -13,8 +13,7 @@ from simserve.planner.search.deciding_run import deciding_run
 from simserve.planner.search.member import Member
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import LATENCIES, MOST_REQUESTS, Trial, is_steady, request_limit, try_fleet
-from simserve.scenario.objective import objective
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 
 HEADROOM_STEP = 0.05
 """Share of the traffic by which headroom is told apart."""

@@ -16,8 +16,8 @@ from simserve.planner.search.search import Search
 from simserve.planner.search.trial import deployed
 from simserve.planner.space.space import BUDGET_KEY, HARDWARE_KEY, SEATS_KEY, Space, gpus_of
 from simserve.scenario.finishable import has_load_ratio
-from simserve.scenario.objective import objective
 from simserve.scenario.run import run
+from simserve.scenario.schema import objective
 
 EXHAUSTIVE_COMBINATIONS = 256
 """Combinations on one kind of GPU up to which each is looked at."""

@@ -23,13 +23,13 @@ from simserve.planner.search.bound import (
     first_token_seconds,
     further_token_seconds,
     in_arrays,
+    is_covered,
     latest_window_start,
+    least_replica_seconds,
     loosest_limits,
     replicas_needed,
     term_out_of_reach,
 )
-from simserve.planner.search.bound_covered import is_covered
-from simserve.planner.search.bound_work import least_replica_seconds
 from simserve.planner.space.roles import PREFILL
 from simserve.scenario.schema import Scenario
 from simserve.workload.requests import RequestSpecs

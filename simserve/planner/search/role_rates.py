@@ -21,7 +21,7 @@ from simserve.planner.search.roles import AMPLE, Count, Worker, by_handover, wor
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
 from simserve.planner.space.roles import DECODE, FORMAT, GPU, KIND_KEYS, PREFILL, Roles, kind_of
-from simserve.scenario.objective import objective
+from simserve.scenario.schema import objective
 
 MOST_HALVINGS = 5
 """Bisections of the load that workers of a role sustain alone: to a thirtieth of where it lies."""

@@ -8,7 +8,15 @@ the fastest workers of the other, by more than a short run may be wrong; of the 
 taken.
 
 A shape has a GPU and a weight format of its own. Only workers that can read each other's KV caches are a pair: one
-format of the cache, and GPUs on which the engine lays it out alike (`simserve.planner.search.handover`).
+format of the cache, and GPUs on which the engine lays it out alike.
+
+Which workers can read each other's KV caches. Simulates nothing.
+
+A cache is handed over as the bytes that it is: of one checkpoint, in one number format, laid out by one attention
+kernel. vLLM's NIXL connector compares all three before the first transfer and refuses what differs
+(`compute_nixl_compatibility_hash` of its nixl_connector.py); the other engines are taken to ask for the same. An engine
+chooses the kernel by the generation of the GPU. So weight formats differ between roles only where the engine makes them
+of one checkpoint while it loads.
 """
 
 from __future__ import annotations
@@ -22,11 +30,11 @@ from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.pricing import price
+from simserve.perf.shape import ReplicaShape
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.explain import context_shortage
 from simserve.planner.search.group import group_result
-from simserve.planner.search.handover import Handover, handover_of, layout_of
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less
 from simserve.planner.search.role_bound import covers_roles, role_bound
@@ -47,12 +55,34 @@ from simserve.planner.space.roles import (
     mixed_roles,
 )
 from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Space
-from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import load_model
-from simserve.scenario.objective import objective
+from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.model import ModelProfile, load_model
+from simserve.scenario.formats import formats_of
 from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
+
+Handover = tuple[str, ...]
+"""What two workers must have in common: checkpoint, KV format, and who lays the cache out."""
+
+FLASH_GENERATIONS = ("8", "9")
+"""CUDA major versions, Ampere, Ada and Hopper, on which engines take FlashAttention for everything but latent attention
+(vLLM 0.20, `vllm/platforms/cuda.py`: FLASH_ATTN first; on 10 FLASHINFER is)."""
+
+
+def handover_of(shape: ReplicaShape) -> Handover:
+    """Return what another worker must have in common with a replica to read its KV caches."""
+    checkpoint = formats_of(shape, "auto").checkpoint or shape.model.name
+    return checkpoint, shape.kv_cache_dtype, *layout_of(shape.hardware, shape.model)
+
+
+def layout_of(hardware: HardwareProfile, model: ModelProfile) -> tuple[str, str]:
+    """Return whose GPU and which generation lays a model's KV cache out."""
+    generation = (hardware.compute_capability or hardware.name).partition(".")[0]
+    if generation in FLASH_GENERATIONS and model.mla is None:
+        generation = FLASH_GENERATIONS[0]
+    return hardware.vendor, generation
+
 
 FRONT_KEYS = (KV_KEY, DRAFTS_NAME, ROUTE_NAME)
 """What both roles share and the search may set: a cache is read in the format in which it is sent."""

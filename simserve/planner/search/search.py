@@ -40,9 +40,8 @@ from simserve.planner.search.trial import (
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.space.space import Space, gpus_of
 from simserve.scenario.media import check_encoders, with_media
-from simserve.scenario.objective import objective
 from simserve.scenario.resolve import resolve
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 

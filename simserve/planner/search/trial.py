@@ -15,10 +15,9 @@ from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import has_own_clock
 from simserve.planner.space.makeup import merged, settings
 from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, has_load_ratio
-from simserve.scenario.objective import objective
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import deploy, run
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 from simserve.scenario.served import expectations_of
 from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,
@@ -84,7 +83,7 @@ class Trial:
         usd_per_hour: What is paid: GPUs from launch to end, and an API; None without a price.
         mean_gpus: GPUs that were paid for on average.
         usd_per_million_tokens: Prompt and output tokens together; None without a price.
-        watts: Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.energy`).
+        watts: Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.cost`).
         busy: Share of the time in which a replica works.
         duration: Seconds of the run.
         figures: Rates: ``request_throughput`` and the like.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.profiles.hardware import HardwareProfile
-from simserve.sim.pool_spec import DisaggregationSpec
+from simserve.sim.control import DisaggregationSpec
 from simserve.units import to_text
 
 TCP_PER_GPU = 5e9

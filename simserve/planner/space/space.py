@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simserve.errors import InputError, ScenarioError, UsageError
-from simserve.planner.overrides import Overrides, value_of, with_overrides
-from simserve.planner.space.choices import Choice, Option, Setting
+from simserve.planner.overrides import Overrides, split_values, value_of, with_overrides
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, SearchedFormats, searched_formats
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
-from simserve.planner.space.options import options_of
-from simserve.planner.space.pools import has_roles
+from simserve.planner.space.options import Choice, Option, Setting, has_roles, options_of
 from simserve.planner.space.roles import SIZE_KEYS, Roles, is_plausible, roles_of
 from simserve.planner.space.traffic import Traffic
-from simserve.planner.split import split_values
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
@@ -315,7 +312,7 @@ def space_on(
         traffic: What the requests are like.
         wants_latency: Whether latency itself is to be small.
         has_spares: Whether replicas must be to spare.
-        kept: Dotted keys and options that stay as the scenario has them (`simserve.planner.space.keep`).
+        kept: Dotted keys and options that stay as the scenario has them.
 
     Raises:
         InputError: The GPU or the model is unknown, or there is nothing to keep.
@@ -461,3 +458,55 @@ def parse_choices(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 def _as_written(key: str, text: str, parse: Callable[..., Any]) -> Any:
     return text.strip() if key.endswith(".version") else parse(text, f"--over {key}", UsageError)
+
+
+GPUS, REPLICAS = "gpus", "replicas"
+
+KEEPABLE: Mapping[str, tuple[str, ...]] = {
+    GPUS: (),
+    REPLICAS: (),
+    "weights": (WEIGHTS_KEY,),
+    "kv-cache": (KV_KEY,),
+    "tensor-parallel": (TENSOR_KEY,),
+    "pipeline-parallel": (PIPELINE_KEY,),
+    "data-parallel": (DATA_KEY,),
+    "expert-parallel": ("deployment.enable_expert_parallel",),
+    "engine": (*(each.key for each in DIMENSIONS if each.kind == "knob"), "cache", "static"),
+    "drafts": (DRAFTS_NAME,),
+    "routing": ("route",),
+    "pools": ("pool",),
+    "disaggregation": (SPLIT_NAME,),
+    "autoscaling": ("scale",),
+    "offload": ("offload",),
+    "response-cache": ("answers",),
+    "overflow": ("overflow",),
+    "admission": ("admit",),
+}
+"""Name -> dotted keys and names of options that it stands for. GPUs are the kind of GPU; that and replicas are not
+dimensions of a space. With disaggregation kept, prefill and decode workers are sized and nothing else is offered in
+their place; with pools kept they stay as they are."""
+
+
+def kept_of(names: Iterable[str], hardware: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> frozenset[str]:
+    """Return the keys and options that some names stand for.
+
+    Args:
+        names: As they were asked for.
+        hardware: GPUs that the user wants to be searched.
+        choices: Dotted key -> values that the user wants to be searched.
+
+    Raises:
+        UsageError: A name is unknown, or what it keeps is to be searched, too.
+    """
+    found: set[str] = set()
+    for name in names:
+        if name not in KEEPABLE:
+            remedy = "choose from " + ", ".join(KEEPABLE)
+            raise UsageError("is nothing that can be kept", key="--keep", value=name, remedy=remedy)
+        if name == GPUS and hardware:
+            raise UsageError("does not go with --hardware", key="--keep", value=name, remedy="leave one of them away")
+        for key in KEEPABLE[name]:
+            if key in choices:
+                raise UsageError(f"does not go with --over {key}", key="--keep", value=name, remedy="leave one away")
+        found.update(KEEPABLE[name])
+    return frozenset(found)

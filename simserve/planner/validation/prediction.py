@@ -1,30 +1,41 @@
-"""What the simulator says of one measured point, by the point's own protocol. Scores nothing."""
+"""What the simulator says of one measured point, by the point's own protocol. Scores nothing.
+
+What the simulator says of separate prefill and decode workers that were measured.
+
+A scenario's pools do not draft with the model's own layers; measured ones do. Such a decode worker is replayed as one
+that does not, and whose steps are m times as short where one yields m tokens a request. Means are those of the real
+one; that a step's tokens arrive together is lost.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.tables import StepTimes
 from simserve.errors import InputError, SimserveError
-from simserve.metrics.conditions import conditions
 from simserve.metrics.latency import request_latencies
+from simserve.metrics.real_server import conditions
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol
-from simserve.planner.validation.pooled import pools_key, replay_pools
 from simserve.profiles.expected_errors import Server
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.served import server_of
 from simserve.scenario.speculative import with_paces
-from simserve.sim.pool_spec import Role
+from simserve.sim.control import Control, DisaggregationSpec, Role, RoutingSpec
+from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, simulate
+from simserve.workload.acceptance import expected_tokens
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
@@ -290,3 +301,136 @@ def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
     if not len(defined):
         return float("nan")
     return float(np.median(defined)) if protocol.statistic == "median" else float(np.mean(defined))
+
+
+MAX_IN_TRANSFER = 1_000_000
+"""Caches on their way: no worker waits for their number."""
+
+MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
+"""Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
+
+Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX
+golden_al_distribution, vLLM MTP, thinking on)."""
+
+Priced = Callable[[Scenario, Role], tuple[ResolvedScenario, PricedDeployment]]
+"""Resolves a scenario whose replicas have a role, and prices its deployment."""
+
+
+def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
+    """Return the run of a closed loop over the workers of a pair.
+
+    Raises:
+        InputError: A worker's profile is missing or does not go with the rest, or the model does not fit.
+    """
+    scenario = from_mapping(pair.prefill)
+    resolved, prefill = priced(scenario, "prefill")
+    setups = (
+        PoolSetup(
+            name="prefill",
+            engine=resolved.engine,
+            step_times=prefill.step_times,
+            priced=None,
+            num_replicas=pair.num_prefills,
+            role="prefill",
+        ),
+        _decode_setup(pair, priced),
+    )
+    shape = resolved.shape
+    specs = generate(scenario.workload, seed=scenario.run.seed)
+    cache_bytes = shape.model.kv_bytes_per_token(shape.kv_element_bytes) * float(np.mean(specs.prompt_tokens))
+    control = Control(
+        routing=RoutingSpec(policy="least_outstanding"),
+        disaggregation=_links(pair, cache_bytes, resolved.engine.data_parallel_size),
+        kv_bytes_per_token=shape.model.kv_bytes_per_token(shape.kv_element_bytes),
+    )
+    deployment = Deployment(
+        num_replicas=pair.num_prefills, engine=resolved.engine, priced=prefill, control=control, pools=setups
+    )
+    return simulate(deployment, specs)
+
+
+def pools_key(pair: PoolPair) -> str:
+    """Return what two pairs share whose replays are the same: all but their names."""
+    both = [{key: value for key, value in each.items() if key != "name"} for each in (pair.prefill, pair.decode)]
+    others = [getattr(pair, each.name) for each in fields(pair) if each.name not in ("prefill", "decode")]
+    return json.dumps([both, others], sort_keys=True)
+
+
+def _links(pair: PoolPair, cache_bytes: float, ranks: int) -> DisaggregationSpec:
+    """Return the links of prefill workers.
+
+    Every GPU of a worker without ranks has the whole latent cache, and sends it to its like. With ranks one GPU alone
+    has it, and sends a copy to each GPU of a decode worker without them, while the other ranks send theirs.
+    """
+    copies = int(pair.decode["deployment"].get("tensor_parallel_size", 1)) if ranks > 1 else 1
+    rest = (1.0 - 1.0 / ranks) * copies * cache_bytes / pair.port_bandwidth
+    return DisaggregationSpec.model_validate(
+        {
+            "transfer_bandwidth": f"{ranks * pair.port_bandwidth / copies} B/s",
+            "transfer_latency": f"{pair.handover_seconds + rest} s",
+            "max_in_transfer": MAX_IN_TRANSFER,
+        }
+    )
+
+
+def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
+    plain, found = priced(from_mapping(pair.decode), "decode")
+    times, drafts = found.step_times, pair.num_drafts
+    if drafts and plain.engine.data_parallel_size > 1:
+        # Verifying is priced as that many more sequences.
+        seats = plain.engine.max_num_seqs * (drafts + 1)
+        _, wide = priced(from_mapping(_with(pair.decode, max_num_seqs=seats)), "decode")
+        times = _verifying(wide.step_times, drafts + 1)
+    elif drafts:
+        given = {"method": "mtp", "num_speculative_tokens": drafts, "acceptance_rate": MTP_ACCEPTANCE[0]}
+        _, drafting = priced(from_mapping(_with(pair.decode, speculative=given)), "decode")
+        times = drafting.step_times
+    tokens = expected_tokens(MTP_ACCEPTANCE[:drafts]) if drafts else 1.0
+    return PoolSetup(
+        name="decode",
+        # Dynamo takes the tokens from it (skip-tokenizer-init); no API server of its own passes them on.
+        engine=replace(plain.engine, api_token_seconds=0.0),
+        step_times=_scaled(times, 1.0 / tokens),
+        priced=None,
+        num_replicas=pair.num_decodes,
+        role="decode",
+    )
+
+
+def _with(mapping: Mapping[str, Any], *, speculative: Any = None, max_num_seqs: int | None = None) -> dict[str, Any]:
+    """Return a scenario with drafts, or with other seats."""
+    deployment = dict(mapping["deployment"])
+    if speculative is not None:
+        deployment["speculative"] = speculative
+    if max_num_seqs is not None:
+        deployment["engine"] = {**deployment["engine"], "max_num_seqs": max_num_seqs}
+    return {**mapping, "deployment": deployment}
+
+
+def _verifying(times: StepTimes, width: int) -> StepTimes:
+    """Return the seconds of ranks that decode ``width`` tokens a sequence."""
+    last = (len(times.decode_base) - 1) // width
+    sequences = width * np.arange(last + 1)
+    shared = np.asarray(times.shared_seconds)
+    return replace(
+        times,
+        decode_base=np.asarray(times.decode_base)[sequences].tolist(),
+        # Queries of a sequence read its keys once, and each takes its own products, which bind.
+        decode_slope=(width * np.asarray(times.decode_slope)[sequences]).tolist(),
+        sequence_seconds=np.asarray(times.sequence_seconds)[sequences].tolist(),
+        decode_attention_base=np.asarray(times.decode_attention_base)[sequences].tolist(),
+        shared_seconds=shared[::width].tolist(),
+        shared_seconds_beyond=width * times.shared_seconds_beyond,
+    )
+
+
+def _scaled(times: StepTimes, factor: float) -> StepTimes:
+    if math.isclose(factor, 1.0):
+        return times
+    return replace(
+        times,
+        decode_base=[factor * each for each in times.decode_base],
+        decode_slope=[factor * each for each in times.decode_slope],
+        shared_seconds=[factor * each for each in times.shared_seconds],
+        shared_seconds_beyond=factor * times.shared_seconds_beyond,
+    )

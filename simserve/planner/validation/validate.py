@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import duckdb
 import numpy as np
 import pandas as pd
 
-from simserve.errors import InvariantError
+from simserve.errors import InvariantError, UsageError
 from simserve.planner.measured.point import METRICS, MeasuredMemory, MeasuredPoint
 from simserve.planner.measured.reports import read_own
 from simserve.planner.measured.shipped import SHIPPED, read_shipped, read_shipped_memory
-from simserve.planner.validation.intervals import SCORED, coverage_rows, source_of
-from simserve.planner.validation.laboratory import load_laboratory
-from simserve.planner.validation.memory_accuracy import MemoryComparison, compare_memory
 from simserve.planner.validation.prediction import Prediction, Pricer, predict, replay_key
 from simserve.planner.validation.scoring import (
+    SCORED,
+    MemoryComparison,
     by_band,
     by_model,
     by_source,
+    compare_memory,
     concurrency_band,
     coverage,
+    coverage_rows,
     grouped,
     in_order_of_load,
     not_covered,
     overall,
+    source_of,
 )
 from simserve.planner.workers import results_of
+from simserve.profiles import catalog
 from simserve.profiles.expected_errors import ErrorModel, MetricExpectation, expect, load_error_model
 
 Progress = Callable[[int, int], None]
@@ -205,3 +210,24 @@ def write_parquet(validation: Validation, file: Path) -> None:
         connection.register("points_of_table", validation.points)
         target = str(file).replace("'", "''")
         connection.execute(f"COPY points_of_table TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
+
+
+HOME = "calibration/laboratory/command.py"
+"""The laboratory's side of `simserve validate`, from the root of a checkout."""
+
+REMEDY = "clone the repository and run `pip install -e .` in it"
+
+
+def load_laboratory(key: str, value: object) -> ModuleType:
+    """Return `calibration.laboratory.command`: ``read_points read_memory_logs write_error_model write_accuracy``.
+
+    Args:
+        key: The flag that asks for it.
+        value: What the flag was given.
+
+    Raises:
+        UsageError: The package was installed without a checkout.
+    """
+    if not catalog.bundled_file(HOME).is_file():
+        raise UsageError("needs a development install of simserve", key=key, value=value, remedy=REMEDY)
+    return import_module("calibration.laboratory.command")

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError
-from simserve.workload.traces.calls import trace_of_calls
 from simserve.workload.traces.records import Records, read_records
 from simserve.workload.traces.table import MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedCall
-from simserve.workload.traces.trace import Trace
+from simserve.workload.traces.trace import Trace, trace_of_calls
 
 SCHEMA = "dynamo.request.trace.v1"
 _REQUEST = "request_end"

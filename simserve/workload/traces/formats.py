@@ -9,24 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError, UsageError, nearest
-from simserve.workload.traces.agentic_graph import SCHEMA as AGENTIC_SCHEMA
 from simserve.workload.traces.agentic_mooncake import DELAY_FIELDS, WAIT_FIELD, read_agentic_mooncake
+from simserve.workload.traces.agentic_mooncake import SCHEMA as AGENTIC_SCHEMA
 from simserve.workload.traces.aiperf import TEXT_FIELDS, read_aiperf_conversations, read_aiperf_messages
-from simserve.workload.traces.azure import read_azure
-from simserve.workload.traces.bailian import read_bailian
-from simserve.workload.traces.burstgpt import read_burstgpt
 from simserve.workload.traces.columns import are_told, header_of, read_columns, told_columns
-from simserve.workload.traces.csv import read_csv
+from simserve.workload.traces.csv import read_azure, read_burstgpt, read_csv
 from simserve.workload.traces.dynamo import SCHEMA as DYNAMO_SCHEMA
 from simserve.workload.traces.dynamo import read_dynamo, unwrapped
 from simserve.workload.traces.mooncake import BLOCK_TOKENS as MOONCAKE_TOKENS
-from simserve.workload.traces.mooncake import SESSION_FIELD, read_mooncake
+from simserve.workload.traces.mooncake import SESSION_FIELD, read_bailian, read_mooncake, read_vllm_timed
 from simserve.workload.traces.otel import read_otel
 from simserve.workload.traces.sharegpt import read_sharegpt
 from simserve.workload.traces.table import files_of, read_text
 from simserve.workload.traces.trace import Trace
 from simserve.workload.traces.vllm_bench import read_vllm_bench
-from simserve.workload.traces.vllm_timed import read_vllm_timed
 from simserve.workload.traces.weka import read_weka
 
 _REMEMBERED = 2

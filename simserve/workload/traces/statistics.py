@@ -1,14 +1,16 @@
-"""What is in a trace: rate, burstiness, lengths, shared prefixes. Knows the columns, fits nothing."""
+"""What is in a trace: rate, burstiness, lengths, shared prefixes, and its tasks. Knows the columns, fits nothing."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.workload.traces.trace import Trace
+from simserve.workload.traces.tasks import RecordedTasks
+from simserve.workload.traces.trace import PrefixBlocks, Trace
 
 PERCENTILES = (1, 10, 50, 90, 95, 99)
 _MINUTE = 60.0
@@ -106,3 +108,132 @@ def _cv(values: NDArray[Any]) -> float:
     """Return the coefficient of variation, NaN for fewer than two values or a mean of 0."""
     mean = float(values.mean()) if len(values) > 1 else 0.0
     return float(values.std(ddof=1)) / mean if mean > 0 else float("nan")
+
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatistics:
+    """The tasks of a trace.
+
+    Attributes:
+        num_tasks: Tasks.
+        calls: Calls of each main agent, which no other agent of its task has started.
+        fan_out: Sub-agents that each call which starts any has started.
+        subagent_calls: Calls of each sub-agent.
+        subagent_share: Share of the main agents' calls, but their last ones, that start sub-agents.
+        fork_share: Share of the sub-agents whose first prompt begins with all blocks of the call that starts them, the
+            last one aside; NaN where there are none, or the trace names no blocks.
+        tool_time: Seconds from an agent's answer to its next call, where that waits for no sub-agent.
+        new_tokens: Of an agent's further calls, but those that wait for sub-agents: what the prompt holds beyond the
+            prompt and the answer before it, at least 1.
+        first_tokens: Prompts of the first calls of the main agents.
+        num_shortened: Further calls whose prompt is shorter than what came before: the context was cut.
+        starts: When each task begins, seconds; NaN where the trace does not say.
+    """
+
+    num_tasks: int
+    calls: Integers
+    fan_out: Integers
+    subagent_calls: Integers
+    subagent_share: float
+    fork_share: float
+    tool_time: NDArray[np.float64]
+    new_tokens: Integers
+    first_tokens: Integers
+    num_shortened: int
+    starts: NDArray[np.float64]
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return them by name; NaN where undefined."""
+        return {
+            "tasks": self.num_tasks,
+            "calls": mean(self.calls),
+            "subagent_share": self.subagent_share,
+            "subagents": mean(self.fan_out),
+            "subagent_calls": mean(self.subagent_calls),
+            "fork_share": self.fork_share,
+            "tool_time_s": mean(self.tool_time),
+            "tool_time_cv": spread(self.tool_time),
+            "new_tokens": mean(self.new_tokens),
+            "first_tokens": mean(self.first_tokens),
+            "shortened_contexts": self.num_shortened,
+        }
+
+
+def task_statistics(trace: Trace) -> TaskStatistics | None:
+    """Return what is in the tasks of a trace; None where it has none."""
+    tasks = trace.tasks
+    if tasks is None:
+        return None
+    _, first_row, agent = np.unique(tasks.agent, return_index=True, return_inverse=True)
+    calls = np.bincount(agent)
+    started_by, has_tool = _starts(tasks, agent, first_row)
+    is_main = started_by < 0
+    starting, fan_out = np.unique(started_by[~is_main], return_counts=True)
+    before = _before(agent)
+    further = np.flatnonzero(before >= 0)
+    grown = trace.prompt_tokens[further] - (trace.prompt_tokens + trace.output_tokens)[before[further]]
+    _, begins = np.unique(tasks.task, return_index=True)
+    chances = int(calls[is_main].sum() - np.count_nonzero(is_main))
+    return TaskStatistics(
+        num_tasks=len(begins),
+        calls=calls[is_main],
+        fan_out=fan_out,
+        subagent_calls=calls[~is_main],
+        subagent_share=min(len(starting) / chances, 1.0) if chances else 0.0,
+        fork_share=_fork_share(trace.prefix_blocks, first_row[~is_main], started_by[~is_main]),
+        tool_time=tasks.tool_time[has_tool],
+        new_tokens=np.maximum(grown[has_tool[further]], 1),
+        first_tokens=trace.prompt_tokens[first_row[is_main]],
+        num_shortened=int(np.count_nonzero(grown < 0)),
+        starts=np.sort(trace.arrival_time[begins]),
+    )
+
+
+def mean(values: NDArray[Any]) -> float:
+    """Return the mean of some values, NaN of none."""
+    return float(values.mean()) if len(values) else math.nan
+
+
+def spread(values: NDArray[Any]) -> float:
+    """Return the standard deviation of some values over their mean, NaN where that is 0 or there are none."""
+    middle = mean(values)
+    return float(values.std()) / middle if middle > 0 else math.nan
+
+
+def _starts(tasks: RecordedTasks, agent: Integers, first_row: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+    """Return the row that started each agent, -1: none did; and of each row, whether it waited for a tool alone."""
+    graph = tasks.dependencies
+    child = np.repeat(np.arange(len(graph)), graph.num_parents)
+    is_own = agent[child] == agent[graph.parents]
+    started_by = np.full(len(first_row), -1, dtype=np.int64)
+    foreign = ~is_own & (first_row[agent[child]] == child)
+    started_by[agent[child[foreign]]] = graph.parents[foreign]
+    has_tool = (graph.num_parents > 0) & (np.bincount(child, weights=~is_own, minlength=len(graph)) == 0)
+    return started_by, has_tool
+
+
+def _before(agent: Integers) -> Integers:
+    """Return the call of the same agent before each one, -1: there is none."""
+    order = np.argsort(agent, kind="stable")
+    before = np.full(len(agent), -1, dtype=np.int64)
+    is_same = agent[order[1:]] == agent[order[:-1]]
+    before[order[1:][is_same]] = order[:-1][is_same]
+    return before
+
+
+def _fork_share(blocks: PrefixBlocks | None, first: Integers, starters: Integers) -> float:
+    if blocks is None or not len(first):
+        return math.nan
+    edges = np.concatenate([[0], np.cumsum(blocks.counts)])
+    forks = 0
+    for row, starter in zip(first.tolist(), starters.tolist(), strict=True):
+        own, other = blocks.ids[edges[row] : edges[row + 1]], blocks.ids[edges[starter] : edges[starter + 1]]
+        length = min(len(own), len(other))
+        same = own[:length] == other[:length]
+        shared = length if same.all() else int(np.argmin(same))
+        # The last block may be filled differently.
+        forks += len(other) > 0 and shared >= len(other) - 1
+    return forks / len(first)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 
+import numpy as np
 import pytest
 
-from simserve.planner.capacity.answer import _without_api, capacity
+from simserve.planner.capacity.answer import (
+    CLOSE,
+    MOST_RUNS,
+    MOST_RUNS_BELOW,
+    Sustained,
+    _without_api,
+    capacity,
+    sustained,
+)
+from simserve.planner.capacity.bracket import Largest
+from simserve.planner.capacity.level import Found, Level, Trial
 from simserve.planner.capacity.probe import probe_of
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.load import load
@@ -53,3 +67,88 @@ def test_a_list_of_requests_has_no_more_clients_than_requests(tmp_path: Path) ->
     )
     near = replace(far_below, capacity=7.2)
     assert not any(note.startswith("what is promised") for note in replace(found, found=near).notes)
+
+
+Chance = Callable[[float], float]
+
+
+def falling(middle: float, spread: float = 0.3) -> Chance:
+    """Return a probability that falls with the logarithm of the load: one half at ``middle``."""
+    return lambda load: NormalDist().cdf((math.log(middle) - math.log(load)) / spread)
+
+
+def make_trial(probability: float) -> Trial:
+    """Return a run that holds."""
+    met = np.ones(10, dtype=np.bool_)
+    return Trial(
+        attainment=1.0, by_metric={}, stability="stable", met=met, probability=probability, error_basis="made up"
+    )
+
+
+def asked(chance: Chance, most: float, *, is_whole: bool = False) -> tuple[Sustained, list[float]]:
+    """Return what is sustained, and the loads that were run for it; the search saw half, 3/4 and all of the most."""
+    tried: list[float] = []
+
+    def probe(load: float, _replication: int, _num_requests: int) -> Trial:
+        tried.append(load)
+        return make_trial(chance(load))
+
+    loads = [math.floor(share * most) if is_whole else share * most for share in (0.5, 0.75, 1.0)]
+    levels = tuple(Level(load=load, trials=(make_trial(chance(load)),)) for load in loads)
+    found = Found(
+        largest=Largest(value=most, fails_at=None),
+        levels=levels,
+        interval=None,
+        interval_method="",
+        num_requests=10,
+        needed_requests=1.0,
+    )
+    answer = sustained(probe, found, is_whole=is_whole)
+    assert answer is not None
+    return answer, tried
+
+
+@pytest.mark.parametrize("middle", [8.0, 9.0, 10.0, 12.0])
+def test_it_lies_within_a_few_percent_below_where_nine_in_ten_hold(middle: float) -> None:
+    """Between loads that the search has run, in two runs at most."""
+    true = middle * math.exp(-0.3 * NormalDist().inv_cdf(0.9))
+
+    answer, tried = asked(falling(middle), 10.0)
+
+    assert answer.load is not None
+    assert true / CLOSE**2 <= answer.load <= true
+    assert len(tried) <= MOST_RUNS
+    assert answer.basis == "made up"
+
+
+def test_it_is_never_above_what_holds_as_simulated() -> None:
+    """Where even the largest load holds on all servers, nothing more is run."""
+    answer, tried = asked(falling(100.0), 10.0)
+
+    assert (answer.load, tried) == (10.0, [])
+
+
+def test_below_the_loads_of_the_search_it_goes_on() -> None:
+    """A tenth of what holds as simulated, in a few runs more."""
+    answer, tried = asked(falling(1.5), 10.0)
+
+    assert answer.load is not None
+    assert 0.5 < answer.load <= 1.5 * math.exp(-0.3 * NormalDist().inv_cdf(0.9))
+    assert len(tried) <= MOST_RUNS_BELOW
+
+
+def test_where_nothing_is_sure_it_says_so() -> None:
+    """Four in five servers hold at any load."""
+    answer, tried = asked(lambda _: 0.8, 10.0)
+
+    assert answer.load is None
+    assert answer.lowest == min(tried)
+
+
+def test_clients_are_whole_numbers() -> None:
+    """Of a closed loop; the answer holds and one client more does not, or hardly."""
+    answer, tried = asked(falling(40.0), 50.0, is_whole=True)
+
+    assert answer.load == round(answer.load or 0.0)
+    assert all(load == round(load) for load in tried)
+    assert falling(40.0)(answer.load or 0.0) >= 0.9

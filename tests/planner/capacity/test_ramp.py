@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.planner.capacity.probe import LoadProbe, probe_of
-from simserve.planner.capacity.ramp import REACHED, mean_rate, ramp_of
+from simserve.planner.capacity.probe import REACHED, LoadProbe, mean_rate, probe_of, ramp_of
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.load import load
 from tests.builders import make_specs

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.planner.capacity.probe import probe_of
-from simserve.planner.capacity.ramp import ramp_of
+from simserve.planner.capacity.probe import probe_of, ramp_of
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate

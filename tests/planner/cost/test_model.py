@@ -10,19 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve.errors import ScenarioError
-from simserve.planner.cost.daily import PEAK_TO_MEAN, PEAK_TO_TROUGH, day_shape
-from simserve.planner.cost.explain import ladder
 from simserve.planner.cost.model import (
     API,
+    PEAK_TO_MEAN,
+    PEAK_TO_TROUGH,
     SECONDS_PER_MONTH,
     Comparison,
     break_even,
+    day_shape,
     hybrid,
     outlook,
     saving,
     sensitivity,
     usual_ranges,
 )
+from simserve.planner.cost.scenario import ladder
 
 _MODEL = Comparison(
     unit_usd_per_month=1000.0,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import ProfileError
-from simserve.planner.importers.prices_api import read_api_prices
+from simserve.planner.importers.prices import read_api_prices
 from simserve.profiles.api import ApiProfile
 
 _DATE = "2026-11-20"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from simserve.errors import ProfileError, UsageError
-from simserve.planner.importers.price_profiles import write_api_profiles, write_hardware_profiles
-from simserve.planner.importers.prices_gpu import GpuPriceList, read_gpu_prices
+from simserve.planner.importers.prices import GpuPriceList, read_gpu_prices, write_api_profiles, write_hardware_profiles
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.hardware import load_hardware

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from simserve.planner.plan.fleet import Fleet
-from simserve.planner.plan.horizon import Interruptions
 from simserve.planner.plan.interruptions import (
     FAULTS_KEY,
     Reserve,
@@ -16,6 +15,7 @@ from simserve.planner.plan.interruptions import (
     simulated_reserve,
     start_up,
 )
+from simserve.planner.plan.options import Interruptions
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import try_fleet
 from tests.planner.plan.test_plan import busy_scenario

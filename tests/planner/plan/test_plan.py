@@ -25,8 +25,7 @@ from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import settled_run
 from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import Trial, try_fleet
-from simserve.planner.space.keep import KEEPABLE
-from simserve.planner.space.space import parse_choices
+from simserve.planner.space.space import KEEPABLE, parse_choices
 from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware
 from simserve.report.brief import brief_of_run
@@ -35,11 +34,10 @@ from simserve.report.plan import plan_page
 from simserve.report.plan_lines import answer_lines
 from simserve.scenario.formats import available_as
 from simserve.scenario.load import from_mapping, load
-from simserve.scenario.objective import objective
 from simserve.scenario.pricing import HOURS_PER_MONTH, gpu_hour
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 from tests.scenario.builders import make_scenario
 
 SMALL = {

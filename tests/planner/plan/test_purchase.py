@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import UsageError
-from simserve.planner.plan.horizon import COMMITMENTS, Horizon, Interruptions, horizon_of
+from simserve.planner.plan.options import COMMITMENTS, Horizon, Interruptions, horizon_of
 from simserve.planner.plan.purchase import HOURS, Need, bought, own_usd, purchase
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table
 from simserve.report.quantities import dollars

@@ -10,9 +10,9 @@ import pytest
 
 from simserve.errors import UsageError
 from simserve.planner.plan.findings import Findings
-from simserve.planner.plan.horizon import horizon_of
+from simserve.planner.plan.options import horizon_of
 from simserve.planner.plan.plan import PlanOptions, plan
-from simserve.planner.plan.purchase_of import purchase_of
+from simserve.planner.plan.purchase import purchase_of
 from simserve.report.page import render_page
 from simserve.report.plan import plan_page, plan_sections
 from simserve.scenario.schema import Scenario

@@ -10,7 +10,7 @@ import pytest
 
 from simserve.errors import UsageError
 from simserve.planner.overrides import Overrides, with_overrides
-from simserve.planner.plan import thresholds_of
+from simserve.planner.plan import thresholds
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.plan import PlanOptions, plan
@@ -167,7 +167,7 @@ def test_a_plan_says_them_for_what_it_deploys(monkeypatch: pytest.MonkeyPatch) -
         asked.update(replicas=replicas, usd_per_hour=usd_per_hour)
         return answered()
 
-    monkeypatch.setattr(thresholds_of, "autoscaler_of", answer_of)
+    monkeypatch.setattr(thresholds, "autoscaler_of", answer_of)
     scenario, cache_dtype = short_day(), {"deployment.kv_cache_dtype": "auto"}
     trial = try_fleet(scenario, {**cache_dtype, "deployment.autoscaling": None}, 2, 200)
     member = Member(overrides=cache_dtype, status="tried", trial=trial)
@@ -179,7 +179,7 @@ def test_a_plan_says_them_for_what_it_deploys(monkeypatch: pytest.MonkeyPatch) -
         trial,
         member,
     )
-    answer = thresholds_of.thresholds_of(found)
+    answer = thresholds.thresholds_of(found)
 
     assert asked == {"replicas": 2, "usd_per_hour": pytest.approx(trial.usd_per_hour / 2)}
     assert answer is not None

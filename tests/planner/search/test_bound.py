@@ -15,8 +15,14 @@ from simserve.engine.state import RequestTable
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.slo import SLO, attainment
 from simserve.perf.tables import price
-from simserve.planner.search.bound import NO_BOUND, first_token_seconds, fleet_bound, further_token_seconds, is_covered
-from simserve.planner.search.bound_work import least_replica_seconds
+from simserve.planner.search.bound import (
+    NO_BOUND,
+    first_token_seconds,
+    fleet_bound,
+    further_token_seconds,
+    is_covered,
+    least_replica_seconds,
+)
 from simserve.planner.search.trial import try_fleet
 from simserve.scenario.load import load
 from simserve.scenario.media import with_media

@@ -13,8 +13,7 @@ from scipy.stats import t as student
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne
-from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed, promise_of
-from simserve.planner.search.fresh_runs import further_run
+from simserve.planner.search.deciding_run import deciding_run, further_run, narrow_run, narrowed, promise_of
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Promise,

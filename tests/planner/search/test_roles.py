@@ -21,13 +21,13 @@ from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.planner.plan.roles import role_limits, role_lines, role_mapping
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of
-from simserve.planner.search.handover import handover_of
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.role_bound import role_bound
 from simserve.planner.search.roles import (
     alone_overrides,
     by_handover,
     fronts,
+    handover_of,
     has_role_search,
     mixed_space,
     search_mixed,

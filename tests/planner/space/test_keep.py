@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import ScenarioError
-from simserve.planner.space.keep import GPUS, KEEPABLE, REPLICAS, kept_of
 from simserve.planner.space.makeup import POOLS_KEY
-from simserve.planner.space.space import DIMENSIONS, POOL_NAME, Space, space_on
+from simserve.planner.space.space import DIMENSIONS, GPUS, KEEPABLE, POOL_NAME, REPLICAS, Space, kept_of, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.scenario.load import load
 from simserve.scenario.resolve import engine_of

@@ -16,8 +16,7 @@ from simserve.planner.plan.fleet import Fleet, confirm
 from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.planner.search.bound import fleet_bound
 from simserve.planner.search.trial import Trial, deployed, try_fleet
-from simserve.planner.space.choices import Option, Setting
-from simserve.planner.space.options import options_of
+from simserve.planner.space.options import Option, Setting, options_of
 from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles import catalog

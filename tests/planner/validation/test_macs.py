@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from simserve.planner.measured.point import Metric
-from simserve.planner.measured.published import read_published
+from simserve.planner.measured.shipped import read_published
 from simserve.planner.validation.prediction import Pricer, predict
 
 METRICS: tuple[Metric, ...] = ("tpot", "ttft")

@@ -10,7 +10,7 @@ import pytest
 
 from simserve.engine.tables import StepTimes
 from simserve.planner.measured.point import MeasuredPoint, PoolPair
-from simserve.planner.validation import pooled
+from simserve.planner.validation import prediction as pooled
 from simserve.planner.validation.prediction import Pricer, predict, replay_key
 from tests.planner.builders import make_point
 from tests.scenario.builders import scenario_mapping

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simserve.planner.measured.point import COMPUTED, NO_RECIPE
+from simserve.planner.measured.point import COMPUTED, NO_RECIPE, MeasuredMemory
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import (
+    MemoryComparison,
     by_model,
     by_source,
     concurrency_band,
@@ -87,3 +88,20 @@ def test_coverage_is_of_hopper_and_a100_and_models_of_the_catalogue() -> None:
     assert coverage(predictions) == {"points": 2, "covered": 1, "share": 0.5, "disaggregated": 1}
     assert "1 of 2 (50.0 %)" in coverage_sentence(coverage(predictions))
     assert coverage([])["share"] is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "predicted", "is_within"),
+    [(10.0, 10.9, True), (10.0, 11.1, False), (40.0, 40.9, True), (40.0, 38.7, False)],
+)
+def test_what_counts_as_within(measured: float, predicted: float, is_within: bool) -> None:
+    """1 % of a GPU of 100; 3 % of the KV too where that is over a third."""
+    log = MeasuredMemory(
+        label="a row", engine="vllm", version="0.12.0", hardware="h100-sxm-80gb", model="llama-3.1-8b", scenario={}
+    )
+
+    compared = MemoryComparison(
+        measured=log, measured_bytes=measured, predicted_bytes=predicted, gpu_bytes=100.0 if is_within else 99.0
+    )
+
+    assert compared.is_within is is_within

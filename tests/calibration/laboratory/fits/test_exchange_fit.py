@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibration.laboratory.fits.exchange_fit import Direction, Exchanges, fit, held_out_errors, predict, read_exchanges
-from simserve.perf.expert_exchange import CURVES, ExchangeCurve, ExchangeMode
+from simserve.perf.collectives import CURVES, ExchangeCurve, ExchangeMode
 
 TABLES = Path(__file__).parents[5] / "shared" / "data" / "kernels" / "aiconfigurator"
 LINK = 450e9

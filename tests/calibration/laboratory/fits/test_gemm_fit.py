@@ -14,8 +14,8 @@ from calibration.laboratory.fits.gemm_report import errors
 from calibration.laboratory.fits.gemm_tables import gemm_rows
 from calibration.laboratory.fits.moe_fit import busiest_rank
 from simserve.errors import InputError
-from simserve.perf.gemm_curve import GemmDevice
-from simserve.profiles.gemm_curves import GemmCurve
+from simserve.perf.gemm import GemmDevice
+from simserve.profiles.kernel_curves import GemmCurve
 
 DEVICE = Device(
     gemm=GemmDevice(peak=900e12, bandwidth=4e12, num_multiprocessors=132),

@@ -12,9 +12,9 @@ import pytest
 
 from calibration.laboratory.fits.gemm_report import held_out_experts
 from calibration.laboratory.fits.moe_fit import ExpertCalls, busiest_rank, fit_moe, joined, moe_rows, predict_experts
-from simserve.perf.gemm_curve import GemmDevice
+from simserve.perf.gemm import GemmDevice
 from simserve.perf.moe import ExpertLoad, ExpertShape
-from simserve.profiles.gemm_curves import GroupedGemmCurve
+from simserve.profiles.kernel_curves import GroupedGemmCurve
 
 DEVICE = GemmDevice(peak=989e12, bandwidth=4.8e12, num_multiprocessors=132)
 TRUE = GroupedGemmCurve.model_construct(

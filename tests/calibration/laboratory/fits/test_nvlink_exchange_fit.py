@@ -16,7 +16,7 @@ from calibration.laboratory.fits.nvlink_exchange_fit import (
     predict,
     read_nvlink_exchanges,
 )
-from simserve.perf.expert_exchange import CURVES, ExchangeCurve, ExchangeMode
+from simserve.perf.collectives import CURVES, ExchangeCurve, ExchangeMode
 
 TABLES = Path(__file__).parents[5] / "shared" / "data" / "kernels" / "aiconfigurator"
 LINK = 900e9

@@ -11,7 +11,7 @@ from calibration.laboratory.readers.memory_logs import PLANNER_FILE, REPLAYS_FIL
 from calibration.laboratory.scoring.accuracy import accuracy_page
 from calibration.laboratory.sources import read_memory_logs
 from simserve.errors import InputError
-from simserve.planner.validation.memory_accuracy import OF_GPU, OF_KV, compare_memory
+from simserve.planner.validation.scoring import OF_GPU, OF_KV, compare_memory
 from simserve.planner.validation.validate import validate
 from simserve.units import GIB
 from tests.planner.builders import agg_row, write_csv

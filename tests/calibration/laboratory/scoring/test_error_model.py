@@ -23,8 +23,8 @@ from calibration.laboratory.scoring.error_model import (
     write_error_model,
 )
 from simserve.errors import InputError
-from simserve.planner.validation.intervals import coverage_rows, held, report_of, source_of
 from simserve.planner.validation.prediction import Prediction
+from simserve.planner.validation.scoring import coverage_rows, held, report_of, source_of
 from simserve.profiles.expected_errors import FLOORS, GROUPS, Coverage, ErrorModel, Server, expect, load_error_model
 from tests.planner.builders import make_point
 

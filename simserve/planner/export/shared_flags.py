@@ -1,0 +1,184 @@
+"""Flags that engines share: number formats, experts, KV tiers, embeddings and answers in a schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from simserve.errors import ScenarioError
+from simserve.planner.export.deployment import Deployment
+from simserve.planner.export.flags import Flags
+from simserve.scenario.deployment_spec import KVTierSpec
+from simserve.scenario.formats import COMPRESSED_KV
+from simserve.units import GIB, format_bytes
+from simserve.workload.length_spec import NoLength
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""Number format of a scenario -> what servers call it on ``--dtype``."""
+
+_KV_FLAG = "--kv-cache-dtype"
+
+
+def arithmetic_dtype(deployment: Deployment) -> str:
+    """Return the format in which a deployment computes where its weights are not quantised."""
+    quantization = deployment.quantization
+    return quantization if quantization in DTYPES else deployment.model.dtype
+
+
+def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the flag of the KV cache's number format, or nothing where the server's default is it.
+
+    Args:
+        deployment: What is exported.
+        flags: Those of the engine's version.
+        low_bit: Format of 8 bits and fewer -> what the engine has called it, the newest name first.
+
+    Raises:
+        ScenarioError: The engine's version stores no such KV cache.
+    """
+    key, asked = "deployment.kv_cache_dtype", deployment.scenario.deployment.kv_cache_dtype
+    if asked == "auto" and deployment.model.compressed_attention is not None:
+        asked = COMPRESSED_KV  # vLLM from 0.20 to 0.29 stops at its own default
+    if asked in DTYPES and (asked != arithmetic_dtype(deployment) or deployment.kv_of_auto not in DTYPES):
+        return flags.render(_KV_FLAG, DTYPES[asked], key=key)
+    if asked in DTYPES or asked == "auto":
+        return [_KV_FLAG, "auto"] if deployment.is_explicit and flags.has(_KV_FLAG) else []
+    value = next((each for each in low_bit.get(asked, ()) if flags.has(_KV_FLAG, each)), None)
+    if value is None:
+        raise ScenarioError(
+            f"cannot be exported: {deployment.label} has no {asked} KV cache",
+            key=key,
+            value=asked,
+            remedy="it stores " + ", ".join(flags.choices.get(_KV_FLAG, (deployment.model.dtype,))),
+        )
+    return [_KV_FLAG, value]
+
+
+__all__ = ["DTYPES", "arithmetic_dtype", "kv_cache_words"]
+
+
+def overlap_words(deployment: Deployment, flags: Flags, flag: str) -> list[str]:
+    """Return the switch that overlaps two micro-batches, where they are."""
+    deployment.take("enable_two_batch_overlap")
+    if not deployment.resolved.shape.enable_two_batch_overlap:
+        return []
+    return flags.render(flag, True, key="deployment.enable_two_batch_overlap")
+
+
+def balancing_words(flags: Flags, flag: str, copies: int | str) -> list[str]:
+    """Return that experts are placed by their load, with so many copies."""
+    key = "deployment.num_redundant_experts"
+    return flags.render("--enable-eplb", True, key=key) + flags.render(flag, copies, key=key)
+
+
+_GB = 1e9
+"""Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py)."""
+_BACKENDS = {"disk": "file", "remote": "mooncake"}
+"""Tier -> SGLang's ``--hicache-storage-backend``; others go with either."""
+
+
+def vllm_tier_words(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return vLLM's flags: host memory by itself is the native connector's, with more behind it LMCache's."""
+    if not flags.has("--kv-offloading-size"):
+        return []
+    key = "deployment.engine.kv_offload"
+    offload = deployment.take("engine.kv_offload")
+    if offload is not None:
+        return _vllm_words(flags, offload.size, "native", key)
+    tiers: tuple[KVTierSpec, ...] = deployment.unsaid.get("engine.kv_tiers") or ()
+    if not tiers or tiers[0].tier != "host":
+        return []
+    deployment.take("engine.kv_tiers")
+    workers = deployment.resolved.shape.num_gpus
+    for tier in tiers[1:]:
+        size = tier.capacity / GIB
+        if tier.tier == "disk":
+            variable = f"LMCACHE_LOCAL_DISK=file:///PATH LMCACHE_MAX_LOCAL_DISK_SIZE={size / workers:g}"
+        else:
+            variable = f"LMCACHE_REMOTE_URL=URL of a store of {format_bytes(tier.capacity)}"
+        deployment.note(f"LMCache's {tier.tier} tier is set by variables of the server: {variable}")
+    backend = "native" if len(tiers) == 1 else "lmcache"
+    return _vllm_words(flags, tiers[0].capacity, backend, "deployment.engine.kv_tiers")
+
+
+def _vllm_words(flags: Flags, size: float, backend: str, key: str) -> list[str]:
+    words = flags.render("--kv-offloading-size", f"{size / GIB:g}", key=key)
+    return words + flags.render("--kv-offloading-backend", backend, key=key)
+
+
+def sglang_tier_words(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return SGLang's flags: host memory of each rank, and where blocks go behind it."""
+    offload = deployment.unsaid.get("engine.kv_offload")
+    tiers: tuple[KVTierSpec, ...] = deployment.unsaid.get("engine.kv_tiers") or ()
+    if not flags.has("--enable-hierarchical-cache") or (offload is None and (not tiers or tiers[0].tier != "host")):
+        return []
+    deployment.take("engine.kv_offload")
+    deployment.take("engine.kv_tiers")
+    resolved = deployment.resolved
+    key = "deployment.engine.kv_tiers" if tiers else "deployment.engine.kv_offload"
+    size = offload.size if offload is not None else tiers[0].capacity
+    of_rank = max(int(size / resolved.shape.num_gpus / _GB), 1)
+    if of_rank * _GB < resolved.memory.kv_bytes:
+        pool = format_bytes(resolved.memory.kv_bytes)
+        deployment.note(f"SGLang wants more host memory of a rank than its KV cache of {pool} on the GPU: raise {key}")
+    words = flags.render("--enable-hierarchical-cache", True, key=key)
+    words += flags.render("--hicache-size", of_rank, key=key)
+    for tier in tiers[1:2]:
+        if flags.has("--hicache-storage-backend"):
+            words += flags.render("--hicache-storage-backend", _BACKENDS[tier.tier], key=key)
+        else:
+            deployment.note(f"{deployment.label} has no storage behind host memory: the {tier.tier} tier is left out")
+    for tier in tiers[2:]:
+        deployment.note(f"SGLang has one storage behind host memory: the {tier.tier} tier is left out")
+    return words
+
+
+_SGLANG_BACKENDS = {"guidance": "llguidance"}
+"""What SGLang calls a compiler of grammars, where not as it calls itself (server_args.py, ``--grammar-backend``)."""
+
+
+def vllm_kind_words(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return vLLM's flags: the runner of pooling models (``--task`` before 0.10.1), and who compiles grammars."""
+    words = []
+    if _are_embeddings(deployment, "--runner pooling"):
+        key = "workload.output_tokens"
+        flag, value = ("--runner", "pooling") if flags.has("--runner") else ("--task", "embed")
+        words += flags.render(flag, value, key=key)
+    backend = _grammar_backend(deployment)
+    if backend is not None:
+        key = "workload.structured_output.backend"
+        if flags.has("--structured-outputs-config"):
+            words += flags.render("--structured-outputs-config", json.dumps({"backend": backend}), key=key)
+        else:
+            words += flags.render("--guided-decoding-backend", backend, key=key)
+    return words
+
+
+def sglang_kind_words(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return SGLang's flags for the same."""
+    words = []
+    if _are_embeddings(deployment, "--is-embedding"):
+        words += flags.render("--is-embedding", True, key="workload.output_tokens")
+    backend = _grammar_backend(deployment)
+    if backend is not None:
+        name = _SGLANG_BACKENDS.get(backend, backend)
+        words += flags.render("--grammar-backend", name, key="workload.structured_output.backend")
+    return words
+
+
+def _are_embeddings(deployment: Deployment, flag: str) -> bool:
+    """Return whether no request has an answer; where some have one, say that these need a server of their own."""
+    workload = deployment.scenario.workload
+    own = [each.output_tokens or workload.output_tokens for each in workload.classes or ()]
+    are_none = [isinstance(each, NoLength) for each in own or [workload.output_tokens]]
+    if any(are_none) and not all(are_none):
+        deployment.note(f"requests without output tokens are embeddings: they need a server of their own, with {flag}")
+    return all(are_none)
+
+
+def _grammar_backend(deployment: Deployment) -> str | None:
+    """Return what compiles grammars, where it is not what engines take by themselves; None: that, or nothing."""
+    structured = deployment.scenario.workload.structured_output
+    if structured is None or (structured.backend == "xgrammar" and not deployment.is_explicit):
+        return None
+    return structured.backend

@@ -1,0 +1,437 @@
+"""Price lists that others keep, of APIs and of GPU-hours: read, and written as profiles that a path can name.
+
+Layouts: litellm `model_prices_and_context_window.json`, a mapping of model to dollars a token; genai-prices
+`prices/data.json` and `data_slim.json`, a list of providers whose models have dollars a million tokens.
+
+Price lists of GPU-hours that others keep: SkyPilot's and gpuhunt's CSV, read into prices of hardware profiles.
+
+Layouts: SkyPilot catalogue `catalogs/vN/CLOUD/vms.csv` (dollars an hour of the instance, spot beside it); gpuhunt
+`PROVIDER.csv` (one row an offer, `spot` true or false). Neither names a date; the cloud is in the path.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simserve.documents import read_document, read_text
+from simserve.errors import ProfileError, UsageError
+from simserve.profiles import catalog
+from simserve.profiles.api import ApiProfile
+from simserve.profiles.gpu_prices import GpuPrice, RentalKind
+from simserve.profiles.hardware import load_hardware
+from simserve.validation import validate
+
+_TOKEN_MODES = ("chat", "completion", "responses", None)
+"""Modes of litellm that are priced by text tokens."""
+_ABOVE = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
+_GENAI = {"input": "input_mtok", "cached_input": "cache_read_mtok", "output": "output_mtok"}
+_MILLION = 1e6
+_DIGITS = 10
+
+
+def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
+    """Return the APIs of a price list that are priced by text tokens, in the order of the file.
+
+    Which of the two layouts it is shows at its top: litellm's is a mapping, genai-prices' a list.
+
+    Args:
+        file: The price list.
+        date: When it was fetched, YYYY-MM-DD: prices that start later are left out, and no file says so itself.
+
+    Raises:
+        ProfileError: The file cannot be read, has neither layout, or holds a price that is none.
+    """
+    if file.suffix != ".json":
+        raise ProfileError("must be a JSON file, of litellm or genai-prices", file=file)
+    document = read_document(file, ProfileError)
+    if isinstance(document, Mapping) and any(isinstance(each, Mapping) for each in document.values()):
+        found = _litellm(document, file)
+        source = f"litellm, {file.name}"
+    elif isinstance(document, list) and document and all(_is_provider(each) for each in document):
+        found = _genai_prices(document, file, date)
+        source = f"genai-prices, {file.name}"
+    else:
+        raise ProfileError(
+            "is no price list of litellm (a mapping of model to prices) or genai-prices (a list of providers)",
+            file=file,
+        )
+    profiles: dict[str, ApiProfile] = {}
+    for raw in found:
+        name = _unused(_name(raw["provider"], raw["model_id"]), profiles)
+        where = f"{raw['provider']} {raw['model_id']}"
+        document = {**raw, "name": name, "description": f"{raw['model_id']} at {raw['provider']}", "date": date}
+        try:
+            profiles[name] = validate(ApiProfile, {**document, "source": f"{source}, {where}"}, error=ProfileError)
+        except ProfileError as failure:  # under the model's name, which the file has and the profile has not
+            raise ProfileError(failure.rule, file=file, key=where, value=failure.value) from None
+    return list(profiles.values())
+
+
+def _is_provider(entry: object) -> bool:
+    return isinstance(entry, Mapping) and "id" in entry and isinstance(entry.get("models"), list)
+
+
+def _litellm(document: Mapping[str, Any], file: Path) -> Iterator[dict[str, Any]]:
+    for model, entry in document.items():
+        if model == "sample_spec":
+            continue
+        if not isinstance(entry, Mapping):
+            raise ProfileError("must be a mapping of prices", file=file, key=model, value=entry)
+        if entry.get("mode") not in _TOKEN_MODES or "input_cost_per_token" not in entry:
+            continue
+        if "output_cost_per_token" not in entry:
+            continue
+        price = _litellm_price(entry, "", file, model)
+        tiers = [
+            {
+                "above_prompt_tokens": int(match[1]) * 1000,
+                **_litellm_price(entry, f"_above_{match[1]}k_tokens", file, model),
+            }
+            for match in map(_ABOVE.fullmatch, entry)
+            if match
+        ]
+        yield {
+            "provider": str(entry.get("litellm_provider", "unknown")),
+            "model_id": model,
+            "price": price,
+            "prompt_tiers": sorted(tiers, key=lambda tier: tier["above_prompt_tokens"]),
+            "batch_discount": _discount(
+                _number(entry.get("input_cost_per_token_batches"), file, model), entry["input_cost_per_token"]
+            ),
+        }
+
+
+def _litellm_price(entry: Mapping[str, Any], suffix: str, file: Path, model: str) -> dict[str, float | None]:
+    keys = {
+        "input": "input_cost_per_token",
+        "cached_input": "cache_read_input_token_cost",
+        "output": "output_cost_per_token",
+    }
+    price = {}
+    for name, key in keys.items():
+        value = _number(entry.get(key + suffix, entry.get(key)), file, f"{model}.{key}{suffix}")
+        price[name] = None if value is None else round(value * _MILLION, _DIGITS)
+    return price
+
+
+def _genai_prices(document: Sequence[Mapping[str, Any]], file: Path, date: str) -> Iterator[dict[str, Any]]:
+    for provider in document:
+        for model in provider["models"]:
+            where = f"{provider['id']}.{model.get('id') if isinstance(model, Mapping) else model}"
+            if not isinstance(model, Mapping) or "prices" not in model or "id" not in model:
+                raise ProfileError("must have id and prices", file=file, key=where)
+            prices = _at(model["prices"], date, file, where)
+            if "input_mtok" not in prices or "output_mtok" not in prices:
+                continue
+            base, tiers = _tiered(prices, file, where)
+            yield {
+                "provider": str(provider.get("name", provider["id"])),
+                "model_id": str(model["id"]),
+                "price": base,
+                "prompt_tiers": tiers,
+            }
+
+
+def _at(prices: Any, date: str, file: Path, where: str) -> Mapping[str, Any]:
+    """Return the prices that hold on a date: the last whose start has come; those of an hour of the day never do."""
+    if isinstance(prices, Mapping):
+        return prices
+    if not isinstance(prices, list) or not prices or not all(isinstance(each, Mapping) for each in prices):
+        raise ProfileError("must be prices, or a list of prices with constraints", file=file, key=where)
+    holds = prices[0]
+    for each in prices:
+        constraint = each.get("constraint") or {}
+        if "start_time" not in constraint and str(constraint.get("start_date", "")) <= date:
+            holds = each
+    found = holds.get("prices")
+    if not isinstance(found, Mapping):
+        raise ProfileError("must hold a mapping of prices", file=file, key=where)
+    return found
+
+
+def _tiered(prices: Mapping[str, Any], file: Path, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    base: dict[str, Any] = {}
+    steps: dict[str, dict[int, float]] = {}
+    for name, key in _GENAI.items():
+        value = prices.get(key)
+        if isinstance(value, Mapping):
+            base[name] = _number(value.get("base"), file, f"{where}.{key}")
+            tiers = value.get("tiers")
+            if not isinstance(tiers, list) or not all(isinstance(tier, Mapping) for tier in tiers):
+                raise ProfileError("must have tiers", file=file, key=f"{where}.{key}")
+            steps[name] = {
+                int(tier["start"]): _number(tier.get("price"), file, f"{where}.{key}") or 0.0 for tier in tiers
+            }
+        else:
+            base[name] = _number(value, file, f"{where}.{key}")
+    limits = sorted({start for each in steps.values() for start in each})
+    rows = []
+    for limit in limits:
+        row = {
+            name: max(((s, p) for s, p in steps.get(name, {}).items() if s <= limit), default=(0, base[name]))[1]
+            for name in _GENAI
+        }
+        rows.append({"above_prompt_tokens": limit, **row})
+    return base, rows
+
+
+def _number(value: Any, file: Path, key: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ProfileError("must be a price in dollars", file=file, key=key, value=value)
+    return float(value)
+
+
+def _discount(batch: float | None, full: float) -> float | None:
+    if batch is None or not full or not 0 < batch < full:
+        return None
+    return round(1 - batch / full, 6)
+
+
+def _name(provider: str, model: str) -> str:
+    """Return a catalogue name: the provider once, then the model, in what a file name may hold."""
+    slug = [re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") for text in (provider, model)]
+    return slug[1] if slug[1].startswith(slug[0]) else "-".join(slug)
+
+
+def _unused(name: str, taken: Mapping[str, object]) -> str:
+    number, free = 2, name
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free
+
+
+_SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+_GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
+_PROFILES: Mapping[str, str] = {
+    "A10": "a10-24gb",
+    "A10G": "a10g-24gb",
+    "A100": "a100-sxm-40gb",
+    "A100-40GB": "a100-sxm-40gb",
+    "A100-80GB": "a100-sxm-80gb",
+    "A40": "a40-48gb",
+    "A800": "a800-sxm-80gb",
+    "B200": "b200-sxm-180gb",
+    "B300": "b300-sxm-270gb",
+    "GB200": "gb200-186gb",
+    "GB300": "gb300-279gb",
+    "GH200": "gh200-96gb",
+    "H100": "h100-sxm-80gb",
+    "H100-80GB": "h100-sxm-80gb",
+    "H100-SXM": "h100-sxm-80gb",
+    "H20": "h20-96gb",
+    "H200": "h200-sxm-141gb",
+    "H200-SXM": "h200-sxm-141gb",
+    "L4": "l4-24gb",
+    "L40S": "l40s-48gb",
+    "MI300X": "mi300x-192gb",
+    "MI325X": "mi325x-256gb",
+    "MI350X": "mi350x-288gb",
+    "MI355X": "mi355x-288gb",
+    "RTX3090": "rtx-3090-24gb",
+    "RTX4090": "rtx-4090-24gb",
+    "RTX5090": "rtx-5090-32gb",
+    "RTX4000-Ada": "rtx-4000-ada-20gb",
+    "RTX5000-Ada": "rtx-5000-ada-32gb",
+    "RTX6000-Ada": "rtx-6000-ada-48gb",
+    "RTXA6000": "rtx-a6000-48gb",
+    "RTXPRO6000": "rtx-pro-6000-96gb",
+    "T4": "t4-16gb",
+    "V100S": "v100s-32gb",
+}
+"""Accelerator as the lists name it -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
+_PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPriceList:
+    """What a price list holds.
+
+    Attributes:
+        prices: Hardware profile -> the lowest price of each kind, over regions and instances.
+        skipped: Accelerators that no bundled profile stands for, sorted.
+    """
+
+    prices: Mapping[str, tuple[GpuPrice, ...]]
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    accelerator: str
+    count: int
+    instance: str
+    region: str
+    kind: RentalKind
+    usd: float
+
+
+def read_gpu_prices(file: Path, date: str, provider: str | None = None) -> GpuPriceList:
+    """Return the prices of a list, a GPU.
+
+    Args:
+        file: The price list.
+        date: When it was fetched, YYYY-MM-DD.
+        provider: Who sells; None: the folder of a SkyPilot catalogue, the name of a gpuhunt file.
+
+    Raises:
+        ProfileError: The file cannot be read, has neither layout, or a row holds no number where one must be.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(file, ProfileError)))
+    columns = reader.fieldnames or []
+    if all(column in columns for column in _SKYPILOT):
+        layout, whose = "SkyPilot catalogue", file.resolve().parent.name
+    elif all(column in columns for column in _GPUHUNT):
+        layout, whose = "gpuhunt", file.stem
+    else:
+        raise ProfileError(
+            f"is no price list of SkyPilot (columns {', '.join(_SKYPILOT)}) or gpuhunt ({', '.join(_GPUHUNT)})",
+            file=file,
+        )
+    best: dict[tuple[str, RentalKind], _Offer] = {}
+    skipped: set[str] = set()
+    for row in reader:
+        offers = _skypilot(row, file, reader.line_num) if layout[0] == "S" else _gpuhunt(row, file, reader.line_num)
+        for offer in offers:
+            profile = _profile(offer)
+            if profile is None:
+                skipped.add(offer.accelerator)
+                continue
+            key = (profile, offer.kind)
+            if key not in best or offer.usd / offer.count < best[key].usd / best[key].count:
+                best[key] = offer
+    prices: dict[str, list[GpuPrice]] = {}
+    for (profile, kind), offer in sorted(best.items()):
+        prices.setdefault(profile, []).append(
+            GpuPrice(
+                usd_per_hour=round(offer.usd / offer.count, 6),
+                provider=provider or whose,
+                kind=kind,
+                date=date,
+                source=f"{layout}, {file.name}: {offer.instance} in {offer.region}, {offer.usd:g} for {offer.count}",
+            )
+        )
+    return GpuPriceList({name: tuple(found) for name, found in prices.items()}, tuple(sorted(skipped)))
+
+
+def _skypilot(row: Mapping[str, str], file: Path, line: int) -> list[_Offer]:
+    count = _gpu_number(row, "AcceleratorCount", file, line) or 0.0
+    if not row["AcceleratorName"] or count < 1:
+        return []
+    kinds: dict[RentalKind, str] = {"on_demand": "Price", "spot": "SpotPrice"}
+    offers = []
+    for kind, column in kinds.items():
+        usd = _gpu_number(row, column, file, line)
+        if usd:
+            offers.append(_Offer(row["AcceleratorName"], int(count), row["InstanceType"], row["Region"], kind, usd))
+    return offers
+
+
+def _gpuhunt(row: Mapping[str, str], file: Path, line: int) -> list[_Offer]:
+    count, usd = _gpu_number(row, "gpu_count", file, line), _gpu_number(row, "price", file, line)
+    if not row["gpu_name"] or not count or not usd:
+        return []
+    spot = row["spot"].lower()
+    if spot not in ("true", "false"):
+        raise ProfileError("must be True or False", file=file, key=f"line {line}, spot", value=row["spot"])
+    name, memory = row["gpu_name"], _gpu_number(row, "gpu_memory", file, line)
+    if name == "A100" and memory:
+        name = f"A100-{memory:.0f}GB"
+    kind: RentalKind = "spot" if spot == "true" else "on_demand"
+    return [_Offer(name, int(count), row["instance_name"], row["location"], kind, usd)]
+
+
+def _profile(offer: _Offer) -> str | None:
+    name = offer.accelerator.upper().replace(" ", "")
+    wants_pcie = "PCIE" in name or "pcie" in offer.instance.lower()
+    profile = _PROFILES.get(name.removesuffix("-PCIE").removesuffix("PCIE"))
+    return _PCIE.get(profile, profile) if wants_pcie and profile is not None else profile
+
+
+def _gpu_number(row: Mapping[str, str], column: str, file: Path, line: int) -> float | None:
+    """Return a number of a row; None where the cell is empty or absent."""
+    text = (row.get(column) or "").strip()
+    if not text or text.lower() == "nan":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ProfileError("must be a number >= 0", file=file, key=f"line {line}, {column}", value=text)
+    return value
+
+
+_WIDTH = 110
+
+
+def write_api_profiles(profiles: Sequence[ApiProfile], out: Path, *, force: bool = False) -> list[Path]:
+    """Write ``out/api_profiles/NAME.yaml`` for each profile and return the files.
+
+    Raises:
+        UsageError: One of them is there already, and ``force`` is false; nothing is written then.
+    """
+    texts = {
+        profile.name: yaml.safe_dump(
+            profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True), sort_keys=False, width=_WIDTH
+        )
+        for profile in profiles
+    }
+    return _write(texts, out / "api_profiles", force=force)
+
+
+def write_hardware_profiles(prices: Mapping[str, Sequence[GpuPrice]], out: Path, *, force: bool = False) -> list[Path]:
+    """Write ``out/hardware_profiles/NAME.yaml``: each bundled profile with these prices beside those of others.
+
+    A price of the same provider on the same terms is replaced.
+
+    Raises:
+        UsageError: One of the files is there already, and ``force`` is false; nothing is written then.
+    """
+    return _write(
+        {name: _with_prices(name, own) for name, own in prices.items()}, out / "hardware_profiles", force=force
+    )
+
+
+def _with_prices(name: str, own: Sequence[GpuPrice]) -> str:
+    """Return the file of a profile with its block of prices replaced; every other line stays as it is."""
+    file = catalog.find("hardware", name)
+    replaced = {(price.provider.casefold(), price.kind) for price in own}
+    kept = [each for each in load_hardware(name).prices if (each.provider.casefold(), each.kind) not in replaced]
+    rows = [price.model_dump(mode="json", exclude_none=True) for price in (*own, *kept)]
+    block = yaml.safe_dump({"prices": rows}, sort_keys=False, width=_WIDTH)
+    before: list[str] = []
+    after: list[str] = []
+    inside = seen = False
+    for line in read_text(file, ProfileError).splitlines(keepends=True):
+        is_key = bool(line.strip()) and not line.startswith((" ", "#", "-"))
+        if is_key:
+            inside = line.startswith("prices:")
+            seen = seen or inside
+        if not inside:
+            (after if seen else before).append(line)
+    gap = "" if before and not before[-1].strip() else "\n"
+    return "".join([*before, gap, block, *(["\n"] if after else []), *after])
+
+
+def _write(texts: Mapping[str, str], folder: Path, *, force: bool) -> list[Path]:
+    files = {folder / f"{name}.yaml": text for name, text in texts.items()}
+    there = [file for file in files if file.exists()]
+    if there and not force:
+        raise UsageError("is there already", file=there[0], remedy="give --force to replace it, or another --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            file.write_text(text, encoding="utf-8")
+    except OSError as failure:
+        raise UsageError(f"cannot be written: {failure.strerror}", key="--out", value=str(folder)) from None
+    return list(files)

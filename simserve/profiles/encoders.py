@@ -1,0 +1,315 @@
+"""The encoders of a model: how many tokens an image or a recording becomes, and the layers that encode it."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from simserve.validation import FrozenModel
+
+TIME_TOKENS = 7
+"""Of a moment of a video, besides the digits of its seconds: ``<``, the point, a tenth, ``seconds`` and ``>``, and both
+ends of its patches."""
+
+
+class ImageShape(NamedTuple):
+    """What an image becomes.
+
+    Attributes:
+        tokens: Tokens of the prompt.
+        pieces: Pieces that attend to themselves alone in the tower: one, tiles, or moments of a video.
+        patches: Patches of each piece.
+    """
+
+    tokens: int
+    pieces: int
+    patches: int
+
+
+class VisionTower(FrozenModel):
+    """What encodes images, and the rule by which they are cut."""
+
+    source: str
+    """Where the numbers are from."""
+    rule: Literal["grid", "tiles", "fixed"]
+    """`grid`: the image is scaled to whole patches, `merge` x `merge` of which become a token (Qwen-VL). `tiles`: it
+    is cut into tiles of `image_size`, with the whole image as one more (Llama 4). `fixed`: it is scaled to
+    `image_size`, and becomes `tokens` (Gemma)."""
+    patch_size: PositiveInt
+    """Pixels of a side of a patch."""
+    merge: PositiveInt
+    """Patches of a side of what becomes one token."""
+    min_pixels: PositiveInt | None = None
+    """`grid`: smaller images are scaled up to so many pixels."""
+    max_pixels: PositiveInt | None = None
+    """`grid`: larger images are scaled down to so many pixels."""
+    frames_per_patch: PositiveInt | None = None
+    """`grid`: frames of a video that are encoded together; absent: it takes no videos."""
+    min_video_pixels: PositiveInt | None = None
+    """`grid`: videos with fewer pixels, those of all frames together, are scaled up."""
+    max_video_pixels: PositiveInt | None = None
+    """`grid`: videos with more are scaled down."""
+    image_size: PositiveInt | None = None
+    """`tiles`, `fixed`: pixels of a side of a tile, or of the image; `fixed`, absent: the patches follow from the
+    tokens."""
+    max_tiles: PositiveInt | None = None
+    """`tiles`: most tiles of an image, the whole image not counted."""
+    tokens: PositiveInt | None = None
+    """`fixed`: tokens of every image."""
+    num_hidden_layers: PositiveInt
+    """Layers of the tower."""
+    hidden_size: PositiveInt
+    """Its width."""
+    num_attention_heads: PositiveInt
+    """Its heads."""
+    intermediate_size: PositiveInt
+    """Width of its MLPs."""
+    is_gated_mlp: bool = False
+    """Whether its MLPs have a gate (Qwen2.5-VL: three matrices) or not (two)."""
+    window: PositiveInt | None = None
+    """Patches that attend to each other in the layers of a window; null: every layer attends to the whole image."""
+    num_full_layers: PositiveInt | None = None
+    """Layers that attend to the whole image where the others have a window."""
+    num_mergers: NonNegativeInt = 1
+    """MLPs that bring merged patches to the width of the language model: one, and one for each layer whose output is
+    handed over too (Qwen3-VL's deepstack)."""
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> VisionTower:
+        needs = {
+            "grid": ("min_pixels", "max_pixels"),
+            "tiles": ("image_size", "max_tiles"),
+            "fixed": ("tokens",),
+        }[self.rule]
+        if (self.window is None) != (self.num_full_layers is None):
+            raise ValueError("window and num_full_layers go together")
+        if self.num_full_layers is not None and self.num_full_layers > self.num_hidden_layers:
+            raise ValueError(f"num_full_layers must not exceed num_hidden_layers (={self.num_hidden_layers})")
+        of_videos = (self.frames_per_patch, self.min_video_pixels, self.max_video_pixels)
+        if len({each is None for each in of_videos}) > 1 or (self.frames_per_patch is not None and self.rule != "grid"):
+            raise ValueError("frames_per_patch, min_video_pixels and max_video_pixels go together, with rule grid")
+        lacking = [name for name in needs if getattr(self, name) is None]
+        if lacking:
+            raise ValueError(f"rule {self.rule} needs {lacking[0]}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """What answers and errors call it."""
+        return "vision tower"
+
+    @property
+    def positions_per_token(self) -> int:
+        """Patches that become one token."""
+        return self.merge**2
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the layers of the tower, biases and norms not counted."""
+        matrices = 3 if self.is_gated_mlp else 2
+        layer = 4 * self.hidden_size**2 + matrices * self.hidden_size * self.intermediate_size
+        return self.num_hidden_layers * layer
+
+    @property
+    def largest(self) -> ImageShape:
+        """What the largest image becomes."""
+        if self.rule == "grid":
+            assert self.max_pixels is not None
+            side = math.isqrt(self.max_pixels)
+            return self._in_grid(side, side)
+        if self.rule == "tiles":
+            assert self.image_size is not None
+            assert self.max_tiles is not None
+            return self._in_tiles(self.image_size * self.max_tiles, self.image_size)
+        return self.image(1, 1)
+
+    def pairs(self, image: ImageShape) -> float:
+        """Return the pairs of patches of an image that attend to each other in a layer, the mean of all layers."""
+        whole = image.pieces * image.patches**2
+        if self.window is None or self.num_full_layers is None:
+            return whole
+        windowed = image.pieces * image.patches * min(self.window, image.patches)
+        layers = self.num_hidden_layers - self.num_full_layers
+        return (self.num_full_layers * whole + layers * windowed) / self.num_hidden_layers
+
+    def image(self, width: int, height: int) -> ImageShape:
+        """Return what an image of so many pixels becomes."""
+        if self.rule == "grid":
+            return self._in_grid(width, height)
+        if self.rule == "tiles":
+            return self._in_tiles(width, height)
+        assert self.tokens is not None
+        patches = self.tokens * self.merge**2
+        if self.image_size is not None:
+            patches = (self.image_size // self.patch_size) ** 2
+        return ImageShape(self.tokens, 1, patches)
+
+    def video(self, width: int, height: int, frames: int) -> ImageShape:
+        """Return what so many frames of a video become, one piece for each moment: `frames_per_patch` frames.
+
+        Each moment is written before its patches, ``<1.5 seconds>``, a token a digit, and has a token at both ends
+        (vLLM 0.32.0, qwen3_vl.py). Two frames a second are taken for that.
+        """
+        assert self.frames_per_patch is not None
+        assert self.min_video_pixels is not None
+        assert self.max_video_pixels is not None
+        moments = math.ceil(frames / self.frames_per_patch)
+        tokens = self._merged(width, height, self.min_video_pixels, self.max_video_pixels, frames)
+        times = sum(TIME_TOKENS + len(str(math.floor(number * self.frames_per_patch / 2))) for number in range(moments))
+        return ImageShape(moments * tokens + times, moments, tokens * self.merge**2)
+
+    def _in_grid(self, width: int, height: int) -> ImageShape:
+        """Return the image scaled to whole patches, its sides in proportion."""
+        assert self.min_pixels is not None
+        assert self.max_pixels is not None
+        tokens = self._merged(width, height, self.min_pixels, self.max_pixels)
+        return ImageShape(tokens, 1, tokens * self.merge**2)
+
+    def _merged(self, width: int, height: int, fewest: int, most: int, frames: int = 1) -> int:
+        """Return the tokens of an image, or of a moment of a video, whose pixels are between two numbers.
+
+        ``smart_resize`` of Qwen2-VL's processor, and that of Qwen3-VL's for videos, whose pixels are those of all
+        frames.
+        """
+        side, area = self.patch_size * self.merge, frames * width * height
+        sides = [max(round(each / side), 1) for each in (width, height)]
+        together = 1 if self.frames_per_patch is None or frames == 1 else self.frames_per_patch
+        pixels = math.ceil(frames / together) * together * sides[0] * sides[1] * side**2
+        if pixels > most:
+            scale = math.sqrt(most / area)
+            sides = [max(math.floor(each * scale / side), 1) for each in (width, height)]
+        elif pixels < fewest:
+            scale = math.sqrt(fewest / area)
+            sides = [math.ceil(each * scale / side) for each in (width, height)]
+        return sides[0] * sides[1]
+
+    def _in_tiles(self, width: int, height: int) -> ImageShape:
+        """Return the image on the canvas of tiles that it fills best.
+
+        Of the canvases on which it is not scaled down that which scales it up least, else that which scales it down
+        least; of equal ones the smaller (``get_best_fit`` of Llama 4's processor).
+        """
+        assert self.image_size is not None
+        assert self.max_tiles is not None
+        canvases = [
+            (min(columns * self.image_size / width, rows * self.image_size / height), columns * rows)
+            for columns in range(1, self.max_tiles + 1)
+            for rows in range(1, self.max_tiles // columns + 1)
+        ]
+        larger = [each for each in canvases if each[0] >= 1.0]
+        best = min(larger) if larger else min(canvases, key=lambda each: (-each[0], each[1]))
+        pieces = best[1] + (best[1] > 1)
+        patches = (self.image_size // self.patch_size) ** 2
+        return ImageShape(pieces * (patches // self.merge**2), pieces, patches)
+
+
+FRAMES_PER_SECOND = 100
+"""Frames of the spectrogram: 160 samples of 16,000 a second (``WhisperFeatureExtractor`` of huggingface/transformers,
+which all encoders here begin with)."""
+
+
+class AudioShape(NamedTuple):
+    """What a recording becomes.
+
+    Attributes:
+        tokens: Tokens of the prompt.
+        positions: Positions that the layers of the encoder compute, silence that fills a window included.
+        pairs: Positions that attend to each other, squares of those of each window summed.
+    """
+
+    tokens: int
+    positions: int
+    pairs: int
+
+
+class Convolution(FrozenModel):
+    """A convolution before the layers of an encoder, or the product that brings its output to their width."""
+
+    outputs_per_position: PositiveFloat
+    """Places that it computes for a position of the layers."""
+    inputs: PositiveInt
+    """Numbers that each of them is computed from: those under the kernel, of all channels."""
+    channels: PositiveInt
+    """Numbers that each of them becomes."""
+
+
+class AudioTower(FrozenModel):
+    """What encodes recordings, and the rule by which they become tokens.
+
+    Frames of 10 ms go through convolutions; positions of a window attend to each other; several become a token.
+    """
+
+    source: str
+    """Where the numbers are from."""
+    stride: PositiveInt
+    """Frames that the convolutions make one position of: 2 of Whisper's two, 8 of Qwen3-Omni's three."""
+    conv_frames: PositiveInt | None = None
+    """Frames that the convolutions take at a time, the positions of each piece rounded up; absent: the whole
+    recording."""
+    window_frames: PositiveInt
+    """Frames whose positions attend to each other: 3,000 (30 s) of Whisper."""
+    is_padded: bool
+    """Whether the last window is filled with silence, and encoded whole."""
+    keeps_padding: bool = False
+    """Whether that silence becomes tokens too (Voxtral)."""
+    max_frames: PositiveInt | None = None
+    """Longer recordings are cut there; absent: they are not."""
+    positions_per_token: PositiveInt
+    """Positions that are brought together as one token."""
+    num_hidden_layers: PositiveInt
+    """Layers of the encoder."""
+    hidden_size: PositiveInt
+    """Its width."""
+    num_attention_heads: PositiveInt
+    """Its heads."""
+    intermediate_size: PositiveInt
+    """Width of its MLPs, which have no gate."""
+    convolutions: tuple[Convolution, ...] = ()
+    """What makes positions of the spectrogram; absent: priced at nothing."""
+    num_mergers: PositiveInt = 1
+    """MLPs that bring positions to the width of the language model."""
+
+    @model_validator(mode="after")
+    def _check_padding(self) -> AudioTower:
+        if self.keeps_padding and not self.is_padded:
+            raise ValueError("keeps_padding needs is_padded")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """What answers and errors call it."""
+        return "audio encoder"
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the layers, convolutions, biases and norms not counted."""
+        layer = 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
+        return self.num_hidden_layers * layer
+
+    def recording(self, seconds: float) -> AudioShape:
+        """Return what a recording of so many seconds becomes."""
+        frames = max(math.ceil(seconds * FRAMES_PER_SECOND), 1)
+        if self.max_frames is not None:
+            frames = min(frames, self.max_frames)
+        encoded = frames
+        if self.is_padded:
+            encoded = math.ceil(frames / self.window_frames) * self.window_frames
+        num_whole, rest = divmod(encoded, self.window_frames)
+        whole, last = self._positions(self.window_frames), self._positions(rest)
+        positions = num_whole * whole + last
+        kept = positions if self.keeps_padding else self._positions(frames)
+        tokens = max(kept // self.positions_per_token, 1)
+        return AudioShape(tokens, positions, num_whole * whole**2 + last**2)
+
+    def _positions(self, frames: int) -> int:
+        """Return the positions that the convolutions make of so many frames."""
+        at_once = self.conv_frames or max(frames, 1)
+        pieces, rest = divmod(frames, at_once)
+        return pieces * math.ceil(at_once / self.stride) + math.ceil(rest / self.stride)

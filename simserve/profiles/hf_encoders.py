@@ -1,0 +1,311 @@
+"""The vision tower and the audio encoder that a Hugging Face ``config.json`` describes. Knows no requests.
+
+Limits of an image's size stand in a processor's file, which is not read: those of the family's published processors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simserve.profiles.hf_reader import ConfigReader
+
+QWEN3_MIN_PIXELS, QWEN3_MAX_PIXELS = 65_536, 16_777_216
+"""``shortest_edge`` and ``longest_edge`` of the preprocessor_config.json of Qwen/Qwen3-VL-32B-Instruct and
+Qwen/Qwen3.5-35B-A3B on huggingface.co."""
+QWEN3_FRAMES, QWEN3_MIN_VIDEO_PIXELS, QWEN3_MAX_VIDEO_PIXELS = 2, 4_096, 25_165_824
+"""``temporal_patch_size``, ``shortest_edge`` and ``longest_edge`` of the video_preprocessor_config.json of Qwen3-VL and
+Qwen3.5 (copies of Qwen3-VL-8B-Instruct, Qwen3-VL-4B-Instruct and Qwen3.5-9B on huggingface.co)."""
+QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS = 3_136, 12_845_056
+"""``min_pixels`` and ``max_pixels`` of the preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct (Hugging Face)."""
+LLAMA4_MAX_TILES = 16
+"""``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct."""
+
+KIMI_MAX_PATCHES = 16384
+"""``in_patch_limit`` of the processor of moonshotai/Kimi-K2.5."""
+
+
+def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
+    """Return the fields of `simserve.profiles.encoders.VisionTower`; None without a tower, or of an unknown kind.
+
+    Args:
+        reader: The language model's fields, over those of the whole.
+
+    Raises:
+        ProfileError: A size of the tower is missing or has a wrong type.
+    """
+    block = reader.mapping("vision_config")
+    if not block:
+        return None
+    if "vt_hidden_size" in block:
+        return _kimi(ConfigReader(block, reader.file))
+    kind = _TOWERS.get(str(block.get("model_type") or reader.value("model_type")))
+    return None if kind is None else kind(reader, ConfigReader(block, reader.file))
+
+
+def _qwen3(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Qwen3-VL's tower, and Qwen3.5's, which hands over the output of its last layer alone.
+
+    Qwen3-Omni's takes videos by another rule, with their sound, and has none here.
+    """
+    videos = {
+        "frames_per_patch": QWEN3_FRAMES,
+        "min_video_pixels": QWEN3_MIN_VIDEO_PIXELS,
+        "max_video_pixels": QWEN3_MAX_VIDEO_PIXELS,
+    }
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of Qwen3-VL",
+        "rule": "grid",
+        "patch_size": tower.integer("patch_size"),
+        "merge": tower.integer("spatial_merge_size"),
+        "min_pixels": QWEN3_MIN_PIXELS,
+        "max_pixels": QWEN3_MAX_PIXELS,
+        **({} if "omni" in str(tower.value("model_type")) else videos),
+        "num_hidden_layers": tower.integer("depth"),
+        "hidden_size": tower.integer("hidden_size"),
+        "num_attention_heads": tower.integer("num_heads"),
+        "intermediate_size": tower.integer("intermediate_size"),
+        "num_mergers": 1 + len(tower.sequence("deepstack_visual_indexes") or ()),
+    }
+
+
+def _kimi(tower: ConfigReader) -> dict[str, Any]:
+    """Return Kimi-K2.5's tower, whose file names its own sizes alone."""
+    patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of Kimi-K2.5",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": merge,
+        "min_pixels": (merge * patch) ** 2,
+        "max_pixels": KIMI_MAX_PATCHES * patch**2,
+        **{name: tower.integer(f"vt_{name}") for name in sizes},
+    }
+
+
+def _qwen2_5(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers but those of ``fullatt_block_indexes``."""
+    patch = tower.integer("patch_size")
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of Qwen2.5-VL",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": tower.integer("spatial_merge_size"),
+        "min_pixels": QWEN2_5_MIN_PIXELS,
+        "max_pixels": QWEN2_5_MAX_PIXELS,
+        "num_hidden_layers": tower.integer("depth"),
+        "hidden_size": tower.integer("hidden_size"),
+        "num_attention_heads": tower.integer("num_heads"),
+        "intermediate_size": tower.integer("intermediate_size"),
+        "is_gated_mlp": True,
+        "window": (tower.integer("window_size") // patch) ** 2,
+        "num_full_layers": len(tower.sequence("fullatt_block_indexes") or ()),
+    }
+
+
+def _gemma4(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Gemma 4's tower: of some proportions an image becomes a few tokens less."""
+    most = tower.integer("default_output_length", default=280)
+    return {
+        "source": "vision_config of the file: the most tokens that an image becomes",
+        "rule": "fixed",
+        "patch_size": tower.integer("patch_size"),
+        "merge": tower.integer("pooling_kernel_size"),
+        "tokens": reader.integer("vision_soft_tokens_per_image", default=most),
+        **_sizes(tower),
+    }
+
+
+def _gemma3(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] | None:
+    """Return Gemma 3's tower, whose images are scaled to one size, without pan and scan; None of another model's."""
+    if reader.value("mm_tokens_per_image") is None:
+        return None
+    tokens = reader.integer("mm_tokens_per_image")
+    side, patch = tower.integer("image_size"), tower.integer("patch_size")
+    return {
+        "source": "vision_config and mm_tokens_per_image of the file, without pan and scan",
+        "rule": "fixed",
+        "patch_size": patch,
+        "merge": max(round(side / patch / math.sqrt(tokens)), 1),
+        "image_size": side,
+        "tokens": tokens,
+        **_sizes(tower),
+    }
+
+
+def _pixtral(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Pixtral's tower, also Mistral Small 3.1's and Ministral 3's, which limits an image's longer side."""
+    merge = reader.integer("spatial_merge_size", default=1)
+    patch = tower.integer("patch_size")
+    return {
+        "source": "vision_config of the file, without the tokens that end a row of patches",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": merge,
+        "min_pixels": (patch * merge) ** 2,
+        "max_pixels": tower.integer("image_size") ** 2,
+        "is_gated_mlp": True,
+        **_sizes(tower),
+    }
+
+
+def _llama4(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Llama 4's tower, whose pixel shuffle of a half puts 2 x 2 patches into a token."""
+    ratio = tower.value("pixel_shuffle_ratio")
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+        raise tower.refusal("must be a number above 0, at most 1", "pixel_shuffle_ratio")
+    return {
+        "source": "vision_config of the file; tiles of an image by the processor of Llama 4 Scout",
+        "rule": "tiles",
+        "patch_size": tower.integer("patch_size"),
+        "merge": max(round(1 / ratio), 1),
+        "image_size": tower.integer("image_size"),
+        "max_tiles": LLAMA4_MAX_TILES,
+        **_sizes(tower),
+    }
+
+
+def _sizes(tower: ConfigReader) -> dict[str, Any]:
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    return {name: tower.integer(name) for name in names}
+
+
+_TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
+    "qwen2_5_vl": _qwen2_5,
+    "qwen3_vl": _qwen3,
+    "qwen3_vl_moe": _qwen3,
+    "qwen3_5": _qwen3,
+    "qwen3_5_moe": _qwen3,
+    "qwen3_omni_moe_vision_encoder": _qwen3,
+    "gemma4_vision": _gemma4,
+    "siglip_vision_model": _gemma3,
+    "llama4_vision_model": _llama4,
+    "pixtral": _pixtral,
+}
+"""``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: MiniMax's sizes
+of an image."""
+
+
+WHISPER_FRAMES = 3000
+"""Frames of Whisper's window of 30 s; its two convolutions make half as many positions (``max_source_positions``)."""
+QWEN3_CONV_STRIDE = 8
+"""Three convolutions of stride 2 (``Qwen3OmniMoeAudioEncoder`` of huggingface/transformers)."""
+VOXTRAL_POSITIONS = 4
+"""Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers takes side by side."""
+
+
+def audio_tower(reader: ConfigReader) -> dict[str, Any] | None:
+    """Return the fields of `simserve.profiles.encoders.AudioTower`; None without an encoder, or of an unknown kind.
+
+    Args:
+        reader: The language model's fields, over those of the whole.
+
+    Raises:
+        ProfileError: A size of the encoder is missing or has a wrong type.
+    """
+    block = reader.mapping("audio_config")
+    if not block:
+        return None
+    kind = _ENCODERS.get(str(block.get("model_type") or ""))
+    return None if kind is None else kind(ConfigReader(block, reader.file))
+
+
+def _qwen3_audio(encoder: ConfigReader) -> dict[str, Any]:
+    """Return Qwen3-Omni's: convolutions over ``2 n_window`` frames at a time, attention in windows of 8 s."""
+    return {
+        "source": "audio_config of the file",
+        "stride": QWEN3_CONV_STRIDE,
+        "conv_frames": 2 * encoder.integer("n_window", default=50),
+        "window_frames": encoder.integer("n_window_infer", default=800),
+        "is_padded": False,
+        "positions_per_token": 1,
+        **_audio_sizes(encoder),
+        "convolutions": _in_two_dimensions(encoder),
+    }
+
+
+def _qwen25(encoder: ConfigReader) -> dict[str, Any]:
+    """Return Qwen2.5-Omni's: Whisper's layers, attention within ``2 n_window`` frames, two positions a token."""
+    return {
+        "source": "audio_config of the file",
+        "stride": 2,
+        "window_frames": 2 * encoder.integer("n_window", default=100),
+        "is_padded": False,
+        "positions_per_token": 2,
+        **_audio_sizes(encoder),
+        "convolutions": _in_one_dimension(encoder),
+    }
+
+
+def _qwen2(encoder: ConfigReader) -> dict[str, Any]:
+    """Return Qwen2-Audio's: one window of 30 s, encoded whole, of which the tokens of what was said are kept."""
+    return {
+        "source": "audio_config of the file",
+        "stride": 2,
+        "window_frames": WHISPER_FRAMES,
+        "is_padded": True,
+        "max_frames": WHISPER_FRAMES,
+        "positions_per_token": 2,
+        **_audio_sizes(encoder),
+        "convolutions": _in_one_dimension(encoder),
+    }
+
+
+def _voxtral(encoder: ConfigReader) -> dict[str, Any]:
+    """Return Voxtral's: as many windows of 30 s as it takes, each of which is 375 tokens."""
+    return {
+        "source": "audio_config of the file",
+        "stride": 2,
+        "window_frames": WHISPER_FRAMES,
+        "is_padded": True,
+        "keeps_padding": True,
+        "positions_per_token": VOXTRAL_POSITIONS,
+        **_audio_sizes(encoder),
+        "convolutions": _in_one_dimension(encoder),
+    }
+
+
+def _in_two_dimensions(encoder: ConfigReader) -> list[dict[str, Any]]:
+    """Return Qwen3-Omni's: three of 3 x 3 and stride 2 over time and frequency, then a product to the layers' width."""
+    frames, bins = 2 * encoder.integer("n_window", default=50), encoder.integer("num_mel_bins", default=128)
+    channels, width = encoder.integer("downsample_hidden_size", default=480), _audio_sizes(encoder)["hidden_size"]
+    rows, inputs = [], 1
+    for _ in range(3):
+        frames, bins = math.ceil(frames / 2), math.ceil(bins / 2)
+        rows.append((frames * bins, 9 * inputs, channels))
+        inputs = channels
+    rows.append((frames, bins * channels, width))
+    return [
+        {"outputs_per_position": float(f"{places / frames:.6g}"), "inputs": taken, "channels": made}
+        for places, taken, made in rows
+    ]
+
+
+def _in_one_dimension(encoder: ConfigReader) -> list[dict[str, Any]]:
+    """Return Whisper's: two of 3 frames, of which the second has stride 2."""
+    bins, width = encoder.integer("num_mel_bins", default=128), _audio_sizes(encoder)["hidden_size"]
+    return [
+        {"outputs_per_position": 2.0, "inputs": 3 * bins, "channels": width},
+        {"outputs_per_position": 1.0, "inputs": 3 * width, "channels": width},
+    ]
+
+
+def _audio_sizes(encoder: ConfigReader) -> dict[str, Any]:
+    """Return the sizes of the layers, of Whisper's large encoder where the file leaves one out."""
+    return {
+        "num_hidden_layers": encoder.integer("encoder_layers", "num_hidden_layers", default=32),
+        "hidden_size": encoder.integer("d_model", "hidden_size", default=1280),
+        "num_attention_heads": encoder.integer("encoder_attention_heads", "num_attention_heads", default=20),
+        "intermediate_size": encoder.integer("encoder_ffn_dim", "intermediate_size", default=5120),
+    }
+
+
+_ENCODERS: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
+    "qwen3_omni_moe_audio_encoder": _qwen3_audio,
+    "qwen2_5_omni_audio_encoder": _qwen25,
+    "qwen2_audio_encoder": _qwen2,
+    "voxtral_encoder": _voxtral,
+}
+"""``model_type`` of the encoder -> its reader."""

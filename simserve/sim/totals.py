@@ -1,0 +1,528 @@
+"""Totals of the leaps of a run, in closed form and column by column: steps, drafts, LoRA adapters, KV tiers.
+
+Steps are counted by batch size and by tokens; prices are looked up once, when all are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.cache_state import KVTier, Loras, PrefixPaths
+from simserve.engine.compiled.layout import View
+from simserve.engine.config import EngineConfig
+from simserve.perf.account import Account, StepCounts
+from simserve.perf.parts import Drafting, PricedDeployment
+
+if TYPE_CHECKING:
+    from simserve.engine.tables import StepTimes
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeapColumns:
+    """Columns of leaps; sums are over all steps of a leap.
+
+    Attributes:
+        steps: Steps.
+        decoding: Sequences that decode in each.
+        prefilled: Prefill tokens, summed.
+        prefilling: Requests with a chunk in each.
+        priced: Tokens of each, x of `StepTimes`.
+        pairs: Attended pairs of the chunks, summed.
+        keys: Keys that the chunks read, summed.
+        contexts: Tokens in the KV cache of the decoding sequences, summed.
+    """
+
+    steps: Floats
+    decoding: Floats
+    prefilled: Floats
+    prefilling: Floats
+    priced: Floats
+    pairs: Floats
+    keys: Floats
+    contexts: Floats
+
+
+class StepSums:
+    """Counts the steps of one kind of replica.
+
+    Args:
+        config: Of the replicas.
+        times: Seconds of their steps.
+        priced: The same by part.
+    """
+
+    def __init__(self, config: EngineConfig, times: StepTimes, priced: PricedDeployment) -> None:
+        self._priced, self._parts = priced, priced.parts
+        self._width = 1 + config.num_speculative_tokens
+        self._num_ranks = config.data_parallel_size
+        self._slope = np.asarray(times.decode_slope, dtype=np.float64)
+        self._mixed_slope = times.mixed_decode_factor * self._slope
+        request, pair, context = (
+            times.prefill_request_seconds,
+            times.prefill_pair_seconds,
+            times.prefill_context_seconds,
+        )
+        if priced.drafting is not None:
+            # The parts are the target's: what drafts take is a part of its own.
+            draft = priced.drafting.times
+            drafting = np.asarray(draft.decode_slope)
+            self._slope = self._slope - drafting
+            self._mixed_slope = self._mixed_slope - draft.mixed_decode_factor * drafting
+            request -= draft.prefill_request_seconds
+            pair -= draft.prefill_pair_seconds
+            context -= draft.prefill_context_seconds
+        self._request_seconds, self._pair_seconds, self._context_seconds = request, pair, context
+        # Steps by batch size: without a chunk, then with; contexts alike; sequences of those with a chunk.
+        self._size = self._parts.decode.shape[1]
+        self._by_decoding: Floats = np.zeros(2 * self._size)
+        self._contexts_by_decoding: Floats = np.zeros(2 * self._size)
+        self._by_sequences: Floats = np.zeros(self._size)
+        # Steps with a chunk by tokens, and tokens beyond the table.
+        self._by_tokens: Floats = np.zeros(self._parts.token.shape[1])
+        self._tokens_beyond = 0.0
+        # Steps of ranks in lockstep by the tokens of all.
+        self._by_together: Floats = np.zeros(self._parts.shared.shape[1])
+        self._pairs = self._keys = self._contexts = 0.0
+        self._decodes = self._prefill_tokens = self._prefilling = 0.0
+
+    def add(self, step_runs: LeapColumns) -> None:
+        """Add leaps."""
+        steps, prefilling = step_runs.steps, step_runs.prefilling
+        kinds = step_runs.decoding.astype(np.int64)
+        is_mixed = prefilling > 0
+        if is_mixed.any():
+            # Those without a chunk count for nothing: faster than to leave them out.
+            repeated = steps * is_mixed
+            tokens = step_runs.priced.astype(np.int64)
+            last = len(self._by_tokens) - 1
+            if int(tokens.max()) > last:
+                self._tokens_beyond += float((np.maximum(tokens - last, 0) * repeated).sum())
+                tokens = np.minimum(tokens, last)
+            _count(self._by_tokens, tokens, repeated)
+            _count(self._by_sequences, kinds + prefilling.astype(np.int64), repeated)
+            self._prefill_tokens += float(step_runs.prefilled.sum())
+            self._prefilling += float((prefilling * steps).sum())
+            self._pairs += float(step_runs.pairs.sum())
+            self._keys += float(step_runs.keys.sum())
+            kinds += self._size * is_mixed
+        _count(self._by_decoding, kinds, steps)
+        _count(self._contexts_by_decoding, kinds, step_runs.contexts)
+        if self._parts.shared.shape[1]:
+            together = (step_runs.priced * self._num_ranks).astype(np.int64)
+            _count(self._by_together, np.minimum(together, self._parts.shared.shape[1] - 1), steps)
+
+    @property
+    def parts(self) -> Floats:
+        """Seconds of ``weights, kv, compute, communication, host``, shape [5]; without what ranks do together."""
+        parts, size = self._parts, self._size
+        alone, beside = self._by_decoding[:size], self._by_decoding[size:]
+        seconds = _weigh(parts.decode, alone) + _weigh(parts.decode_attention, beside)
+        seconds += _weigh(parts.token, self._by_tokens) + parts.token_beyond * self._tokens_beyond
+        seconds += _weigh(parts.sequence, self._by_sequences)
+        read, attended = self._attention()
+        seconds[1] += read
+        seconds[2] += attended
+        return seconds
+
+    @property
+    def shared(self) -> Floats:
+        """Seconds by part, shape [5], of what ranks do together where all are equally full."""
+        return _weigh(self._parts.shared, self._by_together)
+
+    def account(self, factor: float, shared_factor: float, others: Mapping[str, float]) -> Account:
+        """Return what is needed to tell the seconds by operator; the arguments are those of `Account`."""
+        size = self._size
+        counts = StepCounts(
+            decode=self._by_decoding[:size],
+            decode_attention=self._by_decoding[size:],
+            sequence=self._by_sequences,
+            token=self._by_tokens,
+            tokens_beyond=self._tokens_beyond,
+            shared=self._by_together,
+        )
+        attended = sum(self._attention())
+        return Account(
+            priced=self._priced,
+            counts=counts,
+            attended=attended,
+            factor=factor,
+            shared_factor=shared_factor,
+            others=others,
+        )
+
+    def _attention(self) -> tuple[float, float]:
+        """Return the seconds of attention that no table holds: of keys and values read, and of pairs and requests."""
+        size = self._size
+        contexts = self._slope * self._contexts_by_decoding[:size]
+        contexts = contexts + self._mixed_slope * self._contexts_by_decoding[size:]
+        read = float(contexts.sum()) + self._context_seconds * self._keys
+        return read, self._pair_seconds * self._pairs + self._request_seconds * self._prefilling
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic done."""
+        parts, decodes = self._parts, self._width * self._num_decodes()
+        attended = self._pairs + self._width * float(self._contexts_by_decoding.sum()) + decodes
+        tokens, sequences = decodes + self._prefill_tokens, decodes + self._prefilling
+        return float(parts.token_flops * tokens + parts.pair_flops * attended + parts.sequence_flops * sequences)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of weights, KV and activations moved."""
+        parts, size = self._parts, self._size
+        last = len(parts.weight_bytes) - 1
+        alone = parts.weight_bytes[np.minimum(self._width * np.arange(size), last)]
+        beside = parts.weight_bytes[np.minimum(np.arange(len(self._by_tokens)), last)]
+        weights = float((alone * self._by_decoding[:size]).sum()) + float((beside * self._by_tokens).sum())
+        tokens = self._width * self._num_decodes() + self._prefill_tokens
+        kv_tokens = float(self._contexts_by_decoding.sum()) + self._keys + tokens
+        return float(weights + parts.token_bytes * tokens + parts.kv_bytes_per_token * kv_tokens)
+
+    def _num_decodes(self) -> float:
+        """Return the sequences that decoded, summed over steps."""
+        return float((np.tile(np.arange(self._size), 2) * self._by_decoding).sum())
+
+
+def _count(counts: Floats, kinds: Integers, weights: Floats) -> None:
+    """Add weights by kind; the largest kinds are rare, so that most of a long table is left alone."""
+    found = np.bincount(kinds, weights=weights)
+    counts[: len(found)] += found
+
+
+def _weigh(table: NDArray[np.float64], counts: Floats) -> Floats:
+    """Return the rows of a table weighed by counts. No library of matrices: their sums change with its threads."""
+    total: Floats = (table * counts).sum(axis=1)
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationTotals:
+    """What a run's drafts add up to over all replicas.
+
+    Attributes:
+        num_drafts: Sequences that a step drafted for and verified, summed over steps.
+        num_tokens: Tokens that those steps brought, means of each request.
+        num_steps: Steps in which a sequence decoded.
+        context_tokens: Tokens in the KV cache of the decoding sequences, summed over steps.
+    """
+
+    num_drafts: int
+    num_tokens: float
+    num_steps: int
+    context_tokens: float
+
+
+class DraftSums:
+    """Adds up leaps.
+
+    Args:
+        drafting: What drafts cost; None: nothing is priced, only counted.
+    """
+
+    def __init__(self, drafting: Drafting | None) -> None:
+        self.seconds = self.flops = self.bytes = 0.0
+        self._drafting = drafting
+        self._num_drafts = self._num_tokens = self._num_steps = self._contexts = 0.0
+
+    def add(self, step_runs: LeapColumns, advances: Floats) -> None:
+        """Add leaps, each step of which brings ``advances`` tokens to the decoding sequences together."""
+        self._num_drafts += _dot(step_runs.decoding, step_runs.steps)
+        self._num_tokens += _dot(advances, step_runs.steps)
+        self._num_steps += float(step_runs.steps[step_runs.decoding > 0].sum())
+        self._contexts += float(step_runs.contexts.sum())
+        if self._drafting is not None:
+            self._add_seconds(step_runs)
+            self._add_work(step_runs)
+
+    def totals(self) -> SpeculationTotals:
+        """Return the sums."""
+        return SpeculationTotals(
+            num_drafts=round(self._num_drafts),
+            num_tokens=self._num_tokens,
+            num_steps=round(self._num_steps),
+            context_tokens=self._contexts,
+        )
+
+    def _add_seconds(self, step_runs: LeapColumns) -> None:
+        assert self._drafting is not None
+        times = self._drafting.times
+        decoding, prefilling = step_runs.decoding.astype(np.int64), step_runs.prefilling.astype(np.int64)
+        is_mixed = prefilling > 0
+        token = np.asarray(times.token_seconds)
+        last = len(token) - 1
+        mixed = token[np.minimum(step_runs.priced.astype(np.int64), last)]
+        mixed = mixed + times.token_seconds_beyond * np.maximum(step_runs.priced - last, 0.0)
+        mixed += np.asarray(times.sequence_seconds)[decoding + prefilling * is_mixed]
+        mixed += (
+            np.asarray(times.decode_attention_base)[decoding] + times.prefill_request_seconds * step_runs.prefilling
+        )
+        per_step = np.where(is_mixed, mixed, np.asarray(times.decode_base)[decoding])
+        self.seconds += _dot(per_step, step_runs.steps)
+        slope = np.asarray(times.decode_slope)[decoding] * np.where(is_mixed, times.mixed_decode_factor, 1.0)
+        self.seconds += _dot(slope, step_runs.contexts)
+        self.seconds += times.prefill_pair_seconds * float(step_runs.pairs.sum())
+        self.seconds += times.prefill_context_seconds * float(step_runs.keys.sum())
+
+    def _add_work(self, step_runs: LeapColumns) -> None:
+        """Add flops and bytes: one pass over all tokens of a step, k - 1 over one a sequence, k samples each."""
+        assert self._drafting is not None
+        parts, count = self._drafting.one_pass, self._drafting.num_speculative_tokens
+        if parts is None:
+            return
+        sequences = (step_runs.decoding + step_runs.prefilling) * step_runs.steps
+        first = step_runs.decoding * (count + 1) * step_runs.steps + step_runs.prefilled
+        tokens = float(first.sum() + (count - 1) * sequences.sum())
+        keys = count * float(step_runs.contexts.sum())
+        self.flops += parts.token_flops * tokens + parts.sequence_flops * count * float(sequences.sum())
+        self.flops += parts.pair_flops * (keys + float(step_runs.pairs.sum()))
+        last = len(parts.weight_bytes) - 1
+        later = (step_runs.decoding + step_runs.prefilling).astype(np.int64)
+        read = parts.weight_bytes[np.minimum(step_runs.priced.astype(np.int64), last)]
+        read = read + (count - 1) * parts.weight_bytes[np.minimum(later, last)]
+        self.bytes += _dot(read, step_runs.steps) + parts.token_bytes * tokens
+        self.bytes += parts.kv_bytes_per_token * (keys + float(step_runs.keys.sum()) + tokens)
+
+
+def _dot(values: Floats, weights: Floats) -> float:
+    """Return the sum of products. A BLAS would share it between threads, and add in an order of their own."""
+    return float((values * weights).sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraTotals:
+    """Sums over all replicas.
+
+    Attributes:
+        num_asked: Admissions of requests with an adapter.
+        num_hits: Those that found it on the GPU.
+        num_swaps: Adapters that were loaded to a GPU.
+        num_disk_loads: Those of them that came from disk.
+        load_seconds: Seconds that steps waited for loads.
+        step_seconds: Seconds by which adapters made steps longer besides; 0 where nothing says what steps take.
+    """
+
+    num_asked: int
+    num_hits: int
+    num_swaps: int
+    num_disk_loads: int
+    load_seconds: float
+    step_seconds: float = 0.0
+
+
+_COUNTS = ("num_asked", "num_hits", "num_swaps", "num_disk_loads")
+
+
+class LoraSums:
+    """Adds up the adapters of replicas, one after another or the same again."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._counts = dict.fromkeys(_COUNTS, 0)
+
+    def take(self, loras: Loras | View) -> None:
+        """Add what a replica has counted since it was last looked at, and let it count from nothing."""
+        for name in _COUNTS:
+            self._counts[name] += getattr(loras, name)
+            setattr(loras, name, 0)
+        self.seconds += loras.load_seconds
+        loras.load_seconds = 0.0
+
+    def totals(self, step_seconds: float) -> LoraTotals:
+        """Return the sums."""
+        return LoraTotals(**self._counts, load_seconds=self.seconds, step_seconds=step_seconds)
+
+
+def adapted_together(totals: Iterable[LoraTotals | None]) -> LoraTotals | None:
+    """Return what the adapters of several pools add up to; None where none has any."""
+    found = [each for each in totals if each is not None]
+    if not found:
+        return None
+    return LoraTotals(**{each.name: sum(getattr(one, each.name) for one in found) for each in fields(LoraTotals)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierTotals:
+    """Sums over the tiers of one name of all replicas, or of the store that they share.
+
+    Attributes:
+        name: How the scenario calls it.
+        is_shared: Whether it is one store of all replicas.
+        num_blocks: KV blocks that one of them holds.
+        peak_blocks: Most that one of them held.
+        loaded_blocks: Blocks that went back to a GPU.
+        written_blocks: Blocks that came to it.
+        declined_blocks: Blocks that requests found there and computed all the same.
+        load_seconds: Seconds that steps waited for loads.
+        loaded_tokens: Prompt tokens that requests loaded from there when they were first admitted.
+        load_token_seconds: What a replica takes to load a token, but for latency; the least of several pools.
+    """
+
+    name: str
+    is_shared: bool
+    num_blocks: int
+    peak_blocks: int
+    loaded_blocks: int
+    written_blocks: int
+    declined_blocks: int
+    load_seconds: float
+    loaded_tokens: int
+    load_token_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadTotals:
+    """All tiers of a run.
+
+    Attributes:
+        tiers: Each of them, the nearest to the GPU first.
+        token_seconds: What computing a token of a prompt takes at the pace of a full chunk, but for attention.
+    """
+
+    tiers: tuple[TierTotals, ...]
+    token_seconds: float
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks that one tier of each name holds, together."""
+        return sum(each.num_blocks for each in self.tiers)
+
+    @property
+    def peak_blocks(self) -> int:
+        """Most that one tier of each name held, together."""
+        return sum(each.peak_blocks for each in self.tiers)
+
+    @property
+    def loaded_blocks(self) -> int:
+        """Blocks that went back to a GPU."""
+        return sum(each.loaded_blocks for each in self.tiers)
+
+    @property
+    def written_blocks(self) -> int:
+        """Blocks that came to a tier, from a GPU or from the tier before."""
+        return sum(each.written_blocks for each in self.tiers)
+
+    @property
+    def load_seconds(self) -> float:
+        """Seconds that steps waited for loads."""
+        return sum(each.load_seconds for each in self.tiers)
+
+    @property
+    def loaded_tokens(self) -> int:
+        """Prompt tokens that requests loaded when they were first admitted."""
+        return sum(each.loaded_tokens for each in self.tiers)
+
+
+class _TierSums:
+    """Adds up tiers, one after another or the same again."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.loaded = self.written = self.declined = self.peak = 0
+
+    def take(self, tier: KVTier | View) -> None:
+        """Add what a tier has counted since it was last looked at, and let it count from nothing."""
+        self.loaded += tier.num_loaded
+        self.written += tier.num_written
+        self.declined += tier.num_declined
+        self.peak = max(self.peak, tier.peak)
+        self.seconds += tier.load_seconds
+        tier.num_loaded = tier.num_written = tier.num_declined = 0
+        tier.load_seconds = 0.0
+
+
+class OffloadSums:
+    """Adds up what stands behind the prefix caches of replicas that are configured alike.
+
+    Args:
+        config: Their schedulers.
+        token_seconds: Seconds of a step by the tokens in it, from 0 on.
+    """
+
+    def __init__(self, config: EngineConfig, token_seconds: Sequence[float]) -> None:
+        self._config, self._sums = config, [_TierSums() for _ in config.kv_tiers]
+        chunk = min(config.max_chunk_tokens, len(token_seconds) - 1)
+        self._token_seconds = token_seconds[chunk] / max(chunk, 1)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that steps waited for loads."""
+        return sum((each.seconds for each in self._sums), start=0.0)
+
+    def take(self, tiers: Iterable[KVTier | View]) -> None:
+        """Add what the tiers of one replica have counted since they were last looked at."""
+        for sums, tier in zip(self._sums, tiers, strict=False):
+            sums.take(tier)
+
+    def take_store(self, store: KVTier | View) -> None:
+        """Add likewise what the store of all of them has counted."""
+        self._sums[-1].take(store)
+
+    def totals(self, paths: PrefixPaths | None) -> OffloadTotals | None:
+        """Return the sums; None where nothing stands behind a cache.
+
+        Args:
+            paths: What requests share on these replicas, and found; None: nothing.
+        """
+        tiers = self._config.kv_tiers
+        if not tiers:
+            return None
+        found = (
+            [0] * len(tiers)
+            if paths is None
+            else [sum(paths.loaded_tokens[n :: len(tiers)]) for n in range(len(tiers))]
+        )
+        return OffloadTotals(
+            tiers=tuple(
+                TierTotals(
+                    name=tier.name,
+                    is_shared=tier.is_shared,
+                    num_blocks=tier.num_blocks,
+                    peak_blocks=sums.peak,
+                    loaded_blocks=sums.loaded,
+                    written_blocks=sums.written,
+                    declined_blocks=sums.declined,
+                    load_seconds=sums.seconds,
+                    loaded_tokens=tokens,
+                    load_token_seconds=tier.block_seconds / self._config.block_size,
+                )
+                for tier, sums, tokens in zip(tiers, self._sums, found, strict=True)
+            ),
+            token_seconds=self._token_seconds,
+        )
+
+
+def offloaded_together(totals: Iterable[OffloadTotals | None]) -> OffloadTotals | None:
+    """Return what the tiers of several pools add up to, by name; None where none has one."""
+    found = [each for each in totals if each is not None]
+    if not found:
+        return None
+    by_name: dict[tuple[str, bool], list[TierTotals]] = {}
+    for tier in (tier for each in found for tier in each.tiers):
+        by_name.setdefault((tier.name, tier.is_shared), []).append(tier)
+    return OffloadTotals(
+        tiers=tuple(_tiers_together(name, is_shared, each) for (name, is_shared), each in by_name.items()),
+        token_seconds=min(each.token_seconds for each in found),
+    )
+
+
+def _tiers_together(name: str, is_shared: bool, tiers: Sequence[TierTotals]) -> TierTotals:
+    return TierTotals(
+        name=name,
+        is_shared=is_shared,
+        num_blocks=max(each.num_blocks for each in tiers),
+        peak_blocks=max(each.peak_blocks for each in tiers),
+        loaded_blocks=sum(each.loaded_blocks for each in tiers),
+        written_blocks=sum(each.written_blocks for each in tiers),
+        declined_blocks=sum(each.declined_blocks for each in tiers),
+        load_seconds=sum(each.load_seconds for each in tiers),
+        loaded_tokens=sum(each.loaded_tokens for each in tiers),
+        load_token_seconds=min(each.load_token_seconds for each in tiers),
+    )
