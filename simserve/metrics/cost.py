@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from simserve.metrics.figures import ratio
 from simserve.metrics.throughput import Throughput
+from simserve.units import SECONDS_PER_HOUR
 
-_SECONDS_PER_HOUR = 3600.0
 _MILLION = 1e6
 COST_KEYS = (
     "usd_per_hour",
@@ -56,7 +56,7 @@ def cost(
         return dict.fromkeys(COST_KEYS, math.nan)
     usd_per_hour = num_gpus * gpu_hour_usd + electricity_usd_per_hour + api_usd_per_hour
     usd_per_hour += tiers_usd_per_hour + encoders_usd_per_hour
-    usd_per_second = usd_per_hour / _SECONDS_PER_HOUR
+    usd_per_second = usd_per_hour / SECONDS_PER_HOUR
     return {
         "usd_per_hour": usd_per_hour,
         "usd_per_million_output_tokens": ratio(usd_per_second * _MILLION, throughput.output_tokens),

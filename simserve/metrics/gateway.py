@@ -28,7 +28,7 @@ from simserve.sim.records import (
     UNFINISHED,
     RequestRecords,
 )
-from simserve.units import format_seconds
+from simserve.units import SECONDS_PER_HOUR, format_seconds
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -161,9 +161,6 @@ def _share(some: NDArray[np.bool_], of: NDArray[np.bool_]) -> float:
     return int(np.count_nonzero(some)) / count if count else math.nan
 
 
-_SECONDS_PER_HOUR = 3600.0
-
-
 def overflow_figures(
     records: RequestRecords,
     window: Window,
@@ -188,7 +185,7 @@ def overflow_figures(
     else:
         bills = request_bills(prices, records, specs, np.flatnonzero(paid), is_sent=went)
         prompts, answers = bills.input_usd, bills.output_usd
-    hours = window.seconds / _SECONDS_PER_HOUR
+    hours = window.seconds / SECONDS_PER_HOUR
     count = int(np.count_nonzero(went))
     ttft = (records.first_token_time - records.arrival_time)[went]
     return {

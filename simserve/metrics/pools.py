@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.figures import ratio
 from simserve.metrics.steady_state import Window
-from simserve.units import format_seconds
+from simserve.units import SECONDS_PER_HOUR, format_seconds
 
 if TYPE_CHECKING:
     from simserve.sim.pools import PoolOutcome
@@ -159,9 +159,6 @@ def _figures(pool: PoolOutcome, end_time: float) -> dict[str, Any]:
     }
 
 
-_SECONDS_PER_HOUR = 3600.0
-
-
 def replica_figures(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
     """Return ``mean peak launched gpu_hours timeline killed replaced updates`` of the replicas over the whole run.
 
@@ -181,7 +178,7 @@ def replica_figures(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
             "mean": float(count),
             "peak": count,
             "launched": count,
-            "gpu_hours": num_gpus * end / _SECONDS_PER_HOUR,
+            "gpu_hours": num_gpus * end / SECONDS_PER_HOUR,
             "timeline": [{"time_s": 0.0, "launched": count, "ready": count}],
             "killed": 0,
             "replaced": 0,
@@ -207,7 +204,7 @@ def replica_figures(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
         "mean": timeline.mean_replicas(0.0, end),
         "peak": max((row["launched"] for row in rows), default=0),
         "launched": len(timeline.launched_at),
-        "gpu_hours": timeline.mean_gpus(0.0, end) * end / _SECONDS_PER_HOUR,
+        "gpu_hours": timeline.mean_gpus(0.0, end) * end / SECONDS_PER_HOUR,
         "timeline": rows,
         "killed": timeline.num_killed,
         "replaced": timeline.num_replaced,

@@ -17,6 +17,7 @@ from simserve.metrics.slo import SLO
 from simserve.metrics.statistics import percentiles
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import COMPLETED, RequestRecords
+from simserve.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
@@ -227,7 +228,6 @@ def lora_sentences(simulation: Simulation) -> list[str]:
     return [f"Steps waited for LoRA adapters to be loaded {loras.load_seconds / busy:.0%} of their time."]
 
 
-_SECONDS_PER_HOUR = 3600.0
 _TAIL = 0.9
 ROUND_KEYS = (
     "begun",
@@ -275,7 +275,7 @@ def round_figures(records: RequestRecords, pause: float | None, usd_per_hour: fl
         "mean_half_s": float(np.mean(halves)) if lasted else math.nan,
         "tail_share": ratio(sum(tails), sum(lasted)),
         "generating_share": ratio(mean, mean + pause),
-        "usd_per_round": math.nan if usd_per_hour is None else usd_per_hour * (mean + pause) / _SECONDS_PER_HOUR,
+        "usd_per_round": math.nan if usd_per_hour is None else usd_per_hour * (mean + pause) / SECONDS_PER_HOUR,
     }
 
 
@@ -325,7 +325,7 @@ def task_figures(
     done = counted & np.isfinite(tasks.end)
     makespan, model = tasks.makespan[done], tasks.model[done]
     cancelled = counted & tasks.is_cancelled
-    spent = tasks.usd(math.nan if usd_per_hour is None else usd_per_hour * window.seconds / _SECONDS_PER_HOUR)
+    spent = tasks.usd(math.nan if usd_per_hour is None else usd_per_hour * window.seconds / SECONDS_PER_HOUR)
     in_window = (tasks.end >= window.start) & (tasks.end <= window.end)
     rate = ratio(float(np.count_nonzero(in_window)), window.seconds)
     is_kept = None if slo is None or slo.task is None else (tasks.makespan <= slo.task)[counted]
@@ -354,7 +354,7 @@ def task_figures(
         "output_tokens_per_task": _mean(tasks.output_tokens[done]),
         "usd_per_task": math.nan
         if usd_per_hour is None
-        else ratio(usd_per_hour * tasks.computed_share / _SECONDS_PER_HOUR, rate),
+        else ratio(usd_per_hour * tasks.computed_share / SECONDS_PER_HOUR, rate),
         "attainment": math.nan if is_kept is None else _mean(is_kept),
     }
 

@@ -17,13 +17,13 @@ from simserve.errors import UsageError
 from simserve.metrics.latency import RequestLatencies, request_latencies, tasks_of
 from simserve.metrics.slo import SLO
 from simserve.metrics.tables import Column, request_columns, series_columns, task_columns
+from simserve.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simserve.sim.simulate import Simulation
 
-_SECONDS_PER_HOUR = 3600.0
 _PANDAS_TYPES = MappingProxyType({"VARCHAR": "object", "BIGINT": "Int64", "INTEGER": "Int32", "BOOLEAN": "boolean"})
 
 
@@ -91,7 +91,7 @@ class RunResult:
         if tasks is None:
             raise UsageError("are not there", key="tasks", remedy="add workload.agents")
         usd_per_hour = self.summary["simserve"]["cost"]["usd_per_hour"]
-        total = math.nan if usd_per_hour is None else usd_per_hour * self.summary["duration"] / _SECONDS_PER_HOUR
+        total = math.nan if usd_per_hour is None else usd_per_hour * self.summary["duration"] / SECONDS_PER_HOUR
         return _frame(task_columns(tasks, total))
 
     @cached_property

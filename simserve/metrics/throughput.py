@@ -13,6 +13,7 @@ from simserve.metrics.figures import rows_where
 from simserve.metrics.latency import RequestLatencies
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import COMPLETED, RequestRecords
+from simserve.units import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,6 @@ def borne(records: RequestRecords, window: Window, meets_slo: NDArray[np.bool_] 
 
 
 USERS_KEYS = ("users", "clients", "request_rate", "waiting", "waiting_share", "pause_s", "requests_per_user_hour")
-_SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,5 +140,5 @@ def users_figures(
         "waiting": rate * seconds,
         "waiting_share": rate * seconds / facts.users,
         "pause_s": facts.users / rate - seconds,
-        "requests_per_user_hour": rate / facts.users * _SECONDS_PER_HOUR,
+        "requests_per_user_hour": rate / facts.users * SECONDS_PER_HOUR,
     }

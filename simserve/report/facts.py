@@ -19,7 +19,7 @@ from simserve.profiles.expected_errors import CALIBRATED
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, listed, number, share
 from simserve.report.tables import LATENCY_LABELS
 from simserve.scenario.formats import formats_line
-from simserve.units import format_bytes, format_seconds
+from simserve.units import SECONDS_PER_HOUR, format_bytes, format_seconds
 from simserve.workload.arrival_spec import STATIONARY
 
 PART_LABELS = {
@@ -49,7 +49,6 @@ _NOTICEABLE_WAIT = 0.05
 _NOTICEABLE_OPERATOR = 0.005
 """Share of the seconds of all steps from which an operator is named."""
 CANNOT_KEEP_UP = "the slowest of them cannot keep up with this load: how long requests queue there cannot be told"
-_SECONDS_PER_HOUR = 3600.0
 _SHORT = ("tpot", "ttft")
 _NARROW_ARITHMETIC = ("fp8", "int8")
 """Weight formats that multiply in 8 bit where the GPU can."""
@@ -107,7 +106,7 @@ def gpus_text(result: RunResult, count: int) -> str:
     replicas, seconds = result.summary["simserve"]["replicas"], result.summary["duration"]
     if len(replicas["timeline"]) <= 1 or not seconds:
         return counted(count, "GPU")
-    return f"{number(replicas['gpu_hours'] * _SECONDS_PER_HOUR / seconds)} GPUs on average"
+    return f"{number(replicas['gpu_hours'] * SECONDS_PER_HOUR / seconds)} GPUs on average"
 
 
 def num_encoders(result: RunResult) -> int:

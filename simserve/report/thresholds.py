@@ -12,11 +12,11 @@ from simserve.report.axes import BLUE, GREEN, GREY, ORANGE
 from simserve.report.plan_lines import Table
 from simserve.report.quantities import counted, dollars, number, share
 from simserve.report.sketch import DASHED, Axis, Mark, Sketch, Steps
+from simserve.units import SECONDS_PER_HOUR
 
 TITLE = "How to scale it"
 _METRICS = {"running": "running requests", "kv_usage": "KV use", "queue_depth": "waiting requests"}
 _ROOM = 1.12
-_SECONDS_PER_HOUR = 3600.0
 
 
 def thresholds_lines(autoscaling: Mapping[str, Any] | None) -> list[str]:
@@ -87,8 +87,8 @@ def thresholds_table(autoscaling: Mapping[str, Any] | None) -> Table | None:
 def thresholds_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
     """Return replicas over the hours: with the autoscaler, all the time, and of who knows the load ahead."""
     steps = autoscaling["over_time"]
-    hours = [each["time_s"] / _SECONDS_PER_HOUR for each in steps]
-    edges = np.array([*hours, autoscaling["seconds"] / _SECONDS_PER_HOUR])
+    hours = [each["time_s"] / SECONDS_PER_HOUR for each in steps]
+    edges = np.array([*hours, autoscaling["seconds"] / SECONDS_PER_HOUR])
     needed = np.array([each["clairvoyant_replicas"] for each in steps], dtype=np.float64)
     fixed = float(autoscaling["fixed"]["replicas"])
     marks: list[Mark] = [
@@ -111,7 +111,7 @@ def thresholds_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
 def load_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
     """Return the load over the same hours, which the replicas follow."""
     steps = autoscaling["over_time"]
-    edges = np.array([*(each["time_s"] for each in steps), autoscaling["seconds"]]) / _SECONDS_PER_HOUR
+    edges = np.array([*(each["time_s"] for each in steps), autoscaling["seconds"]]) / SECONDS_PER_HOUR
     rates = np.array([each["requests_per_second"] for each in steps], dtype=np.float64)
     return Sketch(
         x=Axis(label="hours", high=float(edges[-1])),

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, GetCoreSchemaHandler, model_validato
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
-from simserve.units import PositiveSeconds, Seconds, to_text
+from simserve.units import SECONDS_PER_HOUR, PositiveSeconds, Seconds, to_text
 from simserve.validation import FrozenModel, validate
 
 MAX_REQUESTS = 100_000_000
@@ -251,7 +251,6 @@ STATIONARY = (PoissonArrivals, GammaArrivals, WeibullArrivals, ConstantArrivals,
 """Open-loop arrivals whose mean rate does not change, so that a warm-up may be cut."""
 
 
-_SECONDS_PER_HOUR = 3600.0
 _RAMP_UP = 60.0
 """Over how long clients begin that do not think: not all at one instant."""
 
@@ -305,7 +304,7 @@ class UsersArrivals(FrozenModel):
     def resolved(self) -> ClosedLoopArrivals | PoissonArrivals:
         """Return the arrivals that the users are."""
         if self.requests_per_hour is not None:
-            a_user = self.requests_per_hour / _SECONDS_PER_HOUR * (self.peak_to_mean or 1.0)
+            a_user = self.requests_per_hour / SECONDS_PER_HOUR * (self.peak_to_mean or 1.0)
             return PoissonArrivals(rate=self.users * self.active_share * a_user, users=self.users)
         think_time = self.think_time or 0.0
         cv = 1.0 if self.think_time_cv is None else self.think_time_cv

@@ -29,12 +29,11 @@ from simserve.planner.plan.options import MONTHS_PER_YEAR, Horizon, Interruption
 from simserve.planner.plan.price import price_of
 from simserve.planner.scaling import steady_rate
 from simserve.scenario.schema import Scenario
-from simserve.units import format_seconds
+from simserve.units import SECONDS_PER_HOUR, format_seconds
 
 HOURS_PER_DAY = 24
 DAYS_PER_MONTH = 30
 HOURS = HOURS_PER_DAY * DAYS_PER_MONTH
-SECONDS_PER_HOUR = 3600.0
 BY_THE_HOUR = 0
 """Of a month of a level: nothing is committed."""
 _TIGHT = 1e-12

@@ -38,6 +38,7 @@ from simserve.scenario.replication import replica_weights_bytes, startup_seconds
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario, objective
+from simserve.units import SECONDS_PER_HOUR
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals, PoissonArrivals
 
 Metric = Literal["running", "kv_usage", "queue_depth"]
@@ -52,7 +53,6 @@ LONGEST_STABILIZATION = 2700.0
 OVERFLOW_KEY = "deployment.overflow"
 ALONE = (SCALING_KEY, OVERFLOW_KEY)
 """What the fixed fleet is without: it serves everything, and is there all the time."""
-SECONDS_PER_HOUR = 3600.0
 LEVEL_SECONDS = 3600.0
 """How long a rate is kept to see whether it holds."""
 FEWEST_REQUESTS, MOST_REQUESTS = 4_000, 50_000

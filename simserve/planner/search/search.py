@@ -30,7 +30,6 @@ from simserve.planner.search.trial import (
     DOUBT,
     FIRST_REQUESTS,
     MOST_REQUESTS,
-    SECONDS_PER_HOUR,
     Trial,
     deployed,
     is_one_job,
@@ -42,6 +41,7 @@ from simserve.planner.space.space import Space, gpus_of
 from simserve.scenario.media import check_encoders, with_media
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
+from simserve.units import SECONDS_PER_HOUR
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
