@@ -20,33 +20,28 @@ Array = NDArray[np.float64]
 Factors = Mapping[str, float]
 Predict = Callable[[int, Factors], Mapping[str, float]]
 """Number of a run and factors -> its figures."""
-
 REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
 """How far repeated runs of one server differ, as a share: the least noise of a figure, where no load is repeated."""
-
 KNOWN_REPEATS = 4.0
 """Repeats that `REPEATABILITY` counts as beside those of a server's own loads."""
-
 FREEDOM = 4.0
 """Degrees of freedom of factors and figures: no odd run may steer the fit, and a factor may be odd."""
-
 INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)
 """Fisher information of the place of Student's t with the scale 1."""
-
 SCALE = float(np.sqrt((FREEDOM - 2.0) / FREEDOM))
 """Scale of Student's t with the standard deviation 1."""
-
 HALF_STEP = 0.06
 """Half of the difference in log factors that slopes are taken over: large against the jitter of who shares a step."""
-
 MAX_ROUNDS = 3
 """Gauss-Newton steps, each with nine simulations of every run."""
-
 ENOUGH = 0.005
 """A step in log factors that ends the search."""
-
 FARTHEST = 2.0
 """Most that a log factor may be: beyond e squared something else is wrong than an engine's pace."""
+FEWEST_FOR_HOLDING_OUT = 3
+"""Runs from which each can be predicted from those at other loads."""
+WEIGHINGS = 50
+"""Enough for the weights to settle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,10 +300,6 @@ class FactorSearch:
         return found
 
 
-FEWEST_FOR_HOLDING_OUT = 3
-"""Runs from which each can be predicted from those at other loads."""
-
-
 def surprise(standardised: Array) -> float:
     """Return minus twice the logarithm of the density of Student's t, beside a constant."""
     return float((FREEDOM + 1.0) * np.sum(np.log1p(standardised**2 / FREEDOM)))
@@ -332,10 +323,6 @@ def solve(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
         found = np.clip(-covariance @ (slopes.T @ (of_figures * offset)), -FARTHEST, FARTHEST)
         of_figures, of_factors = weights(offset + slopes @ found), weights(found / scales)
     return found, np.asarray(covariance)
-
-
-WEIGHINGS = 50
-"""Enough for the weights to settle."""
 
 
 def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> float:

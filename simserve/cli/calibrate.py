@@ -39,6 +39,18 @@ if TYPE_CHECKING:
     from simserve.profiles.model import ModelProfile
     from simserve.scenario.schema import Scenario
 
+DEFAULT_MODELS = {"cuda": "llama-3.1-8b", "cpu": "qwen2.5-0.5b"}
+_MOST_REASONS = 12
+SPARE_SECONDS, SPARE_SHARE = 2.0, 0.1
+"""What of a budget is kept for the start of the process and for writing the tables, at most."""
+PROFILE_FILE = "profile.yaml"
+FORMATS = ("text", "md")
+app = typer.Typer(
+    help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
 
 @takes_flags()
 def loads(
@@ -93,12 +105,6 @@ def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
 
 def _open(deviations: Mapping[str, float]) -> str:
     return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
-
-
-DEFAULT_MODELS = {"cuda": "llama-3.1-8b", "cpu": "qwen2.5-0.5b"}
-_MOST_REASONS = 12
-SPARE_SECONDS, SPARE_SHARE = 2.0, 0.1
-"""What of a budget is kept for the start of the process and for writing the tables, at most."""
 
 
 def kernels(
@@ -204,9 +210,6 @@ def _render_kernels(run: KernelRun) -> None:
     if others:
         print_lines([f"  {others:4d}  for other reasons (provenance.json lists them)"])
     print_lines([f"next: simserve calibrate fit {shlex.quote(str(run.folder))}"])
-
-
-PROFILE_FILE = "profile.yaml"
 
 
 def fit(
@@ -357,9 +360,6 @@ def _render_fit(run: KernelRun, found: KernelFit, summary: Mapping[str, Any], fi
     print_lines([f"next: simserve run chatbot --set {shlex.quote('deployment.hardware=' + files['profile'])}"])
 
 
-FORMATS = ("text", "md")
-
-
 def check(
     profile: Annotated[
         str,
@@ -505,13 +505,6 @@ def _render(drift: Drift) -> None:
     header = ("what", "calls", "profile", "measured", "change", "tolerance", "")
     print_table(header, [cells(each) for each in (*drift.moved, *rest)])
     print_lines([f"- {each}" for each in drift.left_out])
-
-
-app = typer.Typer(
-    help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
 
 
 @app.callback()

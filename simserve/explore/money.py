@@ -22,6 +22,11 @@ _MILLION = 1e6
 _NUM_POINTS = 60
 _MOST_STEPS = 200
 _MONTH_SECONDS = 720 * 3600
+_SHOWN = ("Self-host", "API", "36 months")
+_SIZES = (1, 2, 4, 8)
+_RUN_LENGTH = 4
+"""Requests of a run over those that are in hand at once."""
+_LENGTHS = ("prompt_tokens", "output_tokens")
 
 
 def cost(query: CostQuery, check: Check) -> dict[str, Any]:
@@ -120,9 +125,6 @@ def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_SHOWN = ("Self-host", "API", "36 months")
-
-
 def _crossing(holds: float, per_replica: float, operations: float, api_request: float | None) -> float | None:
     """Return the fewest requests a month from which whole replicas and people cost less than the API; None: never."""
     if not api_request:
@@ -160,11 +162,6 @@ def _equations(
             f"${usd_per_month:,.0f}",
         },
     ]
-
-
-_SIZES = (1, 2, 4, 8)
-_RUN_LENGTH = 4
-"""Requests of a run over those that are in hand at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,9 +230,6 @@ def served(query: CostQuery, check: Check) -> list[tuple[Served, float | None]]:
             each = _served(asked, framework, hardware)
             found.append((each, None if price is None else each.gpus * price * (1 - query.discount)))
     return found
-
-
-_LENGTHS = ("prompt_tokens", "output_tokens")
 
 
 @lru_cache(maxsize=1024)

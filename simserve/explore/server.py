@@ -21,12 +21,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from simserve.explore.limits import BusyError, Check, TooLongError
 
+Answer = TypeVar("Answer")
+Tell = Callable[[dict[str, Any]], None]
+Work = Callable[[Check, Tell], dict[str, Any]]
 HEADER_SECONDS = 5.0
 """A connection may be open without a request being worked on; the body has its own time in `simserve.explore.app`."""
 _MOST_CONNECTIONS = 256
 """At once; where all of them are being answered, the next request is told to come back later."""
 _LARGEST_HEADER = 16_384
 """Bytes."""
+_LOOK_AGAIN = 0.05
+"""Seconds."""
+MOST_TIMES = 24.0
+"""Times the usual seconds that a question may take that asks for more."""
+MEDIA_TYPE = "application/x-ndjson"
+_SECONDS = 0.15
+"""Between two looks at what is new."""
 
 
 class HurriedProtocol(H11Protocol):  # type: ignore[misc]
@@ -78,13 +88,6 @@ def server(app: Starlette) -> Any:
             server_header=False,
         )
     )
-
-
-Answer = TypeVar("Answer")
-_LOOK_AGAIN = 0.05
-"""Seconds."""
-MOST_TIMES = 24.0
-"""Times the usual seconds that a question may take that asks for more."""
 
 
 @dataclass(slots=True)
@@ -149,14 +152,6 @@ class Runner:
                 )
 
         return work(check)
-
-
-MEDIA_TYPE = "application/x-ndjson"
-_SECONDS = 0.15
-"""Between two looks at what is new."""
-
-Tell = Callable[[dict[str, Any]], None]
-Work = Callable[[Check, Tell], dict[str, Any]]
 
 
 class AnswerInParts(Response):  # type: ignore[misc]

@@ -30,14 +30,16 @@ from simserve.scenario.formats import formats_line
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 
+Floats = NDArray[np.float64]
 _NUM_POINTS = 120
 _SHOWN = (
     *(f"{each}_{name}" for name in ("ttft_ms", "tpot_ms", "e2el_ms") for each in ("p50", "p95", "p99")),
     *("request_throughput", "request_goodput", "output_throughput", "completed", "failed"),
 )
-Floats = NDArray[np.float64]
 _OF_THE_LOAD = ("rate", "slo_ttft_ms", "slo_tpot_ms", "attainment")
 """Controls that change neither what serves nor what a request is."""
+MOST_RATE = 2000.0
+_MS = 1e3
 
 
 def _whatever_comes(query: SimulatorQuery) -> SimulatorQuery:
@@ -236,10 +238,6 @@ def _pace(name: str, result: RunResult) -> dict[str, str]:
         "formula": "output tokens / engine steps of all replicas, over the whole run",
         "numbers": f"{tokens:,} / {steps:,} = {each}",
     }
-
-
-MOST_RATE = 2000.0
-_MS = 1e3
 
 
 def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
 
+Tokens = NDArray[np.int64]
 _MILLION = 1e6
 
 
@@ -140,9 +141,6 @@ def latency_figures(api: ApiPrices) -> dict[str, Any] | None:
         "date": found.date,
         "source": found.source,
     }
-
-
-Tokens = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

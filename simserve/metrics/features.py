@@ -20,6 +20,21 @@ OFFLOAD = "KV offload"
 """What binds where steps wait for the second tier more than for anything else."""
 _NOTICEABLE = 0.05
 """Share of the busy time from which waiting for loads is part of the explanation."""
+_KEYS = (
+    "method",
+    "draft_model",
+    "num_speculative_tokens",
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "acceptance_rate",
+    "mean_acceptance_length",
+    "expected_acceptance_length",
+    "draft_seconds",
+    "mean_batch",
+    "decode_speedup",
+    "break_even_batch",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,23 +163,6 @@ def offload_sentences(simulation: Simulation) -> list[str]:
         return [f"Steps waited for KV blocks from the second tier {share}."]
     slowest = max(offload.tiers, key=lambda each: each.load_seconds)
     return [f"Steps waited for KV blocks from the tiers {share}, most of it for the {slowest.name} tier."]
-
-
-_KEYS = (
-    "method",
-    "draft_model",
-    "num_speculative_tokens",
-    "num_drafts",
-    "num_draft_tokens",
-    "num_accepted_tokens",
-    "acceptance_rate",
-    "mean_acceptance_length",
-    "expected_acceptance_length",
-    "draft_seconds",
-    "mean_batch",
-    "decode_speedup",
-    "break_even_batch",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

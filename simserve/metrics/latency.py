@@ -19,6 +19,8 @@ from simserve.metrics.figures import rows_where
 from simserve.metrics.statistics import percentiles
 from simserve.sim.records import COMPLETED, TASK_CANCELLED, UNFINISHED, RequestRecords
 
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 PERCENTILES = (50, 90, 95, 99)
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 """The names of the latencies in results, as ``vllm bench serve`` writes them."""
@@ -185,10 +187,6 @@ def _describe_histogram(histogram: Histogram) -> dict[str, float]:
 def _statistics(mean: float, std: float, values: list[float]) -> dict[str, float]:
     named = {f"p{q}": value for q, value in zip(PERCENTILES, values, strict=True)}
     return {"mean": mean, "median": named["p50"], "std": std, **named}
-
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

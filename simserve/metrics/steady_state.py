@@ -14,6 +14,7 @@ from simserve.metrics.statistics import percentiles
 from simserve.sim.records import UNFINISHED, RequestRecords
 from simserve.sim.series import ascending
 
+Stability = Literal["stable", "backlogged", "overloaded"]
 _BATCH = 5
 EDGE_SOJOURNS = 3.0
 """Mean E2E that a measured window begins after the first arrival and ends before the last one, at least. Until then
@@ -23,6 +24,29 @@ _MIN_REQUESTS = 100
 """Fewest requests, before and after the cut, that have a steady state worth the name."""
 _MIN_SOJOURNS = 10.0
 """A cut window must be this many mean E2E long: what is in flight at its edges is then a small part of it."""
+_MIN_ARRIVALS = 50
+"""Fewest arrivals that can show a trend, or at a steady rate a queue that was worked off."""
+_NUM_BLOCKS = 20
+_POINTS_PER_BLOCK = 10
+_SIGNIFICANCE = 3.0
+"""Growth over the period, in standard deviations of a queue without drift whose steps are as large."""
+_LEAST_QUEUE_GROWTH = 0.01
+"""Share of the arrivals that must pile up in the queue: the load exceeds the capacity by 1 %."""
+_LEAST_SYSTEM_GROWTH = 0.05
+"""The same for the number in the system, which grows a little wherever the load does."""
+_LEAST_END = 0.5
+"""Share of its peak at which a queue that grows to the end must end."""
+_LEAST_STEADINESS = 0.6
+"""Growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: it
+falls while a system fills up, and does not under overload."""
+_LONGEST_STAY = 0.25
+"""The arrivals must last four times the typical stay, or the system is still filling up."""
+_WAITING_SHARE = 0.2
+_WAIT_OF_RUN = 0.05
+"""A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
+requests waited a twentieth of the run. The second keeps a steady queue at high load apart from one that was worked
+off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once. A few requests at
+a steady rate last so short a time that any wait is a twentieth of it: they show no backlog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,9 +253,6 @@ def _count_until(times: NDArray[np.float64], grid: NDArray[np.float64]) -> NDArr
     return np.searchsorted(ascending(times), grid, side="right")
 
 
-Stability = Literal["stable", "backlogged", "overloaded"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
     """How the traffic compares with what the deployment finishes with its queue never empty.
@@ -243,31 +264,6 @@ class Offered:
 
     mean: float
     peak: float | None
-
-
-_MIN_ARRIVALS = 50
-"""Fewest arrivals that can show a trend, or at a steady rate a queue that was worked off."""
-_NUM_BLOCKS = 20
-_POINTS_PER_BLOCK = 10
-_SIGNIFICANCE = 3.0
-"""Growth over the period, in standard deviations of a queue without drift whose steps are as large."""
-_LEAST_QUEUE_GROWTH = 0.01
-"""Share of the arrivals that must pile up in the queue: the load exceeds the capacity by 1 %."""
-_LEAST_SYSTEM_GROWTH = 0.05
-"""The same for the number in the system, which grows a little wherever the load does."""
-_LEAST_END = 0.5
-"""Share of its peak at which a queue that grows to the end must end."""
-_LEAST_STEADINESS = 0.6
-"""Growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: it
-falls while a system fills up, and does not under overload."""
-_LONGEST_STAY = 0.25
-"""The arrivals must last four times the typical stay, or the system is still filling up."""
-_WAITING_SHARE = 0.2
-_WAIT_OF_RUN = 0.05
-"""A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
-requests waited a twentieth of the run. The second keeps a steady queue at high load apart from one that was worked
-off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once. A few requests at
-a steady rate last so short a time that any wait is a twentieth of it: they show no backlog."""
 
 
 def stability(

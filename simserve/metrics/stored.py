@@ -32,17 +32,32 @@ if TYPE_CHECKING:
     from simserve.sim.series import TimeSeries
     from simserve.sim.simulate import Simulation
 
+Columns = Mapping[str, NDArray[Any]]
 RESULT_FILE = "result.json"
 REQUESTS_FILE = "requests.parquet"
 TIMESERIES_FILE = "timeseries.parquet"
 SCENARIO_FILE = "scenario.resolved.yaml"
-
 BACKGROUND_KEY = "simserve"
 """Key of the metadata of `requests.parquet`."""
 DIGEST_KEY = "simserve_digest"
 """Likewise: SHA-256 of the two text files, so that a page is never made of figures that no run gave."""
-
-Columns = Mapping[str, NDArray[Any]]
+_HOMES: Mapping[str, str] = {
+    "RunTotals": "simserve.sim.recorder",
+    "TimeSeries": "simserve.sim.series",
+    "SpeculationTotals": "simserve.sim.totals",
+    "OffloadTotals": "simserve.sim.totals",
+    "LoraTotals": "simserve.sim.totals",
+    "TierTotals": "simserve.sim.totals",
+    "PoolOutcome": "simserve.sim.pools",
+    "StreamTotals": "simserve.sim.streaming",
+    "FrontTotals": "simserve.sim.gateway",
+    "FleetTimeline": "simserve.sim.series",
+    "EncoderLives": "simserve.sim.encoders",
+    "SLO": "simserve.metrics.slo",
+}
+"""The records that are known, and the module of each: most results hold two of them, and import no more."""
+_KIND = "kind"
+_MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
 
 
 def background_text(result: RunResult) -> str:
@@ -221,25 +236,6 @@ def _texts(column: NDArray[Any]) -> list[str | None]:
 def _floats(column: NDArray[Any]) -> NDArray[np.float64]:
     """Return a column as floats, NaN where it is null."""
     return np.ma.filled(np.ma.asarray(column, dtype=np.float64), np.nan)
-
-
-_HOMES: Mapping[str, str] = {
-    "RunTotals": "simserve.sim.recorder",
-    "TimeSeries": "simserve.sim.series",
-    "SpeculationTotals": "simserve.sim.totals",
-    "OffloadTotals": "simserve.sim.totals",
-    "LoraTotals": "simserve.sim.totals",
-    "TierTotals": "simserve.sim.totals",
-    "PoolOutcome": "simserve.sim.pools",
-    "StreamTotals": "simserve.sim.streaming",
-    "FrontTotals": "simserve.sim.gateway",
-    "FleetTimeline": "simserve.sim.series",
-    "EncoderLives": "simserve.sim.encoders",
-    "SLO": "simserve.metrics.slo",
-}
-"""The records that are known, and the module of each: most results hold two of them, and import no more."""
-_KIND = "kind"
-_MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
 
 
 def encoded(value: Any) -> Any:

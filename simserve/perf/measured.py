@@ -35,7 +35,6 @@ from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts, Mod
 
 BACKENDS: Mapping[str, str] = {"tensorrt-llm": "trtllm"}
 """Engine -> name of its folder, where it differs."""
-
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "gemm_perf": ("gemm_dtype", "m", "n", "k"),
     "context_attention_perf": (
@@ -70,8 +69,16 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "custom_allreduce_perf": ("allreduce_dtype", "num_gpus", "message_size"),
 }
 """Operator tables that are read, and the columns each must have beside ``latency``."""
-
 KEY = "deployment.operator_tables"
+_LAYOUT = "give a folder laid out as SYSTEM/FAMILY/BACKEND/VERSION/*_perf.parquet, or part of one"
+SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
+"""Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
+ALL_REDUCE_ELEMENT_BYTES = 2.0
+"""Bytes of an element of the all-reduce tables: 16 bit."""
+NEAREST_HEADS = 2.0
+"""How many times more or fewer heads attention may have been measured with; its time scales with them."""
+COMMON_CONTEXTS = (128.0, 1024.0)
+"""Contexts whose calls say what a decode step takes beside its keys, around the reference of the fitted curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +119,6 @@ def find_tables(folder: Path, engine: str) -> TableFiles:
         names = ", ".join(sorted(system.name for system in systems))
         raise InputError(f"holds several systems ({names})", key=KEY, value=str(folder), remedy="give one of them")
     return TableFiles(str(folder), {name: str(path) for name, path in chosen.items() if path is not None})
-
-
-_LAYOUT = "give a folder laid out as SYSTEM/FAMILY/BACKEND/VERSION/*_perf.parquet, or part of one"
 
 
 def _newest(paths: Sequence[Path], folder: Path, backend: str) -> Path | None:
@@ -167,16 +171,6 @@ def read_columns(tables: TableFiles, table: str) -> Mapping[str, Array] | None:
     """
     path = tables.files.get(table)
     return None if path is None else _read(path, Path(path).stat().st_mtime, table)
-
-
-SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
-"""Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
-
-ALL_REDUCE_ELEMENT_BYTES = 2.0
-"""Bytes of an element of the all-reduce tables: 16 bit."""
-
-NEAREST_HEADS = 2.0
-"""How many times more or fewer heads attention may have been measured with; its time scales with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,10 +436,6 @@ def non_negative_fit(terms: Array, seconds: Array) -> Array:
             break
         kept = [index for index, value in zip(kept, found, strict=True) if value > 0]
     return solution
-
-
-COMMON_CONTEXTS = (128.0, 1024.0)
-"""Contexts whose calls say what a decode step takes beside its keys, around the reference of the fitted curves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,17 @@ from simserve.units import (
 )
 from simserve.validation import FrozenModel, validate
 
+Source = Annotated[str, Field(min_length=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+_Curve = TypeVar("_Curve", bound=TileCurve)
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
+_NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
+_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "workstation", "edition"}
+"""Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
+NARROW_TILE_ROWS = 16
+"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
+scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
+
 
 class Calibration(FrozenModel):
     """A run of ``simserve calibrate kernels``."""
@@ -68,13 +79,6 @@ class Calibration(FrozenModel):
         share = f"{self.num_points} of {self.num_planned} calls"
         missing = f"; not fitted: {', '.join(self.not_fitted)}" if self.not_fitted else ""
         return f"the hardware profile was fitted to an incomplete measurement ({self.ended}, {share}){missing}"
-
-
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
-
-
-Source = Annotated[str, Field(min_length=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Memory(FrozenModel):
@@ -344,9 +348,6 @@ class HardwareProfile(FrozenModel):
         return peak
 
 
-_Curve = TypeVar("_Curve", bound=TileCurve)
-
-
 def _of_engine(curves: Mapping[GemmClass, Sequence[_Curve]], engine: str) -> dict[GemmClass, _Curve]:
     """Return for each class the curve that names the engine, or else the one that names none."""
     chosen = {}
@@ -385,11 +386,6 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
             remedy=f"write {name}",
         )
     return profile
-
-
-_NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
-_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "workstation", "edition"}
-"""Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
 
 
 def hardware_name(name: str) -> str:
@@ -501,11 +497,6 @@ SERVER_HOST = Host.model_construct(
     ),
 )
 """A two-socket GPU server."""
-
-
-NARROW_TILE_ROWS = 16
-"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
-scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
 
 
 def with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> HardwareProfile:

@@ -21,9 +21,14 @@ QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS = 3_136, 12_845_056
 """``min_pixels`` and ``max_pixels`` of the preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct (Hugging Face)."""
 LLAMA4_MAX_TILES = 16
 """``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct."""
-
 KIMI_MAX_PATCHES = 16384
 """``in_patch_limit`` of the processor of moonshotai/Kimi-K2.5."""
+WHISPER_FRAMES = 3000
+"""Frames of Whisper's window of 30 s; its two convolutions make half as many positions (``max_source_positions``)."""
+QWEN3_CONV_STRIDE = 8
+"""Three convolutions of stride 2 (``Qwen3OmniMoeAudioEncoder`` of huggingface/transformers)."""
+VOXTRAL_POSITIONS = 4
+"""Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers takes side by side."""
 
 
 def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
@@ -186,14 +191,6 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | No
 }
 """``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: MiniMax's sizes
 of an image."""
-
-
-WHISPER_FRAMES = 3000
-"""Frames of Whisper's window of 30 s; its two convolutions make half as many positions (``max_source_positions``)."""
-QWEN3_CONV_STRIDE = 8
-"""Three convolutions of stride 2 (``Qwen3OmniMoeAudioEncoder`` of huggingface/transformers)."""
-VOXTRAL_POSITIONS = 4
-"""Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers takes side by side."""
 
 
 def audio_tower(reader: ConfigReader) -> dict[str, Any] | None:

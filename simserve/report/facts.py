@@ -57,6 +57,10 @@ _FIDELITY = {
     "fitted": "curves fitted to measurements",
     "measured": "measured operator by operator",
 }
+_MOST_LISTED = 6
+"""Classes with arrivals of their own that are named one by one."""
+LOOPS = {"open": "open loop", "closed": "closed loop", "mixed": "open loop, and clients in a closed loop"}
+"""What the values of ``simserve.load`` are called."""
 
 
 def heading(result: RunResult) -> str:
@@ -497,12 +501,6 @@ def error_lines(error: Mapping[str, Any]) -> list[str]:
         if isinstance(each, Mapping)
     ]
     return [f"expected error (median): {'; '.join(shown)}"]
-
-
-_MOST_LISTED = 6
-"""Classes with arrivals of their own that are named one by one."""
-LOOPS = {"open": "open loop", "closed": "closed loop", "mixed": "open loop, and clients in a closed loop"}
-"""What the values of ``simserve.load`` are called."""
 
 
 def traffic(result: RunResult) -> str:

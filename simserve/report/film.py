@@ -36,6 +36,7 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.sim.step_log import StepLog, Steps
 
+Floats = NDArray[np.float64]
 FILM_FILE = "film.html"
 MOST_STEPS = 400
 """Steps that the replica with the most of them takes while a film lasts, where nobody says how long it is."""
@@ -49,8 +50,7 @@ BEFORE = 0.6
 """Share of a film that lies before its moment."""
 _MICRO = 6
 _WAITING = ("queue", "preempted", "link queue", "transfer", "seat queue")
-
-Floats = NDArray[np.float64]
+_SHARE_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,9 +393,6 @@ def _running(span: Mapping[str, Any]) -> tuple[float, float]:
 
 def _since(seconds: float, moment: Moment) -> float:
     return round(seconds - moment.start, _MICRO)
-
-
-_SHARE_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from simserve.report.answer import share_asked
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
 from simserve.scenario.formats import formats_line
 
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Titles of the columns, and cells."""
 _NO_GAIN = 1.05
 """Times the throughput below which a change is not called a gain."""
-
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT"}
 LEVERS = {
     "quantise": "Quantise weights",
@@ -47,6 +48,10 @@ SURE = 0.9
 MISS_PERCENTILE = 95
 """Percentile that a near miss is shown by."""
 SECONDS_PER_MONTH = 720 * 3600.0
+_MOST_RUNNERS_UP = 8
+_MOST_FRONT = 8
+_SAME_PRICE = 0.005
+"""Dollars a month below which two prices are written alike."""
 
 
 def gpus_of(best: Mapping[str, Any]) -> str:
@@ -355,15 +360,6 @@ def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"{tokens / 1e6:,.0f} M tokens a month are few: the people who run it cost more than its GPUs.")
     lines.append("Not in the price: people on call, a second site, evaluation of quantised weights.")
     return lines
-
-
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""Titles of the columns, and cells."""
-
-_MOST_RUNNERS_UP = 8
-_MOST_FRONT = 8
-_SAME_PRICE = 0.005
-"""Dollars a month below which two prices are written alike."""
 
 
 def runners_up(summary: Mapping[str, Any]) -> tuple[list[str], Table] | None:

@@ -30,6 +30,19 @@ _UNITS: Mapping[Metric, tuple[str, float]] = {
     "e2e": ("s", 1.0),
     "throughput": ("tokens/s", 1.0),
 }
+_MANY = 300
+"""Numbers of a plot from which on its marks are small."""
+BAND = 0.2
+"""Relative error that the dashed lines mark."""
+NOT_SCORED = "not scored"
+_KINDS: Mapping[str, tuple[str, Shape]] = {
+    NOT_SCORED: (GREY, "cross"),
+    "vllm": (BLUE, "circle"),
+    "sglang": (ORANGE, "square"),
+    "tensorrt-llm": (GREEN, "triangle"),
+    "others": (SKY, "diamond"),
+}
+"""Engine -> colour and shape, told apart by either; what is not scored lies below the others."""
 
 
 class Validation(Replayed):
@@ -128,22 +141,6 @@ def _series(validation: Replayed, metric: Metric, scale: float) -> dict[str, tup
         measured.append(scale * point.measured[metric])
         predicted.append(scale * each.predicted[metric])
     return series
-
-
-_MANY = 300
-"""Numbers of a plot from which on its marks are small."""
-BAND = 0.2
-"""Relative error that the dashed lines mark."""
-NOT_SCORED = "not scored"
-
-_KINDS: Mapping[str, tuple[str, Shape]] = {
-    NOT_SCORED: (GREY, "cross"),
-    "vllm": (BLUE, "circle"),
-    "sglang": (ORANGE, "square"),
-    "tensorrt-llm": (GREEN, "triangle"),
-    "others": (SKY, "diamond"),
-}
-"""Engine -> colour and shape, told apart by either; what is not scored lies below the others."""
 
 
 def engine_kind(engine: str) -> str:

@@ -17,6 +17,8 @@ from simserve.workload.requests import RequestSpecs
 _WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
 advanced_features/epd_disaggregation), TensorRT-LLM (under Dynamo's encode worker)."""
+_OF_CONTINUOUS = ("scheduler", "admission")
+"""Knobs of batches whose requests come and go one by one."""
 
 
 def check_combinations(scenario: Scenario) -> None:
@@ -358,10 +360,6 @@ def _check_pool(scenario: Scenario, key: str, name: str | None) -> None:
     if name is not None and name not in names:
         remedy = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
         scenario.refuse(f"{key}.pool", "names no pool", remedy, name)
-
-
-_OF_CONTINUOUS = ("scheduler", "admission")
-"""Knobs of batches whose requests come and go one by one."""
 
 
 def without_effect(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:

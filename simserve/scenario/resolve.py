@@ -49,6 +49,12 @@ _WHOLE_TOWERS = {
 ``supports_encoder_tp_data``; SGLang docs, advanced_features/dp_for_multi_modal_encoder."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """What the scheduler obeys that an engine has under the same name."""
+_DEPTH_FAMILIES = ("qwen", "glm")
+"""Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
+_REQUESTS = 1000
+"""Requests that are drawn for it, whatever the run has: the same deployment has the same step times in each."""
+_QUANTILES = 16
+_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -608,10 +614,6 @@ def _with_kernel_block(
     return engine.model_copy(update={"block_size": tokens, "sources": sources})
 
 
-_DEPTH_FAMILIES = ("qwen", "glm")
-"""Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
-
-
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:
     """Return an engine that leaves a vision tower the memory that it sets aside for one, where nobody set the share."""
     reserve = profile.nearest_version(engine.requested_version).runtime_memory.tower_reserve
@@ -671,12 +673,6 @@ def _launching_seconds(shape: ReplicaShape) -> float:
     layer = engine.eager_prompt_seconds_per_layer
     layer = engine.eager_seconds_per_layer if layer is None else layer
     return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer
-
-
-_REQUESTS = 1000
-"""Requests that are drawn for it, whatever the run has: the same deployment has the same step times in each."""
-_QUANTILES = 16
-_DIGITS = 3
 
 
 class _Traffic:

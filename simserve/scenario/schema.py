@@ -33,8 +33,11 @@ from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
 
 UseCase = Literal["chat", "rag", "code-completion", "summarisation", "agents", "batch"]
-
 _GUIDELLM = "GuideLLM, docs/guides/service_level_objectives.md (vllm-project/guidellm, 2026)"
+_HASH_LENGTH = 12
+MAX_REPLICATIONS = 1000
+"""Most runs of one scenario: an interval over a thousand is a thirtieth of the spread of one run, and all summaries are
+kept in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +112,6 @@ def with_preset(slo: object) -> object:
         shown = "" if isinstance(slo, str) else f"{name!r} "
         raise ValueError(f"{shown}is not a preset; {nearest(str(name), get_args(UseCase))}")
     return {**preset.limits, "attainment": preset.attainment, **given}
-
-
-_HASH_LENGTH = 12
-MAX_REPLICATIONS = 1000
-"""Most runs of one scenario: an interval over a thousand is a thirtieth of the spread of one run, and all summaries are
-kept in memory."""
 
 
 class SLOSpec(LatencyLimits):

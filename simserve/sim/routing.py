@@ -29,10 +29,18 @@ from simserve.sim.pools import PoolSetup
 from simserve.sim.prefixes import prefixes_of
 from simserve.workload.requests import RequestSpecs
 
+Kinds = NDArray[np.int16]
 DEFAULT_GUARD = 1.5
 """Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
 DRAWS = {"random": 1, "power_of_two": 2}
 """Random numbers that a request takes."""
+DEFAULT_CACHE_THRESHOLD = 0.5
+"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
+LEAST_EXCESS = 4
+"""Requests more than the least loaded one, below which the replica of a session or adapter is not passed over."""
+_SPARSE = 4
+"""Numbers are dense enough to be used as they are while there are at least one in so many."""
+NEVER = -1
 
 
 def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, chance: Chance | None = None) -> Router:
@@ -56,12 +64,6 @@ def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, cha
 def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:
     """Return how the pools of these names share requests; None: as their loads have it."""
     return Shares([spec.weights[name] for name in names]) if spec.weights else None
-
-
-DEFAULT_CACHE_THRESHOLD = 0.5
-"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
-LEAST_EXCESS = 4
-"""Requests more than the least loaded one, below which the replica of a session or adapter is not passed over."""
 
 
 def session_affinity(sessions: Sequence[int] | NDArray[np.int64], as_lists: bool = True) -> Affinity:
@@ -138,14 +140,6 @@ def dense(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
         return numbers, int(numbers.max()) + 1
     distinct, inverse = np.unique(numbers, return_inverse=True)
     return inverse.astype(np.int64), len(distinct)
-
-
-_SPARSE = 4
-"""Numbers are dense enough to be used as they are while there are at least one in so many."""
-
-
-NEVER = -1
-Kinds = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,11 @@ from simserve.sim.records import COMPLETED, RequestRecords
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+SendAll = Callable[[Sending], Sending]
+Clocks = Mapping[tuple[int, int], Floats]
+"""Of each replica and rank the leaps with decodes: start, steps, first, increment and how many decode; [5, leaps]."""
+EVENTS_AT_ONCE = 14_000
+"""Enough to amortise numpy, few enough that its arrays stay in cache and are not given back to the system each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +239,6 @@ def _drafted_before(sent: Integers, output: Integers, size: int, pace: Integers,
     owner, tokens, _ = _drafted_tokens(-(-output // size), output, size, pace)
     before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(sent))
     return before
-
-
-SendAll = Callable[[Sending], Sending]
-Clocks = Mapping[tuple[int, int], Floats]
-"""Of each replica and rank the leaps with decodes: start, steps, first, increment and how many decode; [5, leaps]."""
-
-EVENTS_AT_ONCE = 14_000
-"""Enough to amortise numpy, few enough that its arrays stay in cache and are not given back to the system each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

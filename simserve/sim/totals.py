@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+_COUNTS = ("num_asked", "num_hits", "num_swaps", "num_disk_loads")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,9 +316,6 @@ class LoraTotals:
     num_disk_loads: int
     load_seconds: float
     step_seconds: float = 0.0
-
-
-_COUNTS = ("num_asked", "num_hits", "num_swaps", "num_disk_loads")
 
 
 class LoraSums:

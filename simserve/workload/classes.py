@@ -24,6 +24,10 @@ from simserve.workload.lengths import length_distribution
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
+Integers = NDArray[np.int64]
+MODEL_LIMIT = -1
+"""Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClassedRequests:
@@ -170,10 +174,6 @@ def _rows(requests: ClassedRequests, rows: NDArray[np.int64]) -> ClassedRequests
     )
 
 
-MODEL_LIMIT = -1
-"""Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
-
-
 def start_times(
     arrivals: Arrivals | None,
     *,
@@ -253,9 +253,6 @@ def priorities(classes: Sequence[ClassSpec], request_class: NDArray[np.int16]) -
     if all(each.priority is None for each in classes):
         return None
     return np.array([each.priority or 0 for each in classes], dtype=np.int64)[request_class]
-
-
-Integers = NDArray[np.int64]
 
 
 def draw_thinking(

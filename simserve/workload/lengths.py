@@ -34,23 +34,50 @@ from simserve.workload.length_spec import (
 )
 from simserve.workload.root import increasing_root
 
+_Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
 _TAIL = 1e-9
 """Share of requests that the default `max` of an exponential cuts off."""
-
 _GUIDE_SIZE = 1 << 16
 """Cells of the guide by which many lengths are looked up."""
-
 _TAIL_SCORE = 6.0
 """Standard score beyond which a normal distribution holds the same share."""
-
 _MEAN_TOLERANCE = 1e-12
 """Relative error left in the mean."""
-
-
-_Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
 _REMEMBERED = 16
 """Distributions that are not tabulated again: a search draws the same lengths for every deployment, and solving for
 the mean of a long tail takes as long as simulating hundreds of requests."""
+_COEFFICIENTS = (
+    -0.6513268598908547,
+    0.6419697923564904,
+    0.019476473204185708,
+    -0.00956151478680863,
+    -0.0009465953444820733,
+    0.00036683949785280785,
+    4.2523324806755235e-05,
+    -2.0278578112490945e-05,
+    -1.6242900046945478e-06,
+    1.303655835720129e-06,
+    1.562644157273678e-08,
+    -8.523809568933831e-08,
+    6.529054286476926e-09,
+    5.059343647496768e-09,
+    -9.913644559187097e-10,
+    -2.2736487943461407e-10,
+    9.646743957736206e-11,
+    2.394465990071051e-12,
+    -6.886391464639792e-12,
+    8.948019378875956e-13,
+    3.1324154734868355e-13,
+    -1.1333527023161162e-13,
+    1.1412486553779912e-15,
+    6.081349041036923e-15,
+    -6.549459098258569e-16,
+)
+"""Chebyshev series of log(erfc(x) exp(x^2) / t) in 2 t - 1, with t = 2 / (2 + x) and x >= 0: interpolated at
+25 Chebyshev nodes, error below 2e-15 of the logarithm. The substitution is the one of Press et al., Numerical
+Recipes, 3rd edition, section 6.2.2."""
+_BLOCK = 16384
+"""Scores evaluated at once: the series passes over them 25 times, faster while they stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,41 +249,6 @@ def _with_mean(
         _MEAN_TOLERANCE * mean,
     )
     return LengthDistribution(values, probabilities(parameter))
-
-
-_COEFFICIENTS = (
-    -0.6513268598908547,
-    0.6419697923564904,
-    0.019476473204185708,
-    -0.00956151478680863,
-    -0.0009465953444820733,
-    0.00036683949785280785,
-    4.2523324806755235e-05,
-    -2.0278578112490945e-05,
-    -1.6242900046945478e-06,
-    1.303655835720129e-06,
-    1.562644157273678e-08,
-    -8.523809568933831e-08,
-    6.529054286476926e-09,
-    5.059343647496768e-09,
-    -9.913644559187097e-10,
-    -2.2736487943461407e-10,
-    9.646743957736206e-11,
-    2.394465990071051e-12,
-    -6.886391464639792e-12,
-    8.948019378875956e-13,
-    3.1324154734868355e-13,
-    -1.1333527023161162e-13,
-    1.1412486553779912e-15,
-    6.081349041036923e-15,
-    -6.549459098258569e-16,
-)
-"""Chebyshev series of log(erfc(x) exp(x^2) / t) in 2 t - 1, with t = 2 / (2 + x) and x >= 0: interpolated at
-25 Chebyshev nodes, error below 2e-15 of the logarithm. The substitution is the one of Press et al., Numerical
-Recipes, 3rd edition, section 6.2.2."""
-
-_BLOCK = 16384
-"""Scores evaluated at once: the series passes over them 25 times, faster while they stay in the cache."""
 
 
 def log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float64]:

@@ -21,6 +21,8 @@ from simserve.sim.control import API_POOL
 from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
 
+Progress = Callable[[int, float], None]
+"""Called before each run with the runs so far and the load."""
 CONFIDENCE = 0.9
 """Share of real servers on which the objective holds."""
 MOST_RUNS = 2
@@ -34,6 +36,18 @@ BELOW = 0.995
 _SUREST = 0.999
 _STEEPEST, _FLATTEST = 0.98, 0.25
 """How far below the lowest load the next one lies, at least and at most."""
+MS = 1e3
+NOTED_BELOW = 0.05
+"""Share by which what is promised lies below the mean capacity from which on a note says so (docs/promises.md)."""
+WHOLE_REPLICATIONS = 3
+"""Runs a load where each lasts as long as the scenario says, unless more are asked for."""
+CONVERSATION_REPLICATIONS = 3
+CONVERSATION_TOLERANCE = 0.02
+"""Runs a load, and how closely it is looked, where each run lasts until the longest conversations are over."""
+THOROUGH_REQUESTS = 1_000_000
+"""Most requests of all runs at one load where a precision is asked for."""
+THOROUGH_FRESH_REQUESTS = 4_000_000
+"""The same of steady open traffic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,22 +143,6 @@ def _next(known: Mapping[float, float], confidence: float, *, is_whole: bool) ->
 def quantile(probability: float) -> float:
     """Return the quantile of a normal distribution at a probability, which never quite is 0 or 1."""
     return NormalDist().inv_cdf(min(max(probability, 1 - _SUREST), _SUREST))
-
-
-MS = 1e3
-NOTED_BELOW = 0.05
-"""Share by which what is promised lies below the mean capacity from which on a note says so (docs/promises.md)."""
-WHOLE_REPLICATIONS = 3
-"""Runs a load where each lasts as long as the scenario says, unless more are asked for."""
-CONVERSATION_REPLICATIONS = 3
-CONVERSATION_TOLERANCE = 0.02
-"""Runs a load, and how closely it is looked, where each run lasts until the longest conversations are over."""
-THOROUGH_REQUESTS = 1_000_000
-"""Most requests of all runs at one load where a precision is asked for."""
-THOROUGH_FRESH_REQUESTS = 4_000_000
-"""The same of steady open traffic."""
-Progress = Callable[[int, float], None]
-"""Called before each run with the runs so far and the load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

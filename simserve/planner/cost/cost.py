@@ -39,6 +39,8 @@ _OWN_KEYS = (
     "fleet_usd_per_month",
     "operations_usd_per_month",
 )
+_MAY_BE_ZERO = ("gpu_hour_usd", "operations_usd", "prompt_tokens", "cached_share", "api_request_usd")
+_SHARES = ("share", "utilization", "cached_share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +136,6 @@ def cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
         "sensitivity": _sensitivity(model) if model is not None else [],
         "terms": _given(terms),
     }
-
-
-_MAY_BE_ZERO = ("gpu_hour_usd", "operations_usd", "prompt_tokens", "cached_share", "api_request_usd")
-_SHARES = ("share", "utilization", "cached_share")
 
 
 def _check_values(terms: CostTerms) -> None:

@@ -33,6 +33,16 @@ _FACTORS = {GPUS: 1.5, API: 1.5, TRAFFIC: 1.5, OPERATIONS: 1.5, CAPACITY: 1.25}
 """By how much a tornado multiplies and divides each input. Capacity: the 90th percentile of the errors of simulated
 throughput lies near a quarter (calibration/ACCURACY.md); the others are assumptions."""
 _MILLION = 1e6
+HOURS_PER_DAY = 24
+PEAK_TO_MEAN = 1.7
+PEAK_TO_TROUGH = 3.3
+"""A week of a public chat service: its mean load is 1.7 times, its quietest 3.3 times below the peak
+(DynamoLLM, arXiv:2408.00741, section III, Azure conversation trace)."""
+_DEPTH = math.log(PEAK_TO_TROUGH) / math.log(PEAK_TO_MEAN)
+"""Where only one ratio is given, the trough of a sharper day is deeper by the same power."""
+_PEAK_HOUR = 14.5
+"""Middle of the busiest hour; where in the day it lies changes no figure."""
+_LARGEST_EXPONENT = 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,17 +332,6 @@ def usual_ranges(model: Comparison) -> dict[str, tuple[Any, Any]]:
     return ranges
 
 
-HOURS_PER_DAY = 24
-PEAK_TO_MEAN = 1.7
-PEAK_TO_TROUGH = 3.3
-"""A week of a public chat service: its mean load is 1.7 times, its quietest 3.3 times below the peak
-(DynamoLLM, arXiv:2408.00741, section III, Azure conversation trace)."""
-_DEPTH = math.log(PEAK_TO_TROUGH) / math.log(PEAK_TO_MEAN)
-"""Where only one ratio is given, the trough of a sharper day is deeper by the same power."""
-_PEAK_HOUR = 14.5
-"""Middle of the busiest hour; where in the day it lies changes no figure."""
-
-
 def day_shape(
     hourly: Sequence[float] | None = None, peak_to_mean: float | None = None, peak_to_trough: float | None = None
 ) -> tuple[float, ...]:
@@ -371,9 +370,6 @@ def day_shape(
     shape = [trough + (1 - trough) * math.pow(wave, exponent) for wave in waves]
     mean = sum(shape) / len(shape)
     return tuple(value / mean for value in shape)
-
-
-_LARGEST_EXPONENT = 200.0
 
 
 def _mean_power(waves: Sequence[float], exponent: float) -> float:

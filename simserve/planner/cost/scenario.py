@@ -35,12 +35,24 @@ from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario
 
+Bill = Callable[[float], float]
 FALLBACK_API = "gpt-4o"
 """API compared with where none is named and none is known to serve the same weights."""
 _EXPECTED_RUNS = 11
 _PEAKS = (1.2, 2.5)
 """Busiest hours over the mean that a tornado goes through."""
 _MILLION = 1e6
+API = "API"
+FEWEST_REQUESTS = 1e3
+MOST_REQUESTS = 1e9
+"""Requests a month between which the cheapest way is looked for."""
+_STEPS_PER_DECADE = 400
+_CLOSE = 1e-6
+_FIDELITY = {
+    "roofline": "a roofline of datasheet peaks",
+    "fitted": "curves fitted to measurements",
+    "measured": "measured operators",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,16 +391,6 @@ def _ranges(resolved: ResolvedScenario, model: Comparison) -> dict[str, tuple[An
     return ranges
 
 
-API = "API"
-FEWEST_REQUESTS = 1e3
-MOST_REQUESTS = 1e9
-"""Requests a month between which the cheapest way is looked for."""
-_STEPS_PER_DECADE = 400
-_CLOSE = 1e-6
-
-Bill = Callable[[float], float]
-
-
 def ways(models: Mapping[str, Comparison]) -> list[dict[str, Any]]:
     """Return the cheapest way of each stretch of volume, in order: ``name``, ``from_`` and ``to_requests_per_month``.
 
@@ -478,13 +480,6 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
             }
         )
     return shown
-
-
-_FIDELITY = {
-    "roofline": "a roofline of datasheet peaks",
-    "fitted": "curves fitted to measurements",
-    "measured": "measured operators",
-}
 
 
 def caveats(

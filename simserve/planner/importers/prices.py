@@ -35,6 +35,47 @@ _ABOVE = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 _GENAI = {"input": "input_mtok", "cached_input": "cache_read_mtok", "output": "output_mtok"}
 _MILLION = 1e6
 _DIGITS = 10
+_SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+_GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
+_PROFILES: Mapping[str, str] = {
+    "A10": "a10-24gb",
+    "A10G": "a10g-24gb",
+    "A100": "a100-sxm-40gb",
+    "A100-40GB": "a100-sxm-40gb",
+    "A100-80GB": "a100-sxm-80gb",
+    "A40": "a40-48gb",
+    "A800": "a800-sxm-80gb",
+    "B200": "b200-sxm-180gb",
+    "B300": "b300-sxm-270gb",
+    "GB200": "gb200-186gb",
+    "GB300": "gb300-279gb",
+    "GH200": "gh200-96gb",
+    "H100": "h100-sxm-80gb",
+    "H100-80GB": "h100-sxm-80gb",
+    "H100-SXM": "h100-sxm-80gb",
+    "H20": "h20-96gb",
+    "H200": "h200-sxm-141gb",
+    "H200-SXM": "h200-sxm-141gb",
+    "L4": "l4-24gb",
+    "L40S": "l40s-48gb",
+    "MI300X": "mi300x-192gb",
+    "MI325X": "mi325x-256gb",
+    "MI350X": "mi350x-288gb",
+    "MI355X": "mi355x-288gb",
+    "RTX3090": "rtx-3090-24gb",
+    "RTX4090": "rtx-4090-24gb",
+    "RTX5090": "rtx-5090-32gb",
+    "RTX4000-Ada": "rtx-4000-ada-20gb",
+    "RTX5000-Ada": "rtx-5000-ada-32gb",
+    "RTX6000-Ada": "rtx-6000-ada-48gb",
+    "RTXA6000": "rtx-a6000-48gb",
+    "RTXPRO6000": "rtx-pro-6000-96gb",
+    "T4": "t4-16gb",
+    "V100S": "v100s-32gb",
+}
+"""Accelerator as the lists name it -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
+_PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
+_WIDTH = 110
 
 
 def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
@@ -210,48 +251,6 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
     return free
 
 
-_SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
-_GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
-_PROFILES: Mapping[str, str] = {
-    "A10": "a10-24gb",
-    "A10G": "a10g-24gb",
-    "A100": "a100-sxm-40gb",
-    "A100-40GB": "a100-sxm-40gb",
-    "A100-80GB": "a100-sxm-80gb",
-    "A40": "a40-48gb",
-    "A800": "a800-sxm-80gb",
-    "B200": "b200-sxm-180gb",
-    "B300": "b300-sxm-270gb",
-    "GB200": "gb200-186gb",
-    "GB300": "gb300-279gb",
-    "GH200": "gh200-96gb",
-    "H100": "h100-sxm-80gb",
-    "H100-80GB": "h100-sxm-80gb",
-    "H100-SXM": "h100-sxm-80gb",
-    "H20": "h20-96gb",
-    "H200": "h200-sxm-141gb",
-    "H200-SXM": "h200-sxm-141gb",
-    "L4": "l4-24gb",
-    "L40S": "l40s-48gb",
-    "MI300X": "mi300x-192gb",
-    "MI325X": "mi325x-256gb",
-    "MI350X": "mi350x-288gb",
-    "MI355X": "mi355x-288gb",
-    "RTX3090": "rtx-3090-24gb",
-    "RTX4090": "rtx-4090-24gb",
-    "RTX5090": "rtx-5090-32gb",
-    "RTX4000-Ada": "rtx-4000-ada-20gb",
-    "RTX5000-Ada": "rtx-5000-ada-32gb",
-    "RTX6000-Ada": "rtx-6000-ada-48gb",
-    "RTXA6000": "rtx-a6000-48gb",
-    "RTXPRO6000": "rtx-pro-6000-96gb",
-    "T4": "t4-16gb",
-    "V100S": "v100s-32gb",
-}
-"""Accelerator as the lists name it -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
-_PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
-
-
 @dataclass(frozen=True, slots=True)
 class GpuPriceList:
     """What a price list holds.
@@ -369,9 +368,6 @@ def _gpu_number(row: Mapping[str, str], column: str, file: Path, line: int) -> f
     if not 0 <= value < float("inf"):
         raise ProfileError("must be a number >= 0", file=file, key=f"line {line}, {column}", value=text)
     return value
-
-
-_WIDTH = 110
 
 
 def write_api_profiles(profiles: Sequence[ApiProfile], out: Path, *, force: bool = False) -> list[Path]:

@@ -46,6 +46,34 @@ _LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")
 _HUMAN = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMgG]?)(i?B?)")
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 """Suffixes that vLLM reads: small ones are decimal, capital ones binary."""
+PLACEHOLDER_NOTE = (
+    "The traffic is a placeholder, 1 request a second with the lengths of the Azure conversation trace of 2023: "
+    "put yours in workload."
+)
+_PROMPT_MEAN, _OUTPUT_MEAN = 1155, 211
+"""Means of the trace, tokens."""
+_PROMPT_MAX, _OUTPUT_MAX = 8000, 1000
+_METHODS = {
+    "ngram": "ngram",
+    "[ngram]": "ngram",
+    "draft_model": "draft_model",
+    "eagle": "eagle",
+    "eagle3": "eagle",
+    "mtp": "mtp",
+}
+"""vLLM's names of methods -> the scenario's; what ends in `_mtp` is one model's name for `mtp`."""
+_NGRAM_ACCEPTANCE = 0.41
+"""1.7 tokens a step: prompt look-up over all tasks of Spec-Bench (calibration/speculation.md)."""
+_EAGLE_ACCEPTANCE = (0.81, 0.93)
+"""Rate and decay, the means of EAGLE-3 layers on coding prompts (calibration/speculation.md)."""
+_ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
+    "draft_model": (DRAFT_ACCEPTANCE, None),
+    "ngram": (_NGRAM_ACCEPTANCE, None),
+    "eagle": _EAGLE_ACCEPTANCE,
+    "mtp": MTP_ACCEPTANCE,
+}
+_GB = 1e9
+"""Bytes of a GB of SGLang's ``--hicache-size`` (mem_cache/memory_pool_host.py); LMCache and vLLM count GiB."""
 
 
 @dataclass(slots=True)
@@ -439,15 +467,6 @@ def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: 
     return reading.dtype if reading.dtype is not None and reading.dtype != profile.dtype else "auto"
 
 
-PLACEHOLDER_NOTE = (
-    "The traffic is a placeholder, 1 request a second with the lengths of the Azure conversation trace of 2023: "
-    "put yours in workload."
-)
-_PROMPT_MEAN, _OUTPUT_MEAN = 1155, 211
-"""Means of the trace, tokens."""
-_PROMPT_MAX, _OUTPUT_MAX = 8000, 1000
-
-
 def placeholder_workload(max_model_len: int) -> dict[str, Any]:
     """Return a workload whose requests fit a context length, tokens."""
     longest_prompt = max(min(_PROMPT_MAX, max_model_len // 2), 1)
@@ -468,27 +487,6 @@ def placeholder_workload(max_model_len: int) -> dict[str, Any]:
         },
         "num_requests": 1000,
     }
-
-
-_METHODS = {
-    "ngram": "ngram",
-    "[ngram]": "ngram",
-    "draft_model": "draft_model",
-    "eagle": "eagle",
-    "eagle3": "eagle",
-    "mtp": "mtp",
-}
-"""vLLM's names of methods -> the scenario's; what ends in `_mtp` is one model's name for `mtp`."""
-_NGRAM_ACCEPTANCE = 0.41
-"""1.7 tokens a step: prompt look-up over all tasks of Spec-Bench (calibration/speculation.md)."""
-_EAGLE_ACCEPTANCE = (0.81, 0.93)
-"""Rate and decay, the means of EAGLE-3 layers on coding prompts (calibration/speculation.md)."""
-_ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
-    "draft_model": (DRAFT_ACCEPTANCE, None),
-    "ngram": (_NGRAM_ACCEPTANCE, None),
-    "eagle": _EAGLE_ACCEPTANCE,
-    "mtp": MTP_ACCEPTANCE,
-}
 
 
 def settings_of(value: object, where: str) -> dict[str, Any]:
@@ -569,10 +567,6 @@ def _by_name(model: object) -> str:
     """Return the method that vLLM takes for a draft that comes without one: by its name, else a small model."""
     name = str(model).lower()
     return next((method for method in ("eagle3", "eagle", "medusa", "mtp") if method in name), "draft_model")
-
-
-_GB = 1e9
-"""Bytes of a GB of SGLang's ``--hicache-size`` (mem_cache/memory_pool_host.py); LMCache and vLLM count GiB."""
 
 
 def read_offloading_size(reading: Reading, value: object) -> None:

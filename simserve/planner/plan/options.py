@@ -35,6 +35,7 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
 _SPOT = re.compile(r"spot(?:\s*=\s*(\d{1,2}(?:\.\d{1,4})?)\s*%)?")
 _TIMES = ("mtbf", "mttr", "notice")
 _COMMITMENT = re.compile(r"(\d)\s*y(?:ears?)?\s*=\s*(\d{1,2}(?:\.\d{1,4})?)\s*%")
+DEFAULT_TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +182,6 @@ def _interruptions(text: str) -> Interruptions:
     if not found.get("mtbf", MTBF) > 0 or found.get("mttr") == 0:
         raise UsageError("must have an mtbf and an mttr above 0", key="--interruptions", value=text)
     return Interruptions(**found, is_assumed="mtbf" not in found)
-
-
-DEFAULT_TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

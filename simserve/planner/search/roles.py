@@ -64,26 +64,9 @@ from simserve.scenario.schema import Scenario, objective
 
 Handover = tuple[str, ...]
 """What two workers must have in common: checkpoint, KV format, and who lays the cache out."""
-
 FLASH_GENERATIONS = ("8", "9")
 """CUDA major versions, Ampere, Ada and Hopper, on which engines take FlashAttention for everything but latent attention
 (vLLM 0.20, `vllm/platforms/cuda.py`: FLASH_ATTN first; on 10 FLASHINFER is)."""
-
-
-def handover_of(shape: ReplicaShape) -> Handover:
-    """Return what another worker must have in common with a replica to read its KV caches."""
-    checkpoint = formats_of(shape, "auto").checkpoint or shape.model.name
-    return checkpoint, shape.kv_cache_dtype, *layout_of(shape.hardware, shape.model)
-
-
-def layout_of(hardware: HardwareProfile, model: ModelProfile) -> tuple[str, str]:
-    """Return whose GPU and which generation lays a model's KV cache out."""
-    generation = (hardware.compute_capability or hardware.name).partition(".")[0]
-    if generation in FLASH_GENERATIONS and model.mla is None:
-        generation = FLASH_GENERATIONS[0]
-    return hardware.vendor, generation
-
-
 FRONT_KEYS = (KV_KEY, DRAFTS_NAME, ROUTE_NAME)
 """What both roles share and the search may set: a cache is read in the format in which it is sent."""
 AMPLE = 3
@@ -101,6 +84,20 @@ MOST_PAIRS = 240
 """Pairs that are simulated whole."""
 OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
 """What is small where the sum over the workers is; the latency of a fleet is not."""
+
+
+def handover_of(shape: ReplicaShape) -> Handover:
+    """Return what another worker must have in common with a replica to read its KV caches."""
+    checkpoint = formats_of(shape, "auto").checkpoint or shape.model.name
+    return checkpoint, shape.kv_cache_dtype, *layout_of(shape.hardware, shape.model)
+
+
+def layout_of(hardware: HardwareProfile, model: ModelProfile) -> tuple[str, str]:
+    """Return whose GPU and which generation lays a model's KV cache out."""
+    generation = (hardware.compute_capability or hardware.name).partition(".")[0]
+    if generation in FLASH_GENERATIONS and model.mla is None:
+        generation = FLASH_GENERATIONS[0]
+    return hardware.vendor, generation
 
 
 class NoRoom(Enum):

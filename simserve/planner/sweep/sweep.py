@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called after each point with the points done and all points."""
 MOST_POINTS = 1_000_000
+ENDING = ".parquet"
+_FORCE = "choose another file, or --force to replace it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,10 +258,6 @@ def _point(
 
 def _identity(point: Point) -> dict[str, Any]:
     return {"point": point.index, "values": dict(point.values)}
-
-
-ENDING = ".parquet"
-_FORCE = "choose another file, or --force to replace it"
 
 
 @dataclass(slots=True)

@@ -38,12 +38,11 @@ from simserve.workload.arrivals import rate_curve_of
 from simserve.workload.generate import generate
 from simserve.workload.spec import WorkloadSpec
 
+Floats = NDArray[np.float64]
 MOST_REPLAYED = 300_000
 """Requests that are simulated at most, the last ones; tests of traffic see all windows."""
-
 HIT_RATE_POINTS = 0.03
 """A prefix hit rate this far from the predicted one counts as inside."""
-
 _LATENCIES = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "itl": "mean_itl_ms", "e2e": "mean_e2el_ms"}
 _TRAFFIC = ("rate", "prompt_tokens", "output_tokens")
 _NUM_DRAWN = 50_000
@@ -54,8 +53,7 @@ _NUM_BLOCKS = 60
 _LONGEST_LEAD = 120.0
 _FEWEST_WINDOWS = 4
 _HOUR = 3600.0
-
-Floats = NDArray[np.float64]
+_PREFIX = "simserve_twin_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -641,9 +639,6 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress:
         return None
     value = found.found.largest.value
     return float(value) if value else None
-
-
-_PREFIX = "simserve_twin_"
 
 
 def gauges_of(summary: Mapping[str, Any]) -> str:

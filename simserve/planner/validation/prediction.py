@@ -40,9 +40,18 @@ from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
+Priced = Callable[[Scenario, Role], tuple[ResolvedScenario, PricedDeployment]]
+"""Resolves a scenario whose replicas have a role, and prices its deployment."""
 LONG_RUN_WINDOW = (0.4, 0.8)
 """Share of the requests of a long run, in order, between which its figures are taken: past the ramp, before the
 drain."""
+MAX_IN_TRANSFER = 1_000_000
+"""Caches on their way: no worker waits for their number."""
+MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
+"""Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
+
+Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX
+golden_al_distribution, vLLM MTP, thinking on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,19 +310,6 @@ def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
     if not len(defined):
         return float("nan")
     return float(np.median(defined)) if protocol.statistic == "median" else float(np.mean(defined))
-
-
-MAX_IN_TRANSFER = 1_000_000
-"""Caches on their way: no worker waits for their number."""
-
-MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
-"""Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
-
-Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX
-golden_al_distribution, vLLM MTP, thinking on)."""
-
-Priced = Callable[[Scenario, Role], tuple[ResolvedScenario, PricedDeployment]]
-"""Resolves a scenario whose replicas have a role, and prices its deployment."""
 
 
 def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:

@@ -30,6 +30,9 @@ _REQUEST_FIELD = "request_id"
 DELAY_FIELDS = ("delay_ms", "delay")
 _TOOL_FIELD = "tool_wait_ms"
 _MILLISECOND = 1e-3
+SCHEMA = "dynamo.agentic_mooncake"
+_VERSION = 2
+_PLAY, _REQUEST, _WAITS, _EARLIEST = "play_id", "request_id", "dependencies", "not_before_ms"
 
 
 def read_agentic_mooncake(path: Path) -> Trace:
@@ -172,11 +175,6 @@ def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray
     numbers: dict[int, int] = {}
     task = [numbers.setdefault(find(row), len(numbers)) for row in range(len(parents))]
     return np.array(task, dtype=np.int64), np.array(agent, dtype=np.int64)
-
-
-SCHEMA = "dynamo.agentic_mooncake"
-_VERSION = 2
-_PLAY, _REQUEST, _WAITS, _EARLIEST = "play_id", "request_id", "dependencies", "not_before_ms"
 
 
 def read_agentic_graph(records: Records) -> Trace:

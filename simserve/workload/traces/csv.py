@@ -13,6 +13,11 @@ from simserve.workload.traces.media import MEDIA_COLUMNS, RecordedMedia, read_me
 from simserve.workload.traces.table import Table, read_table
 from simserve.workload.traces.trace import Trace, numbered
 
+IMAGES = "NumImages"
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
+_SESSION = "Session ID"
+"""A column that newer files have."""
+
 
 def read_csv(path: Path) -> Trace:
     """Return the trace in a file of the format; other columns are ignored.
@@ -46,10 +51,6 @@ def read_csv(path: Path) -> Trace:
         audio=audio,
         session=numbered([cell.strip() or None for cell in table.columns.get("session", ())]),
     )
-
-
-IMAGES = "NumImages"
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
 
 
 def read_azure(path: Path) -> Trace:
@@ -98,10 +99,6 @@ def _first_impossible(instants: list[str]) -> int:
         except ValueError:
             return index
     return 0
-
-
-_SESSION = "Session ID"
-"""A column that newer files have."""
 
 
 def read_burstgpt(path: Path) -> Trace:

@@ -15,6 +15,11 @@ BLOCK_TOKENS = 512
 SESSION_FIELD = "session_id"
 """What AIPerf adds to the rows of a conversation."""
 _MILLISECOND = 1e-3
+BAILIAN_BLOCK_TOKENS = 16
+"""Tokens of a block of the published traces (alibaba-edu/qwen-bailian-usagetraces-anon)."""
+_NO_PARENT = -1
+TIMED_BLOCK_TOKENS = 16
+"""Tokens of a block where the command line says nothing (`--timed-trace-chunk-hash-size`)."""
 
 
 def read_mooncake(path: Path) -> Trace:
@@ -49,11 +54,6 @@ def prefix_blocks(records: Records, block_tokens: int) -> PrefixBlocks:
     )
 
 
-BAILIAN_BLOCK_TOKENS = 16
-"""Tokens of a block of the published traces (alibaba-edu/qwen-bailian-usagetraces-anon)."""
-_NO_PARENT = -1
-
-
 def read_bailian(path: Path) -> Trace:
     """Return the trace in a file of the format; other fields are ignored.
 
@@ -86,10 +86,6 @@ def _sessions(records: Records) -> list[int]:
         session_of[own] = session
         found.append(session)
     return found
-
-
-TIMED_BLOCK_TOKENS = 16
-"""Tokens of a block where the command line says nothing (`--timed-trace-chunk-hash-size`)."""
 
 
 def read_vllm_timed(path: Path) -> Trace:

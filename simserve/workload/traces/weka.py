@@ -26,9 +26,16 @@ from simserve.workload.traces.table import MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedCall
 from simserve.workload.traces.trace import Trace, trace_of_calls
 
+Blocks = NDArray[np.int64]
 SUBAGENT = "subagent"
 _MOST_NESTED = 50
 """Sub-agents within each other; captures have one or two."""
+MOST_CHAINS = 2_000
+"""Contexts of one agent that are told apart; captures have some dozens. An agent with more stays as it is."""
+FEWEST_SUSPICIOUS, SUSPICIOUS_SHARE = 8, 0.5
+"""So many contexts, of which more than this share begin with nothing of another: ids that no two prompts share, such as
+hashes over something new in each, tell nothing, and the agent stays as it is."""
+_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +153,6 @@ def _tokens(entry: _Entry, name: str, path: Path) -> int:
             f"is not a whole number from 1 to {MAX_TOKENS}", file=path, key=f"{entry.place}, {name}", value=value
         )
     return value
-
-
-MOST_CHAINS = 2_000
-"""Contexts of one agent that are told apart; captures have some dozens. An agent with more stays as it is."""
-FEWEST_SUSPICIOUS, SUSPICIOUS_SHARE = 8, 0.5
-"""So many contexts, of which more than this share begin with nothing of another: ids that no two prompts share, such as
-hashes over something new in each, tell nothing, and the agent stays as it is."""
-_EPSILON = 1e-6
-
-Blocks = NDArray[np.int64]
 
 
 @dataclass(slots=True)
