@@ -17,11 +17,11 @@ from simserve.profiles.hardware import load_hardware
 from simserve.report.cost import sections
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
+from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 _MILLION = 1e6
 _NUM_POINTS = 60
 _MOST_STEPS = 200
-_MONTH_SECONDS = 720 * 3600
 _SHOWN = ("Self-host", "API", "36 months")
 _SIZES = (1, 2, 4, 8)
 _RUN_LENGTH = 4
@@ -85,7 +85,7 @@ def _row(each: Served, usd_per_hour: float | None, query: CostQuery) -> dict[str
 def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
     """Return the month of a row, the month of the API, and the lines that cross."""
     rate, gpu_hour = row["output_throughput"], row["usd_per_hour"] / row["gpus"]
-    one = rate * query.utilization / query.output_tokens * _MONTH_SECONDS
+    one = rate * query.utilization / query.output_tokens * SECONDS_PER_MONTH
     replicas = max(int(np.ceil(query.requests_per_month / one)), 1)
     found = api.cost(
         api=query.api,
@@ -100,7 +100,7 @@ def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
     )
     summary = found.summary
     own, other = summary["self_host"], summary["api"]
-    per_replica = row["usd_per_hour"] * 720
+    per_replica = row["usd_per_hour"] * HOURS_PER_MONTH
     even = _crossing(one, per_replica, query.operations_usd, other["usd_per_request"])
     most = 2 * max(query.requests_per_month, min(even or 0.0, 10 * query.requests_per_month))
     # A further replica is a step: a point on either side of it.
@@ -152,13 +152,13 @@ def _equations(
         {
             "name": "What one replica holds a month",
             "formula": "output tokens/s x used share / tokens of an answer x seconds of a month",
-            "numbers": f"{rate:,.0f} x {query.utilization:.0%} / {query.output_tokens:,.0f} x {_MONTH_SECONDS:,} = "
+            "numbers": f"{rate:,.0f} x {query.utilization:.0%} / {query.output_tokens:,.0f} x {SECONDS_PER_MONTH:,} = "
             f"{holds / _MILLION:.3g} M requests",
         },
         {
             "name": "A month",
-            "formula": "replicas x dollars an hour x 720 + operations",
-            "numbers": f"{replicas} x ${row['usd_per_hour']:,.2f} x 720 + ${query.operations_usd:,.0f} = "
+            "formula": f"replicas x dollars an hour x {HOURS_PER_MONTH} + operations",
+            "numbers": f"{replicas} x ${row['usd_per_hour']:,.2f} x {HOURS_PER_MONTH} + ${query.operations_usd:,.0f} = "
             f"${usd_per_month:,.0f}",
         },
     ]

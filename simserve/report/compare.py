@@ -20,7 +20,7 @@ from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brie
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
 from simserve.scenario.formats import formats_line
-from simserve.scenario.pricing import HOURS_PER_MONTH
+from simserve.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -47,7 +47,6 @@ SURE = 0.9
 """Probability below which a plan says how to be surer."""
 MISS_PERCENTILE = 95
 """Percentile that a near miss is shown by."""
-SECONDS_PER_MONTH = 720 * 3600.0
 _MOST_RUNNERS_UP = 8
 _MOST_FRONT = 8
 _SAME_PRICE = 0.005

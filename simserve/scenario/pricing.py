@@ -21,15 +21,12 @@ from simserve.profiles.gpu_prices import (
     seller_class,
 )
 from simserve.profiles.hardware import HardwareProfile
-from simserve.units import Watts
+from simserve.units import HOURS_PER_DAY, HOURS_PER_MONTH, MONTHS_PER_YEAR, Watts
 from simserve.validation import FrozenModel
 
 Purchase = Literal["on_demand", "reserved", "spot", "owned"]
 Usd = Annotated[float, Field(ge=0)]
 Fall = Annotated[float, Field(ge=-1, lt=1)]
-HOURS_PER_MONTH = 720
-"""A month is 30 days."""
-MONTHS_PER_YEAR = 12
 PUE = 1.3
 """Power usage effectiveness where none is given: an assumption between new sites (1.1 to 1.2) and the mean of
 all, 1.56 (Uptime Institute, Global Data Center Survey 2024)."""
@@ -39,7 +36,6 @@ Monthly, table 5.3)."""
 CARBON_G_PER_KWH = 473.0
 """Grams of CO2 a kWh where none are given: the world's mean of 2024 (Ember, Global Electricity Review 2025)."""
 _TERMS = {"on_demand": "on-demand", "reserved": "reserved", "spot": "spot"}
-HOURS_PER_DAY = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ from typing import Any
 from simserve.errors import UsageError, nearest
 from simserve.metrics.api_cost import ApiPrices, latency_figures
 from simserve.planner.cost import model as cost_model
-from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison, day_shape
+from simserve.planner.cost.model import Comparison, day_shape
 from simserve.profiles.api import catalogue_date, load_api
 from simserve.profiles.price_dates import check_today, is_old
 from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario
+from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
-HOURS_PER_MONTH = 720
 USUAL_UTILIZATION = (0.8, 0.7)
 """Shares of a GPU's rate that steady operation uses, for what full use leaves out."""
 _MILLION = 1e6

@@ -13,9 +13,8 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.metrics.api_cost import ApiPrices
+from simserve.units import HOURS_PER_DAY, SECONDS_PER_MONTH
 
-SECONDS_PER_MONTH = 720 * 3600
-"""A month is 30 days."""
 MONTHS = 36
 API_PRICE_FALL_PER_YEAR = 0.3
 GPU_PRICE_FALL_PER_YEAR = 0.2
@@ -33,7 +32,6 @@ _FACTORS = {GPUS: 1.5, API: 1.5, TRAFFIC: 1.5, OPERATIONS: 1.5, CAPACITY: 1.25}
 """By how much a tornado multiplies and divides each input. Capacity: the 90th percentile of the errors of simulated
 throughput lies near a quarter (calibration/ACCURACY.md); the others are assumptions."""
 _MILLION = 1e6
-HOURS_PER_DAY = 24
 PEAK_TO_MEAN = 1.7
 PEAK_TO_TROUGH = 3.3
 """A week of a public chat service: its mean load is 1.7 times, its quietest 3.3 times below the peak

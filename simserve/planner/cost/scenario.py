@@ -13,7 +13,7 @@ import numpy as np
 from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.api_cost import ApiPrices, latency_figures
 from simserve.planner.cost import model as cost_model
-from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison, break_even, day_shape
+from simserve.planner.cost.model import Comparison, break_even, day_shape
 from simserve.planner.cost.month import (
     MeanRequest,
     as_deployed,
@@ -30,10 +30,11 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.gpu_prices import offers
 from simserve.profiles.model import weights_name
 from simserve.scenario.formats import formats_line
-from simserve.scenario.pricing import HOURS_PER_MONTH, grid
+from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario
+from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Bill = Callable[[float], float]
 FALLBACK_API = "gpt-4o"

@@ -10,9 +10,8 @@ from typing import Any
 from simserve.errors import UsageError
 from simserve.planner.plan.price import Market
 from simserve.planner.search.member import OBJECTIVES, Objective
-from simserve.units import parse
+from simserve.units import MONTHS_PER_YEAR, parse
 
-MONTHS_PER_YEAR = 12
 MOST_MONTHS = 120
 COMMITMENTS: Mapping[int, float] = {1: 0.25, 3: 0.45}
 """Years of a commitment -> share below the price on demand, where none are given: assumptions. One year: 20 to 40 % are
