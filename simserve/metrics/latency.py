@@ -1,9 +1,6 @@
 """From records to TTFT, TPOT, ITL and E2E, and how long agents' tasks took. Knows no scheduler and no objective.
 
-Agents' tasks, as columns: how long each took, blocked on the model or on tools, its tokens and its dollars.
-
-A task has finished if all of its calls were answered in full. Knows records, no graph: what a call waited for does not
-matter here.
+A task has finished if all of its calls were answered in full; what a call waited for does not matter here.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """A run beside a real server: what the errors of a run depend on, the interval, and whether an objective holds.
 
 A real server is one draw: its steps are slower or faster than simulated by one factor, its first tokens by another, for
-all requests alike. The two are drawn apart from each other, as measured sources show them (docs/promises.md). Simulates
-nothing, and knows not how errors were learnt.
-
-What a real server would show beside what was simulated: the error of the model, by figure.
-
-Sampling error of the simulation is another thing (`simserve.metrics.replications`): more requests make it smaller, and
-leave this as it is. Knows figures and errors, not how the errors were learnt.
+all requests alike. The two are drawn apart from each other, as measured sources show them (docs/promises.md). Sampling
+error of the simulation is another thing (`simserve.metrics.replications`): more requests make it smaller, and leave
+this as it is. Knows figures and errors, not how the errors were learnt; simulates nothing.
 """
 
 from __future__ import annotations

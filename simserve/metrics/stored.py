@@ -1,10 +1,7 @@
 """A result read back from its folder: the tables as they were, and from their metadata what no other file holds.
 
-Knows the files of a result, not how a report looks.
-
-What a simulation is made of as plain JSON values, and back: known records, arrays, histograms; nothing else.
-
-Only the classes listed here are ever made from what a file says.
+The metadata hold the simulation as plain JSON values: records, arrays and histograms of the classes listed here, and
+nothing else is ever made from what a file says. Knows the files of a result, not how a report looks.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 Knows kernels and sizes of one layer on one rank; no model, no step. Every form is monotone in batch, context,
 heads and width.
 
-Thread blocks that TensorRT-LLM's decode kernels cut contexts into. Knows no seconds and no bytes.
-
-From the launch rules of its two kernels (github.com/NVIDIA/TensorRT-LLM, Apache-2.0), with counts that need not be
-whole, so that nothing falls as work grows:
+TensorRT-LLM's decode kernels cut contexts into thread blocks by rules of their own, followed here from the source of
+both (github.com/NVIDIA/TensorRT-LLM, Apache-2.0), with counts that need not be whole, so that nothing falls as work
+grows:
 
 * ``waves`` (XQA, more than one query head to a key-value head; ``computeMultiBlockCount`` in
   ``decoderXQAImplCommon.h``): pieces of 128 keys, fewer for long contexts, up to eight blocks a multiprocessor.

@@ -1,9 +1,7 @@
 """Seconds of communication between GPUs: all-reduce, all-gather, point to point, and the all-to-all of experts.
 
-Seconds of experts' all-to-all by DeepEP or over NVLink: tokens to the ranks that hold their experts, sums back.
-
-Knows tokens, ranks and links, no model. The constants are fitted by
-`calibration.laboratory.fits.exchange_fit` and `nvlink_exchange_fit`.
+The all-to-all goes by DeepEP or over NVLink: tokens to the ranks that hold their experts, sums back. Its constants are
+fitted by `calibration.laboratory.fits.exchange_fit` and `nvlink_exchange_fit`. Knows tokens, ranks and links, no model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Matrix products with weights, ``y[m, n] = x[m, k] W[k, n]``: flops, bytes and seconds of a call.
 
-Seconds of GEMM calls from few physical parameters: tiles over SMs, k-loop, memory, start-up.
-
-``seconds = start + (compute^p + memory^p)^(1/p)``. Every term rises with m, n and k, so that no call gets
-faster with more work. Knows sizes and curves, no model; parameters are `simserve.profiles.kernel_curves`.
+Few physical parameters (`simserve.profiles.kernel_curves`) say how long one takes: tiles over SMs, k-loop, memory,
+start-up. ``seconds = start + (compute^p + memory^p)^(1/p)``; every term rises with m, n and k, so that no call gets
+faster with more work. Knows sizes and curves, no model.
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
 Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv 2412.06464): a matrix a value head and sequence takes the place of
 keys and values. Prompts pass it in chunks one after another; a decode step reads and writes the whole matrix.
 
-Seconds of Mamba-2 layers beside their projections: the scan of prompts, and states that decode. Rooflines.
-
-Dao and Gu, "Transformers are SSMs" (arXiv 2405.21060), section 6: prompts pass in chunks, whose tokens attend to each
-other and to the state before them; a decode step reads and writes the state of every head. Nothing here was fitted:
-arithmetic at the share of the peak that attention reaches, bytes at that of other kernels.
+Mamba-2 (Dao and Gu, "Transformers are SSMs", arXiv 2405.21060, section 6): prompts pass in chunks, whose tokens attend
+to each other and to the state before them; a decode step reads and writes the state of every head. Nothing of it was
+fitted: a roofline, arithmetic at the share of the peak that attention reaches, bytes at that of other kernels.
 """
 
 from __future__ import annotations

@@ -1,19 +1,13 @@
 """A user's measured operator tables: their Parquet layout, and what products, attention and experts take by them.
 
+The layout is NVIDIA AIConfigurator's, checked column by column:
+``<system>/<family>/<backend>/<version>/*_perf.parquet``, latency in milliseconds of one call on one rank.
+
 Inside the measured sizes, tables are interpolated in logarithms. A call counts for no longer than any with more work
 took, so that no operator gets faster with more work: measured outliers are slow ones. Outside, and for what no table
-holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Knows sizes of calls;
-no step.
-
-Reading a user's measured operator tables: the Parquet layout of NVIDIA AIConfigurator, checked column by column.
-
-``<system>/<family>/<backend>/<version>/*_perf.parquet``, latency in milliseconds of one call on one rank. Knows files
-and columns; what a call of a deployment takes by them is `simserve.perf.measured`'s.
-
-Attention of one layer from a user's measured calls, in the forms that the tables of a step need.
-
-The engine knows sums of lengths only, so that the measured calls are brought into the same affine forms as the
-fitted curves: a start, a time a token, a request, an attended pair, a key. Knows calls; no step.
+holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Of attention the engine
+knows sums of lengths only, so its calls are brought into the affine forms of the fitted curves: a start, a time a
+token, a request, an attended pair, a key. Knows calls; no step.
 """
 
 from __future__ import annotations

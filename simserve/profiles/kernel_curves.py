@@ -1,11 +1,7 @@
-"""Fitted curves of the kernels of one GPU: products, attention, collectives; constants with source, no arithmetic.
+"""Fitted curves of the kernels of one GPU: products, attention, collectives. Parameters, source, error and range.
 
-The formulas are in `simserve.perf.attention_curve` and `simserve.perf.collectives`; the fits in
-`simserve.calibrate`.
-
-Fitted curves of GEMM kernels as a hardware profile states them: parameters, source, error, range.
-
-Knows the parameters and what they mean; the seconds that follow are in `simserve.perf.gemm`.
+What the parameters mean is said here; the seconds that follow are in `simserve.perf.gemm`,
+`simserve.perf.attention_curve` and `simserve.perf.collectives`, the fits in `simserve.calibrate`.
 """
 
 from __future__ import annotations

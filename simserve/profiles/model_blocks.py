@@ -1,10 +1,6 @@
 """The parts of a model's architecture: its attention layers by kind, experts, latent, sparse and linear attention.
 
-Fields only; what follows from them is derived in `simserve.profiles.architecture`.
-
-Attention layers of a model that are alike: how many, their heads, what they see, what the KV cache keeps of them.
-
-Plain numbers, derived from a profile by `simserve.profiles.architecture`; knows no seconds and no engine.
+Plain numbers; what follows from them is derived in `simserve.profiles.architecture`. Knows no seconds and no engine.
 """
 
 from __future__ import annotations

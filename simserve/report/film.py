@@ -3,12 +3,11 @@
 What is shown is what the run recorded (`simserve.report.timeline`): the player in the page moves a clock over it and
 simulates nothing. Several runs of the same requests stand below each other on one clock.
 
-Rounds of a pipeline as a film shows them: micro-batches, how long each works at a stage, and what stages idle.
-
-A round is one recorded step of a replica with p stages: every micro-batch passes every stage once. It is cut into
-slots, in each of which a stage works on one micro-batch at most; a slot is as long as the slowest micro-batch takes.
-What a shorter one takes is read off the deployment's own table of step times, by its tokens. Filling and draining are
-not part of a round: rounds follow each other as in steady flow. Transfers between stages count as work.
+Of a pipeline a film shows rounds. A round is one recorded step of a replica with p stages: every micro-batch passes
+every stage once. It is cut into slots, in each of which a stage works on one micro-batch at most; a slot is as long as
+the slowest micro-batch takes. What a shorter one takes is read off the deployment's own table of step times, by its
+tokens. Filling and draining are not part of a round: rounds follow each other as in steady flow. Transfers between
+stages count as work.
 """
 
 from __future__ import annotations

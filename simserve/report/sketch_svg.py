@@ -1,10 +1,7 @@
 """A sketch as an ``<svg>`` that stands inside a page: its colours and type follow the page, nothing is fetched.
 
-Lengths are points, 72 an inch. The same sketch gives the same text. Knows no Matplotlib.
-
-What a pointer reads in a sketch: at the nearest place along an axis, or at the nearest point, the values in words.
-
-Knows values, not where they are drawn.
+A pointer reads in it the values at the nearest place along an axis, or of the nearest point, in words. Lengths are
+points, 72 an inch. The same sketch gives the same text. Knows no Matplotlib.
 """
 
 from __future__ import annotations

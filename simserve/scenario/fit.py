@@ -1,8 +1,7 @@
 """Whether a deployment fits its memory and its traffic: what an answer says first, what lacks, and what would fit.
 
-What goes wrong where a deployment's limits are left wide open: long steps, long requests, no memory to spare.
-
-Says nothing of traffic: each is a property of the limits, with its arithmetic. Simulates nothing.
+Limits left wide open are said with their arithmetic (`open_limits`), whatever the traffic: long steps, long requests,
+no memory to spare. Simulates nothing.
 """
 
 from __future__ import annotations

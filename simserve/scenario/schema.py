@@ -1,11 +1,8 @@
 """Scenario: what is deployed, what arrives, what is asked of it. Knows no profile and runs nothing.
 
 The key paths are public API. A key that has no effect yet is unknown; a key of which only one value is
-supported accepts that value.
-
-Service-level objectives by use case, for `slo: chat`: limits that somebody published, each with its source.
-
-A preset is a start for a deployment that has no objective of its own yet; keys beside it in the scenario come first.
+supported accepts that value. The presets of `slo: chat` and its like are limits that somebody published, each with its
+source: a start for a deployment that has no objective of its own yet, and keys beside one come first.
 """
 
 from __future__ import annotations

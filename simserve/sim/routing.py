@@ -1,12 +1,7 @@
 """Routing: from what a scenario says to the pools that a request may go to, near or far, and the replica of them.
 
-Affinity: what a router goes by to send a request where what it begins with has probably been kept.
-
-It is remembered and looked up by `simserve.engine.routing`.
-
-Rules: which pools a request may go to, by its class and its length, and whose answer has to be asked again.
-
-Draws who is misclassified; knows no load.
+Resolved here and obeyed by `simserve.engine.routing`: the policy; affinity, which sends a request where what it begins
+with has probably been kept; rules, which choose pools by class and length. Draws who is misclassified; knows no load.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a specification to the requests of one run; all chance is drawn here, from named streams.
 
-Rounds: batches of which each waits for the last answer of the one before, as rollouts in reinforcement learning do.
-
-Between two rounds the policy is trained and its new weights go to the replicas. Knows no engine.
+With rounds, requests come in batches of which each waits for the last answer of the one before, as rollouts in
+reinforcement learning do: between two rounds the policy is trained and its new weights go to the replicas. Knows no
+engine.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Lengths in whole tokens: distributions as tables of probabilities, whose mean is the mean asked for.
 
 A continuous distribution is rounded to whole tokens (the mass between k - 1/2 and k + 1/2), truncated to the
-bounds, and its location or scale is solved so that the mean of what remains is exact; the shape is kept.
-
-The normal distribution in log space, on numpy alone.
-
-Importing `scipy.special` would cost every run a third of a second.
+bounds, and its location or scale is solved so that the mean of what remains is exact; the shape is kept. The normal
+distribution is evaluated in log space on numpy alone: importing `scipy.special` would cost every run a third of a
+second.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """From a scenario to runs of it at any load: priced once, drawn once, stretched to each load. Searches nothing.
 
-How traffic of conversations grows to its rate: the first turns come at once, the tenth after nine pauses.
-
-A run that ends before the longest conversations are over has not seen the rate that it was asked for: of turns 20 s
-apart, five on average, 30 a second begin as 6 a second and are 27 after some four minutes. Simulates nothing.
+Traffic of conversations grows to its rate: the first turns come at once, the tenth after nine pauses. A run that ends
+before the longest conversations are over has not seen the rate that it was asked for: of turns 20 s apart, five on
+average, 30 a second begin as 6 a second and are 27 after some four minutes.
 """
 
 from __future__ import annotations

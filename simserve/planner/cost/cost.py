@@ -1,9 +1,7 @@
 """Self-host or API: the one entry to both ways of asking, and the way by arithmetic alone. Simulates nothing itself.
 
-Self-host or API by arithmetic alone: GPUs, a month's requests, prices; nothing is simulated.
-
-Any sensible part of the terms answers what it can: a price and a rate give dollars a million tokens; a volume and
-an API price give its bill; both give a break-even.
+By arithmetic, any sensible part of the terms (GPUs, a month's requests, prices) answers what it can: a price and a rate
+give dollars a million tokens; a volume and an API price give its bill; both give a break-even.
 """
 
 from __future__ import annotations

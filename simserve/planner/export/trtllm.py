@@ -1,9 +1,7 @@
 """The `trtllm-serve` commands of a deployment, with its prefill and decode pools, and the YAML of what has no flag.
 
-The servers of a TensorRT-LLM deployment with prefill and decode pools, and the one that hands requests to them.
-
-As NVIDIA/TensorRT-LLM's examples/disaggregated/README.md has it: a `trtllm-serve` a worker, each with an options file
-of its role, and `trtllm-serve disaggregated` in front, which knows their addresses.
+Pools are served as NVIDIA/TensorRT-LLM's examples/disaggregated/README.md has it: a `trtllm-serve` a worker, each with
+an options file of its role, and `trtllm-serve disaggregated` in front, which knows their addresses.
 """
 
 from __future__ import annotations

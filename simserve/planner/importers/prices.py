@@ -1,11 +1,9 @@
 """Price lists that others keep, of APIs and of GPU-hours: read, and written as profiles that a path can name.
 
-Layouts: litellm `model_prices_and_context_window.json`, a mapping of model to dollars a token; genai-prices
+APIs: litellm `model_prices_and_context_window.json`, a mapping of model to dollars a token; genai-prices
 `prices/data.json` and `data_slim.json`, a list of providers whose models have dollars a million tokens.
 
-Price lists of GPU-hours that others keep: SkyPilot's and gpuhunt's CSV, read into prices of hardware profiles.
-
-Layouts: SkyPilot catalogue `catalogs/vN/CLOUD/vms.csv` (dollars an hour of the instance, spot beside it); gpuhunt
+GPU-hours: SkyPilot catalogue `catalogs/vN/CLOUD/vms.csv` (dollars an hour of the instance, spot beside it); gpuhunt
 `PROVIDER.csv` (one row an offer, `spot` true or false). Neither names a date; the cloud is in the path.
 """
 

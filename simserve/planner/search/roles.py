@@ -7,16 +7,11 @@ their cost, and the first that holds is the best. No size and no number is given
 the fastest workers of the other, by more than a short run may be wrong; of the settings of a knob, the best alone is
 taken.
 
-A shape has a GPU and a weight format of its own. Only workers that can read each other's KV caches are a pair: one
-format of the cache, and GPUs on which the engine lays it out alike.
-
-Which workers can read each other's KV caches. Simulates nothing.
-
-A cache is handed over as the bytes that it is: of one checkpoint, in one number format, laid out by one attention
-kernel. vLLM's NIXL connector compares all three before the first transfer and refuses what differs
-(`compute_nixl_compatibility_hash` of its nixl_connector.py); the other engines are taken to ask for the same. An engine
-chooses the kernel by the generation of the GPU. So weight formats differ between roles only where the engine makes them
-of one checkpoint while it loads.
+A shape has a GPU and a weight format of its own. Only workers that can read each other's KV caches are a pair. A cache
+is handed over as the bytes that it is: of one checkpoint, in one number format, laid out by one attention kernel, which
+an engine chooses by the generation of the GPU. vLLM's NIXL connector compares all three before the first transfer and
+refuses what differs (`compute_nixl_compatibility_hash` of its nixl_connector.py); the other engines are taken to ask
+for the same. So weight formats differ between roles only where the engine makes them of one checkpoint while it loads.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """What the simulator says of one measured point, by the point's own protocol. Scores nothing.
 
-What the simulator says of separate prefill and decode workers that were measured.
-
-A scenario's pools do not draft with the model's own layers; measured ones do. Such a decode worker is replayed as one
-that does not, and whose steps are m times as short where one yields m tokens a request. Means are those of the real
-one; that a step's tokens arrive together is lost.
+Of separate prefill and decode workers too. A scenario's pools do not draft with the model's own layers; measured ones
+do. Such a decode worker is replayed as one that does not, and whose steps are m times as short where one yields m
+tokens a request. Means are those of the real one; that a step's tokens arrive together is lost.
 """
 
 from __future__ import annotations

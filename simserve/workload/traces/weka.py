@@ -1,12 +1,9 @@
 """Agentic coding traces of Weka's KV cache tester, which AgentX replays: one JSON object a task, calls with block ids.
 
 The fields are documented in AIPerf's "Replaying Agentic Coding Sessions with Weka Traces" (ai-dynamo/aiperf,
-docs/tutorials/weka-trace.md).
-
-Agents whose calls a capture has written down as those of the agent around them, told apart by their prompts.
-
-An agent's prompt begins with all of its prompt before. Calls of one list that do not go on from each other are those of
-several agents (the rule of AIPerf's "Flattened-Agent Detection", docs/tutorials/weka-trace.md). Knows no format.
+docs/tutorials/weka-trace.md). Agents whose calls a capture has written down as those of the agent around them are told
+apart by their prompts: an agent's prompt begins with all of its prompt before, and calls of one list that do not go on
+from each other are those of several agents ("Flattened-Agent Detection" in the same place).
 """
 
 from __future__ import annotations
