@@ -66,6 +66,14 @@ class Priors:
         return np.array([self.widths[name] for name in names])
 
 
+PRIORS = Priors(
+    widths={"gpu": 0.074, "host": 0.066, "prompts": 0.131, "batch": 0.237, "frontend": 0.221},
+    misfit={"tpot": 0.057, "ttft": 0.113},
+)
+"""Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also has the widths with
+each source left out); unseen reports are not among them."""
+
+
 def kind_of(figure: str) -> str:
     """Return whether a figure is a ``tpot`` (with its first token or without), a ``ttft`` or a ``throughput``."""
     return "tpot" if figure.endswith("tpot") else "ttft" if figure.endswith("ttft") else "throughput"
@@ -350,11 +358,3 @@ def _standardised(linear: Linear, place: Array, priors: Priors) -> tuple[Array, 
     """Return the residuals that the linearised runs have with the profile alone, and their slopes, over their scale."""
     scale = SCALE * linear.noise(priors)
     return np.asarray((linear.residuals - linear.slopes @ place) / scale), np.asarray(linear.slopes / scale[:, None])
-
-
-PRIORS = Priors(
-    widths={"gpu": 0.074, "host": 0.066, "prompts": 0.131, "batch": 0.237, "frontend": 0.221},
-    misfit={"tpot": 0.057, "ttft": 0.113},
-)
-"""Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also has the widths with
-each source left out); unseen reports are not among them."""

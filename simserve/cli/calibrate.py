@@ -52,59 +52,9 @@ app = typer.Typer(
 )
 
 
-@takes_flags()
-def loads(
-    asked: Asked,
-    overrides: SetOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Name the two loads of a server that are most worth measuring, with the commands, and what they bring.
-
-    They stand for all loads from one client to as many requests as the scenario has in flight at a time.
-
-    simserve calibrate loads chatbot
-    """
-    from simserve.calibrate.loads import as_mapping, propose
-    from simserve.calibrate.simulated import ServingModel
-
-    scenario = asked.load(overrides or ())
-    print_version_notes([scenario], as_json=as_json, quiet=quiet)
-    with progress(is_shown=not quiet) as tell:
-        proposal = propose(ServingModel(scenario), tell)
-    if as_json:
-        print_json(as_mapping(proposal))
-    elif not quiet:
-        _render_loads(proposal, [*asked.words, *(word for change in overrides or () for word in ("--set", change))])
-
-
-def _render_loads(proposal: Proposal, words: Sequence[str]) -> None:
-    metrics = tuple(proposal.open_before)
-    now, later = (f"{_widths(each, metrics)} ({each.basis})" for each in (proposal.expected, proposal.calibrated))
-    print_lines([f"Now: {now}", "", f"Two loads stand for all from 1 to {proposal.most_clients} clients:"])
-    for number, each in enumerate(proposal.loads, 1):
-        title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
-        print_lines([f"{title}: leaves the engine's pace open by {_open(each.deviations)}"])
-        sys.stdout.write(f"  {each.command}\n")
-    files = " ".join(f"clients-{each.num_clients}.json" for each in proposal.loads)
-    print_lines(["", "Then:"])
-    scenario = shlex.join(words)
-    if len(words) > 1:  # flags: `calibrate serving` takes a file
-        sys.stdout.write(f"  simserve run {scenario} --out my-server\n")
-        scenario = "my-server/scenario.resolved.yaml"
-    sys.stdout.write(f"  simserve calibrate serving {files} --scenario {scenario} --out my-engine.yaml\n")
-    sys.stdout.write(f"  simserve run {scenario} --set deployment.engine.name=my-engine.yaml\n")
-    print_lines(["", f"After that: {later}"])
-    sys.stdout.flush()
-
-
-def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
-    pairs = ((name.upper(), expected.metrics[name]) for name in metrics)
-    return ", ".join(f"{name} x {each.low:.2f} to {each.high:.2f}" for name, each in pairs) + " on 90% of servers"
-
-
-def _open(deviations: Mapping[str, float]) -> str:
-    return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
+@app.callback()
+def _calibrate() -> None:
+    pass
 
 
 def kernels(
@@ -360,6 +310,61 @@ def _render_fit(run: KernelRun, found: KernelFit, summary: Mapping[str, Any], fi
     print_lines([f"next: simserve run chatbot --set {shlex.quote('deployment.hardware=' + files['profile'])}"])
 
 
+@takes_flags()
+def loads(
+    asked: Asked,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Name the two loads of a server that are most worth measuring, with the commands, and what they bring.
+
+    They stand for all loads from one client to as many requests as the scenario has in flight at a time.
+
+    simserve calibrate loads chatbot
+    """
+    from simserve.calibrate.loads import as_mapping, propose
+    from simserve.calibrate.simulated import ServingModel
+
+    scenario = asked.load(overrides or ())
+    print_version_notes([scenario], as_json=as_json, quiet=quiet)
+    with progress(is_shown=not quiet) as tell:
+        proposal = propose(ServingModel(scenario), tell)
+    if as_json:
+        print_json(as_mapping(proposal))
+    elif not quiet:
+        _render_loads(proposal, [*asked.words, *(word for change in overrides or () for word in ("--set", change))])
+
+
+def _render_loads(proposal: Proposal, words: Sequence[str]) -> None:
+    metrics = tuple(proposal.open_before)
+    now, later = (f"{_widths(each, metrics)} ({each.basis})" for each in (proposal.expected, proposal.calibrated))
+    print_lines([f"Now: {now}", "", f"Two loads stand for all from 1 to {proposal.most_clients} clients:"])
+    for number, each in enumerate(proposal.loads, 1):
+        title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
+        print_lines([f"{title}: leaves the engine's pace open by {_open(each.deviations)}"])
+        sys.stdout.write(f"  {each.command}\n")
+    files = " ".join(f"clients-{each.num_clients}.json" for each in proposal.loads)
+    print_lines(["", "Then:"])
+    scenario = shlex.join(words)
+    if len(words) > 1:  # flags: `calibrate serving` takes a file
+        sys.stdout.write(f"  simserve run {scenario} --out my-server\n")
+        scenario = "my-server/scenario.resolved.yaml"
+    sys.stdout.write(f"  simserve calibrate serving {files} --scenario {scenario} --out my-engine.yaml\n")
+    sys.stdout.write(f"  simserve run {scenario} --set deployment.engine.name=my-engine.yaml\n")
+    print_lines(["", f"After that: {later}"])
+    sys.stdout.flush()
+
+
+def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
+    pairs = ((name.upper(), expected.metrics[name]) for name in metrics)
+    return ", ".join(f"{name} x {each.low:.2f} to {each.high:.2f}" for name, each in pairs) + " on 90% of servers"
+
+
+def _open(deviations: Mapping[str, float]) -> str:
+    return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
+
+
 def check(
     profile: Annotated[
         str,
@@ -505,11 +510,6 @@ def _render(drift: Drift) -> None:
     header = ("what", "calls", "profile", "measured", "change", "tolerance", "")
     print_table(header, [cells(each) for each in (*drift.moved, *rest)])
     print_lines([f"- {each}" for each in drift.left_out])
-
-
-@app.callback()
-def _calibrate() -> None:
-    pass
 
 
 app.command("kernels")(kernels)

@@ -28,6 +28,52 @@ _LEAST_SHARE = 0.01
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
+class Capacity(capacity_answer.Capacity):
+    """The most load that a deployment bears: ``.summary``, ``.plot``, and itself as a page in a notebook."""
+
+    @property
+    def plot(self) -> CapacityPlots:
+        """Its figures: ``latency()`` and ``goodput()`` against the load."""
+        return CapacityPlots(self)
+
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one page that needs nothing else.
+
+        Args:
+            file: Where to.
+            command: How to reproduce it.
+            brief: What opens the page; None: it is made by a run of the deployment as it is.
+        """
+        from simserve.report.page import write_page
+
+        write_page(capacity_page(self, command, brief), file)
+
+    def _repr_html_(self) -> str:
+
+        return capacity_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlots:
+    """The figures of a capacity."""
+
+    answer: capacity_answer.Capacity
+
+    def latency(self) -> Figure:
+        """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
+        from simserve.report.answer_plots import capacity_latency
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(capacity_latency(self.answer))
+
+    def goodput(self) -> Figure:
+        """Return requests/s answered and within the SLO against the load, with the knee."""
+        from simserve.report.answer_plots import capacity_goodput
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(capacity_goodput(self.answer))
+
+
 def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> None:
     """Print what the brief leaves out: what breaks, the table of loads, how far to trust it."""
     from rich.table import Table
@@ -294,49 +340,3 @@ def _breaks(capacity: capacity_answer.Capacity) -> str:
     if binding == "overload":
         return "beyond it the queue grows without end"
     return f"{_TERMS[binding]} breaks first"
-
-
-class Capacity(capacity_answer.Capacity):
-    """The most load that a deployment bears: ``.summary``, ``.plot``, and itself as a page in a notebook."""
-
-    @property
-    def plot(self) -> CapacityPlots:
-        """Its figures: ``latency()`` and ``goodput()`` against the load."""
-        return CapacityPlots(self)
-
-    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one page that needs nothing else.
-
-        Args:
-            file: Where to.
-            command: How to reproduce it.
-            brief: What opens the page; None: it is made by a run of the deployment as it is.
-        """
-        from simserve.report.page import write_page
-
-        write_page(capacity_page(self, command, brief), file)
-
-    def _repr_html_(self) -> str:
-
-        return capacity_html(self)
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityPlots:
-    """The figures of a capacity."""
-
-    answer: capacity_answer.Capacity
-
-    def latency(self) -> Figure:
-        """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
-        from simserve.report.answer_plots import capacity_latency
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(capacity_latency(self.answer))
-
-    def goodput(self) -> Figure:
-        """Return requests/s answered and within the SLO against the load, with the knee."""
-        from simserve.report.answer_plots import capacity_goodput
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(capacity_goodput(self.answer))

@@ -61,12 +61,49 @@ _COARSE = 2.0
 _NOTHING = 1e-9
 """Percent below which a width is rounding."""
 _WRITE = {"share": share, "number": number, "dollars": dollars}
-
-
 _EQUAL = "(equal)"
 """What stands for no difference at all."""
 _SMALLEST_SHARE = 5e-5
 """A share that moves by less, interval included, has not moved by any digit that is written."""
+
+
+class Comparison(compare.Comparison):
+    """A base and its variants: ``.summary``, ``.plot``, and itself as a page in a notebook."""
+
+    @property
+    def plot(self) -> ComparisonPlots:
+        """Its figure: ``differences()``."""
+        return ComparisonPlots(self)
+
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one page that needs nothing else.
+
+        Args:
+            file: Where to.
+            command: How to reproduce it.
+            brief: What opens the page; None: it is made by a run of the deployment as it is.
+        """
+        from simserve.report.page import write_page
+
+        write_page(comparison_page(self, command, brief), file)
+
+    def _repr_html_(self) -> str:
+
+        return comparison_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonPlots:
+    """The figure of a comparison."""
+
+    answer: compare.Comparison
+
+    def differences(self) -> Figure:
+        """Return what each variant changes, in percent of the base, with 95 % intervals."""
+        from simserve.report.answer_plots import differences
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(differences(self.answer))
 
 
 def render_comparison(comparison: compare.Comparison, console: Console) -> None:
@@ -381,42 +418,3 @@ def _headline(variant: Variant, name: str, label: str) -> str:
 
 def _kind(name: str) -> str:
     return "share" if name == "slo_attainment" else "number"
-
-
-class Comparison(compare.Comparison):
-    """A base and its variants: ``.summary``, ``.plot``, and itself as a page in a notebook."""
-
-    @property
-    def plot(self) -> ComparisonPlots:
-        """Its figure: ``differences()``."""
-        return ComparisonPlots(self)
-
-    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one page that needs nothing else.
-
-        Args:
-            file: Where to.
-            command: How to reproduce it.
-            brief: What opens the page; None: it is made by a run of the deployment as it is.
-        """
-        from simserve.report.page import write_page
-
-        write_page(comparison_page(self, command, brief), file)
-
-    def _repr_html_(self) -> str:
-
-        return comparison_html(self)
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonPlots:
-    """The figure of a comparison."""
-
-    answer: compare.Comparison
-
-    def differences(self) -> Figure:
-        """Return what each variant changes, in percent of the base, with 95 % intervals."""
-        from simserve.report.answer_plots import differences
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(differences(self.answer))

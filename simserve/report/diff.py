@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 HEADER = ("figure", "before", "after", "change", "")
 
 
+class Diff(diff.Diff):
+    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+
+        return diff_html(self)
+
+
 def diff_lines(found: diff.Diff) -> list[str]:
     """Return the answer in sentences: what failed, how much moved, what the two are not alike in."""
     moved, failures = found.moved, found.failures
@@ -123,11 +131,3 @@ def _note(move: Move) -> str:
 
 def _value(value: object) -> str:
     return UNDEFINED if value is None else str(value)
-
-
-class Diff(diff.Diff):
-    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
-
-    def _repr_html_(self) -> str:
-
-        return diff_html(self)
