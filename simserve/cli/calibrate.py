@@ -209,7 +209,7 @@ def fit(
     measured = read_run(run)
     target = out or run / PROFILE_FILE
     picture = plot or target.with_suffix(".svg")
-    _check(target, picture, measured, force=force)
+    _check_files(target, picture, measured, force=force)
     found = KernelFit(_base(base, measured)).fit(measured)
     if not found.kinds_:
         why = "; ".join(f"{name}: {reason}" for name, reason in found.not_fitted_.items())
@@ -235,7 +235,7 @@ def fit(
         _render_fit(measured, found, summary, files)
 
 
-def _check(target: Path, picture: Path, run: KernelRun, *, force: bool) -> None:
+def _check_files(target: Path, picture: Path, run: KernelRun, *, force: bool) -> None:
     """Refuse, before anything is fitted, files that cannot be written or belong to something else."""
     from simserve.report.roofline import ENDINGS
 
@@ -342,7 +342,7 @@ def _render_loads(proposal: Proposal, words: Sequence[str]) -> None:
     print_lines([f"Now: {now}", "", f"Two loads stand for all from 1 to {proposal.most_clients} clients:"])
     for number, each in enumerate(proposal.loads, 1):
         title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
-        print_lines([f"{title}: leaves the engine's pace open by {_open(each.deviations)}"])
+        print_lines([f"{title}: leaves the engine's pace open by {_deviations(each.deviations)}"])
         sys.stdout.write(f"  {each.command}\n")
     files = " ".join(f"clients-{each.num_clients}.json" for each in proposal.loads)
     print_lines(["", "Then:"])
@@ -361,7 +361,7 @@ def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
     return ", ".join(f"{name} x {each.low:.2f} to {each.high:.2f}" for name, each in pairs) + " on 90% of servers"
 
 
-def _open(deviations: Mapping[str, float]) -> str:
+def _deviations(deviations: Mapping[str, float]) -> str:
     return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
 
 
@@ -424,7 +424,7 @@ def check(
     elif as_format == "md":
         print_lines(markdown(drift).splitlines())
     elif not quiet:
-        _render(drift)
+        _render_check(drift)
     if not drift.passed:
         raise typer.Exit(EXIT_THRESHOLD_FAILED)
 
@@ -495,7 +495,7 @@ def _absolute(profile: str) -> str:
     return str(Path(profile).resolve()) if _is_path(profile) else profile
 
 
-def _render(drift: Drift) -> None:
+def _render_check(drift: Drift) -> None:
     from simserve.calibrate.drift import cells
 
     count = len(drift.comparisons)

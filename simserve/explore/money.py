@@ -22,11 +22,11 @@ from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 _MILLION = 1e6
 _NUM_POINTS = 60
 _MOST_STEPS = 200
-_SHOWN = ("Self-host", "API", "36 months")
-_SIZES = (1, 2, 4, 8)
+_SHOWN_PARTS = ("Self-host", "API", "36 months")
+_TENSOR_SIZES = (1, 2, 4, 8)
 _RUN_LENGTH = 4
 """Requests of a run over those that are in hand at once."""
-_LENGTHS = ("prompt_tokens", "output_tokens")
+_ASKED_LENGTHS = ("prompt_tokens", "output_tokens")
 
 
 def cost(query: CostQuery, check: Check) -> dict[str, Any]:
@@ -120,7 +120,9 @@ def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
             "self_host": (fleets * per_replica + query.operations_usd).tolist(),
             "api": (volumes * (other["usd_per_request"] or 0.0)).tolist(),
         },
-        "parts": {part.title: list(part.lines) for part in sections(summary) if part.lines and part.title in _SHOWN},
+        "parts": {
+            part.title: list(part.lines) for part in sections(summary) if part.lines and part.title in _SHOWN_PARTS
+        },
         "equations": _equations(query, row, one, replicas, own["usd_per_month"]),
     }
 
@@ -206,37 +208,37 @@ def replica(query: CostQuery, framework: str, hardware: str, gpus: int) -> dict[
         },
         "workload": {
             "arrivals": {"process": "closed_loop", "concurrency": query.concurrency},
-            "prompt_tokens": _lengths(query.prompt_tokens),
-            "output_tokens": _lengths(query.output_tokens),
+            "prompt_tokens": _lognormal(query.prompt_tokens),
+            "output_tokens": _lognormal(query.output_tokens),
             "num_requests": max(_RUN_LENGTH * query.concurrency, 16),
         },
         "run": {"seed": 1},
     }
 
 
-def _lengths(mean: int) -> dict[str, Any]:
+def _lognormal(mean: int) -> dict[str, Any]:
     return {"distribution": "lognormal", "mean": mean, "cv": 0.5, "max": 2 * mean}
 
 
 def served(query: CostQuery, check: Check) -> list[tuple[Served, float | None]]:
     """Return every framework on every GPU, with the dollars an hour of its replica (None: no price is known)."""
     # What a month is worth does not change what is simulated.
-    asked = CostQuery(**query.model_dump(include={"model", "quantization", "concurrency", *_LENGTHS}))
+    asked = CostQuery(**query.model_dump(include={"model", "quantization", "concurrency", *_ASKED_LENGTHS}))
     found: list[tuple[Served, float | None]] = []
     for hardware in dict.fromkeys(query.hardware):
         price = load_hardware(hardware).default_price
         for framework in dict.fromkeys(query.frameworks):
             check(len(found), len(query.hardware) * len(query.frameworks))
-            each = _served(asked, framework, hardware)
+            each = _run_of(asked, framework, hardware)
             found.append((each, None if price is None else each.gpus * price * (1 - query.discount)))
     return found
 
 
 @lru_cache(maxsize=1024)
-def _served(query: CostQuery, framework: str, hardware: str) -> Served:
+def _run_of(query: CostQuery, framework: str, hardware: str) -> Served:
     """Run the smallest replica that holds the model."""
     why = ""
-    for gpus in _SIZES:
+    for gpus in _TENSOR_SIZES:
         try:
             result = whole(run(from_mapping(replica(query, framework, hardware, gpus)), explain=False))
         except InfeasibleError as error:
@@ -258,7 +260,9 @@ def _served(query: CostQuery, framework: str, hardware: str) -> Served:
             binding=inner["bottleneck"]["binding"],
             fidelity=inner["fidelity"],
         )
-    return Served(framework=framework, hardware=hardware, why_not=f"does not fit on up to {_SIZES[-1]} GPUs: {why}")
+    return Served(
+        framework=framework, hardware=hardware, why_not=f"does not fit on up to {_TENSOR_SIZES[-1]} GPUs: {why}"
+    )
 
 
 def _steady_rate(result: RunResult) -> float:

@@ -35,7 +35,7 @@ _LOOK_AGAIN = 0.05
 MOST_TIMES = 24.0
 """Times the usual seconds that a question may take that asks for more."""
 MEDIA_TYPE = "application/x-ndjson"
-_SECONDS = 0.15
+_SECONDS_BETWEEN_PARTS = 0.15
 """Between two looks at what is new."""
 
 
@@ -188,7 +188,7 @@ class AnswerInParts(Response):  # type: ignore[misc]
             group.start_soon(self._worked, done)
             group.start_soon(self._listen, receive)
             while not done.is_set():
-                with anyio.move_on_after(_SECONDS):
+                with anyio.move_on_after(_SECONDS_BETWEEN_PARTS):
                     await done.wait()
                 await self._send_lines(send)
             group.cancel_scope.cancel()

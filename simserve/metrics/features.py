@@ -20,7 +20,7 @@ OFFLOAD = "KV offload"
 """What binds where steps wait for the second tier more than for anything else."""
 _NOTICEABLE = 0.05
 """Share of the busy time from which waiting for loads is part of the explanation."""
-_KEYS = (
+_SPECULATION_KEYS = (
     "method",
     "draft_model",
     "num_speculative_tokens",
@@ -199,7 +199,7 @@ def speculation_summary(
     pools differ, ``counted`` and the facts are those of the one that drafts most.
     """
     if facts is None or counted is None:
-        return dict.fromkeys(_KEYS)
+        return dict.fromkeys(_SPECULATION_KEYS)
     drafted = counted.num_drafts * facts.num_speculative_tokens
     accepted = counted.num_tokens - counted.num_drafts
     values = (
@@ -217,4 +217,4 @@ def speculation_summary(
         facts.decode_speedup,
         facts.break_even_batch,
     )
-    return dict(zip(_KEYS, values, strict=True))
+    return dict(zip(_SPECULATION_KEYS, values, strict=True))

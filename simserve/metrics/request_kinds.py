@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.figures import ratio, rows_where
-from simserve.metrics.latency import MS, RequestLatencies, describe, tasks_of
+from simserve.metrics.latency import MS, PERCENTILES, RequestLatencies, describe, tasks_of
 from simserve.metrics.slo import SLO
 from simserve.metrics.statistics import percentiles
 from simserve.metrics.steady_state import Window
@@ -62,6 +62,7 @@ LOADING = "LoRA loads"
 _NOTICEABLE = 0.05
 """Share of the busy time from which adapters are part of the explanation."""
 _TAIL = 0.9
+"""Share of the answers of a round after which its tail begins."""
 ROUND_KEYS = (
     "begun",
     "finished",
@@ -72,7 +73,6 @@ ROUND_KEYS = (
     "generating_share",
     "usd_per_round",
 )
-_PERCENTILES = (50, 90, 95, 99)
 TASK_KEYS = (
     "begun",
     "finished",
@@ -83,7 +83,7 @@ TASK_KEYS = (
     "calls_per_task",
     "task_throughput",
     "mean_makespan_s",
-    *(f"p{each}_makespan_s" for each in _PERCENTILES),
+    *(f"p{each}_makespan_s" for each in PERCENTILES),
     "mean_model_s",
     "mean_tool_s",
     "model_share",
@@ -334,8 +334,8 @@ def task_figures(
         **{
             f"p{each}_makespan_s": value
             for each, value in zip(
-                _PERCENTILES,
-                percentiles(makespan, _PERCENTILES) if len(makespan) else [math.nan] * len(_PERCENTILES),
+                PERCENTILES,
+                percentiles(makespan, PERCENTILES) if len(makespan) else [math.nan] * len(PERCENTILES),
                 strict=True,
             )
         },

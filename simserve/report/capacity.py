@@ -49,7 +49,6 @@ class Capacity(capacity_answer.Capacity):
         write_page(capacity_page(self, command, brief), file)
 
     def _repr_html_(self) -> str:
-
         return capacity_html(self)
 
 

@@ -88,7 +88,6 @@ class Comparison(compare.Comparison):
         write_page(comparison_page(self, command, brief), file)
 
     def _repr_html_(self) -> str:
-
         return comparison_html(self)
 
 

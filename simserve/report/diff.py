@@ -21,7 +21,6 @@ class Diff(diff.Diff):
     """Two results side by side: ``.summary``, and itself as a page in a notebook."""
 
     def _repr_html_(self) -> str:
-
         return diff_html(self)
 
 

@@ -46,7 +46,6 @@ class Sweep(sweep.Sweep):
         write_page(sweep_page(self, command), file)
 
     def _repr_html_(self) -> str:
-
         return sweep_html(self)
 
 

@@ -51,10 +51,11 @@ _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in Resolve
 """What the scheduler obeys that an engine has under the same name."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
-_REQUESTS = 1000
-"""Requests that are drawn for it, whatever the run has: the same deployment has the same step times in each."""
-_QUANTILES = 16
-_DIGITS = 3
+_CONTEXT_REQUESTS = 1000
+"""Requests that are drawn for the contexts of step times, whatever the run has: the same deployment has the same step
+times in each."""
+_CONTEXT_QUANTILES = 16
+_CONTEXT_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -703,7 +704,7 @@ def contexts_of(scenario: Scenario) -> tuple[float, ...] | None:
 def _counted(spec: WorkloadSpec) -> WorkloadSpec:
     if spec.trace is not None or spec.is_mixed or isinstance(spec.arrivals, AllAtOnceArrivals):
         return spec
-    return spec.model_copy(update={"num_requests": _REQUESTS, "duration": None})
+    return spec.model_copy(update={"num_requests": _CONTEXT_REQUESTS, "duration": None})
 
 
 @lru_cache(maxsize=64)
@@ -719,6 +720,6 @@ def _drawn(traffic: _Traffic) -> tuple[float, ...] | None:
         contexts, weights = prompts, np.ones_like(prompts)
     order = np.argsort(contexts, kind="stable")
     reached = np.cumsum(weights[order]) / weights.sum()
-    middles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    middles = (np.arange(_CONTEXT_QUANTILES) + 0.5) / _CONTEXT_QUANTILES
     found = contexts[order][np.minimum(np.searchsorted(reached, middles), len(order) - 1)]
-    return tuple(float(f"{each:.{_DIGITS}g}") for each in found)
+    return tuple(float(f"{each:.{_CONTEXT_DIGITS}g}") for each in found)

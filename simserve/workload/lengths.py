@@ -44,7 +44,7 @@ _MEAN_TOLERANCE = 1e-12
 _REMEMBERED = 16
 """Distributions that are not tabulated again: a search draws the same lengths for every deployment, and solving for
 the mean of a long tail takes as long as simulating hundreds of requests."""
-_COEFFICIENTS = (
+_TAIL_COEFFICIENTS = (
     -0.6513268598908547,
     0.6419697923564904,
     0.019476473204185708,
@@ -74,7 +74,7 @@ _COEFFICIENTS = (
 """Chebyshev series of log(erfc(x) exp(x^2) / t) in 2 t - 1, with t = 2 / (2 + x) and x >= 0: interpolated at
 25 Chebyshev nodes, error below 2e-15 of the logarithm. The substitution is the one of Press et al., Numerical
 Recipes, 3rd edition, section 6.2.2."""
-_BLOCK = 16384
+_SCORES_AT_ONCE = 16384
 """Scores evaluated at once: the series passes over them 25 times, faster while they stay in the cache."""
 
 
@@ -285,8 +285,8 @@ def log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float6
 def _log_scaled_tail(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the logarithm of the upper tail beyond a standard score >= 0, times exp(score^2 / 2)."""
     result = np.empty_like(distance)
-    for start in range(0, len(distance), _BLOCK):
-        block = slice(start, start + _BLOCK)
+    for start in range(0, len(distance), _SCORES_AT_ONCE):
+        block = slice(start, start + _SCORES_AT_ONCE)
         t = 2.0 / (2.0 + distance[block] / math.sqrt(2.0))
-        result[block] = np.log(0.5 * t) + chebyshev.chebval(2.0 * t - 1.0, _COEFFICIENTS)
+        result[block] = np.log(0.5 * t) + chebyshev.chebval(2.0 * t - 1.0, _TAIL_COEFFICIENTS)
     return result

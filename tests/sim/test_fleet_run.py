@@ -32,7 +32,7 @@ from simserve.engine.compiled import fields as flat
 from simserve.engine.numbers import Uniforms
 from simserve.engine.plane_state import ClientState, Part, Shares
 from simserve.scenario.schema import Scenario
-from simserve.sim import records as outcomes
+from simserve.sim import records
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import AdmissionSpec, Control, Limits, RoutingSpec, StreamingSpec
 from simserve.sim.pools import PoolSetup
@@ -226,7 +226,7 @@ def test_who_has_hung_up_does_not_hang_up_again() -> None:
 
     run = served(replace(deployment, control=Control(streaming=streaming)), specs)
 
-    assert run.records.status.tolist() == [outcomes.COMPLETED, outcomes.TIMED_OUT]
+    assert run.records.status.tolist() == [records.COMPLETED, records.TIMED_OUT]
     assert run.records.finish_time[1] == pytest.approx(0.1 + 1.2)
 
 
@@ -257,14 +257,14 @@ def test_who_comes_back_is_not_preempted_where_it_was() -> None:
 
     run = served(replace(deployment, control=control), specs)
 
-    assert set(run.records.status[kinds == 0]) == {outcomes.COMPLETED}
+    assert set(run.records.status[kinds == 0]) == {records.COMPLETED}
     assert run.timeline is not None
     assert run.timeline.num_resent == 2
 
 
 def test_codes_are_those_of_the_records() -> None:
     """The engine numbers outcomes as results name them."""
-    assert outcomes.REASONS[RATE_LIMIT : GAVE_UP + 1] == (
+    assert records.REASONS[RATE_LIMIT : GAVE_UP + 1] == (
         "rate_limit",
         "queue_full",
         "kv_headroom",
@@ -273,7 +273,7 @@ def test_codes_are_those_of_the_records() -> None:
         "timeout",
     )
     assert list(range(2, 8)) == [RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP]
-    assert (outcomes.STATUSES[REJECTED], outcomes.STATUSES[TIMED_OUT]) == ("rejected", "timed_out")
+    assert (records.STATUSES[REJECTED], records.STATUSES[TIMED_OUT]) == ("rejected", "timed_out")
 
 
 def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:

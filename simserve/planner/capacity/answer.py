@@ -1,4 +1,4 @@
-"""`capacity`: the most load that a scenario's deployment bears within its objective, and what breaks first."""
+"""`capacity`: the most load that a scenario's deployment can sustain within its objective, and what breaks first."""
 
 from __future__ import annotations
 

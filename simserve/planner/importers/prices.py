@@ -321,26 +321,26 @@ def read_gpu_prices(file: Path, date: str, provider: str | None = None) -> GpuPr
 
 
 def _skypilot(row: Mapping[str, str], file: Path, line: int) -> list[_Offer]:
-    count = _gpu_number(row, "AcceleratorCount", file, line) or 0.0
+    count = _cell(row, "AcceleratorCount", file, line) or 0.0
     if not row["AcceleratorName"] or count < 1:
         return []
     kinds: dict[RentalKind, str] = {"on_demand": "Price", "spot": "SpotPrice"}
     offers = []
     for kind, column in kinds.items():
-        usd = _gpu_number(row, column, file, line)
+        usd = _cell(row, column, file, line)
         if usd:
             offers.append(_Offer(row["AcceleratorName"], int(count), row["InstanceType"], row["Region"], kind, usd))
     return offers
 
 
 def _gpuhunt(row: Mapping[str, str], file: Path, line: int) -> list[_Offer]:
-    count, usd = _gpu_number(row, "gpu_count", file, line), _gpu_number(row, "price", file, line)
+    count, usd = _cell(row, "gpu_count", file, line), _cell(row, "price", file, line)
     if not row["gpu_name"] or not count or not usd:
         return []
     spot = row["spot"].lower()
     if spot not in ("true", "false"):
         raise ProfileError("must be True or False", file=file, key=f"line {line}, spot", value=row["spot"])
-    name, memory = row["gpu_name"], _gpu_number(row, "gpu_memory", file, line)
+    name, memory = row["gpu_name"], _cell(row, "gpu_memory", file, line)
     if name == "A100" and memory:
         name = f"A100-{memory:.0f}GB"
     kind: RentalKind = "spot" if spot == "true" else "on_demand"
@@ -354,7 +354,7 @@ def _profile(offer: _Offer) -> str | None:
     return _PCIE.get(profile, profile) if wants_pcie and profile is not None else profile
 
 
-def _gpu_number(row: Mapping[str, str], column: str, file: Path, line: int) -> float | None:
+def _cell(row: Mapping[str, str], column: str, file: Path, line: int) -> float | None:
     """Return a number of a row; None where the cell is empty or absent."""
     text = (row.get(column) or "").strip()
     if not text or text.lower() == "nan":

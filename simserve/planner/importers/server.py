@@ -53,7 +53,7 @@ PLACEHOLDER_NOTE = (
 _PROMPT_MEAN, _OUTPUT_MEAN = 1155, 211
 """Means of the trace, tokens."""
 _PROMPT_MAX, _OUTPUT_MAX = 8000, 1000
-_METHODS = {
+_SPECULATION_METHODS = {
     "ngram": "ngram",
     "[ngram]": "ngram",
     "draft_model": "draft_model",
@@ -516,7 +516,7 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
         ScenarioError: The number of drafts is none, or the draft has no profile.
     """
     model, asked = settings.get("model"), _asked(settings)
-    method, key = _METHODS.get(asked), "num_speculative_tokens"
+    method, key = _SPECULATION_METHODS.get(asked), "num_speculative_tokens"
     if method is None:
         return None
     count = settings.get(key)
@@ -557,7 +557,7 @@ def unsimulated_note(settings: Mapping[str, Any], engine: str, version: str | No
 def _asked(settings: Mapping[str, Any]) -> str:
     """Return the method by vLLM's name, one model's name for `mtp` and parallel drafting by the name of a feature."""
     model = settings.get("model")
-    asked = str(settings.get("method") or (model if model in _METHODS else _by_name(model)))
+    asked = str(settings.get("method") or (model if model in _SPECULATION_METHODS else _by_name(model)))
     if asked == "draft_model" and settings.get("parallel_drafting") is True:
         return "parallel_draft_model"
     return "mtp" if asked.endswith("_mtp") else asked

@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 """Called after each point with the points done and all points."""
 MOST_POINTS = 1_000_000
 ENDING = ".parquet"
-_FORCE = "choose another file, or --force to replace it"
+_FORCE_REMEDY = "choose another file, or --force to replace it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ class Finished:
         if out.is_dir():
             raise UsageError("is a folder", file=out, key="--out")
         if out.exists() and not force and _hashes_in(out) != sorted(hashes):
-            raise UsageError("holds another table", file=out, key="--out", remedy=_FORCE)
+            raise UsageError("holds another table", file=out, key="--out", remedy=_FORCE_REMEDY)
         file = out.with_name(f"{out.name}.partial")
         try:
             out.parent.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ _NUM_BLOCKS = 60
 _LONGEST_LEAD = 120.0
 _FEWEST_WINDOWS = 4
 _HOUR = 3600.0
-_PREFIX = "simserve_twin_"
+_GAUGE_PREFIX = "simserve_twin_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -667,15 +667,15 @@ def _by_figure(name: str, about: str, values: Mapping[str, float | None]) -> Ite
     yield from _head(name, about)
     for figure, value in values.items():
         if value is not None:
-            yield f'{_PREFIX}{name}{{figure="{figure}"}} {float(value)!r}'
+            yield f'{_GAUGE_PREFIX}{name}{{figure="{figure}"}} {float(value)!r}'
 
 
 def _single(name: str, about: str, value: float | None) -> Iterator[str]:
     if value is not None:
         yield from _head(name, about)
-        yield f"{_PREFIX}{name} {float(value)!r}"
+        yield f"{_GAUGE_PREFIX}{name} {float(value)!r}"
 
 
 def _head(name: str, about: str) -> Iterator[str]:
-    yield f"# HELP {_PREFIX}{name} {about}"
-    yield f"# TYPE {_PREFIX}{name} gauge"
+    yield f"# HELP {_GAUGE_PREFIX}{name} {about}"
+    yield f"# TYPE {_GAUGE_PREFIX}{name} gauge"

@@ -30,7 +30,7 @@ _TOOL_FIELD = "tool_wait_ms"
 _MILLISECOND = 1e-3
 SCHEMA = "dynamo.agentic_mooncake"
 _VERSION = 2
-_PLAY, _REQUEST, _WAITS, _EARLIEST = "play_id", "request_id", "dependencies", "not_before_ms"
+_PLAY, _WAITS, _EARLIEST = "play_id", "dependencies", "not_before_ms"
 
 
 def read_agentic_mooncake(path: Path) -> Trace:
@@ -204,7 +204,7 @@ def read_agentic_graph(records: Records) -> Trace:
     rank = {row: position for position, row in enumerate(order)}
     ordered = Records(rows.file, [rows.rows[row] for row in order], [rows.lines[row] for row in order])
     tasks, agents = (_numbers(ordered, fields) for fields in ((_PLAY,), (_PLAY, SESSION_FIELD)))
-    earliest = np.array([_graph_milliseconds(ordered, row, _EARLIEST) for row in range(len(order))]) * _MILLISECOND
+    earliest = np.array([_earliest(ordered, row) for row in range(len(order))]) * _MILLISECOND
     begins = np.full(len(order), np.inf)
     np.minimum.at(begins, tasks, earliest)
     parents, pauses, offset = _graph_parents([waits[row] for row in order], rank, earliest - begins[tasks])
@@ -234,12 +234,12 @@ def _waits(rows: Records) -> list[list[tuple[int, bool, float]]]:
     """Return what each row waits for: a row, whether for its answer, and seconds."""
     place: dict[str, int] = {}
     for row, fields in enumerate(rows.rows):
-        for name in (_REQUEST, _PLAY):
+        for name in (_REQUEST_FIELD, _PLAY):
             if not isinstance(fields.get(name), str) or not fields[name]:
                 raise rows.error(row, name, "is missing" if fields.get(name) is None else "is not a name")
-        if fields[_REQUEST] in place:
-            raise rows.error(row, _REQUEST, "stands in a row above too")
-        place[fields[_REQUEST]] = row
+        if fields[_REQUEST_FIELD] in place:
+            raise rows.error(row, _REQUEST_FIELD, "stands in a row above too")
+        place[fields[_REQUEST_FIELD]] = row
     waits = []
     for row, fields in enumerate(rows.rows):
         listed = fields.get(_WAITS) or []
@@ -308,10 +308,11 @@ def _numbers(rows: Records, fields: tuple[str, ...]) -> np.ndarray:
     return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
 
 
-def _graph_milliseconds(rows: Records, row: int, name: str) -> float:
-    value = rows.rows[row].get(name, 0.0)
+def _earliest(rows: Records, row: int) -> float:
+    """Return when a call may be sent at the earliest, milliseconds; 0 where its row does not say."""
+    value = rows.rows[row].get(_EARLIEST, 0.0)
     if not is_number(value, 0, LATEST / _MILLISECOND):
-        raise rows.error(row, name, "is not a number of milliseconds >= 0")
+        raise rows.error(row, _EARLIEST, "is not a number of milliseconds >= 0")
     return float(value)
 
 

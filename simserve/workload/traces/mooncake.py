@@ -10,7 +10,7 @@ from simserve.errors import TraceError
 from simserve.workload.traces.records import Records, read_records
 from simserve.workload.traces.trace import PrefixBlocks, Trace, numbered
 
-BLOCK_TOKENS = 512
+MOONCAKE_BLOCK_TOKENS = 512
 """Tokens of a block of the published traces (Mooncake repository, FAST25-release)."""
 SESSION_FIELD = "session_id"
 """What AIPerf adds to the rows of a conversation."""
@@ -35,7 +35,7 @@ def read_mooncake(path: Path) -> Trace:
         arrival_time=records.seconds("timestamp", _MILLISECOND),
         prompt_tokens=records.whole_numbers("input_length"),
         output_tokens=records.whole_numbers("output_length"),
-        prefix_blocks=prefix_blocks(records, BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
+        prefix_blocks=prefix_blocks(records, MOONCAKE_BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
         session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
     )
 
