@@ -17,7 +17,7 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.dependencies import dependencies_of
-from simserve.workload.traces.mooncake import BLOCK_TOKENS, SESSION_FIELD, prefix_blocks
+from simserve.workload.traces.mooncake import MOONCAKE_BLOCK_TOKENS, SESSION_FIELD, prefix_blocks
 from simserve.workload.traces.records import Records, read_records
 from simserve.workload.traces.table import LATEST, MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedTasks
@@ -47,7 +47,7 @@ def read_agentic_mooncake(path: Path) -> Trace:
     records = read_records(path)
     if records.rows[0].get("schema") == SCHEMA:
         return read_agentic_graph(records)
-    return trace_of_rows(records, BLOCK_TOKENS)[0]
+    return trace_of_rows(records, MOONCAKE_BLOCK_TOKENS)[0]
 
 
 def trace_of_rows(records: Records, block_tokens: int) -> tuple[Trace, np.ndarray]:
