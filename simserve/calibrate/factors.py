@@ -1,6 +1,6 @@
 """Factors of one server against its engine profile, by maximum a posteriori from one measured run up.
 
-The prior of the log factors (`simserve.profiles.engine_profile.FACTORS`) is the profile itself: what the runs do not
+The prior of the log factors (`simserve.profiles.engine_blocks.FACTORS`) is the profile itself: what the runs do not
 tell keeps the profile's value. Factors and figures follow Student's t, as odd servers and odd runs are common; of what
 is found, that share is taken by which the runs are explained better than noise alone would be (`believed`). Knows
 measured figures and a function that predicts them; no files, no scenario.

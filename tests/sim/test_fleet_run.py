@@ -14,15 +14,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from simserve.engine import admission_control, gateway, state
 from simserve.engine.admission_control import (
-    DEADLINE,
-    GAVE_UP,
-    KV_HEADROOM,
-    LOAD,
-    QUEUE_FULL,
-    RATE_LIMIT,
-    REJECTED,
-    TIMED_OUT,
     AdmissionControl,
     Bucket,
     Finishes,
@@ -263,17 +256,25 @@ def test_who_comes_back_is_not_preempted_where_it_was() -> None:
 
 
 def test_codes_are_those_of_the_records() -> None:
-    """The engine numbers outcomes as results name them."""
-    assert records.REASONS[RATE_LIMIT : GAVE_UP + 1] == (
-        "rate_limit",
-        "queue_full",
-        "kv_headroom",
-        "load",
-        "deadline",
-        "timeout",
-    )
-    assert list(range(2, 8)) == [RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP]
-    assert (records.STATUSES[REJECTED], records.STATUSES[TIMED_OUT]) == ("rejected", "timed_out")
+    """The engine, which knows no records, numbers outcomes, reasons and servers as they do."""
+    codes = vars(state) | vars(admission_control) | vars(gateway)
+    named = ["COMPLETED", "REJECTED", "TIMED_OUT", "FAILED", "UNFINISHED", "REPLICA", "API", "CACHE"]
+    reasons = [
+        "PROMPT_TOO_LONG",
+        "RATE_LIMIT",
+        "QUEUE_FULL",
+        "KV_HEADROOM",
+        "LOAD",
+        "DEADLINE",
+        "API_LIMIT",
+        "TASK_CANCELLED",
+    ]
+
+    assert {name: codes[name] for name in named + reasons} == {name: getattr(records, name) for name in named + reasons}
+    assert admission_control.GAVE_UP == records.TIMEOUT
+    assert [records.STATUSES[codes[name]] for name in named[:5]] == [name.lower() for name in named[:5]]
+    assert [records.SERVERS[codes[name]] for name in named[5:]] == [name.lower() for name in named[5:]]
+    assert [records.REASONS[codes[name]] for name in reasons] == [name.lower() for name in reasons]
 
 
 def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
