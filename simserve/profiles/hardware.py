@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
-from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase, class_price, dear_reservation
+from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase, Source, class_price, dear_reservation
 from simserve.profiles.kernel_curves import (
     ActivationQuantisation,
     AttentionCurves,
@@ -24,6 +24,7 @@ from simserve.profiles.kernel_curves import (
     GemmClass,
     GemmCurve,
     GroupedGemmCurve,
+    Share,
     TileCurve,
 )
 from simserve.units import (
@@ -37,8 +38,6 @@ from simserve.units import (
 )
 from simserve.validation import FrozenModel, validate
 
-Source = Annotated[str, Field(min_length=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
 _Curve = TypeVar("_Curve", bound=TileCurve)
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 _NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}

@@ -107,12 +107,12 @@ def draw_shape(
         # Every turn holds a request at least: no more conversations than that can begin.
         turns = turns[: int(np.searchsorted(np.cumsum(turns), num_requests)) + 1]
     calls = calls_of.sample(rng.stream(seed, f"parallel_calls{suffix}", replication), int(turns.sum()))
-    turn = _positions(turns) + 1
+    turn = positions(turns) + 1
     rows = slice(0, num_requests)
     return Shape(
         session=np.repeat(np.repeat(np.arange(len(turns)), turns), calls)[rows],
         turn=np.repeat(turn, calls)[rows],
-        call=_positions(calls)[rows],
+        call=positions(calls)[rows],
     )
 
 
@@ -214,7 +214,7 @@ def contexts(
     return prompts, PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
 
 
-def _positions(counts: Integers) -> Integers:
+def positions(counts: Integers) -> Integers:
     """Return 0 .. n - 1 for each n of ``counts``, one after another."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from simserve.errors import UsageError
 from simserve.metrics.figures import or_null
+from simserve.metrics.latency import MS
 from simserve.planner.capacity.level import Found, Level, Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import FIRST_FRESH, Effort, find_capacity
@@ -36,7 +37,6 @@ BELOW = 0.995
 _SUREST = 0.999
 _STEEPEST, _FLATTEST = 0.98, 0.25
 """How far below the lowest load the next one lies, at least and at most."""
-MS = 1e3
 NOTED_BELOW = 0.05
 """Share by which what is promised lies below the mean capacity from which on a note says so (docs/promises.md)."""
 WHOLE_REPLICATIONS = 3

@@ -41,6 +41,8 @@ KV_CACHE_DTYPES = {
     "int4_per_token_head": "int4",
 }
 """What servers call the format of their KV cache -> the scenario's."""
+FORMATS_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
+"""Names of weight formats that only the checkpoint tells more of."""
 _LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")
 """Kinds of position embeddings whose factor is in the model's length already."""
 _HUMAN = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMgG]?)(i?B?)")
@@ -265,6 +267,17 @@ def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]
     if not isinstance(found, dict):
         raise ScenarioError("must be a JSON object", file=reading.where, key=flag, value=value)
     return found
+
+
+def read_whole_encoders(reading: Reading, value: object) -> None:
+    """Read the switch that holds encoders whole on each rank."""
+    if value is True:
+        reading.options["mm_encoder_tp_mode"] = "data"
+
+
+def read_cpu_offload(reading: Reading, value: object) -> None:
+    """Read the GiB of weights that stand in host memory."""
+    reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
 
 
 def read_overlap(reading: Reading, value: object) -> None:

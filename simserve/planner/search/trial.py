@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from simserve.metrics.latency import MS
 from simserve.metrics.real_server import Evidence, evidence_of
 from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO
@@ -33,7 +34,6 @@ from simserve.workload.conversations import mean_requests
 from simserve.workload.tasks import mean_calls
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
-MS = 1e3
 FIRST_REQUESTS = 1000
 """Requests of a first look, which drops what fails by far."""
 MOST_REQUESTS = 5000
