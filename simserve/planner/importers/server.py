@@ -502,22 +502,6 @@ def placeholder_workload(max_model_len: int) -> dict[str, Any]:
     }
 
 
-def settings_of(value: object, where: str) -> dict[str, Any]:
-    """Return the mapping that ``--speculative-config`` holds.
-
-    Raises:
-        ScenarioError: It is no JSON object.
-    """
-    key = "--speculative-config"
-    try:
-        found = json.loads(str(value))
-    except ValueError as failure:
-        raise ScenarioError(f"is not JSON: {failure}", file=where, key=key, value=value) from None
-    if not isinstance(found, dict):
-        raise ScenarioError("must be a JSON object", file=where, key=key, value=value)
-    return found
-
-
 def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str, Any], str] | None:
     """Return the scenario's `speculative` block and a note on its acceptance; None: nothing like it is simulated.
 

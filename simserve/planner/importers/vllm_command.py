@@ -33,7 +33,6 @@ from simserve.planner.importers.server import (
     read_rope_scaling,
     read_whole_encoders,
     redundant_experts,
-    settings_of,
 )
 from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend
 from simserve.profiles.engine_profile import load_engine
@@ -300,7 +299,7 @@ def _enable_lora(reading: Reading, value: object) -> None:
 
 
 def _speculative_config(reading: Reading, value: object) -> None:
-    reading.speculation |= settings_of(value, reading.where)
+    reading.speculation |= json_object(reading, "--speculative-config", value)
 
 
 def _speculative_model(reading: Reading, value: object) -> None:
