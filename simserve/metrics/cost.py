@@ -3,7 +3,7 @@
 A board that runs a step draws what that step is bound by: matrix products near the board limit, reading memory
 less than half of it. Published: the prefill of large models reaches the board limit while decoding does not
 (Patel et al., POLCA, arXiv:2308.12908; Splitwise, arXiv:2311.18677), and decoding drew 137 to 300 W on an H200 of
-700 W (Ma et al., arXiv:2605.11999). The shares below are rounded from those figures and fitted to nothing: an
+700 W (Ma et al., arXiv:2605.11999). `BUSY_SHARES` are rounded from those figures and fitted to nothing: an
 estimate, not a measurement.
 """
 

@@ -56,6 +56,25 @@ from tests.theory.builders import make_deployment
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 LIMIT_UNIT = 11.0**0.5 / 4.0
 RECORDS = [each.name for each in fields(RequestRecords)]
+KINDS = {
+    "any": st.one_of(cases(), pressed_cases()),
+    "ordered": ordered_cases(),
+    "ranked": ranked_cases(),
+    "shared": shared_cases(),
+    "speculative": speculative_cases(),
+    "swapping": swapping_cases(),
+}
+STORM: Mapping[str, Any] = {
+    "arrivals": {"process": "poisson", "rate": 90},
+    "prompt_tokens": {"distribution": "lognormal", "mean": 200, "cv": 1.0, "max": 2000},
+    "output_tokens": {"distribution": "lognormal", "mean": 150, "cv": 1.0, "max": 600},
+    "num_requests": 3000,
+    "classes": [
+        {"name": "chat", "share": 0.7, "timeout": "6 s", "retries": {"max": 3, "backoff": "200 ms"}},
+        {"name": "batch", "share": 0.3, "timeout": "20 s"},
+    ],
+}
+SMALL = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_utilization": 0.25, "max_num_seqs": 6}
 
 
 @st.composite
@@ -98,16 +117,6 @@ def streams(draw: st.DrawFn) -> StreamingSpec:
     way["stream"] = draw(st.booleans())
     limit = draw(st.sampled_from([None, 3, 17]))
     return validate(StreamingSpec, way if limit is None else way | {"http_timeout": f"{limit * LIMIT_UNIT} s"})
-
-
-KINDS = {
-    "any": st.one_of(cases(), pressed_cases()),
-    "ordered": ordered_cases(),
-    "ranked": ranked_cases(),
-    "shared": shared_cases(),
-    "speculative": speculative_cases(),
-    "swapping": swapping_cases(),
-}
 
 
 @st.composite
@@ -293,19 +302,6 @@ def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
     ):
         # A user's own parts are asked by what is interpreted.
         assert set(record.fields) == set(kind.__slots__) - {"judge"}
-
-
-STORM: Mapping[str, Any] = {
-    "arrivals": {"process": "poisson", "rate": 90},
-    "prompt_tokens": {"distribution": "lognormal", "mean": 200, "cv": 1.0, "max": 2000},
-    "output_tokens": {"distribution": "lognormal", "mean": 150, "cv": 1.0, "max": 600},
-    "num_requests": 3000,
-    "classes": [
-        {"name": "chat", "share": 0.7, "timeout": "6 s", "retries": {"max": 3, "backoff": "200 ms"}},
-        {"name": "batch", "share": 0.3, "timeout": "20 s"},
-    ],
-}
-SMALL = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_utilization": 0.25, "max_num_seqs": 6}
 
 
 @needs_numba
