@@ -31,7 +31,7 @@ _MOST_CONNECTIONS = 256
 _LARGEST_HEADER = 16_384
 """Bytes."""
 _LOOK_AGAIN = 0.05
-"""Seconds."""
+"""Seconds between two looks at whether a place is free."""
 MOST_TIMES = 24.0
 """Times the usual seconds that a question may take that asks for more."""
 MEDIA_TYPE = "application/x-ndjson"

@@ -56,6 +56,7 @@ _RULES = {
     "deadline": "its deadline",
     "api_limit": "the API's rate limit",
 }
+"""Reason of a refusal -> what refused, in words."""
 _STORM = 1.5
 """Attempts a request from which retries are a load of their own."""
 

@@ -48,8 +48,10 @@ MOST_REQUESTS = 1_500
 BEFORE = 0.6
 """Share of a film that lies before its moment."""
 _MICRO = 6
+"""Decimal places kept of seconds."""
 _WAITING = ("queue", "preempted", "link queue", "transfer", "seat queue")
 _SHARE_DIGITS = 3
+"""Decimal places kept of shares of a round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ _CONTEXT_REQUESTS = 1000
 times in each."""
 _CONTEXT_QUANTILES = 16
 _CONTEXT_DIGITS = 3
+"""Quantiles of the contexts that stand for all of them, and the significant digits of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

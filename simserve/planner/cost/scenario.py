@@ -49,6 +49,7 @@ MOST_REQUESTS = 1e9
 """Requests a month between which the cheapest way is looked for."""
 _STEPS_PER_DECADE = 400
 _CLOSE = 1e-6
+"""Loads between which the cheapest way is compared, and how closely a crossing is then found."""
 _FIDELITY = {
     "roofline": "a roofline of datasheet peaks",
     "fitted": "curves fitted to measurements",

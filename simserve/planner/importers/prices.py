@@ -33,6 +33,7 @@ _ABOVE = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 _GENAI = {"input": "input_mtok", "cached_input": "cache_read_mtok", "output": "output_mtok"}
 _MILLION = 1e6
 _DIGITS = 10
+"""Decimal places kept of dollars a million tokens."""
 _SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 _GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
 _PROFILES: Mapping[str, str] = {
@@ -74,6 +75,7 @@ _PROFILES: Mapping[str, str] = {
 """Accelerator as the lists name it -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
 _PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
 _WIDTH = 110
+"""Columns of a line of the profiles that are written."""
 
 
 def read_api_prices(file: Path, date: str) -> list[ApiProfile]:

@@ -32,8 +32,9 @@ REPORTS = "unseen reports"
 """The group of those that nothing was ever fitted to, however far they are."""
 _SCORES = tuple(Coverage.model_fields)[4:11]
 """What `Held.scores` returns, in its order."""
-_DRAWS = 2000
+_NUM_DRAWS = 2000
 _SEED = 0
+"""Draws of sources, with replacement, behind the range of a coverage."""
 OF_GPU = 0.01
 """Share of the GPU's memory that the KV room is to be right within."""
 OF_KV = 0.03
@@ -314,7 +315,7 @@ def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[
 
 def _range(of_sources: NDArray[np.float64]) -> tuple[float, float]:
     """Return between what 90 % of the means of sources lie that are drawn anew, with replacement."""
-    drawn = np.random.default_rng(_SEED).choice(of_sources, (_DRAWS, len(of_sources))).mean(axis=1)
+    drawn = np.random.default_rng(_SEED).choice(of_sources, (_NUM_DRAWS, len(of_sources))).mean(axis=1)
     low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
     return low, high
 

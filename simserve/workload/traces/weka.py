@@ -33,6 +33,7 @@ FEWEST_SUSPICIOUS, SUSPICIOUS_SHARE = 8, 0.5
 """So many contexts, of which more than this share begin with nothing of another: ids that no two prompts share, such as
 hashes over something new in each, tell nothing, and the agent stays as it is."""
 _EPSILON = 1e-6
+"""Seconds by which two calls may overlap and still follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
