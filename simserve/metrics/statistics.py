@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 _MAX_TERMS = 100_000
 _SERIES_FROM = 50.0
 _SMALL = 1e-300
-"""Of the quantiles of Student's t: most terms of the continued fraction, half the degrees of freedom from which a series
-takes over, and what stands for 0 in a denominator."""
+"""Of the quantiles of Student's t: most terms of the continued fraction, half the degrees of freedom from which a
+series takes over, and what stands for 0 in a denominator."""
 _EPSILON = 2.0**-52
 NUM_BATCHES = 20
 """Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30 (1982): more than 30
