@@ -41,7 +41,7 @@ Draw = Callable[[int, int], RequestSpecs]
 """From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
 REACHED = 0.995
 """Share of the rate from which on a run is measured. So late because prefix caches fill with the long conversations:
-measured from 90 % on, `scenarios/prefix-routing.yaml` bears a fifth more than it does in the long run."""
+measured from 90 % on, `scenarios/prefix-routing.yaml` sustains a fifth more than in the long run."""
 DRAWN_AT_ONCE = 4096
 """Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
 JUDGED_RUNS = 2
