@@ -176,7 +176,7 @@ class FactorFit:
     @property
     def factors(self) -> dict[str, float]:
         """The factors by name."""
-        return as_factors(self.log_factors)
+        return _as_factors(self.log_factors)
 
     def deviation(self, name: str) -> float:
         """Return the standard deviation of a log factor."""
@@ -192,7 +192,7 @@ class FactorFit:
         return self.deviation(name) ** 2 < 0.5 * self.priors.widths[name] ** 2
 
 
-def as_factors(log_factors: Array) -> dict[str, float]:
+def _as_factors(log_factors: Array) -> dict[str, float]:
     """Return factors by name."""
     return {name: float(np.exp(value)) for name, value in zip(FACTORS, log_factors, strict=True)}
 
@@ -220,7 +220,7 @@ class FactorSearch:
         """Return the figures of a run."""
         key = run, tuple(float(f"{value:.9g}") for value in log_factors)
         if key not in self._known:
-            self._known[key] = self.predict(run, as_factors(log_factors))
+            self._known[key] = self.predict(run, _as_factors(log_factors))
             self.num_simulations += 1
         return self._known[key]
 

@@ -126,12 +126,12 @@ def kernels(
             ) from None
     run = read_run(out)
     if as_json:
-        print_json(run_summary(run))
+        print_json(_run_summary(run))
     elif not quiet:
         _render_kernels(run)
 
 
-def run_summary(run: KernelRun) -> dict[str, Any]:
+def _run_summary(run: KernelRun) -> dict[str, Any]:
     """Return what a run holds, as ``--json`` prints it."""
     keys = ("device_name", "torch", "date", "models", "ended", "is_complete", "planned_points", "measured_points")
     summary = {"out": str(run.folder)} | {key: run.provenance.get(key) for key in keys}

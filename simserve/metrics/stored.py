@@ -67,12 +67,12 @@ def background_text(result: RunResult) -> str:
     document = {
         "simulation": {
             name: encoded(getattr(simulation, name))
-            for name in stored_fields(simulation)
+            for name in _stored_fields(simulation)
             if name not in ("records", "totals", "steps")
         },
         "totals": {
             name: encoded(getattr(simulation.totals, name))
-            for name in stored_fields(simulation.totals)
+            for name in _stored_fields(simulation.totals)
             if name != "series"
         },
         "slo": encoded(result.slo),
@@ -253,7 +253,7 @@ def encoded(value: Any) -> Any:
         name = type(value).__name__
         if _HOMES.get(name) != type(value).__module__:
             raise TypeError(f"{name} has no place in the metadata of a result")
-        return {_KIND: name, **{field: encoded(getattr(value, field)) for field in stored_fields(value)}}
+        return {_KIND: name, **{field: encoded(getattr(value, field)) for field in _stored_fields(value)}}
     if isinstance(value, Mapping):
         return {str(key): encoded(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -263,7 +263,7 @@ def encoded(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no place in the metadata of a result")
 
 
-def stored_fields(record: Any) -> list[str]:
+def _stored_fields(record: Any) -> list[str]:
     """Return the fields of a record that its metadata do not keep out of files."""
     return [each.name for each in fields(record) if each.metadata.get("is_stored", True)]
 

@@ -346,7 +346,7 @@ def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAtte
     if curves is None or layers.compressed is not None or (layers.topk is not None and layers.mla is None):
         return None
     element = shape.kv_element_bytes
-    decode, prefill = layer_heads(layers, shape.tensor_parallel_size, element)
+    decode, prefill = _layer_heads(layers, shape.tensor_parallel_size, element)
     kind = "heads" if layers.mla is None else "latent"
     bits = 8 if element <= NARROW_KV_BYTES else 16
     kernel = curves.kernel(shape.engine.name, kind, bits, float(decode.group) if kind == "heads" else 1.0)
@@ -361,7 +361,7 @@ def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAtte
     return FittedAttention(kernel=kernel, gpu=gpu, decode=decode, prefill=prefill)
 
 
-def layer_heads(layers: AttentionLayers, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
+def _layer_heads(layers: AttentionLayers, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
     """Return the heads of one layer on one rank, of a decode step and of a prompt."""
     heads = layers.num_heads / num_ranks
     kv_bytes = layers.kv_bytes_per_token(kv_element, num_ranks)

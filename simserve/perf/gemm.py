@@ -121,15 +121,15 @@ def gemm_curve(
     if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
         curve = slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None and machine.unpacking is not None:
-        curve = slowed(class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
+        curve = slowed(_class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
         if min_tile_rows != PLAIN_TILE_ROWS:
             curve = curve.model_copy(update={"min_tile_rows": min_tile_rows})
     if curve is None:
-        curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows, overlap)
+        curve = _unpacking(_class_curve(machine, dtype), compute_share, min_tile_rows, overlap)
     return slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
-def class_curve(machine: Machine, dtype: str) -> GemmCurve:
+def _class_curve(machine: Machine, dtype: str) -> GemmCurve:
     """Return the curve of a GPU without measurements: its class efficiencies, the usual shape."""
     efficiency = machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0)
     return GemmCurve.model_construct(

@@ -414,7 +414,7 @@ def _attention_samples(
     )
 
 
-def non_negative_fit(terms: Array, seconds: Array) -> Array:
+def _non_negative_fit(terms: Array, seconds: Array) -> Array:
     """Return the non-negative coefficients whose relative errors are least in squares, ``terms @ x ~ seconds``.
 
     Terms whose coefficient comes out negative are dropped and the others fitted again.
@@ -473,7 +473,7 @@ def measured_attention(decode: Samples, prompts: Samples) -> MeasuredAttention:
     total = prompts.batch * prompts.tokens
     pairs = prompts.batch * prompts.tokens * (prompts.tokens + 1.0) / 2.0
     terms = np.stack((np.ones_like(total), total, prompts.batch, pairs), axis=1)
-    start, token, request, pair = non_negative_fit(terms, prompts.seconds)
+    start, token, request, pair = _non_negative_fit(terms, prompts.seconds)
     return MeasuredAttention(
         batches=batches,
         bases=np.maximum.accumulate(bases),
@@ -495,7 +495,7 @@ def _decode(decode: Samples, batches: Array) -> tuple[float, Array]:
     keys = decode.batch * decode.tokens
     long = keys >= np.median(keys)
     terms = np.stack((np.ones(np.count_nonzero(long)), keys[long]), axis=1)
-    key = float(non_negative_fit(terms, decode.seconds[long])[1])
+    key = float(_non_negative_fit(terms, decode.seconds[long])[1])
     rest = np.maximum(decode.seconds - key * keys, 0.0)
     floor = float(decode.seconds.min())
     bases = []

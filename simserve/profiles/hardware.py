@@ -456,7 +456,7 @@ def _read(path: Path) -> HardwareProfile:
             raise ProfileError("must name a GPU with curves of its own", file=path, key="kernels_of", value=named)
         document = {"efficiency": fitted.efficiency.model_dump(mode="json"), **document}
     profile = validate(HardwareProfile, document, file=path, error=ProfileError)
-    return profile if fitted is None else with_kernels_of(profile, fitted)
+    return profile if fitted is None else _with_kernels_of(profile, fitted)
 
 
 def _has_fits(profile: HardwareProfile) -> bool:
@@ -498,7 +498,7 @@ SERVER_HOST = Host.model_construct(
 """A two-socket GPU server."""
 
 
-def with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> HardwareProfile:
+def _with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> HardwareProfile:
     """Return a profile with the fitted curves of another GPU, each share scaled as the class efficiencies of the two.
 
     Starts, tiles and overlaps are those of the architecture; shares of the peaks go with what the class reaches of

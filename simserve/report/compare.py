@@ -85,10 +85,10 @@ class Comparison(compare.Comparison):
         """
         from simserve.report.page import write_page
 
-        write_page(comparison_page(self, command, brief), file)
+        write_page(_comparison_page(self, command, brief), file)
 
     def _repr_html_(self) -> str:
-        return comparison_html(self)
+        return _comparison_html(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def render_comparison(comparison: compare.Comparison, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     console.print()
-    for line in reading_lines(comparison):
+    for line in _reading_lines(comparison):
         console.print(Text(line, style="dim"))
 
 
@@ -152,7 +152,7 @@ def _answer_lines(comparison: compare.Comparison) -> list[str]:
     return lines
 
 
-def reading_lines(comparison: compare.Comparison) -> list[str]:
+def _reading_lines(comparison: compare.Comparison) -> list[str]:
     """Return how the figures came about, and how to read them."""
     count = len(comparison.base.summaries)
     if count == 1:
@@ -182,9 +182,9 @@ def _real_lines() -> list[str]:
     return [f"{told[0].upper()}{told[1:]}."] if told else []
 
 
-def comparison_html(comparison: compare.Comparison) -> str:
+def _comparison_html(comparison: compare.Comparison) -> str:
     """Return the answer as a fragment of HTML."""
-    notes = [*reading_lines(comparison), *_formats_lines(comparison)]
+    notes = [*_reading_lines(comparison), *_formats_lines(comparison)]
     return html_table(comparison_lines(comparison), header(comparison), _rows(comparison), notes)
 
 
@@ -204,7 +204,7 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     """
     answered, *others = _told(comparison)
     if comparison.was_interrupted:
-        facts = [Fact("Trust", line.rstrip(".")) for line in reading_lines(comparison)[:1]]
+        facts = [Fact("Trust", line.rstrip(".")) for line in _reading_lines(comparison)[:1]]
         return Brief(verdict="none", answer=answered, warnings=warning_lines(comparison.summary), facts=facts)
     shown = {line.partition(": ")[0]: line.partition(": ")[2].rstrip(".") for line in others}
     more = [
@@ -215,7 +215,7 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     ]
     deployed = deployed_brief(comparison.asked or comparison.base.scenario, reference)
     ways = [_way(comparison, reference)]
-    runs = reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
+    runs = _reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
     told = "; ".join(filter(None, [runs, _real_text()]))
     facts = [replace(each, text=f"{told}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
     return about(replace(deployed, facts=facts), answered, "none", more=more, ways=ways)
@@ -272,7 +272,7 @@ def _is_better(variant: Variant, best: Variant) -> bool:
     return price < known or (price == known and variant.differences["mean_tpot_ms"].is_shown and tpot < least)
 
 
-def comparison_page(comparison: compare.Comparison, command: str, brief: Brief | None = None) -> Page:
+def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief | None = None) -> Page:
     """Return the answer as a page: what each variant changes, the figure, the table.
 
     Args:
@@ -308,7 +308,7 @@ def comparison_page(comparison: compare.Comparison, command: str, brief: Brief |
         sections=(
             Section(title="What changes", panels=pictures),
             Section(
-                title="Figures", header=header(comparison), rows=_rows(comparison), notes=reading_lines(comparison)
+                title="Figures", header=header(comparison), rows=_rows(comparison), notes=_reading_lines(comparison)
             ),
             Section(title="The variants", header=("variant", "changes", "formats"), rows=changes),
         ),

@@ -54,7 +54,7 @@ class Validation(Replayed):
         return ValidationPlots(self)
 
     def _repr_html_(self) -> str:
-        return validation_html(self)
+        return _validation_html(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def validation_page(validation: Replayed, *, asked: str = "") -> str:
     return environment().get_template("validation.html").render(content)
 
 
-def validation_html(validation: Replayed) -> str:
+def _validation_html(validation: Replayed) -> str:
     """Return the answer as a fragment of HTML: what was replayed, and the errors of the coarsest table."""
     table = error_tables(validation.summary)[0]
     return html_table(validation_lines(validation.summary), table.header, table.rows, [table.caption or READING])

@@ -122,7 +122,7 @@ class KVTierSpec(FrozenModel):
     """Price of a GiB of it for an hour, added to that of the GPUs; 0: it is in their price."""
 
 
-def check_tiers(tiers: Sequence[KVTierSpec]) -> None:
+def _check_tiers(tiers: Sequence[KVTierSpec]) -> None:
     """Do nothing where tiers go together.
 
     Raises:
@@ -352,7 +352,7 @@ class EngineSpec(EngineOptions, EngineChoice):
     def _tiers_go_together(self) -> Self:
         if self.kv_offload is not None and self.kv_tiers:
             raise ValueError("has kv_offload and also kv_tiers; keep one of the two")
-        check_tiers(self.kv_tiers or ())
+        _check_tiers(self.kv_tiers or ())
         return self
 
 

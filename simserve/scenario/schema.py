@@ -94,7 +94,7 @@ SLO_PRESETS: dict[str, SLOPreset] = {
 }
 
 
-def with_preset(slo: object) -> object:
+def _of_preset(slo: object) -> object:
     """Return the keys of an ``slo`` block with those of its preset filled in; a name alone is a preset.
 
     Raises:
@@ -205,7 +205,7 @@ class Scenario(FrozenModel):
     """What serves."""
     workload: WorkloadSpec
     """What arrives."""
-    slo: Annotated[SLOSpec | None, BeforeValidator(with_preset, json_schema_input_type=UseCase | SLOSpec | None)] = None
+    slo: Annotated[SLOSpec | None, BeforeValidator(_of_preset, json_schema_input_type=UseCase | SLOSpec | None)] = None
     """Service-level objective: limits, or the name of a use case; absent: latencies are reported, nothing is judged."""
     thresholds: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default_factory=dict)
     """Conditions on the result, exit code 99 if one fails: `{ttft_ms: ["p(95)<1000"]}`."""

@@ -53,7 +53,7 @@ def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, cha
         chance.top_up(needed)
     guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
     policy = NUMBERS.get(spec.policy, LEAST)
-    return Router(policy, affinity_of(spec, specs, as_lists), guard, chance.uniforms)
+    return Router(policy, _affinity_of(spec, specs, as_lists), guard, chance.uniforms)
 
 
 def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:
@@ -112,7 +112,7 @@ def _affinity(
     return Affinity(starts, values, worth, as_column(least.astype(np.float64), as_lists), num_keys)
 
 
-def affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
+def _affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
     """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
     if routing.policy == "session" and specs.session is not None:
         return session_affinity(specs.session, as_lists)

@@ -99,7 +99,7 @@ def draw_lengths(
         tokens = np.empty(len(request_class), dtype=np.int64)
         # One uniform a request, whatever its class: another class's lengths are drawn from the same one.
         for number in np.unique(request_class).tolist():
-            distribution = length_distribution(own_length(spec, (spec.classes or ())[number], part), base_path)
+            distribution = length_distribution(_own_length(spec, (spec.classes or ())[number], part), base_path)
             own = request_class == number
             tokens[own] = distribution.sample(rng.stream(seed, part, replication), len(request_class))[own]
         lengths.append(tokens)
@@ -129,7 +129,7 @@ def draw_own_lengths(
     """Return prompt and output tokens of so many requests of a class, from its own streams; None: of no class."""
     suffix = "" if each is None else f".{each.name}"
     prompts, outputs = (
-        length_distribution(own_length(spec, each, part), base_path).sample(
+        length_distribution(_own_length(spec, each, part), base_path).sample(
             rng.stream(seed, f"{part}{suffix}", replication), num_requests
         )
         for part in ("prompt_tokens", "output_tokens")
@@ -137,7 +137,7 @@ def draw_own_lengths(
     return prompts, outputs
 
 
-def own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> AnswerLength:
+def _own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> AnswerLength:
     """Return the lengths of a class, ``prompt_tokens`` or ``output_tokens``: its own, else the workload's."""
     own: AnswerLength | None = None if each is None else getattr(each, part)
     common: AnswerLength | None = getattr(spec, part)

@@ -84,7 +84,7 @@ def slowed(arrivals: Arrivals, factor: float) -> Arrivals:
     return arrivals.model_copy(update=changes)
 
 
-def draw_shape(
+def _draw_shape(
     spec: SessionsSpec,
     *,
     seed: int,
@@ -250,11 +250,11 @@ def draw_dialogues(
     assert arrivals is not None
     starting = slowed(arrivals, mean_requests(sessions, base_path))
     if isinstance(arrivals, ClosedLoopArrivals) or spec.duration is None:
-        shape = draw_shape(sessions, base_path=base_path, num_requests=spec.num_requests, suffix=suffix, **drawn)
+        shape = _draw_shape(sessions, base_path=base_path, num_requests=spec.num_requests, suffix=suffix, **drawn)
         starts = _starts(starting, spec, shape.num_sessions, suffix, seed, replication)
     else:
         starts = _starts(starting, spec, None, suffix, seed, replication)
-        shape = draw_shape(sessions, base_path=base_path, num_sessions=len(starts), suffix=suffix, **drawn)
+        shape = _draw_shape(sessions, base_path=base_path, num_sessions=len(starts), suffix=suffix, **drawn)
     num_requests = len(shape.turn)
     class_of = _class_of(classes, num_class, shape.num_sessions, seed, replication)
     request_class = None if class_of is None else class_of[shape.session]

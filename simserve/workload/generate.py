@@ -64,7 +64,7 @@ def generate(
     if not isinstance(spec.arrivals, AllAtOnceArrivals) or spec.arrivals.round_pause is None:
         return specs
 
-    return in_rounds(specs, spec.arrivals)
+    return _in_rounds(specs, spec.arrivals)
 
 
 def _without_adapters(
@@ -320,7 +320,7 @@ def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
     return spec.num_requests or available
 
 
-def in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs:
+def _in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs:
     """Return requests that are there at once in the rounds that their arrivals ask for.
 
     To the clients a round is a turn of one conversation, whose requests are sent together. KV that the old weights have

@@ -193,7 +193,7 @@ def _normal(spec: NormalLength) -> LengthDistribution:
     values = _support(spec.min, spec.max, spec.mean + _TAIL_SCORE * spec.std)
     edges = _edges(values) / spec.std
     start = spec.mean / spec.std
-    return _with_mean(spec.mean, values, lambda location: log_masses(edges, location), start=start, step=1.0)
+    return _with_mean(spec.mean, values, lambda location: _log_masses(edges, location), start=start, step=1.0)
 
 
 def _lognormal(spec: LognormalLength) -> LengthDistribution:
@@ -202,7 +202,7 @@ def _lognormal(spec: LognormalLength) -> LengthDistribution:
     values = _support(spec.min, spec.max, math.exp(start + _TAIL_SCORE * sigma))
     edges = np.log(_edges(values)) / sigma
     start = start / sigma
-    return _with_mean(spec.mean, values, lambda location: log_masses(edges, location), start=start, step=1.0)
+    return _with_mean(spec.mean, values, lambda location: _log_masses(edges, location), start=start, step=1.0)
 
 
 def _exponential(spec: ExponentialLength) -> LengthDistribution:
@@ -249,7 +249,7 @@ def _with_mean(
     return LengthDistribution(values, probabilities(parameter))
 
 
-def log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float64]:
+def _log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float64]:
     """Return logarithms of the probabilities between neighbouring edges, all shifted by one constant.
 
     Far from the location a mass is a difference of tails whose logarithms are large and nearly equal: their

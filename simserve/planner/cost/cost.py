@@ -108,7 +108,7 @@ class CostTerms:
         return (1.0 if self.gpus is None else self.gpus) * self.gpu_hour_usd * HOURS_PER_MONTH
 
 
-def cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
+def _cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
     """Return both sides of a month and where they cross; None for what the terms do not tell.
 
     Raises:
@@ -393,7 +393,7 @@ def cost_summary(
         if variants:
             raise UsageError("needs a scenario", key="--with", remedy="name one, or price each way by itself")
         prices = ApiPrices.of(load_api(api)) if isinstance(api, str) else api
-        summary = {"scenario": None} | cost_arithmetic(
+        summary = {"scenario": None} | _cost_arithmetic(
             CostTerms(api=prices, requests_per_month=requests_per_month, **given)
         )
     else:

@@ -233,7 +233,7 @@ def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: floa
         return None
     rows: list[dict[str, Any]] = []
     for month in range(1, MONTHS + 1):
-        then = at_month(model, month, api_fall=api_fall, gpu_fall=gpu_fall)
+        then = _at_month(model, month, api_fall=api_fall, gpu_fall=gpu_fall)
         volume = requests * (1 + growth) ** (month / 12)
         rows.append(
             {
@@ -260,7 +260,7 @@ def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: floa
     }
 
 
-def at_month(model: Comparison, month: int, *, api_fall: float, gpu_fall: float) -> Comparison:
+def _at_month(model: Comparison, month: int, *, api_fall: float, gpu_fall: float) -> Comparison:
     """Return the comparison at the prices of a later month; what is owned keeps its price."""
     api = model.api_usd_per_request
     fallen = (1 - gpu_fall) ** (month / 12) if model.gpus_fall else 1.0

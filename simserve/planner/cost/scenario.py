@@ -158,7 +158,7 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     mean = mean_rate(scenario, offered, shape)
     if requests_per_month is not None:
         mean = requests_per_month / SECONDS_PER_MONTH
-    # An API that takes what is too much bears any load; the replicas' own share is as it is simulated.
+    # An API that takes what is too much holds any load; the replicas' own share is as it is simulated.
     capacity = None if scenario.deployment.overflow is not None else curve.capacity()
     if capacity == 0.0:
         raise InfeasibleError(

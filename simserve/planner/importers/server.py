@@ -391,7 +391,7 @@ def draft_of(
     _keep_in_host(reading, deployment, workload)
     if workload is None:
         notes.append(PLACEHOLDER_NOTE)
-        workload = placeholder_workload(reading.options.get("max_model_len", profile.max_position_embeddings))
+        workload = _placeholder_workload(reading.options.get("max_model_len", profile.max_position_embeddings))
         if reading.is_pooling:
             notes.append("It answers with embeddings or scores: requests have no output tokens.")
             workload["output_tokens"] = 0
@@ -480,7 +480,7 @@ def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: 
     return reading.dtype if reading.dtype is not None and reading.dtype != profile.dtype else "auto"
 
 
-def placeholder_workload(max_model_len: int) -> dict[str, Any]:
+def _placeholder_workload(max_model_len: int) -> dict[str, Any]:
     """Return a workload whose requests fit a context length, tokens."""
     longest_prompt = max(min(_PROMPT_MAX, max_model_len // 2), 1)
     longest_output = max(min(_OUTPUT_MAX, max_model_len // 4), 1)

@@ -238,7 +238,7 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
     chunk = config.max_num_batched_tokens if config.lifts_chunk_limit else config.max_chunk_tokens
     largest = max(chunk if config.enable_chunked_prefill else int(prompt.max()), 1)
     stages = config.pipeline_parallel_size
-    seconds = step_token_seconds(times, max(int(prompt.max()), largest) * stages)[::stages]
+    seconds = _step_token_seconds(times, max(int(prompt.max()), largest) * stages)[::stages]
     rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
     lengths, place = np.unique(prompt, return_inverse=True)
     fewest = np.ceil(lengths / largest)
@@ -267,7 +267,7 @@ def further_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes)
     again: at least the rate r for p tokens, with their pairs and keys. The least of the three holds for all.
     """
     slope = float(np.min(times.decode_slope[1:])) * prompt
-    seconds = step_token_seconds(times, config.max_num_batched_tokens * config.pipeline_parallel_size)
+    seconds = _step_token_seconds(times, config.max_num_batched_tokens * config.pipeline_parallel_size)
     rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
     head = times.sequence_seconds[1]
     decoded = min(times.decode_base[1], seconds[1] + head) + slope
@@ -280,7 +280,7 @@ def further_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes)
     return np.asarray(np.minimum(decoded, computed_again))
 
 
-def step_token_seconds(times: StepTimes, last: int) -> Array:
+def _step_token_seconds(times: StepTimes, last: int) -> Array:
     """Return ``token_seconds`` of 0 to ``last`` tokens, beyond the table along its straight line."""
     table = np.asarray(times.token_seconds, dtype=np.float64)
     if last < len(table):

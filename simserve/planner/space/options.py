@@ -112,7 +112,7 @@ class Setting:
         return asked is not None and any(asked.has_bound(term) for term in terms)
 
 
-def pool_option(setting: Setting) -> Option | LeftOut:
+def _pool_option(setting: Setting) -> Option | LeftOut:
     """Offer prefill and decode pools, or a pool for each class; what the scenario has itself among them."""
     scenario = setting.scenario
     deployment = scenario.deployment
@@ -538,7 +538,7 @@ _OPTIONS: Mapping[str, Callable[[Setting], Option | LeftOut]] = {
     "offload": _offload,
     "answers": _answers,
     "scale": _scale,
-    "pool": pool_option,
+    "pool": _pool_option,
     "overflow": _overflow,
     "admit": _admit,
     "static": _batch,

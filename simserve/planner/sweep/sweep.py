@@ -92,7 +92,7 @@ class Sweep:
         """One row a point: the columns of the Parquet file."""
         import pandas as pd  # a fifth of a second, needed by notebooks only
 
-        return pd.DataFrame(column_table(self.keys, self.rows))
+        return pd.DataFrame(_column_table(self.keys, self.rows))
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def sweep(
         asked=tuple(_asked(each.scenario) for each in points if each.index in rows),
     )
     if finished is not None and out is not None and not was_interrupted:
-        save_table(out, result.keys, result.rows)
+        _save_table(out, result.keys, result.rows)
         finished.remove()
     return result
 
@@ -317,7 +317,7 @@ class Finished:
         self.file.unlink(missing_ok=True)
 
 
-def save_table(out: Path, keys: Sequence[str], rows: Sequence[Row]) -> None:
+def _save_table(out: Path, keys: Sequence[str], rows: Sequence[Row]) -> None:
     """Write the table, whole or not at all; the same rows give the same bytes."""
     write_table(out, columns(keys, rows))
 
@@ -331,7 +331,7 @@ def columns(keys: Sequence[str], rows: Sequence[Row]) -> list[Column]:
     return found + [_number(name, [row.get(name) for row in rows]) for name in ("num_gpus", *FIGURES)]
 
 
-def column_table(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
+def _column_table(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Return the same columns as plain lists."""
     table = {"point": [row["point"] for row in rows]}
     table |= {key: [row["values"][key] for row in rows] for key in keys}

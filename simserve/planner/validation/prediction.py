@@ -106,7 +106,7 @@ class Pricer:
         Raises:
             InputError: A profile is missing or does not go with the rest, or the model does not fit.
         """
-        key = f"{role} {deployment_key(scenario)}"
+        key = f"{role} {_deployment_key(scenario)}"
         if key not in self._known:
             resolved = resolve(scenario, role=role)
             if not resolved.memory.fits:
@@ -116,7 +116,7 @@ class Pricer:
         return self._known[key]
 
 
-def deployment_key(scenario: Scenario) -> str:
+def _deployment_key(scenario: Scenario) -> str:
     """Return what two scenarios share that are served by the same deployment.
 
     An engine that answers nobody, as in a batch that is there at once, spares host time that a server spends.
@@ -133,7 +133,7 @@ def replay_key(point: MeasuredPoint) -> str:
     if point.requests is not None:
         return ""
     if point.pools:
-        return json.dumps([pools_key(pair) for pair in point.pools])
+        return json.dumps([_pools_key(pair) for pair in point.pools])
     asked = {key: value for key, value in point.scenario.items() if key != "name"}
     return json.dumps([asked, asdict(point.protocol)], sort_keys=True)
 
@@ -213,9 +213,9 @@ def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
 
 
 def _pool_figures(pair: PoolPair, protocol: Protocol, pricer: Pricer) -> Replayed:
-    key = pools_key(pair)
+    key = _pools_key(pair)
     if key not in pricer.replayed:
-        simulation = replay_pools(pair, pricer.of)
+        simulation = _replay_pools(pair, pricer.of)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         resolved, _ = pricer.of(from_mapping(pair.decode))
@@ -310,7 +310,7 @@ def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
     return float(np.median(defined)) if protocol.statistic == "median" else float(np.mean(defined))
 
 
-def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
+def _replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
     """Return the run of a closed loop over the workers of a pair.
 
     Raises:
@@ -343,7 +343,7 @@ def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
     return simulate(deployment, specs)
 
 
-def pools_key(pair: PoolPair) -> str:
+def _pools_key(pair: PoolPair) -> str:
     """Return what two pairs share whose replays are the same: all but their names."""
     both = [{key: value for key, value in each.items() if key != "name"} for each in (pair.prefill, pair.decode)]
     others = [getattr(pair, each.name) for each in fields(pair) if each.name not in ("prefill", "decode")]

@@ -46,7 +46,7 @@ def read_agentic_mooncake(path: Path) -> Trace:
     """
     records = read_records(path)
     if records.rows[0].get("schema") == SCHEMA:
-        return read_agentic_graph(records)
+        return _read_agentic_graph(records)
     return trace_of_rows(records, MOONCAKE_BLOCK_TOKENS)[0]
 
 
@@ -175,7 +175,7 @@ def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray
     return np.array(task, dtype=np.int64), np.array(agent, dtype=np.int64)
 
 
-def read_agentic_graph(records: Records) -> Trace:
+def _read_agentic_graph(records: Records) -> Trace:
     """Return the calls of a file of this version, task by task; a ``play_id`` is a task, a ``session_id`` an agent.
 
     A call is sent no sooner than ``not_before_ms`` after its task has begun, and than ``delay_ms`` after each call that
