@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simserve.errors import UsageError
-from simserve.report.run_result import RunResult
+from simserve.report.run_result import RunResult, write_folder
 from simserve.scenario.folder import default_folder, staged_folder
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
@@ -138,8 +138,6 @@ def run(
             if is_asked:
                 raise UsageError("writes a file, and needs out=", key=name)
         return _run(loaded, how, advised)
-    from simserve.report.folder import write_folder  # templates, needed by runs that write
-
     with staged_folder(Path(out), loaded, force=force) as folder:
         result = _run(loaded, how, advised, with_page=True)
         write_folder(result, folder, timeline=timeline, prometheus=prometheus, film=film)

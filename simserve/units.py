@@ -20,6 +20,12 @@ _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e1
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": GIB, "Ti": 2.0**40}
 
 SECONDS_PER_HOUR = 3600.0
+HOURS_PER_DAY = 24
+DAYS_PER_MONTH = 30
+HOURS_PER_MONTH = HOURS_PER_DAY * DAYS_PER_MONTH
+SECONDS_PER_MONTH = HOURS_PER_MONTH * 3600
+MONTHS_PER_YEAR = 12
+"""A month is 30 days, as prices are compared in this field; a year is twelve of them."""
 
 _TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME |= {"sec": 1.0, "hour": 3600.0, "hours": 3600.0, "day": 86400.0, "days": 86400.0, "week": 604800.0}

@@ -1,11 +1,8 @@
 """Fits the few physical constants of a kernel's time, with intervals and errors on calls it has not seen.
 
 Follows scikit-learn: parameters of the estimator are given when it is made, ``fit`` returns self, what was found
-ends in an underscore. Knows forms and numbers; no kernel, no profile.
-
-The search that every fit of a kernel's time ends in: least soft-L1 error of its logarithm, within bounds.
-
-Knows numbers alone: what the constants are, and in which units they are searched for, is the caller's.
+ends in an underscore. Every fit ends in one search (`soft_fit`): least soft-L1 error of the logarithm of the time,
+within bounds. Knows forms and numbers; no kernel, no profile.
 """
 
 from __future__ import annotations

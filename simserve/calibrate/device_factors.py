@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simserve.calibrate import curve_forms as forms
 from simserve.calibrate.kernel_fit import FittedKind, KernelFit
-from simserve.calibrate.kernel_prediction import predicted
+from simserve.calibrate.kernel_prediction import predicted, without_cache
 from simserve.calibrate.kernels import points
 from simserve.calibrate.kernels.torch_device import NEWER_FLASH_ATTENTION
 from simserve.perf.efficiency import Array
@@ -101,7 +101,7 @@ def device_factor(kind: FittedKind, base: HardwareProfile | None) -> DeviceFacto
     engine, library = _twin(kind, base)
     if engine is None:
         return DeviceFactor(kind=kind.name, action=KEPT, why=f"{base.name} has no curve of {library}")
-    seconds = predicted(kind.table, _columns(kind), _without_cache(base), engine)
+    seconds = predicted(kind.table, _columns(kind), without_cache(base), engine)
     logs = np.log(kind.seconds / seconds)
     groups = kind.regressor.form.groups(kind.calls)
     is_known = np.isfinite(logs)
@@ -176,14 +176,6 @@ _PRODUCTS = {"bfloat16": ("torch linear", "vllm"), "fp8": ("torch _scaled_mm", "
 
 def _columns(kind: FittedKind) -> Mapping[str, NDArray[Any]]:
     return {str(name): kind.calls[name].to_numpy() for name in kind.calls.columns}
-
-
-def _without_cache(base: HardwareProfile) -> HardwareProfile:
-    """Return a profile whose short contexts come from memory, as measured inputs that rotate through copies do."""
-    curves = base.attention_curves
-    if curves is None:
-        return base
-    return base.model_copy(update={"attention_curves": curves.model_copy(update={"l2_cache": 0.0})})
 
 
 def scale(mapping: dict[str, Any], kind: FittedKind, found: DeviceFactor) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.kernel_prediction import PREDICTORS, Columns, predicted
+from simserve.calibrate.kernel_prediction import PREDICTORS, Columns, predicted, without_cache
 from simserve.calibrate.simulated import ServingModel, replay_of
 from simserve.errors import InputError
 from simserve.perf.measured import COLUMNS, find_tables, read_columns
@@ -183,14 +183,6 @@ def check_kernels(hardware: HardwareProfile, folder: Path, engine: str, toleranc
     if not comparisons:
         raise InputError("holds no call that the profile says anything of", file=folder, key="--against")
     return Drift(profile=name, against=[str(folder)], comparisons=comparisons, left_out=left_out)
-
-
-def without_cache(hardware: HardwareProfile) -> HardwareProfile:
-    """Return a profile whose attention finds no keys in a cache."""
-    curves = hardware.attention_curves
-    if curves is None:
-        return hardware
-    return hardware.model_copy(update={"attention_curves": curves.model_copy(update={"l2_cache": 0.0})})
 
 
 def _kinds(table: str, columns: Columns) -> list[str]:

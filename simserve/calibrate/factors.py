@@ -1,6 +1,6 @@
 """Factors of one server against its engine profile, by maximum a posteriori from one measured run up.
 
-The prior of the log factors (`simserve.profiles.engine_profile.FACTORS`) is the profile itself: what the runs do not
+The prior of the log factors (`simserve.profiles.engine_blocks.FACTORS`) is the profile itself: what the runs do not
 tell keeps the profile's value. Factors and figures follow Student's t, as odd servers and odd runs are common; of what
 is found, that share is taken by which the runs are explained better than noise alone would be (`believed`). Knows
 measured figures and a function that predicts them; no files, no scenario.
@@ -20,33 +20,28 @@ Array = NDArray[np.float64]
 Factors = Mapping[str, float]
 Predict = Callable[[int, Factors], Mapping[str, float]]
 """Number of a run and factors -> its figures."""
-
 REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
 """How far repeated runs of one server differ, as a share: the least noise of a figure, where no load is repeated."""
-
 KNOWN_REPEATS = 4.0
 """Repeats that `REPEATABILITY` counts as beside those of a server's own loads."""
-
 FREEDOM = 4.0
 """Degrees of freedom of factors and figures: no odd run may steer the fit, and a factor may be odd."""
-
 INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)
 """Fisher information of the place of Student's t with the scale 1."""
-
 SCALE = float(np.sqrt((FREEDOM - 2.0) / FREEDOM))
 """Scale of Student's t with the standard deviation 1."""
-
 HALF_STEP = 0.06
 """Half of the difference in log factors that slopes are taken over: large against the jitter of who shares a step."""
-
 MAX_ROUNDS = 3
 """Gauss-Newton steps, each with nine simulations of every run."""
-
 ENOUGH = 0.005
 """A step in log factors that ends the search."""
-
 FARTHEST = 2.0
 """Most that a log factor may be: beyond e squared something else is wrong than an engine's pace."""
+FEWEST_FOR_HOLDING_OUT = 3
+"""Runs from which each can be predicted from those at other loads."""
+WEIGHINGS = 50
+"""Enough for the weights to settle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +64,14 @@ class Priors:
     def scales(self, names: Sequence[str] = FACTORS) -> Array:
         """Return those of the log factors."""
         return np.array([self.widths[name] for name in names])
+
+
+PRIORS = Priors(
+    widths={"gpu": 0.074, "host": 0.066, "prompts": 0.131, "batch": 0.237, "frontend": 0.221},
+    misfit={"tpot": 0.057, "ttft": 0.113},
+)
+"""Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also has the widths with
+each source left out); unseen reports are not among them."""
 
 
 def kind_of(figure: str) -> str:
@@ -173,7 +176,7 @@ class FactorFit:
     @property
     def factors(self) -> dict[str, float]:
         """The factors by name."""
-        return as_factors(self.log_factors)
+        return _as_factors(self.log_factors)
 
     def deviation(self, name: str) -> float:
         """Return the standard deviation of a log factor."""
@@ -189,7 +192,7 @@ class FactorFit:
         return self.deviation(name) ** 2 < 0.5 * self.priors.widths[name] ** 2
 
 
-def as_factors(log_factors: Array) -> dict[str, float]:
+def _as_factors(log_factors: Array) -> dict[str, float]:
     """Return factors by name."""
     return {name: float(np.exp(value)) for name, value in zip(FACTORS, log_factors, strict=True)}
 
@@ -217,7 +220,7 @@ class FactorSearch:
         """Return the figures of a run."""
         key = run, tuple(float(f"{value:.9g}") for value in log_factors)
         if key not in self._known:
-            self._known[key] = self.predict(run, as_factors(log_factors))
+            self._known[key] = self.predict(run, _as_factors(log_factors))
             self.num_simulations += 1
         return self._known[key]
 
@@ -305,10 +308,6 @@ class FactorSearch:
         return found
 
 
-FEWEST_FOR_HOLDING_OUT = 3
-"""Runs from which each can be predicted from those at other loads."""
-
-
 def surprise(standardised: Array) -> float:
     """Return minus twice the logarithm of the density of Student's t, beside a constant."""
     return float((FREEDOM + 1.0) * np.sum(np.log1p(standardised**2 / FREEDOM)))
@@ -332,10 +331,6 @@ def solve(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
         found = np.clip(-covariance @ (slopes.T @ (of_figures * offset)), -FARTHEST, FARTHEST)
         of_figures, of_factors = weights(offset + slopes @ found), weights(found / scales)
     return found, np.asarray(covariance)
-
-
-WEIGHINGS = 50
-"""Enough for the weights to settle."""
 
 
 def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> float:
@@ -363,11 +358,3 @@ def _standardised(linear: Linear, place: Array, priors: Priors) -> tuple[Array, 
     """Return the residuals that the linearised runs have with the profile alone, and their slopes, over their scale."""
     scale = SCALE * linear.noise(priors)
     return np.asarray((linear.residuals - linear.slopes @ place) / scale), np.asarray(linear.slopes / scale[:, None])
-
-
-PRIORS = Priors(
-    widths={"gpu": 0.074, "host": 0.066, "prompts": 0.131, "batch": 0.237, "frontend": 0.221},
-    misfit={"tpot": 0.057, "ttft": 0.113},
-)
-"""Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also has the widths with
-each source left out); unseen reports are not among them."""

@@ -68,6 +68,14 @@ def machine_of(hardware: HardwareProfile, engine: str) -> Machine:
     )
 
 
+def without_cache(hardware: HardwareProfile) -> HardwareProfile:
+    """Return a profile whose attention finds no keys in a cache, as measured inputs that rotate through copies do."""
+    curves = hardware.attention_curves
+    if curves is None:
+        return hardware
+    return hardware.model_copy(update={"attention_curves": curves.model_copy(update={"l2_cache": 0.0})})
+
+
 def predicted(table: str, columns: Columns, hardware: HardwareProfile, engine: str) -> Array:
     """Return the seconds of every row of a table, NaN where the profile says nothing of it.
 

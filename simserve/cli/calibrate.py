@@ -39,66 +39,22 @@ if TYPE_CHECKING:
     from simserve.profiles.model import ModelProfile
     from simserve.scenario.schema import Scenario
 
-
-@takes_flags()
-def loads(
-    asked: Asked,
-    overrides: SetOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Name the two loads of a server that are most worth measuring, with the commands, and what they bring.
-
-    They stand for all loads from one client to as many requests as the scenario has in flight at a time.
-
-    simserve calibrate loads chatbot
-    """
-    from simserve.calibrate.loads import as_mapping, propose
-    from simserve.calibrate.simulated import ServingModel
-
-    scenario = asked.load(overrides or ())
-    print_version_notes([scenario], as_json=as_json, quiet=quiet)
-    with progress(is_shown=not quiet) as tell:
-        proposal = propose(ServingModel(scenario), tell)
-    if as_json:
-        print_json(as_mapping(proposal))
-    elif not quiet:
-        _render_loads(proposal, [*asked.words, *(word for change in overrides or () for word in ("--set", change))])
-
-
-def _render_loads(proposal: Proposal, words: Sequence[str]) -> None:
-    metrics = tuple(proposal.open_before)
-    now, later = (f"{_widths(each, metrics)} ({each.basis})" for each in (proposal.expected, proposal.calibrated))
-    print_lines([f"Now: {now}", "", f"Two loads stand for all from 1 to {proposal.most_clients} clients:"])
-    for number, each in enumerate(proposal.loads, 1):
-        title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
-        print_lines([f"{title}: leaves the engine's pace open by {_open(each.deviations)}"])
-        sys.stdout.write(f"  {each.command}\n")
-    files = " ".join(f"clients-{each.num_clients}.json" for each in proposal.loads)
-    print_lines(["", "Then:"])
-    scenario = shlex.join(words)
-    if len(words) > 1:  # flags: `calibrate serving` takes a file
-        sys.stdout.write(f"  simserve run {scenario} --out my-server\n")
-        scenario = "my-server/scenario.resolved.yaml"
-    sys.stdout.write(f"  simserve calibrate serving {files} --scenario {scenario} --out my-engine.yaml\n")
-    sys.stdout.write(f"  simserve run {scenario} --set deployment.engine.name=my-engine.yaml\n")
-    print_lines(["", f"After that: {later}"])
-    sys.stdout.flush()
-
-
-def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
-    pairs = ((name.upper(), expected.metrics[name]) for name in metrics)
-    return ", ".join(f"{name} x {each.low:.2f} to {each.high:.2f}" for name, each in pairs) + " on 90% of servers"
-
-
-def _open(deviations: Mapping[str, float]) -> str:
-    return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
-
-
 DEFAULT_MODELS = {"cuda": "llama-3.1-8b", "cpu": "qwen2.5-0.5b"}
 _MOST_REASONS = 12
 SPARE_SECONDS, SPARE_SHARE = 2.0, 0.1
 """What of a budget is kept for the start of the process and for writing the tables, at most."""
+PROFILE_FILE = "profile.yaml"
+FORMATS = ("text", "md")
+app = typer.Typer(
+    help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _calibrate() -> None:
+    pass
 
 
 def kernels(
@@ -170,12 +126,12 @@ def kernels(
             ) from None
     run = read_run(out)
     if as_json:
-        print_json(run_summary(run))
+        print_json(_run_summary(run))
     elif not quiet:
         _render_kernels(run)
 
 
-def run_summary(run: KernelRun) -> dict[str, Any]:
+def _run_summary(run: KernelRun) -> dict[str, Any]:
     """Return what a run holds, as ``--json`` prints it."""
     keys = ("device_name", "torch", "date", "models", "ended", "is_complete", "planned_points", "measured_points")
     summary = {"out": str(run.folder)} | {key: run.provenance.get(key) for key in keys}
@@ -204,9 +160,6 @@ def _render_kernels(run: KernelRun) -> None:
     if others:
         print_lines([f"  {others:4d}  for other reasons (provenance.json lists them)"])
     print_lines([f"next: simserve calibrate fit {shlex.quote(str(run.folder))}"])
-
-
-PROFILE_FILE = "profile.yaml"
 
 
 def fit(
@@ -256,7 +209,7 @@ def fit(
     measured = read_run(run)
     target = out or run / PROFILE_FILE
     picture = plot or target.with_suffix(".svg")
-    _check(target, picture, measured, force=force)
+    _check_files(target, picture, measured, force=force)
     found = KernelFit(_base(base, measured)).fit(measured)
     if not found.kinds_:
         why = "; ".join(f"{name}: {reason}" for name, reason in found.not_fitted_.items())
@@ -282,7 +235,7 @@ def fit(
         _render_fit(measured, found, summary, files)
 
 
-def _check(target: Path, picture: Path, run: KernelRun, *, force: bool) -> None:
+def _check_files(target: Path, picture: Path, run: KernelRun, *, force: bool) -> None:
     """Refuse, before anything is fitted, files that cannot be written or belong to something else."""
     from simserve.report.roofline import ENDINGS
 
@@ -357,7 +310,59 @@ def _render_fit(run: KernelRun, found: KernelFit, summary: Mapping[str, Any], fi
     print_lines([f"next: simserve run chatbot --set {shlex.quote('deployment.hardware=' + files['profile'])}"])
 
 
-FORMATS = ("text", "md")
+@takes_flags()
+def loads(
+    asked: Asked,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Name the two loads of a server that are most worth measuring, with the commands, and what they bring.
+
+    They stand for all loads from one client to as many requests as the scenario has in flight at a time.
+
+    simserve calibrate loads chatbot
+    """
+    from simserve.calibrate.loads import as_mapping, propose
+    from simserve.calibrate.simulated import ServingModel
+
+    scenario = asked.load(overrides or ())
+    print_version_notes([scenario], as_json=as_json, quiet=quiet)
+    with progress(is_shown=not quiet) as tell:
+        proposal = propose(ServingModel(scenario), tell)
+    if as_json:
+        print_json(as_mapping(proposal))
+    elif not quiet:
+        _render_loads(proposal, [*asked.words, *(word for change in overrides or () for word in ("--set", change))])
+
+
+def _render_loads(proposal: Proposal, words: Sequence[str]) -> None:
+    metrics = tuple(proposal.open_before)
+    now, later = (f"{_widths(each, metrics)} ({each.basis})" for each in (proposal.expected, proposal.calibrated))
+    print_lines([f"Now: {now}", "", f"Two loads stand for all from 1 to {proposal.most_clients} clients:"])
+    for number, each in enumerate(proposal.loads, 1):
+        title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
+        print_lines([f"{title}: leaves the engine's pace open by {_deviations(each.deviations)}"])
+        sys.stdout.write(f"  {each.command}\n")
+    files = " ".join(f"clients-{each.num_clients}.json" for each in proposal.loads)
+    print_lines(["", "Then:"])
+    scenario = shlex.join(words)
+    if len(words) > 1:  # flags: `calibrate serving` takes a file
+        sys.stdout.write(f"  simserve run {scenario} --out my-server\n")
+        scenario = "my-server/scenario.resolved.yaml"
+    sys.stdout.write(f"  simserve calibrate serving {files} --scenario {scenario} --out my-engine.yaml\n")
+    sys.stdout.write(f"  simserve run {scenario} --set deployment.engine.name=my-engine.yaml\n")
+    print_lines(["", f"After that: {later}"])
+    sys.stdout.flush()
+
+
+def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
+    pairs = ((name.upper(), expected.metrics[name]) for name in metrics)
+    return ", ".join(f"{name} x {each.low:.2f} to {each.high:.2f}" for name, each in pairs) + " on 90% of servers"
+
+
+def _deviations(deviations: Mapping[str, float]) -> str:
+    return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
 
 
 def check(
@@ -419,7 +424,7 @@ def check(
     elif as_format == "md":
         print_lines(markdown(drift).splitlines())
     elif not quiet:
-        _render(drift)
+        _render_check(drift)
     if not drift.passed:
         raise typer.Exit(EXIT_THRESHOLD_FAILED)
 
@@ -490,7 +495,7 @@ def _absolute(profile: str) -> str:
     return str(Path(profile).resolve()) if _is_path(profile) else profile
 
 
-def _render(drift: Drift) -> None:
+def _render_check(drift: Drift) -> None:
     from simserve.calibrate.drift import cells
 
     count = len(drift.comparisons)
@@ -505,18 +510,6 @@ def _render(drift: Drift) -> None:
     header = ("what", "calls", "profile", "measured", "change", "tolerance", "")
     print_table(header, [cells(each) for each in (*drift.moved, *rest)])
     print_lines([f"- {each}" for each in drift.left_out])
-
-
-app = typer.Typer(
-    help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-
-
-@app.callback()
-def _calibrate() -> None:
-    pass
 
 
 app.command("kernels")(kernels)

@@ -31,6 +31,11 @@ _FEWEST_SCRAPES = 5
 _SCRAPES = "scrapes.prom"
 _KEPT_SECONDS = 86_400.0 * 3
 """How far back `--watch` remembers."""
+_CLIENT_SECONDS = 10.0
+"""How long a client may take to ask."""
+_CONTENT = "text/plain; version=0.0.4; charset=utf-8"
+_LARGEST_PORT = 65_535
+LOOPBACK = "127.0.0.1"
 
 
 def twin(
@@ -348,13 +353,6 @@ def _changes(hours: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4g}"
-
-
-_CLIENT_SECONDS = 10.0
-"""How long a client may take to ask."""
-_CONTENT = "text/plain; version=0.0.4; charset=utf-8"
-_LARGEST_PORT = 65_535
-LOOPBACK = "127.0.0.1"
 
 
 class MetricsEndpoint:

@@ -17,11 +17,16 @@ from simserve.profiles.hardware import load_hardware
 from simserve.report.cost import sections
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
+from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 _MILLION = 1e6
 _NUM_POINTS = 60
 _MOST_STEPS = 200
-_MONTH_SECONDS = 720 * 3600
+_SHOWN_PARTS = ("Self-host", "API", "36 months")
+_TENSOR_SIZES = (1, 2, 4, 8)
+_RUN_LENGTH = 4
+"""Requests of a run over those that are in hand at once."""
+_ASKED_LENGTHS = ("prompt_tokens", "output_tokens")
 
 
 def cost(query: CostQuery, check: Check) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def _row(each: Served, usd_per_hour: float | None, query: CostQuery) -> dict[str
 def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
     """Return the month of a row, the month of the API, and the lines that cross."""
     rate, gpu_hour = row["output_throughput"], row["usd_per_hour"] / row["gpus"]
-    one = rate * query.utilization / query.output_tokens * _MONTH_SECONDS
+    one = rate * query.utilization / query.output_tokens * SECONDS_PER_MONTH
     replicas = max(int(np.ceil(query.requests_per_month / one)), 1)
     found = api.cost(
         api=query.api,
@@ -95,7 +100,7 @@ def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
     )
     summary = found.summary
     own, other = summary["self_host"], summary["api"]
-    per_replica = row["usd_per_hour"] * 720
+    per_replica = row["usd_per_hour"] * HOURS_PER_MONTH
     even = _crossing(one, per_replica, query.operations_usd, other["usd_per_request"])
     most = 2 * max(query.requests_per_month, min(even or 0.0, 10 * query.requests_per_month))
     # A further replica is a step: a point on either side of it.
@@ -115,12 +120,11 @@ def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
             "self_host": (fleets * per_replica + query.operations_usd).tolist(),
             "api": (volumes * (other["usd_per_request"] or 0.0)).tolist(),
         },
-        "parts": {part.title: list(part.lines) for part in sections(summary) if part.lines and part.title in _SHOWN},
+        "parts": {
+            part.title: list(part.lines) for part in sections(summary) if part.lines and part.title in _SHOWN_PARTS
+        },
         "equations": _equations(query, row, one, replicas, own["usd_per_month"]),
     }
-
-
-_SHOWN = ("Self-host", "API", "36 months")
 
 
 def _crossing(holds: float, per_replica: float, operations: float, api_request: float | None) -> float | None:
@@ -150,21 +154,16 @@ def _equations(
         {
             "name": "What one replica holds a month",
             "formula": "output tokens/s x used share / tokens of an answer x seconds of a month",
-            "numbers": f"{rate:,.0f} x {query.utilization:.0%} / {query.output_tokens:,.0f} x {_MONTH_SECONDS:,} = "
+            "numbers": f"{rate:,.0f} x {query.utilization:.0%} / {query.output_tokens:,.0f} x {SECONDS_PER_MONTH:,} = "
             f"{holds / _MILLION:.3g} M requests",
         },
         {
             "name": "A month",
-            "formula": "replicas x dollars an hour x 720 + operations",
-            "numbers": f"{replicas} x ${row['usd_per_hour']:,.2f} x 720 + ${query.operations_usd:,.0f} = "
+            "formula": f"replicas x dollars an hour x {HOURS_PER_MONTH} + operations",
+            "numbers": f"{replicas} x ${row['usd_per_hour']:,.2f} x {HOURS_PER_MONTH} + ${query.operations_usd:,.0f} = "
             f"${usd_per_month:,.0f}",
         },
     ]
-
-
-_SIZES = (1, 2, 4, 8)
-_RUN_LENGTH = 4
-"""Requests of a run over those that are in hand at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,40 +208,37 @@ def replica(query: CostQuery, framework: str, hardware: str, gpus: int) -> dict[
         },
         "workload": {
             "arrivals": {"process": "closed_loop", "concurrency": query.concurrency},
-            "prompt_tokens": _lengths(query.prompt_tokens),
-            "output_tokens": _lengths(query.output_tokens),
+            "prompt_tokens": _lognormal(query.prompt_tokens),
+            "output_tokens": _lognormal(query.output_tokens),
             "num_requests": max(_RUN_LENGTH * query.concurrency, 16),
         },
         "run": {"seed": 1},
     }
 
 
-def _lengths(mean: int) -> dict[str, Any]:
+def _lognormal(mean: int) -> dict[str, Any]:
     return {"distribution": "lognormal", "mean": mean, "cv": 0.5, "max": 2 * mean}
 
 
 def served(query: CostQuery, check: Check) -> list[tuple[Served, float | None]]:
     """Return every framework on every GPU, with the dollars an hour of its replica (None: no price is known)."""
     # What a month is worth does not change what is simulated.
-    asked = CostQuery(**query.model_dump(include={"model", "quantization", "concurrency", *_LENGTHS}))
+    asked = CostQuery(**query.model_dump(include={"model", "quantization", "concurrency", *_ASKED_LENGTHS}))
     found: list[tuple[Served, float | None]] = []
     for hardware in dict.fromkeys(query.hardware):
         price = load_hardware(hardware).default_price
         for framework in dict.fromkeys(query.frameworks):
             check(len(found), len(query.hardware) * len(query.frameworks))
-            each = _served(asked, framework, hardware)
+            each = _run_of(asked, framework, hardware)
             found.append((each, None if price is None else each.gpus * price * (1 - query.discount)))
     return found
 
 
-_LENGTHS = ("prompt_tokens", "output_tokens")
-
-
 @lru_cache(maxsize=1024)
-def _served(query: CostQuery, framework: str, hardware: str) -> Served:
+def _run_of(query: CostQuery, framework: str, hardware: str) -> Served:
     """Run the smallest replica that holds the model."""
     why = ""
-    for gpus in _SIZES:
+    for gpus in _TENSOR_SIZES:
         try:
             result = whole(run(from_mapping(replica(query, framework, hardware, gpus)), explain=False))
         except InfeasibleError as error:
@@ -264,7 +260,9 @@ def _served(query: CostQuery, framework: str, hardware: str) -> Served:
             binding=inner["bottleneck"]["binding"],
             fidelity=inner["fidelity"],
         )
-    return Served(framework=framework, hardware=hardware, why_not=f"does not fit on up to {_SIZES[-1]} GPUs: {why}")
+    return Served(
+        framework=framework, hardware=hardware, why_not=f"does not fit on up to {_TENSOR_SIZES[-1]} GPUs: {why}"
+    )
 
 
 def _steady_rate(result: RunResult) -> float:

@@ -21,12 +21,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from simserve.explore.limits import BusyError, Check, TooLongError
 
+Answer = TypeVar("Answer")
+Tell = Callable[[dict[str, Any]], None]
+Work = Callable[[Check, Tell], dict[str, Any]]
 HEADER_SECONDS = 5.0
 """A connection may be open without a request being worked on; the body has its own time in `simserve.explore.app`."""
 _MOST_CONNECTIONS = 256
 """At once; where all of them are being answered, the next request is told to come back later."""
 _LARGEST_HEADER = 16_384
 """Bytes."""
+_LOOK_AGAIN = 0.05
+"""Seconds between two looks at whether a place is free."""
+MOST_TIMES = 24.0
+"""Times the usual seconds that a question may take that asks for more."""
+MEDIA_TYPE = "application/x-ndjson"
+_SECONDS_BETWEEN_PARTS = 0.15
+"""Between two looks at what is new."""
 
 
 class HurriedProtocol(H11Protocol):  # type: ignore[misc]
@@ -78,13 +88,6 @@ def server(app: Starlette) -> Any:
             server_header=False,
         )
     )
-
-
-Answer = TypeVar("Answer")
-_LOOK_AGAIN = 0.05
-"""Seconds."""
-MOST_TIMES = 24.0
-"""Times the usual seconds that a question may take that asks for more."""
 
 
 @dataclass(slots=True)
@@ -151,14 +154,6 @@ class Runner:
         return work(check)
 
 
-MEDIA_TYPE = "application/x-ndjson"
-_SECONDS = 0.15
-"""Between two looks at what is new."""
-
-Tell = Callable[[dict[str, Any]], None]
-Work = Callable[[Check, Tell], dict[str, Any]]
-
-
 class AnswerInParts(Response):  # type: ignore[misc]
     """Sends ``{"first": ...}`` and ``{"progress": [done, known]}`` meanwhile, and ``{"answer": ...}`` in the end.
 
@@ -193,7 +188,7 @@ class AnswerInParts(Response):  # type: ignore[misc]
             group.start_soon(self._worked, done)
             group.start_soon(self._listen, receive)
             while not done.is_set():
-                with anyio.move_on_after(_SECONDS):
+                with anyio.move_on_after(_SECONDS_BETWEEN_PARTS):
                     await done.wait()
                 await self._send_lines(send)
             group.cancel_scope.cancel()

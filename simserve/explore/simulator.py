@@ -14,7 +14,7 @@ from simserve.errors import InterruptedRunError
 from simserve.explore.limits import Check, TooLongError, whole
 from simserve.explore.queries import FilmQuery, SimulatorQuery
 from simserve.metrics.figures import or_null
-from simserve.metrics.latency import request_latencies
+from simserve.metrics.latency import MS, request_latencies
 from simserve.metrics.result import RunResult
 from simserve.planner.capacity.level import Found, Level, Trial
 from simserve.planner.capacity.probe import probe_of
@@ -30,14 +30,15 @@ from simserve.scenario.formats import formats_line
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 
+Floats = NDArray[np.float64]
 _NUM_POINTS = 120
 _SHOWN = (
     *(f"{each}_{name}" for name in ("ttft_ms", "tpot_ms", "e2el_ms") for each in ("p50", "p95", "p99")),
     *("request_throughput", "request_goodput", "output_throughput", "completed", "failed"),
 )
-Floats = NDArray[np.float64]
 _OF_THE_LOAD = ("rate", "slo_ttft_ms", "slo_tpot_ms", "attainment")
 """Controls that change neither what serves nor what a request is."""
+MOST_RATE = 2000.0
 
 
 def _whatever_comes(query: SimulatorQuery) -> SimulatorQuery:
@@ -238,10 +239,6 @@ def _pace(name: str, result: RunResult) -> dict[str, str]:
     }
 
 
-MOST_RATE = 2000.0
-_MS = 1e3
-
-
 def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
     """Return latency, goodput and attainment over the rate of arrivals, and the most within the SLO.
 
@@ -311,8 +308,8 @@ def _point(level: Level) -> dict[str, Any]:
         "rate": level.load,
         "attainment": or_null(level.attainment),
         "stability": level.stability,
-        "p95_ttft_ms": or_null(_MS * level.mean("p95_ttft")),
-        "p95_tpot_ms": or_null(_MS * level.mean("p95_tpot")),
+        "p95_ttft_ms": or_null(MS * level.mean("p95_ttft")),
+        "p95_tpot_ms": or_null(MS * level.mean("p95_tpot")),
         "request_goodput": or_null(level.mean("goodput")),
         "output_throughput": or_null(level.mean("output_throughput")),
     }

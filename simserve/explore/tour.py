@@ -30,8 +30,7 @@ from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.report.facts import PART_LABELS
 from simserve.report.quantities import number, share
-from simserve.scenario.pricing import HOURS_PER_MONTH
-from simserve.units import format_bytes
+from simserve.units import HOURS_PER_MONTH, format_bytes
 
 _SMALL, _LARGE = "llama-3.1-8b", "llama-3.1-70b"
 _H100, _L40S = "h100-sxm-80gb", "l40s-48gb"

@@ -12,12 +12,12 @@ from simserve.explore.limits import Check
 from simserve.explore.queries import WizardQuery
 from simserve.metrics.files import scenario_text
 from simserve.planner.export.export import WHOLE, export
-from simserve.planner.search.trial import HOURS_PER_MONTH
 from simserve.profiles.model import load_model
 from simserve.report.plan import PlanPage, plan_sections
 from simserve.report.plan_lines import worth_scaling
 from simserve.report.quantities import number, text_columns
 from simserve.scenario.load import from_mapping
+from simserve.units import HOURS_PER_MONTH
 
 _FIGURES = (
     "label",

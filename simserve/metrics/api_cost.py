@@ -1,8 +1,7 @@
 """Dollars of tokens behind an API: price lists times traffic, and what a prompt cache takes off. Knows no GPU.
 
-What an API with a prompt cache charges for the requests of a run: which prefixes it finds, and which it is to keep.
-
-Knows what requests have in common and when they are sent, not what a server of one's own finds in its cache.
+The prompt cache is the API's: it knows what requests have in common and when they are sent, not what a server of one's
+own finds in its cache.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
 
+Tokens = NDArray[np.int64]
 _MILLION = 1e6
 
 
@@ -140,9 +140,6 @@ def latency_figures(api: ApiPrices) -> dict[str, Any] | None:
         "date": found.date,
         "source": found.source,
     }
-
-
-Tokens = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,6 @@ PARTS = {
 LIMITS = {"seats": "max_num_seqs", "blocks": "KV memory", "budget": "max_num_batched_tokens", "loras": "max_loras"}
 """What holds up the head of the queue. ``step``, that it arrived while a step was running, is no limit."""
 NONE = "none"
-
 _ACTIVITIES = {
     "weights": "reading the weights",
     "kv": "reading the KV cache",
@@ -38,6 +37,16 @@ _ACTIVITIES = {
 }
 STATIC_LIMIT = "static_batch_size"
 """What holds up the queue of static batching: the running batch is full, and nobody joins it."""
+_LEAST_GAIN = 1.1
+"""What twice a limit must bring in throughput for it to be what binds."""
+_NOTICEABLE_GAIN = 1.005
+"""What is written as a gain of one percent at least."""
+_THROTTLING_GAIN = 2.0
+"""What binds whatever the load is: a limit that halves what the GPUs could do."""
+_WAITING_SHARE = 0.2
+"""Waiting binds when it is a fifth of the time that requests spend in the system."""
+_PREEMPTIONS_PER_REQUEST = 0.1
+_IDLE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +60,6 @@ class LimitGain:
 
     twice: float
     most: float
-
-
-_LEAST_GAIN = 1.1
-"""What twice a limit must bring in throughput for it to be what binds."""
-_NOTICEABLE_GAIN = 1.005
-"""What is written as a gain of one percent at least."""
-_THROTTLING_GAIN = 2.0
-"""What binds whatever the load is: a limit that halves what the GPUs could do."""
-_WAITING_SHARE = 0.2
-"""Waiting binds when it is a fifth of the time that requests spend in the system."""
-_PREEMPTIONS_PER_REQUEST = 0.1
-_IDLE_SHARE = 0.5
 
 
 def bottleneck(

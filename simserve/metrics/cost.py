@@ -3,7 +3,7 @@
 A board that runs a step draws what that step is bound by: matrix products near the board limit, reading memory
 less than half of it. Published: the prefill of large models reaches the board limit while decoding does not
 (Patel et al., POLCA, arXiv:2308.12908; Splitwise, arXiv:2311.18677), and decoding drew 137 to 300 W on an H200 of
-700 W (Ma et al., arXiv:2605.11999). The shares below are rounded from those figures and fitted to nothing: an
+700 W (Ma et al., arXiv:2605.11999). `BUSY_SHARES` are rounded from those figures and fitted to nothing: an
 estimate, not a measurement.
 """
 
@@ -26,6 +26,18 @@ COST_KEYS = (
     "tokens_per_usd",
     "requests_per_usd",
 )
+BUSY_SHARES: Mapping[str, float] = {
+    "compute": 1.0,
+    "weights": 0.36,
+    "kv": 0.36,
+    "communication": 0.36,
+    "host": 0.1,
+    "draft": 0.36,
+}
+"""Part of a step -> share of the span from idle to the board limit that it draws. Reading memory: 300 of 700 W on
+an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the
+cores wait, 137 W."""
+_JOULES_PER_KWH = 3.6e6
 
 
 def cost(
@@ -65,21 +77,6 @@ def cost(
         "tokens_per_usd": ratio(throughput.tokens, usd_per_second),
         "requests_per_usd": ratio(throughput.requests, usd_per_second),
     }
-
-
-BUSY_SHARES: Mapping[str, float] = {
-    "compute": 1.0,
-    "weights": 0.36,
-    "kv": 0.36,
-    "communication": 0.36,
-    "host": 0.1,
-    "draft": 0.36,
-}
-"""Part of a step -> share of the span from idle to the board limit that it draws. Reading memory: 300 of 700 W on
-an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the
-cores wait, 137 W."""
-
-_JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,21 @@ OFFLOAD = "KV offload"
 """What binds where steps wait for the second tier more than for anything else."""
 _NOTICEABLE = 0.05
 """Share of the busy time from which waiting for loads is part of the explanation."""
+_SPECULATION_KEYS = (
+    "method",
+    "draft_model",
+    "num_speculative_tokens",
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "acceptance_rate",
+    "mean_acceptance_length",
+    "expected_acceptance_length",
+    "draft_seconds",
+    "mean_batch",
+    "decode_speedup",
+    "break_even_batch",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +165,6 @@ def offload_sentences(simulation: Simulation) -> list[str]:
     return [f"Steps waited for KV blocks from the tiers {share}, most of it for the {slowest.name} tier."]
 
 
-_KEYS = (
-    "method",
-    "draft_model",
-    "num_speculative_tokens",
-    "num_drafts",
-    "num_draft_tokens",
-    "num_accepted_tokens",
-    "acceptance_rate",
-    "mean_acceptance_length",
-    "expected_acceptance_length",
-    "draft_seconds",
-    "mean_batch",
-    "decode_speedup",
-    "break_even_batch",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationFacts:
     """What is known of speculative decoding besides what a run counts.
@@ -201,7 +199,7 @@ def speculation_summary(
     pools differ, ``counted`` and the facts are those of the one that drafts most.
     """
     if facts is None or counted is None:
-        return dict.fromkeys(_KEYS)
+        return dict.fromkeys(_SPECULATION_KEYS)
     drafted = counted.num_drafts * facts.num_speculative_tokens
     accepted = counted.num_tokens - counted.num_drafts
     values = (
@@ -219,4 +217,4 @@ def speculation_summary(
         facts.decode_speedup,
         facts.break_even_batch,
     )
-    return dict(zip(_KEYS, values, strict=True))
+    return dict(zip(_SPECULATION_KEYS, values, strict=True))

@@ -42,6 +42,23 @@ _LONG_WAIT = 1.0
 """Mean seconds of waiting from which turns are part of the explanation."""
 CACHE_KEYS = ("requests", "hit_share", "by_class", "output_tokens", "asked_first", "expired")
 SECOND_KEYS = ("requests", "share", "discarded_output_tokens")
+STREAM_KEYS = ("events", "tokens_per_event", "api_server_busy", "mean_event_delay_ms")
+SATURATED = 0.95
+"""Share of the run in which a core is at work from which it is what binds: the rest is the run's start and end."""
+FALLING_BEHIND = 0.85
+"""The same of an engine's own server, which closed loops that start and end together leave idle for a while."""
+API_SERVER = "API server"
+_RULES = {
+    "rate_limit": "the token bucket",
+    "queue_full": "max_queue",
+    "kv_headroom": "kv_headroom",
+    "load": "probabilistic_from",
+    "deadline": "its deadline",
+    "api_limit": "the API's rate limit",
+}
+"""Reason of a refusal -> what refused, in words."""
+_STORM = 1.5
+"""Attempts a request from which retries are a load of their own."""
 
 
 def served_by(records: RequestRecords, server: int) -> NDArray[np.bool_]:
@@ -261,14 +278,6 @@ def _of_region(
     }
 
 
-STREAM_KEYS = ("events", "tokens_per_event", "api_server_busy", "mean_event_delay_ms")
-SATURATED = 0.95
-"""Share of the run in which a core is at work from which it is what binds: the rest is the run's start and end."""
-FALLING_BEHIND = 0.85
-"""The same of an engine's own server, which closed loops that start and end together leave idle for a while."""
-API_SERVER = "API server"
-
-
 def stream_figures(simulation: Simulation) -> dict[str, Any]:
     """Return ``events tokens_per_event api_server_busy mean_event_delay_ms``; None each where nothing is streamed.
 
@@ -313,18 +322,6 @@ def _busiest_share(simulation: Simulation) -> float:
         return 0.0
     tokens = np.bincount(records.replica_id[served], weights=records.output_tokens[served])
     return min(float(tokens.max()) * simulation.api_token_seconds / end_time, 1.0)
-
-
-_RULES = {
-    "rate_limit": "the token bucket",
-    "queue_full": "max_queue",
-    "kv_headroom": "kv_headroom",
-    "load": "probabilistic_from",
-    "deadline": "its deadline",
-    "api_limit": "the API's rate limit",
-}
-_STORM = 1.5
-"""Attempts a request from which retries are a load of their own."""
 
 
 def statuses(records: RequestRecords) -> dict[str, int]:

@@ -1,9 +1,6 @@
 """From records to TTFT, TPOT, ITL and E2E, and how long agents' tasks took. Knows no scheduler and no objective.
 
-Agents' tasks, as columns: how long each took, blocked on the model or on tools, its tokens and its dollars.
-
-A task has finished if all of its calls were answered in full. Knows records, no graph: what a call waited for does not
-matter here.
+A task has finished if all of its calls were answered in full; what a call waited for does not matter here.
 """
 
 from __future__ import annotations
@@ -19,6 +16,8 @@ from simserve.metrics.figures import rows_where
 from simserve.metrics.statistics import percentiles
 from simserve.sim.records import COMPLETED, TASK_CANCELLED, UNFINISHED, RequestRecords
 
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 PERCENTILES = (50, 90, 95, 99)
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 """The names of the latencies in results, as ``vllm bench serve`` writes them."""
@@ -185,10 +184,6 @@ def _describe_histogram(histogram: Histogram) -> dict[str, float]:
 def _statistics(mean: float, std: float, values: list[float]) -> dict[str, float]:
     named = {f"p{q}": value for q, value in zip(PERCENTILES, values, strict=True)}
     return {"mean": mean, "median": named["p50"], "std": std, **named}
-
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

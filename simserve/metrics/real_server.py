@@ -1,13 +1,9 @@
 """A run beside a real server: what the errors of a run depend on, the interval, and whether an objective holds.
 
 A real server is one draw: its steps are slower or faster than simulated by one factor, its first tokens by another, for
-all requests alike. The two are drawn apart from each other, as measured sources show them (docs/promises.md). Simulates
-nothing, and knows not how errors were learnt.
-
-What a real server would show beside what was simulated: the error of the model, by figure.
-
-Sampling error of the simulation is another thing (`simserve.metrics.replications`): more requests make it smaller, and
-leave this as it is. Knows figures and errors, not how the errors were learnt.
+all requests alike. The two are drawn apart from each other, as measured sources show them (docs/promises.md). Sampling
+error of the simulation is another thing (`simserve.metrics.replications`): more requests make it smaller, and leave
+this as it is. Knows figures and errors, not how the errors were learnt; simulates nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +26,18 @@ if TYPE_CHECKING:
     from simserve.sim.recorder import RunTotals
 
 Floats = NDArray[np.float64]
-
+Interval = tuple[float, float]
 FIXED_PARTS = ("weights", "host")
 """Parts of a step that take as long with few requests in it as with many."""
-
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _ROUNDING = 1e-9
 _FAILED = -1.0
+STATISTICS = ("mean", "median", "p90", "p95", "p99")
+RATES = ("request_throughput", "output_throughput", "total_token_throughput")
+DOLLARS = ("usd_per_million_output_tokens", "usd_per_million_tokens")
+"""Figures of ``simserve.cost`` that fall as throughput rises."""
+QUEUED = ("ttft_ms", "e2el_ms")
+"""Latencies that hold the wait for a seat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,19 +256,6 @@ def _with_tasks(evidence: Evidence, task: TaskLatencies, begun: NDArray[np.bool_
         is_answered=np.concatenate([evidence.is_answered, np.isfinite(makespan)]),
         demands=demands,
     )
-
-
-STATISTICS = ("mean", "median", "p90", "p95", "p99")
-
-RATES = ("request_throughput", "output_throughput", "total_token_throughput")
-
-DOLLARS = ("usd_per_million_output_tokens", "usd_per_million_tokens")
-"""Figures of ``simserve.cost`` that fall as throughput rises."""
-
-QUEUED = ("ttft_ms", "e2el_ms")
-"""Latencies that hold the wait for a seat."""
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ ATTAINMENT_HALF_WIDTH = 0.01
 """How narrow the interval of the attainment must be whatever the precision of latencies: a percentage point."""
 _CONFIDENCE = 0.95
 _SHOWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
-_STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
+POOLED_STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
 _DESCRIBED = ("mean", "std", *(f"p{q}" for q in PERCENTILES))
-_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
+POOLED_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
 _TOTALS = frozenset(
     {
         "duration",
@@ -113,7 +113,7 @@ def confidence_intervals(
         summaries: What `simserve.metrics.summary.summarize` returned, one a replication.
         samples: Their latencies, in the same order; empty: their summaries are all that is known.
     """
-    names = (*_RATES, *(f"{statistic}_{latency}" for latency in LATENCIES for statistic in _STATISTICS))
+    names = (*POOLED_RATES, *(f"{statistic}_{latency}" for latency in LATENCIES for statistic in POOLED_STATISTICS))
     columns = {name: [summary[name] for summary in summaries] for name in names}
     columns["slo_attainment"] = [summary["simserve"]["slo"]["attainment"] for summary in summaries]
     found = {name: _interval([value for value in values if value is not None]) for name, values in columns.items()}
@@ -128,7 +128,7 @@ def confidence_intervals(
 
 def _common_rates(samples: Sequence[Sample]) -> tuple[str, ...]:
     """Return which rates are known in the long run: none where a replication falls behind."""
-    return _RATES if all(sample.rates for sample in samples) else ()
+    return POOLED_RATES if all(sample.rates for sample in samples) else ()
 
 
 def _jackknifed(samples: Sequence[Sample]) -> dict[str, dict[str, float | None]]:

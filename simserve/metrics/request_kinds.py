@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.figures import ratio, rows_where
-from simserve.metrics.latency import MS, RequestLatencies, describe, tasks_of
+from simserve.metrics.latency import MS, PERCENTILES, RequestLatencies, describe, tasks_of
 from simserve.metrics.slo import SLO
 from simserve.metrics.statistics import percentiles
 from simserve.metrics.steady_state import Window
@@ -30,6 +30,67 @@ REASONING_KEYS = (
     "thinking_share",
     "num_without_answer",
     "usd_per_million_visible_tokens",
+)
+MEDIA_KEYS = (
+    "tokens",
+    "token_share",
+    "mean_preprocess_ms",
+    "mean_encoder_ms",
+    "mean_encoder_wait_ms",
+    "mean_transfer_ms",
+    "encoder_utilization",
+    "mean_encoders",
+    "peak_encoders",
+    "ttft_share",
+)
+_WAITING_SHARE = 0.2
+"""Share of TTFT from which waiting for the encoder pool is what binds, as with other waits (`metrics.bottleneck`)."""
+ENCODERS = "encoder_disaggregation.replicas"
+"""What binds then."""
+LORA_KEYS = (
+    "num_adapters",
+    "adapters_used",
+    "swaps",
+    "disk_loads",
+    "hit_rate",
+    "load_seconds",
+    "step_seconds",
+    "busy_share",
+)
+LOADING = "LoRA loads"
+"""What binds where steps wait for adapters more than for anything else."""
+_NOTICEABLE = 0.05
+"""Share of the busy time from which adapters are part of the explanation."""
+_TAIL = 0.9
+"""Share of the answers of a round after which its tail begins."""
+ROUND_KEYS = (
+    "begun",
+    "finished",
+    "mean_round_s",
+    "max_round_s",
+    "mean_half_s",
+    "tail_share",
+    "generating_share",
+    "usd_per_round",
+)
+TASK_KEYS = (
+    "begun",
+    "finished",
+    "failed",
+    "cancelled",
+    "cancelled_tokens",
+    "cancelled_usd",
+    "calls_per_task",
+    "task_throughput",
+    "mean_makespan_s",
+    *(f"p{each}_makespan_s" for each in PERCENTILES),
+    "mean_model_s",
+    "mean_tool_s",
+    "model_share",
+    "input_tokens_per_task",
+    "output_tokens_per_task",
+    "usd_per_task",
+    "attainment",
 )
 
 
@@ -67,24 +128,6 @@ def reasoning_figures(
         "num_without_answer": int(np.count_nonzero(thought == generated)),
         "usd_per_million_visible_tokens": shown,
     }
-
-
-MEDIA_KEYS = (
-    "tokens",
-    "token_share",
-    "mean_preprocess_ms",
-    "mean_encoder_ms",
-    "mean_encoder_wait_ms",
-    "mean_transfer_ms",
-    "encoder_utilization",
-    "mean_encoders",
-    "peak_encoders",
-    "ttft_share",
-)
-_WAITING_SHARE = 0.2
-"""Share of TTFT from which waiting for the encoder pool is what binds, as with other waits (`metrics.bottleneck`)."""
-ENCODERS = "encoder_disaggregation.replicas"
-"""What binds then."""
 
 
 def media_figures(
@@ -174,22 +217,6 @@ def name_encoders(bottleneck: dict[str, Any], simulation: Simulation, latencies:
         bottleneck["explanation"] = clause + bottleneck["explanation"]
 
 
-LORA_KEYS = (
-    "num_adapters",
-    "adapters_used",
-    "swaps",
-    "disk_loads",
-    "hit_rate",
-    "load_seconds",
-    "step_seconds",
-    "busy_share",
-)
-LOADING = "LoRA loads"
-"""What binds where steps wait for adapters more than for anything else."""
-_NOTICEABLE = 0.05
-"""Share of the busy time from which adapters are part of the explanation."""
-
-
 def lora_figures(simulation: Simulation, specs: RequestSpecs | None, num_adapters: int | None) -> dict[str, Any]:
     """Return `LORA_KEYS`; None without adapters.
 
@@ -228,19 +255,6 @@ def lora_sentences(simulation: Simulation) -> list[str]:
     return [f"Steps waited for LoRA adapters to be loaded {loras.load_seconds / busy:.0%} of their time."]
 
 
-_TAIL = 0.9
-ROUND_KEYS = (
-    "begun",
-    "finished",
-    "mean_round_s",
-    "max_round_s",
-    "mean_half_s",
-    "tail_share",
-    "generating_share",
-    "usd_per_round",
-)
-
-
 def round_figures(records: RequestRecords, pause: float | None, usd_per_hour: float | None) -> dict[str, Any]:
     """Return `ROUND_KEYS`; None each without rounds.
 
@@ -277,28 +291,6 @@ def round_figures(records: RequestRecords, pause: float | None, usd_per_hour: fl
         "generating_share": ratio(mean, mean + pause),
         "usd_per_round": math.nan if usd_per_hour is None else usd_per_hour * (mean + pause) / SECONDS_PER_HOUR,
     }
-
-
-_PERCENTILES = (50, 90, 95, 99)
-TASK_KEYS = (
-    "begun",
-    "finished",
-    "failed",
-    "cancelled",
-    "cancelled_tokens",
-    "cancelled_usd",
-    "calls_per_task",
-    "task_throughput",
-    "mean_makespan_s",
-    *(f"p{each}_makespan_s" for each in _PERCENTILES),
-    "mean_model_s",
-    "mean_tool_s",
-    "model_share",
-    "input_tokens_per_task",
-    "output_tokens_per_task",
-    "usd_per_task",
-    "attainment",
-)
 
 
 def task_figures(
@@ -342,8 +334,8 @@ def task_figures(
         **{
             f"p{each}_makespan_s": value
             for each, value in zip(
-                _PERCENTILES,
-                percentiles(makespan, _PERCENTILES) if len(makespan) else [math.nan] * len(_PERCENTILES),
+                PERCENTILES,
+                percentiles(makespan, PERCENTILES) if len(makespan) else [math.nan] * len(PERCENTILES),
                 strict=True,
             )
         },

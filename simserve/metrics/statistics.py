@@ -11,6 +11,19 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+_MAX_TERMS = 100_000
+_SERIES_FROM = 50.0
+_SMALL = 1e-300
+"""Of the quantiles of Student's t: most terms of the continued fraction, half the degrees of freedom from which a
+series takes over, and what stands for 0 in a denominator."""
+_EPSILON = 2.0**-52
+NUM_BATCHES = 20
+"""Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30 (1982): more than 30
+batches gain next to nothing, and fewer are longer, so less alike their neighbours."""
+BEYOND_PERCENTILE = 10
+"""Values that must lie beyond a percentile for it to be more than the luck of one or two."""
+_CONFIDENCE = 0.95
+
 
 def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[float]:
     """Return what ``np.percentile(values, shares)`` returns.
@@ -36,12 +49,6 @@ def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[fl
 def _between(low: float, high: float, part: float) -> float:
     # As numpy interpolates: from the nearer end, so that it is monotone.
     return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
-
-
-_MAX_TERMS = 100_000
-_SERIES_FROM = 50.0
-_SMALL = 1e-300
-_EPSILON = 2.0**-52
 
 
 @lru_cache(maxsize=256)
@@ -112,14 +119,6 @@ def _fraction(x: float, a: float, b: float) -> float:
         if abs(c * d - 1.0) < _EPSILON and term:
             break
     return value - 1.0
-
-
-NUM_BATCHES = 20
-"""Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30 (1982): more than 30
-batches gain next to nothing, and fewer are longer, so less alike their neighbours."""
-BEYOND_PERCENTILE = 10
-"""Values that must lie beyond a percentile for it to be more than the luck of one or two."""
-_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

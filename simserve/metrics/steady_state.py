@@ -14,6 +14,7 @@ from simserve.metrics.statistics import percentiles
 from simserve.sim.records import UNFINISHED, RequestRecords
 from simserve.sim.series import ascending
 
+Stability = Literal["stable", "backlogged", "overloaded"]
 _BATCH = 5
 EDGE_SOJOURNS = 3.0
 """Mean E2E that a measured window begins after the first arrival and ends before the last one, at least. Until then
@@ -23,6 +24,211 @@ _MIN_REQUESTS = 100
 """Fewest requests, before and after the cut, that have a steady state worth the name."""
 _MIN_SOJOURNS = 10.0
 """A cut window must be this many mean E2E long: what is in flight at its edges is then a small part of it."""
+_MIN_ARRIVALS = 50
+"""Fewest arrivals that can show a trend, or at a steady rate a queue that was worked off."""
+_NUM_BLOCKS = 20
+_POINTS_PER_BLOCK = 10
+_SIGNIFICANCE = 3.0
+"""Growth over the period, in standard deviations of a queue without drift whose steps are as large."""
+_LEAST_QUEUE_GROWTH = 0.01
+"""Share of the arrivals that must pile up in the queue: the load exceeds the capacity by 1 %."""
+_LEAST_SYSTEM_GROWTH = 0.05
+"""The same for the number in the system, which grows a little wherever the load does."""
+_LEAST_END = 0.5
+"""Share of its peak at which a queue that grows to the end must end."""
+_LEAST_STEADINESS = 0.6
+"""Growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: it
+falls while a system fills up, and does not under overload."""
+_LONGEST_STAY = 0.25
+"""The arrivals must last four times the typical stay, or the system is still filling up."""
+_WAITING_SHARE = 0.2
+_WAIT_OF_RUN = 0.05
+"""A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
+requests waited a twentieth of the run. The second keeps a steady queue at high load apart from one that was worked
+off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once. A few requests at
+a steady rate last so short a time that any wait is a twentieth of it: they show no backlog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sojourns:
+    """When each request that was sent arrived, left the queue and left the system; in order of arrival.
+
+    Attributes:
+        arrival: Seconds on the simulation clock, ascending.
+        queue_exit: When a step first worked on it, or it left without that; inf if it still waits.
+        system_exit: When it was answered, refused or given up; inf if it is still there.
+        end_time: When the simulation stopped looking, seconds.
+        last_beginning: The last arrival that waited for no answer: turns of conversations come after it, fewer and
+            fewer; NaN if nothing was sent.
+    """
+
+    arrival: NDArray[np.float64]
+    queue_exit: NDArray[np.float64]
+    system_exit: NDArray[np.float64]
+    end_time: float
+    last_beginning: float
+
+    def __len__(self) -> int:
+        """Return the number of requests sent."""
+        return len(self.arrival)
+
+    @property
+    def run_end(self) -> float:
+        """The last arrival or departure; where requests are left unfinished, the end of the simulation."""
+        if not len(self):
+            return float("nan")
+        last = max(float(self.system_exit.max()), float(self.arrival[-1]))
+        return last if np.isfinite(last) else self.end_time
+
+    def waits(self) -> NDArray[np.float64]:
+        """Return the seconds from arrival to the first step, up to ``end_time`` for those that still wait.
+
+        A wait after a preemption is not in it.
+        """
+        return np.minimum(self.queue_exit, self.end_time) - self.arrival
+
+    def times_in_system(self) -> NDArray[np.float64]:
+        """Return the seconds from arrival to departure, up to ``end_time`` for those that are still there."""
+        return np.minimum(self.system_exit, self.end_time) - self.arrival
+
+    def num_in_system_at_arrivals(self) -> NDArray[np.float64]:
+        """Return the number of earlier requests that each request met in the system."""
+        departed = np.searchsorted(ascending(self.system_exit), self.arrival, side="right")
+        present: NDArray[np.int64] = np.arange(len(self)) - departed
+        return np.maximum(present, 0).astype(np.float64)
+
+
+def sojourns(records: RequestRecords, end_time: float) -> Sojourns:
+    """Return the stays of all requests that were sent.
+
+    A request without a finish time that is not unfinished was refused where it stood: it leaves when it
+    arrives.
+    """
+    is_sent = np.isfinite(records.arrival_time)
+    sent = slice(None) if is_sent.all() else np.flatnonzero(is_sent)
+    ordered = records.arrival_time[sent]
+    if (ordered[1:] < ordered[:-1]).any():
+        sent = np.arange(len(is_sent))[sent]
+        sent = sent[np.argsort(ordered, kind="stable")]
+    arrival, finish = records.arrival_time[sent], records.finish_time[sent]
+    stayed = np.where(records.status[sent] == UNFINISHED, np.inf, arrival)
+    system_exit = np.where(np.isfinite(finish), finish, stayed)
+    queue_exit = np.fmin(records.scheduled_time[sent], system_exit)
+    beginnings = arrival if records.turn is None else arrival[records.turn[sent] <= 1]
+    return Sojourns(
+        arrival=arrival,
+        queue_exit=queue_exit,
+        system_exit=system_exit,
+        end_time=end_time,
+        last_beginning=float(beginnings[-1]) if len(beginnings) else float("nan"),
+    )
+
+
+def num_present(
+    arrival: NDArray[np.float64], leave: NDArray[np.float64], grid: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return how many have arrived and not left at each time of ``grid`` (ascending, seconds)."""
+    return _count_until(arrival, grid) - _count_until(leave, grid)
+
+
+def _count_until(times: NDArray[np.float64], grid: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.searchsorted(ascending(times), grid, side="right")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """How the traffic compares with what the deployment finishes with its queue never empty.
+
+    Attributes:
+        mean: Load ratio: requests offered a second over those that can be finished.
+        peak: Of rates that vary, the same of the highest five minutes; None where they do not.
+    """
+
+    mean: float
+    peak: float | None
+
+
+def stability(
+    sojourns: Sojourns, *, is_open_loop: bool, is_stationary: bool = True, offered: Offered | None = None
+) -> Stability:
+    """Return the verdict on a run.
+
+    Where it is known how the traffic compares with what the deployment can finish, that decides: a load ratio of 1 and
+    more is ``overloaded``, however short the run. Otherwise the queue's trend does:
+
+    * ``overloaded``: open loop, and what waits (or what is in the system, over the second half of the
+      arrivals) grows through to the last arrival. The growth must exceed three standard deviations of what a
+      queue at exactly its capacity would show, estimated from the steps between the means of 20 blocks of the
+      period, be a noticeable share of the arrivals (1 % waiting, 5 % in the system), and end near its peak.
+    * ``backlogged``: not overloaded, but requests waited long: all came at once, a closed loop has more
+      clients than seats, a burst was worked off.
+    * ``stable``: neither.
+
+    The number in the system is tested too because a replica with free seats slows down before it queues; it
+    must not be levelling off, as it does while a system fills up.
+    """
+    is_overload = _is_growing(sojourns) if offered is None else offered.mean >= 1
+    if is_open_loop and is_overload:
+        return "overloaded"
+    return "backlogged" if _is_waiting(sojourns, is_open_loop and is_stationary) else "stable"
+
+
+def waiting_share(sojourns: Sojourns) -> float:
+    """Return the share of the time in the system that was waiting for a first step; NaN if there was none."""
+    total = float(sojourns.times_in_system().sum())
+    return float(sojourns.waits().sum()) / total if total > 0 else math.nan
+
+
+def _is_growing(sojourns: Sojourns) -> bool:
+    if len(sojourns) < _MIN_ARRIVALS:
+        return False
+    start, end = float(sojourns.arrival[0]), sojourns.last_beginning
+    if end <= start:
+        return False
+    num_arrivals = int(np.searchsorted(sojourns.arrival, end, side="right"))
+    if _has_trend(_levels(sojourns, sojourns.queue_exit, start, end), num_arrivals, _LEAST_QUEUE_GROWTH):
+        return True
+    middle = (start + end) / 2
+    num_early = int(np.searchsorted(sojourns.arrival, middle, side="right"))
+    if percentiles(sojourns.times_in_system()[:num_early], [50])[0] > _LONGEST_STAY * (end - start):
+        return False
+    levels = _levels(sojourns, sojourns.system_exit, middle, end)
+    return _is_unabated(levels) and _has_trend(levels, num_arrivals - num_early, _LEAST_SYSTEM_GROWTH)
+
+
+def _levels(sojourns: Sojourns, leave: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
+    grid = np.linspace(start, end, _NUM_BLOCKS * _POINTS_PER_BLOCK + 1)[1:]
+    return num_present(sojourns.arrival, leave, grid).astype(np.float64)
+
+
+def _has_trend(levels: NDArray[np.float64], num_arrivals: int, least_growth: float) -> bool:
+    blocks = _block_means(levels)
+    growth = float(blocks[-1] - blocks[0])
+    steps = np.diff(blocks)
+    fluctuation = float(steps.std(ddof=1)) * math.sqrt(len(steps))
+    ends_high = float(blocks[-2:].mean()) >= _LEAST_END * float(levels.max())
+    return growth >= least_growth * num_arrivals and growth > _SIGNIFICANCE * fluctuation and ends_high
+
+
+def _is_unabated(levels: NDArray[np.float64]) -> bool:
+    blocks = _block_means(levels)
+    half = _NUM_BLOCKS // 2
+    return float(blocks[-1] - blocks[-1 - half]) >= _LEAST_STEADINESS * float(blocks[half] - blocks[0])
+
+
+def _block_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    means: NDArray[np.float64] = levels.reshape(_NUM_BLOCKS, _POINTS_PER_BLOCK).mean(axis=1)
+    return means
+
+
+def _is_waiting(sojourns: Sojourns, has_steady_state: bool) -> bool:
+    share = waiting_share(sojourns)
+    if math.isnan(share) or share < _WAITING_SHARE:
+        return False
+    if has_steady_state and len(sojourns) < _MIN_ARRIVALS:
+        return False
+    run = sojourns.run_end - float(sojourns.arrival[0])
+    return not has_steady_state or percentiles(sojourns.waits(), [95])[0] >= _WAIT_OF_RUN * run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,213 +347,3 @@ def _is_long_enough(latencies: RequestLatencies, window: Window) -> bool:
 def _window(records: RequestRecords, start: float, end: float, *, is_whole_run: bool = False) -> Window:
     has_arrived = (records.arrival_time >= start) & (records.arrival_time <= end)
     return Window(start=start, end=end, has_arrived=has_arrived, is_whole_run=is_whole_run)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sojourns:
-    """When each request that was sent arrived, left the queue and left the system; in order of arrival.
-
-    Attributes:
-        arrival: Seconds on the simulation clock, ascending.
-        queue_exit: When a step first worked on it, or it left without that; inf if it still waits.
-        system_exit: When it was answered, refused or given up; inf if it is still there.
-        end_time: When the simulation stopped looking, seconds.
-        last_beginning: The last arrival that waited for no answer: turns of conversations come after it, fewer and
-            fewer; NaN if nothing was sent.
-    """
-
-    arrival: NDArray[np.float64]
-    queue_exit: NDArray[np.float64]
-    system_exit: NDArray[np.float64]
-    end_time: float
-    last_beginning: float
-
-    def __len__(self) -> int:
-        """Return the number of requests sent."""
-        return len(self.arrival)
-
-    @property
-    def run_end(self) -> float:
-        """The last arrival or departure; where requests are left unfinished, the end of the simulation."""
-        if not len(self):
-            return float("nan")
-        last = max(float(self.system_exit.max()), float(self.arrival[-1]))
-        return last if np.isfinite(last) else self.end_time
-
-    def waits(self) -> NDArray[np.float64]:
-        """Return the seconds from arrival to the first step, up to ``end_time`` for those that still wait.
-
-        A wait after a preemption is not in it.
-        """
-        return np.minimum(self.queue_exit, self.end_time) - self.arrival
-
-    def times_in_system(self) -> NDArray[np.float64]:
-        """Return the seconds from arrival to departure, up to ``end_time`` for those that are still there."""
-        return np.minimum(self.system_exit, self.end_time) - self.arrival
-
-    def num_in_system_at_arrivals(self) -> NDArray[np.float64]:
-        """Return the number of earlier requests that each request met in the system."""
-        departed = np.searchsorted(ascending(self.system_exit), self.arrival, side="right")
-        present: NDArray[np.int64] = np.arange(len(self)) - departed
-        return np.maximum(present, 0).astype(np.float64)
-
-
-def sojourns(records: RequestRecords, end_time: float) -> Sojourns:
-    """Return the stays of all requests that were sent.
-
-    A request without a finish time that is not unfinished was refused where it stood: it leaves when it
-    arrives.
-    """
-    is_sent = np.isfinite(records.arrival_time)
-    sent = slice(None) if is_sent.all() else np.flatnonzero(is_sent)
-    ordered = records.arrival_time[sent]
-    if (ordered[1:] < ordered[:-1]).any():
-        sent = np.arange(len(is_sent))[sent]
-        sent = sent[np.argsort(ordered, kind="stable")]
-    arrival, finish = records.arrival_time[sent], records.finish_time[sent]
-    stayed = np.where(records.status[sent] == UNFINISHED, np.inf, arrival)
-    system_exit = np.where(np.isfinite(finish), finish, stayed)
-    queue_exit = np.fmin(records.scheduled_time[sent], system_exit)
-    beginnings = arrival if records.turn is None else arrival[records.turn[sent] <= 1]
-    return Sojourns(
-        arrival=arrival,
-        queue_exit=queue_exit,
-        system_exit=system_exit,
-        end_time=end_time,
-        last_beginning=float(beginnings[-1]) if len(beginnings) else float("nan"),
-    )
-
-
-def num_present(
-    arrival: NDArray[np.float64], leave: NDArray[np.float64], grid: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Return how many have arrived and not left at each time of ``grid`` (ascending, seconds)."""
-    return _count_until(arrival, grid) - _count_until(leave, grid)
-
-
-def _count_until(times: NDArray[np.float64], grid: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.searchsorted(ascending(times), grid, side="right")
-
-
-Stability = Literal["stable", "backlogged", "overloaded"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """How the traffic compares with what the deployment finishes with its queue never empty.
-
-    Attributes:
-        mean: Load ratio: requests offered a second over those that can be finished.
-        peak: Of rates that vary, the same of the highest five minutes; None where they do not.
-    """
-
-    mean: float
-    peak: float | None
-
-
-_MIN_ARRIVALS = 50
-"""Fewest arrivals that can show a trend, or at a steady rate a queue that was worked off."""
-_NUM_BLOCKS = 20
-_POINTS_PER_BLOCK = 10
-_SIGNIFICANCE = 3.0
-"""Growth over the period, in standard deviations of a queue without drift whose steps are as large."""
-_LEAST_QUEUE_GROWTH = 0.01
-"""Share of the arrivals that must pile up in the queue: the load exceeds the capacity by 1 %."""
-_LEAST_SYSTEM_GROWTH = 0.05
-"""The same for the number in the system, which grows a little wherever the load does."""
-_LEAST_END = 0.5
-"""Share of its peak at which a queue that grows to the end must end."""
-_LEAST_STEADINESS = 0.6
-"""Growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: it
-falls while a system fills up, and does not under overload."""
-_LONGEST_STAY = 0.25
-"""The arrivals must last four times the typical stay, or the system is still filling up."""
-_WAITING_SHARE = 0.2
-_WAIT_OF_RUN = 0.05
-"""A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
-requests waited a twentieth of the run. The second keeps a steady queue at high load apart from one that was worked
-off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once. A few requests at
-a steady rate last so short a time that any wait is a twentieth of it: they show no backlog."""
-
-
-def stability(
-    sojourns: Sojourns, *, is_open_loop: bool, is_stationary: bool = True, offered: Offered | None = None
-) -> Stability:
-    """Return the verdict on a run.
-
-    Where it is known how the traffic compares with what the deployment can finish, that decides: a load ratio of 1 and
-    more is ``overloaded``, however short the run. Otherwise the queue's trend does:
-
-    * ``overloaded``: open loop, and what waits (or what is in the system, over the second half of the
-      arrivals) grows through to the last arrival. The growth must exceed three standard deviations of what a
-      queue at exactly its capacity would show, estimated from the steps between the means of 20 blocks of the
-      period, be a noticeable share of the arrivals (1 % waiting, 5 % in the system), and end near its peak.
-    * ``backlogged``: not overloaded, but requests waited long: all came at once, a closed loop has more
-      clients than seats, a burst was worked off.
-    * ``stable``: neither.
-
-    The number in the system is tested too because a replica with free seats slows down before it queues; it
-    must not be levelling off, as it does while a system fills up.
-    """
-    is_overload = _is_growing(sojourns) if offered is None else offered.mean >= 1
-    if is_open_loop and is_overload:
-        return "overloaded"
-    return "backlogged" if _is_waiting(sojourns, is_open_loop and is_stationary) else "stable"
-
-
-def waiting_share(sojourns: Sojourns) -> float:
-    """Return the share of the time in the system that was waiting for a first step; NaN if there was none."""
-    total = float(sojourns.times_in_system().sum())
-    return float(sojourns.waits().sum()) / total if total > 0 else math.nan
-
-
-def _is_growing(sojourns: Sojourns) -> bool:
-    if len(sojourns) < _MIN_ARRIVALS:
-        return False
-    start, end = float(sojourns.arrival[0]), sojourns.last_beginning
-    if end <= start:
-        return False
-    num_arrivals = int(np.searchsorted(sojourns.arrival, end, side="right"))
-    if _has_trend(_levels(sojourns, sojourns.queue_exit, start, end), num_arrivals, _LEAST_QUEUE_GROWTH):
-        return True
-    middle = (start + end) / 2
-    num_early = int(np.searchsorted(sojourns.arrival, middle, side="right"))
-    if percentiles(sojourns.times_in_system()[:num_early], [50])[0] > _LONGEST_STAY * (end - start):
-        return False
-    levels = _levels(sojourns, sojourns.system_exit, middle, end)
-    return _is_unabated(levels) and _has_trend(levels, num_arrivals - num_early, _LEAST_SYSTEM_GROWTH)
-
-
-def _levels(sojourns: Sojourns, leave: NDArray[np.float64], start: float, end: float) -> NDArray[np.float64]:
-    grid = np.linspace(start, end, _NUM_BLOCKS * _POINTS_PER_BLOCK + 1)[1:]
-    return num_present(sojourns.arrival, leave, grid).astype(np.float64)
-
-
-def _has_trend(levels: NDArray[np.float64], num_arrivals: int, least_growth: float) -> bool:
-    blocks = _block_means(levels)
-    growth = float(blocks[-1] - blocks[0])
-    steps = np.diff(blocks)
-    fluctuation = float(steps.std(ddof=1)) * math.sqrt(len(steps))
-    ends_high = float(blocks[-2:].mean()) >= _LEAST_END * float(levels.max())
-    return growth >= least_growth * num_arrivals and growth > _SIGNIFICANCE * fluctuation and ends_high
-
-
-def _is_unabated(levels: NDArray[np.float64]) -> bool:
-    blocks = _block_means(levels)
-    half = _NUM_BLOCKS // 2
-    return float(blocks[-1] - blocks[-1 - half]) >= _LEAST_STEADINESS * float(blocks[half] - blocks[0])
-
-
-def _block_means(levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    means: NDArray[np.float64] = levels.reshape(_NUM_BLOCKS, _POINTS_PER_BLOCK).mean(axis=1)
-    return means
-
-
-def _is_waiting(sojourns: Sojourns, has_steady_state: bool) -> bool:
-    share = waiting_share(sojourns)
-    if math.isnan(share) or share < _WAITING_SHARE:
-        return False
-    if has_steady_state and len(sojourns) < _MIN_ARRIVALS:
-        return False
-    run = sojourns.run_end - float(sojourns.arrival[0])
-    return not has_steady_state or percentiles(sojourns.waits(), [95])[0] >= _WAIT_OF_RUN * run

@@ -1,10 +1,7 @@
 """A result read back from its folder: the tables as they were, and from their metadata what no other file holds.
 
-Knows the files of a result, not how a report looks.
-
-What a simulation is made of as plain JSON values, and back: known records, arrays, histograms; nothing else.
-
-Only the classes listed here are ever made from what a file says.
+The metadata hold the simulation as plain JSON values: records, arrays and histograms of the classes listed here, and
+nothing else is ever made from what a file says. Knows the files of a result, not how a report looks.
 """
 
 from __future__ import annotations
@@ -32,17 +29,32 @@ if TYPE_CHECKING:
     from simserve.sim.series import TimeSeries
     from simserve.sim.simulate import Simulation
 
+Columns = Mapping[str, NDArray[Any]]
 RESULT_FILE = "result.json"
 REQUESTS_FILE = "requests.parquet"
 TIMESERIES_FILE = "timeseries.parquet"
 SCENARIO_FILE = "scenario.resolved.yaml"
-
 BACKGROUND_KEY = "simserve"
 """Key of the metadata of `requests.parquet`."""
 DIGEST_KEY = "simserve_digest"
 """Likewise: SHA-256 of the two text files, so that a page is never made of figures that no run gave."""
-
-Columns = Mapping[str, NDArray[Any]]
+_HOMES: Mapping[str, str] = {
+    "RunTotals": "simserve.sim.recorder",
+    "TimeSeries": "simserve.sim.series",
+    "SpeculationTotals": "simserve.sim.totals",
+    "OffloadTotals": "simserve.sim.totals",
+    "LoraTotals": "simserve.sim.totals",
+    "TierTotals": "simserve.sim.totals",
+    "PoolOutcome": "simserve.sim.pools",
+    "StreamTotals": "simserve.sim.streaming",
+    "FrontTotals": "simserve.sim.gateway",
+    "FleetTimeline": "simserve.sim.series",
+    "EncoderLives": "simserve.sim.encoders",
+    "SLO": "simserve.metrics.slo",
+}
+"""The records that are known, and the module of each: most results hold two of them, and import no more."""
+_KIND = "kind"
+_MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
 
 
 def background_text(result: RunResult) -> str:
@@ -55,12 +67,12 @@ def background_text(result: RunResult) -> str:
     document = {
         "simulation": {
             name: encoded(getattr(simulation, name))
-            for name in stored_fields(simulation)
+            for name in _stored_fields(simulation)
             if name not in ("records", "totals", "steps")
         },
         "totals": {
             name: encoded(getattr(simulation.totals, name))
-            for name in stored_fields(simulation.totals)
+            for name in _stored_fields(simulation.totals)
             if name != "series"
         },
         "slo": encoded(result.slo),
@@ -223,25 +235,6 @@ def _floats(column: NDArray[Any]) -> NDArray[np.float64]:
     return np.ma.filled(np.ma.asarray(column, dtype=np.float64), np.nan)
 
 
-_HOMES: Mapping[str, str] = {
-    "RunTotals": "simserve.sim.recorder",
-    "TimeSeries": "simserve.sim.series",
-    "SpeculationTotals": "simserve.sim.totals",
-    "OffloadTotals": "simserve.sim.totals",
-    "LoraTotals": "simserve.sim.totals",
-    "TierTotals": "simserve.sim.totals",
-    "PoolOutcome": "simserve.sim.pools",
-    "StreamTotals": "simserve.sim.streaming",
-    "FrontTotals": "simserve.sim.gateway",
-    "FleetTimeline": "simserve.sim.series",
-    "EncoderLives": "simserve.sim.encoders",
-    "SLO": "simserve.metrics.slo",
-}
-"""The records that are known, and the module of each: most results hold two of them, and import no more."""
-_KIND = "kind"
-_MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
-
-
 def encoded(value: Any) -> Any:
     """Return a value as JSON values; a record carries its kind.
 
@@ -260,7 +253,7 @@ def encoded(value: Any) -> Any:
         name = type(value).__name__
         if _HOMES.get(name) != type(value).__module__:
             raise TypeError(f"{name} has no place in the metadata of a result")
-        return {_KIND: name, **{field: encoded(getattr(value, field)) for field in stored_fields(value)}}
+        return {_KIND: name, **{field: encoded(getattr(value, field)) for field in _stored_fields(value)}}
     if isinstance(value, Mapping):
         return {str(key): encoded(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -270,7 +263,7 @@ def encoded(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no place in the metadata of a result")
 
 
-def stored_fields(record: Any) -> list[str]:
+def _stored_fields(record: Any) -> list[str]:
     """Return the fields of a record that its metadata do not keep out of files."""
     return [each.name for each in fields(record) if each.metadata.get("is_stored", True)]
 

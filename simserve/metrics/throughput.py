@@ -15,6 +15,8 @@ from simserve.metrics.steady_state import Window
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.units import SECONDS_PER_HOUR
 
+USERS_KEYS = ("users", "clients", "request_rate", "waiting", "waiting_share", "pause_s", "requests_per_user_hour")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
@@ -89,9 +91,6 @@ def borne(records: RequestRecords, window: Window, meets_slo: NDArray[np.bool_] 
         output_tokens=output_tokens * per_second,
         tokens=(prompt_tokens + output_tokens) * per_second,
     )
-
-
-USERS_KEYS = ("users", "clients", "request_rate", "waiting", "waiting_share", "pause_s", "requests_per_user_hour")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

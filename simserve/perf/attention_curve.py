@@ -3,10 +3,9 @@
 Knows kernels and sizes of one layer on one rank; no model, no step. Every form is monotone in batch, context,
 heads and width.
 
-Thread blocks that TensorRT-LLM's decode kernels cut contexts into. Knows no seconds and no bytes.
-
-From the launch rules of its two kernels (github.com/NVIDIA/TensorRT-LLM, Apache-2.0), with counts that need not be
-whole, so that nothing falls as work grows:
+TensorRT-LLM's decode kernels cut contexts into thread blocks by rules of their own, followed here from the source of
+both (github.com/NVIDIA/TensorRT-LLM, Apache-2.0), with counts that need not be whole, so that nothing falls as work
+grows:
 
 * ``waves`` (XQA, more than one query head to a key-value head; ``computeMultiBlockCount`` in
   ``decoderXQAImplCommon.h``): pieces of 128 keys, fewer for long contexts, up to eight blocks a multiprocessor.
@@ -27,34 +26,42 @@ from simserve.perf.shape import ReplicaShape
 from simserve.profiles.kernel_curves import AttentionKernel, DecodeAttentionCurve, PrefillAttentionCurve
 from simserve.profiles.model import AttentionLayers
 
+Mask = NDArray[np.bool_]
 TILE = 128.0
 """Tokens of a tile of queries, and the head width that constants are stated for (FlashAttention-3)."""
-
 WIDEST_SHARED = 256.0
 """Widest head that the kernels of the others compute (FlashAttention-2 and -3); Gemma-4's full attention has 512."""
-
 ROW_TILE = 64.0
 """Rows that the tensor cores of a decode step are padded to (wgmma m64; query heads of a group are rows)."""
-
 GROUP = 4.0
 """Query heads to a key-value head that the time of a wave is stated for."""
-
 L2_FILLED, L2_SPILLED = 0.7, 1.2
 """KV over L2 capacity up to which repeated reads hit, and from which they all miss; seen as a step between 0.67
 and 1.34 in the tables of every framework."""
-
 REFERENCE_CONTEXT = 512.0
 """Context whose splits the affine form charges. H200 tables, contexts from 128 on, all kernels: mean of the median
 errors 8.6, 8.1, 8.0 and 8.5 % for 256, 512, 1,024 and 2,048; over all contexts 256 is best (10.6 against 10.9 %)."""
-
 WAVES_CONTEXT = 1024.0
 """Context whose pieces the affine form counts in waves. H200 tables of TensorRT-LLM, contexts of 128 to 32,768: mean of
 the median errors 13.1, 12.9, 12.7 and 12.9 % for 512, 1,024, 2,048 and 4,096."""
-
 CRITICAL_SHARE = 0.25
 """Share of the longest tile that each request of a step adds in the affine form, which knows sums of lengths only.
 H200 tables, up to 8 prompts of 128 tokens and more: mean of the median errors 6.8, 6.1, 7.3 and 11.2 % for 0, 0.25,
 0.5 and 1; over all calls, most of them of many prompts, 0 is best (7.0 against 7.8 %)."""
+PIECE_KEYS = 128.0
+"""Keys of the shortest piece of XQA (``kMinHistoryTokensPerBlock``)."""
+PIECES_BEFORE_ROOT = 8.0
+"""Pieces of a context from which their number grows as a square root only, so that their sum stays cheap."""
+MAX_BLOCKS = 8.0
+"""Blocks a multiprocessor up to which XQA cuts (``kTargetWaveFactor``)."""
+LOOP_ELEMENTS = 65536.0
+"""Elements of keys that the largest MMHA block takes in one pass: 1,024 threads, 16 bytes each, eight at a time."""
+SMALL_BLOCKS = 4.0
+"""MMHA blocks of 256 threads that fit on a multiprocessor (32 warps, as its registers allow)."""
+LARGE_BLOCKS = 2.0
+"""MMHA blocks of 512 threads that fit: what batches of two multiprocessors' worth of heads are given."""
+NARROW_KV_BYTES = 1.0
+"""Widest KV element that the 8-bit kernels read; narrower ones are widened in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,27 +245,6 @@ def request_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Arr
     return np.asarray(0.5 * np.asarray(heads.num_heads) / gpu.num_multiprocessors * curve.wave)
 
 
-Mask = NDArray[np.bool_]
-
-PIECE_KEYS = 128.0
-"""Keys of the shortest piece of XQA (``kMinHistoryTokensPerBlock``)."""
-
-PIECES_BEFORE_ROOT = 8.0
-"""Pieces of a context from which their number grows as a square root only, so that their sum stays cheap."""
-
-MAX_BLOCKS = 8.0
-"""Blocks a multiprocessor up to which XQA cuts (``kTargetWaveFactor``)."""
-
-LOOP_ELEMENTS = 65536.0
-"""Elements of keys that the largest MMHA block takes in one pass: 1,024 threads, 16 bytes each, eight at a time."""
-
-SMALL_BLOCKS = 4.0
-"""MMHA blocks of 256 threads that fit on a multiprocessor (32 warps, as its registers allow)."""
-
-LARGE_BLOCKS = 2.0
-"""MMHA blocks of 512 threads that fit: what batches of two multiprocessors' worth of heads are given."""
-
-
 def cut_blocks(blocks: Array | float, context: Array | float) -> Array:
     """Return the blocks a multiprocessor that XQA makes of ``blocks`` uncut ones, each of ``context`` keys."""
     pieces = np.asarray(context, dtype=np.float64) / PIECE_KEYS
@@ -305,10 +291,6 @@ def imbalance(num_blocks: Array | float, tail: float, num_sms: int) -> Array:
     time = np.maximum.accumulate(count * (1.0 + late / waves))
     shown = np.interp(num_blocks, count, time) / np.asarray(num_blocks, dtype=np.float64)
     return np.maximum(shown, 1.0)
-
-
-NARROW_KV_BYTES = 1.0
-"""Widest KV element that the 8-bit kernels read; narrower ones are widened in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +346,7 @@ def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAtte
     if curves is None or layers.compressed is not None or (layers.topk is not None and layers.mla is None):
         return None
     element = shape.kv_element_bytes
-    decode, prefill = layer_heads(layers, shape.tensor_parallel_size, element)
+    decode, prefill = _layer_heads(layers, shape.tensor_parallel_size, element)
     kind = "heads" if layers.mla is None else "latent"
     bits = 8 if element <= NARROW_KV_BYTES else 16
     kernel = curves.kernel(shape.engine.name, kind, bits, float(decode.group) if kind == "heads" else 1.0)
@@ -379,7 +361,7 @@ def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAtte
     return FittedAttention(kernel=kernel, gpu=gpu, decode=decode, prefill=prefill)
 
 
-def layer_heads(layers: AttentionLayers, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
+def _layer_heads(layers: AttentionLayers, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
     """Return the heads of one layer on one rank, of a decode step and of a prompt."""
     heads = layers.num_heads / num_ranks
     kv_bytes = layers.kv_bytes_per_token(kv_element, num_ranks)

@@ -1,9 +1,7 @@
 """Seconds of communication between GPUs: all-reduce, all-gather, point to point, and the all-to-all of experts.
 
-Seconds of experts' all-to-all by DeepEP or over NVLink: tokens to the ranks that hold their experts, sums back.
-
-Knows tokens, ranks and links, no model. The constants are fitted by
-`calibration.laboratory.fits.exchange_fit` and `nvlink_exchange_fit`.
+The all-to-all goes by DeepEP or over NVLink: tokens to the ranks that hold their experts, sums back. Its constants are
+fitted by `calibration.laboratory.fits.exchange_fit` and `nvlink_exchange_fit`. Knows tokens, ranks and links, no model.
 """
 
 from __future__ import annotations
@@ -17,21 +15,38 @@ import numpy as np
 from simserve.perf.efficiency import COLLECTIVE_SHARE, Array
 from simserve.profiles.kernel_curves import AllReduceCurve, CollectiveCurves, TransferCurve
 
+ExchangeMode = Literal["deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"]
+"""DeepEP's kernels: a message for each expert of a token, or one for each node and rank that holds any of them.
+TensorRT-LLM's over NVLink between hosts (MNNVL): one for each rank that holds any, which the sender writes into its
+memory, or for which both agree first where it goes."""
+All2AllBackend = Literal[
+    "allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"
+]
+"""How tokens reach the ranks that hold their experts: every rank gets all, or an exchange sends each where it goes."""
 NETWORK_RING_SHARE = 0.7
 """Share of the network's bandwidth a GPU that the rings of all-gathers and reduce-scatters over nodes reach."""
-
 NETWORK_RING_HOP = 3.3e-6
 """Seconds from one rank of such a ring to the next. Both fitted to decode steps and prompts of DeepSeek-R1 with
 data-parallel attention over 16 H100 in two nodes (InferenceX, TensorRT-LLM 1.2, 9 servers; 400 Gbit/s a GPU)."""
-
 LOW_LATENCY_SHARE = 0.5
 """Share of a link's bandwidth that NCCL's low-latency protocol leaves to data: each word travels with a flag of its
 size."""
-
 SIMPLE_START = 2.2
 """Times as long that an all-reduce by NCCL's other protocol takes to start. Fitted to all-reduces over two V100 on PCIe
 (APEX+ collective tables, MIT; 19 sizes, 0.5 % in the median and 4.5 % at most), tested over four (6.2 and 13.8 %). One
 start and one bandwidth for all sizes are up to 33 and 38 % too fast, between 16 KB and 1 MB."""
+SWITCH_RANKS = 8
+"""Ranks from which NCCL reduces in the NVSwitch: at 1 GB the tables of H100 and H200 show 470 GB/s of bus
+bandwidth over 8 ranks, more than a ring can, and 333 to 355 over 2 and 4."""
+SCALE_BLOCK, SCALE_BYTES = 128, 4.0
+"""Elements that share a scale of a token sent in FP8, and bytes of a scale: MXFP8's, one byte for 32, are as many."""
+FP4_TOKEN_BYTES = 0.5625
+"""Bytes of an element of a token sent in FP4, with its scale of a byte for 16."""
+COMBINED_BYTES = 2.0
+"""Bytes of an element on the way back: sums travel in BF16."""
+EXCHANGING_MULTIPROCESSORS: dict[str, int] = {"deepep_low_latency": 0, "deepep_high_throughput": 20}
+"""Multiprocessors that an exchange keeps from the arithmetic beside it: low latency leaves its messages to the network
+cards, high throughput ran on DeepEP's default of 20 in the fitted rows. Only DeepEP's run beside arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +152,6 @@ def point_to_point_seconds(num_bytes: Array, link: Link) -> Array:
     return all_reduce_latency(2, link) + num_bytes / (link.bandwidth * COLLECTIVE_SHARE)
 
 
-SWITCH_RANKS = 8
-"""Ranks from which NCCL reduces in the NVSwitch: at 1 GB the tables of H100 and H200 show 470 GB/s of bus
-bandwidth over 8 ranks, more than a ring can, and 333 to 355 over 2 and 4."""
-
-
 def all_reduce_curve_seconds(curve: AllReduceCurve, num_bytes: Array, num_ranks: int, bandwidth: float) -> Array:
     """Return the seconds of an all-reduce: the least over the algorithms; 0 for one rank.
 
@@ -180,26 +190,6 @@ def transfer_curve_seconds(curve: TransferCurve, num_bytes: Array, num_ranks: in
     small = moved / (bandwidth * curve.small)
     large = curve.large_start + moved / (bandwidth * curve.large)
     return np.asarray(curve.start + curve.start_per_doubling * doublings + np.minimum(small, large))
-
-
-ExchangeMode = Literal["deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"]
-"""DeepEP's kernels: a message for each expert of a token, or one for each node and rank that holds any of them.
-TensorRT-LLM's over NVLink between hosts (MNNVL): one for each rank that holds any, which the sender writes into its
-memory, or for which both agree first where it goes."""
-
-All2AllBackend = Literal[
-    "allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"
-]
-"""How tokens reach the ranks that hold their experts: every rank gets all, or an exchange sends each where it goes."""
-
-SCALE_BLOCK, SCALE_BYTES = 128, 4.0
-"""Elements that share a scale of a token sent in FP8, and bytes of a scale: MXFP8's, one byte for 32, are as many."""
-
-FP4_TOKEN_BYTES = 0.5625
-"""Bytes of an element of a token sent in FP4, with its scale of a byte for 16."""
-
-COMBINED_BYTES = 2.0
-"""Bytes of an element on the way back: sums travel in BF16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +236,6 @@ CURVES: dict[ExchangeMode, dict[Literal["dispatch", "combine"], ExchangeCurve]] 
 0.5.6, 256 and 288 experts; high throughput on 20 multiprocessors). NVLink: GB200 in one NVL72, one-sided 2 to 32 ranks,
 two-sided 8 to 64 (TensorRT-LLM 1.2.0rc6 in the same tables; the call that prepares counts as a part of the dispatch).
 Errors on numbers of nodes and ranks left out in calibration/attention_collectives.md."""
-
-
-EXCHANGING_MULTIPROCESSORS: dict[str, int] = {"deepep_low_latency": 0, "deepep_high_throughput": 20}
-"""Multiprocessors that an exchange keeps from the arithmetic beside it: low latency leaves its messages to the network
-cards, high throughput ran on DeepEP's default of 20 in the fitted rows. Only DeepEP's run beside arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
 """Matrix products with weights, ``y[m, n] = x[m, k] W[k, n]``: flops, bytes and seconds of a call.
 
-Seconds of GEMM calls from few physical parameters: tiles over SMs, k-loop, memory, start-up.
-
-``seconds = start + (compute^p + memory^p)^(1/p)``. Every term rises with m, n and k, so that no call gets
-faster with more work. Knows sizes and curves, no model; parameters are `simserve.profiles.kernel_curves`.
+Few physical parameters (`simserve.profiles.kernel_curves`) say how long one takes: tiles over SMs, k-loop, memory,
+start-up. ``seconds = start + (compute^p + memory^p)^(1/p)``; every term rises with m, n and k, so that no call gets
+faster with more work. Knows sizes and curves, no model.
 """
 
 from __future__ import annotations
@@ -19,38 +18,34 @@ from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCur
 
 ACTIVATION_BYTES = 2.0
 """Bytes of an activation element: engines keep them in 16 bit."""
-
 WIDE_DTYPES = ("bf16", "fp16")
 """Dtypes that share the 16-bit kernels."""
-
 INT4_BITS = (4.0, 4.5)
 """Bits a weight, scales included, of formats that 4-bit weight-only kernels multiply."""
-
 UNPACKING_STARTS = 2.2
 """Start-up of a product that unpacks its weights over that of a plain one: 10.0 and 10.2 us (INT4, INT8) against
 4.5 us in the fits of an A100 (calibration/operators.md). Without it, vLLM 0.7.3 serves Llama-3.1-8B in W4A16 on A100,
 RTX 4090 and V100S 43, 43 and 70 % too fast (AccelMark, 8 clients; BF16 4, 15 and 23 %), with it 31, 36 and 58 %."""
-
 CLASS_TILE_ROWS = 16
 """Rows of the smallest tile where nothing was fitted: tensor-core instructions of Ampere and Ada take 16. The 64 of
 Hopper would have an RTX 3090 decode Llama-3-8B in FP16 16 % too slow (llama.cpp, 21.5 ms, XiongjieDai/GPU-Benchmarks-
 on-LLM-Inference, 2024-05), as its arithmetic is slow for its bandwidth."""
-
 CLASS_LOOP_OVERHEAD = 170.0
 """Columns of k that a tile spends outside its main loop where nothing was fitted: 150 to 180 in the 16-bit fits
 of H100 and H200 (calibration/operators.md)."""
-
 CLASS_WAVE_QUANTISATION = 0.25
 """Share of a partly filled round that a call waits for where nothing was fitted; 0.19 to 0.28 in those fits."""
-
 CLASS_OVERLAP = 3.0
 """Exponent of the overlap of arithmetic and memory where nothing was fitted; 2.5 to 3.1 in those fits."""
-
 CLASS_SPLIT_LATENCIES = 0.7
 """Kernel latencies that a split reduction adds where nothing was fitted: 2.1 to 2.4 us in those fits."""
-
 CLASS_MAX_SPLITS = 8
 """SMs that share a tile's reduction at most."""
+TILE_COLUMNS = 64.0
+"""Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
+128 x 128 it follows the measured times best (calibration/LOG.md)."""
+SUSTAINED_FLOPS = 1e12
+"""FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
 
 
 def gemm_work(
@@ -126,15 +121,15 @@ def gemm_curve(
     if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
         curve = slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None and machine.unpacking is not None:
-        curve = slowed(class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
+        curve = slowed(_class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
         if min_tile_rows != PLAIN_TILE_ROWS:
             curve = curve.model_copy(update={"min_tile_rows": min_tile_rows})
     if curve is None:
-        curve = _unpacking(class_curve(machine, dtype), compute_share, min_tile_rows, overlap)
+        curve = _unpacking(_class_curve(machine, dtype), compute_share, min_tile_rows, overlap)
     return slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
-def class_curve(machine: Machine, dtype: str) -> GemmCurve:
+def _class_curve(machine: Machine, dtype: str) -> GemmCurve:
     """Return the curve of a GPU without measurements: its class efficiencies, the usual shape."""
     efficiency = machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0)
     return GemmCurve.model_construct(
@@ -204,14 +199,6 @@ def slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
             "memory_efficiency": min(curve.memory_efficiency * memory, 1.0),
         }
     )
-
-
-TILE_COLUMNS = 64.0
-"""Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
-128 x 128 it follows the measured times best (calibration/LOG.md)."""
-
-SUSTAINED_FLOPS = 1e12
-"""FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,9 @@
 Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv 2412.06464): a matrix a value head and sequence takes the place of
 keys and values. Prompts pass it in chunks one after another; a decode step reads and writes the whole matrix.
 
-Seconds of Mamba-2 layers beside their projections: the scan of prompts, and states that decode. Rooflines.
-
-Dao and Gu, "Transformers are SSMs" (arXiv 2405.21060), section 6: prompts pass in chunks, whose tokens attend to each
-other and to the state before them; a decode step reads and writes the state of every head. Nothing here was fitted:
-arithmetic at the share of the peak that attention reaches, bytes at that of other kernels.
+Mamba-2 (Dao and Gu, "Transformers are SSMs", arXiv 2405.21060, section 6): prompts pass in chunks, whose tokens attend
+to each other and to the state before them; a decode step reads and writes the state of every head. Nothing of it was
+fitted: a roofline, arithmetic at the share of the peak that attention reaches, bytes at that of other kernels.
 """
 
 from __future__ import annotations
@@ -24,28 +22,29 @@ from simserve.profiles.model import LinearAttention, Mamba2
 
 CHUNK_TOKENS = 64
 """Tokens of a chunk (flash-linear-attention, ``chunk_gated_delta_rule``, which vLLM and SGLang call)."""
-
 CHUNK_SECONDS = 1.88e-6
 """Seconds from one chunk of a prompt to the next, however few the heads: 29.4 ns a token of one prompt with 8 value
 heads of 128 on an H100, 2,048 to 65,536 tokens (FLA/Triton column of flashinfer pull request 3866)."""
-
 SCAN_START = 26e-6
 """Seconds of the scan's kernels at least: what the same column leaves at no tokens."""
-
 SCAN_SHARE = 0.09
 """Share of the 16-bit peak that the scan reaches with many heads: 131 ns a token with 64 value heads on an H100, one
 prompt or eight alike (flashinfer pull request 3788)."""
-
 STATE_TRAFFIC = 12.0
 """Bytes of bandwidth that an element of a state takes of a decode step. Reading and writing are 4 bytes in 16 bit and 8
 in 32; the kernel's arithmetic takes longer: 0.33 us a sequence with 8 heads of 128 x 128 on an H200, 0.23 on a B200
 (``fused_recurrent_gated_delta_rule``, vllm pull request 31722 before, batches of 32 to 1,024)."""
-
 STATE_START = 9e-6
 """Seconds of that kernel at least, on either GPU."""
-
 SMALL_CALLS = 3
 """Element-wise kernels of a layer: splitting the projections, the convolution, the gated norm."""
+SCAN_CALLS = 5
+"""Kernels of the scan: sums of the time steps, states of the chunks, passing them on, scores, outputs
+(``mamba_chunk_scan_combined`` of state-spaces/mamba, which vLLM and SGLang carry)."""
+SCAN_STATE_BYTES = 4.0
+"""Bytes of an element of a chunk's state: FP32, whatever the cache holds."""
+SCAN_STATE_PASSES = 4.0
+"""Times it moves: written, read and written in passing it on, read by the outputs."""
 
 
 def mixing_parts(
@@ -123,17 +122,6 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
     if not is_mixed:
         return layers * seconds(machine, sequences, ranks, width)
     return layers * stages * seconds(machine, np.ceil(sequences / stages), ranks, width, has_start=False)
-
-
-SCAN_CALLS = 5
-"""Kernels of the scan: sums of the time steps, states of the chunks, passing them on, scores, outputs
-(``mamba_chunk_scan_combined`` of state-spaces/mamba, which vLLM and SGLang carry)."""
-
-SCAN_STATE_BYTES = 4.0
-"""Bytes of an element of a chunk's state: FP32, whatever the cache holds."""
-
-SCAN_STATE_PASSES = 4.0
-"""Times it moves: written, read and written in passing it on, read by the outputs."""
 
 
 def scan_flops(mamba: Mamba2) -> float:

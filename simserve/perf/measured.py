@@ -1,19 +1,13 @@
 """A user's measured operator tables: their Parquet layout, and what products, attention and experts take by them.
 
+The layout is NVIDIA AIConfigurator's, checked column by column:
+``<system>/<family>/<backend>/<version>/*_perf.parquet``, latency in milliseconds of one call on one rank.
+
 Inside the measured sizes, tables are interpolated in logarithms. A call counts for no longer than any with more work
 took, so that no operator gets faster with more work: measured outliers are slow ones. Outside, and for what no table
-holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Knows sizes of calls;
-no step.
-
-Reading a user's measured operator tables: the Parquet layout of NVIDIA AIConfigurator, checked column by column.
-
-``<system>/<family>/<backend>/<version>/*_perf.parquet``, latency in milliseconds of one call on one rank. Knows files
-and columns; what a call of a deployment takes by them is `simserve.perf.measured`'s.
-
-Attention of one layer from a user's measured calls, in the forms that the tables of a step need.
-
-The engine knows sums of lengths only, so that the measured calls are brought into the same affine forms as the
-fitted curves: a start, a time a token, a request, an attended pair, a key. Knows calls; no step.
+holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Of attention the engine
+knows sums of lengths only, so its calls are brought into the affine forms of the fitted curves: a start, a time a
+token, a request, an attended pair, a key. Knows calls; no step.
 """
 
 from __future__ import annotations
@@ -35,7 +29,6 @@ from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts, Mod
 
 BACKENDS: Mapping[str, str] = {"tensorrt-llm": "trtllm"}
 """Engine -> name of its folder, where it differs."""
-
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "gemm_perf": ("gemm_dtype", "m", "n", "k"),
     "context_attention_perf": (
@@ -70,8 +63,16 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "custom_allreduce_perf": ("allreduce_dtype", "num_gpus", "message_size"),
 }
 """Operator tables that are read, and the columns each must have beside ``latency``."""
-
 KEY = "deployment.operator_tables"
+_LAYOUT = "give a folder laid out as SYSTEM/FAMILY/BACKEND/VERSION/*_perf.parquet, or part of one"
+SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
+"""Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
+ALL_REDUCE_ELEMENT_BYTES = 2.0
+"""Bytes of an element of the all-reduce tables: 16 bit."""
+NEAREST_HEADS = 2.0
+"""How many times more or fewer heads attention may have been measured with; its time scales with them."""
+COMMON_CONTEXTS = (128.0, 1024.0)
+"""Contexts whose calls say what a decode step takes beside its keys, around the reference of the fitted curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,6 @@ def find_tables(folder: Path, engine: str) -> TableFiles:
         names = ", ".join(sorted(system.name for system in systems))
         raise InputError(f"holds several systems ({names})", key=KEY, value=str(folder), remedy="give one of them")
     return TableFiles(str(folder), {name: str(path) for name, path in chosen.items() if path is not None})
-
-
-_LAYOUT = "give a folder laid out as SYSTEM/FAMILY/BACKEND/VERSION/*_perf.parquet, or part of one"
 
 
 def _newest(paths: Sequence[Path], folder: Path, backend: str) -> Path | None:
@@ -167,16 +165,6 @@ def read_columns(tables: TableFiles, table: str) -> Mapping[str, Array] | None:
     """
     path = tables.files.get(table)
     return None if path is None else _read(path, Path(path).stat().st_mtime, table)
-
-
-SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
-"""Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
-
-ALL_REDUCE_ELEMENT_BYTES = 2.0
-"""Bytes of an element of the all-reduce tables: 16 bit."""
-
-NEAREST_HEADS = 2.0
-"""How many times more or fewer heads attention may have been measured with; its time scales with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +414,7 @@ def _attention_samples(
     )
 
 
-def non_negative_fit(terms: Array, seconds: Array) -> Array:
+def _non_negative_fit(terms: Array, seconds: Array) -> Array:
     """Return the non-negative coefficients whose relative errors are least in squares, ``terms @ x ~ seconds``.
 
     Terms whose coefficient comes out negative are dropped and the others fitted again.
@@ -442,10 +430,6 @@ def non_negative_fit(terms: Array, seconds: Array) -> Array:
             break
         kept = [index for index, value in zip(kept, found, strict=True) if value > 0]
     return solution
-
-
-COMMON_CONTEXTS = (128.0, 1024.0)
-"""Contexts whose calls say what a decode step takes beside its keys, around the reference of the fitted curves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,7 +473,7 @@ def measured_attention(decode: Samples, prompts: Samples) -> MeasuredAttention:
     total = prompts.batch * prompts.tokens
     pairs = prompts.batch * prompts.tokens * (prompts.tokens + 1.0) / 2.0
     terms = np.stack((np.ones_like(total), total, prompts.batch, pairs), axis=1)
-    start, token, request, pair = non_negative_fit(terms, prompts.seconds)
+    start, token, request, pair = _non_negative_fit(terms, prompts.seconds)
     return MeasuredAttention(
         batches=batches,
         bases=np.maximum.accumulate(bases),
@@ -511,7 +495,7 @@ def _decode(decode: Samples, batches: Array) -> tuple[float, Array]:
     keys = decode.batch * decode.tokens
     long = keys >= np.median(keys)
     terms = np.stack((np.ones(np.count_nonzero(long)), keys[long]), axis=1)
-    key = float(non_negative_fit(terms, decode.seconds[long])[1])
+    key = float(_non_negative_fit(terms, decode.seconds[long])[1])
     rest = np.maximum(decode.seconds - key * keys, 0.0)
     floor = float(decode.seconds.min())
     bases = []

@@ -27,6 +27,14 @@ from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCur
 from simserve.profiles.model import ModelProfile
 from simserve.units import GIB, format_bytes
 
+Attention = Literal["flash", "standard"]
+LoraTarget = Literal["attention", "mlp", "all"]
+SpeculativeMethod = Literal["draft_model", "ngram", "eagle", "mtp"]
+_Curve = TypeVar("_Curve", bound=TileCurve)
+PLAIN_SPARSE_KV_CAPABILITY = 10.0
+"""Compute capability from which FlashInfer's kernels of sparse latent attention run, which read plain FP8 (vLLM 0.20.2
+v1/attention/backends/mla/flashinfer_mla_sparse.py)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
@@ -72,17 +80,6 @@ def exposed_mask_seconds(masks: Masks | None, sequences: Array, gpu_seconds: Arr
     filling = masks.mask_seconds * constrained
     shown = np.maximum(filling - gpu_seconds, 0.0) if masks.is_overlapped else filling
     return np.asarray(shown + masks.advance_seconds * constrained)
-
-
-Attention = Literal["flash", "standard"]
-LoraTarget = Literal["attention", "mlp", "all"]
-SpeculativeMethod = Literal["draft_model", "ngram", "eagle", "mtp"]
-
-_Curve = TypeVar("_Curve", bound=TileCurve)
-
-PLAIN_SPARSE_KV_CAPABILITY = 10.0
-"""Compute capability from which FlashInfer's kernels of sparse latent attention run, which read plain FP8 (vLLM 0.20.2
-v1/attention/backends/mla/flashinfer_mla_sparse.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

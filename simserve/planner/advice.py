@@ -24,7 +24,7 @@ from simserve.planner.search.deciding_run import fresh_runs
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, settings
-from simserve.planner.space.space import default_hardware
+from simserve.planner.space.space import BUDGET_KEY, SEATS_KEY, default_hardware
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.scenario.features import lack_of
@@ -68,8 +68,6 @@ FEWEST_SEATS = 8
 FEWEST_BATCHED_TOKENS = 512
 RATE_KEY = "workload.arrivals.rate"
 CLIENTS_KEY = "workload.arrivals.concurrency"
-SEATS_KEY = "deployment.engine.max_num_seqs"
-BUDGET_KEY = "deployment.engine.max_num_batched_tokens"
 
 
 def advise(

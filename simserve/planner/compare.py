@@ -10,8 +10,8 @@ from typing import Any
 from simserve.errors import ScenarioError, UsageError
 from simserve.metrics.cost import COST_KEYS
 from simserve.metrics.figures import figure_at, or_null
-from simserve.metrics.latency import LATENCIES
-from simserve.metrics.replications import pool
+from simserve.metrics.latency import LATENCIES, MS
+from simserve.metrics.replications import POOLED_RATES, POOLED_STATISTICS, pool
 from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised, settled_requests
 from simserve.planner.search.trial import FIRST_REQUESTS, is_steady
@@ -29,15 +29,12 @@ REPLICATIONS = 10
 """Runs of each deployment where nothing else is asked: Student's t is then within 15 % of the normal quantile."""
 MOST_SETTLING = 60_000
 """Requests of one run at most, unless the scenario says more."""
-MS = 1e3
 BASE = "base"
-_STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
-_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
 _COSTS = tuple(f"simserve.cost.{key}" for key in COST_KEYS)
 _SHARES = ("simserve.slo.attainment", "simserve.utilization.busy", "simserve.kv.usage_mean", "simserve.kv.preemptions")
 FIGURES: Mapping[str, str] = {
-    **{f"{each}_{latency}": f"{each}_{latency}" for latency in LATENCIES for each in _STATISTICS},
-    **{each: each for each in (*_RATES, "duration", "completed", "failed")},
+    **{f"{each}_{latency}": f"{each}_{latency}" for latency in LATENCIES for each in POOLED_STATISTICS},
+    **{each: each for each in (*POOLED_RATES, "duration", "completed", "failed")},
     **{key.rpartition(".")[2]: key for key in _COSTS},
     "slo_attainment": _SHARES[0],
     "busy": _SHARES[1],

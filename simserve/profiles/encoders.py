@@ -12,6 +12,9 @@ from simserve.validation import FrozenModel
 TIME_TOKENS = 7
 """Of a moment of a video, besides the digits of its seconds: ``<``, the point, a tenth, ``seconds`` and ``>``, and both
 ends of its patches."""
+FRAMES_PER_SECOND = 100
+"""Frames of the spectrogram: 160 samples of 16,000 a second (``WhisperFeatureExtractor`` of huggingface/transformers,
+which all encoders here begin with)."""
 
 
 class ImageShape(NamedTuple):
@@ -208,11 +211,6 @@ class VisionTower(FrozenModel):
         pieces = best[1] + (best[1] > 1)
         patches = (self.image_size // self.patch_size) ** 2
         return ImageShape(pieces * (patches // self.merge**2), pieces, patches)
-
-
-FRAMES_PER_SECOND = 100
-"""Frames of the spectrogram: 160 samples of 16,000 a second (``WhisperFeatureExtractor`` of huggingface/transformers,
-which all encoders here begin with)."""
 
 
 class AudioShape(NamedTuple):

@@ -14,6 +14,14 @@ from simserve.errors import InputError, ProfileError
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
 from simserve.validation import FrozenModel
 
+_VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
+KEPT_VERSIONS = 1024
+"""Version numbers that are read once: a search compares a few with each other in every trial."""
+MARLIN_MAKER = "NVIDIA"
+"""Whose GPUs have kernels that unpack weights in FP8 and NVFP4 where there is no arithmetic for them (Marlin)."""
+FACTORS = ("gpu", "host", "prompts", "batch", "frontend")
+"""Names of the factors of `MeasuredFactors`."""
+
 
 def complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
     """Return every block of each version, oldest first, as the file writes them: units and sources included.
@@ -47,13 +55,6 @@ def complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str,
     return complete
 
 
-_VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
-
-
-KEPT_VERSIONS = 1024
-"""Version numbers that are read once: a search compares a few with each other in every trial."""
-
-
 def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]:
     """Return a version as numbers that compare as versions do: ``"0.10.2"`` -> ``(0, 10, 2)``.
 
@@ -79,10 +80,6 @@ def _numbers_of(version: str) -> tuple[int, ...] | None:
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
-
-
-MARLIN_MAKER = "NVIDIA"
-"""Whose GPUs have kernels that unpack weights in FP8 and NVFP4 where there is no arithmetic for them (Marlin)."""
 
 
 class Devices(FrozenModel):
@@ -174,7 +171,3 @@ class MeasuredFactors(FrozenModel):
     def values(self) -> dict[str, float]:
         """The factors by name."""
         return {name: getattr(self, name) for name in FACTORS}
-
-
-FACTORS = ("gpu", "host", "prompts", "batch", "frontend")
-"""Names of the factors of `MeasuredFactors`."""

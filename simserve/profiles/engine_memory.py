@@ -7,6 +7,12 @@ from pydantic import Field, NonNegativeInt
 from simserve.units import Bytes
 from simserve.validation import FrozenModel
 
+TOWER_LAYERS, TOWER_WIDTH = 24, 1024
+"""Layers and width of the tower that `TowerReserve` compares with (ViT-L/14), which SGLang also takes for a size that a
+file does not name as it expects: Qwen's call the layers ``depth`` (server_args.py, adjust_mem_fraction_for_vlm)."""
+TOWER_GROWTH, TOWER_LEAST, TOWER_MOST = 0.1, 0.8, 1.05
+"""What a tower of twice the weights takes off the share, and the limits of it (the same place)."""
+
 
 class SizeRange(FrozenModel):
     """Equally spaced sizes, both ends included."""
@@ -75,14 +81,6 @@ class StaticReserve(FrozenModel):
         if gpu_memory_bytes > self.minimum_above:
             reserved = max(reserved, self.minimum)
         return round((gpu_memory_bytes - reserved) / gpu_memory_bytes, 3)
-
-
-TOWER_LAYERS, TOWER_WIDTH = 24, 1024
-"""Layers and width of the tower that `TowerReserve` compares with (ViT-L/14), which SGLang also takes for a size that a
-file does not name as it expects: Qwen's call the layers ``depth`` (server_args.py, adjust_mem_fraction_for_vlm)."""
-
-TOWER_GROWTH, TOWER_LEAST, TOWER_MOST = 0.1, 0.8, 1.05
-"""What a tower of twice the weights takes off the share, and the limits of it (the same place)."""
 
 
 class TowerReserve(FrozenModel):

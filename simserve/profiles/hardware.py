@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
-from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase, class_price, dear_reservation
+from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase, Source, class_price, dear_reservation
 from simserve.profiles.kernel_curves import (
     ActivationQuantisation,
     AttentionCurves,
@@ -24,6 +24,7 @@ from simserve.profiles.kernel_curves import (
     GemmClass,
     GemmCurve,
     GroupedGemmCurve,
+    Share,
     TileCurve,
 )
 from simserve.units import (
@@ -36,6 +37,15 @@ from simserve.units import (
     Seconds,
 )
 from simserve.validation import FrozenModel, validate
+
+_Curve = TypeVar("_Curve", bound=TileCurve)
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
+_NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
+_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "workstation", "edition"}
+"""Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
+NARROW_TILE_ROWS = 16
+"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
+scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
 
 
 class Calibration(FrozenModel):
@@ -68,13 +78,6 @@ class Calibration(FrozenModel):
         share = f"{self.num_points} of {self.num_planned} calls"
         missing = f"; not fitted: {', '.join(self.not_fitted)}" if self.not_fitted else ""
         return f"the hardware profile was fitted to an incomplete measurement ({self.ended}, {share}){missing}"
-
-
-DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
-
-
-Source = Annotated[str, Field(min_length=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Memory(FrozenModel):
@@ -344,9 +347,6 @@ class HardwareProfile(FrozenModel):
         return peak
 
 
-_Curve = TypeVar("_Curve", bound=TileCurve)
-
-
 def _of_engine(curves: Mapping[GemmClass, Sequence[_Curve]], engine: str) -> dict[GemmClass, _Curve]:
     """Return for each class the curve that names the engine, or else the one that names none."""
     chosen = {}
@@ -385,11 +385,6 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
             remedy=f"write {name}",
         )
     return profile
-
-
-_NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
-_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "workstation", "edition"}
-"""Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
 
 
 def hardware_name(name: str) -> str:
@@ -461,7 +456,7 @@ def _read(path: Path) -> HardwareProfile:
             raise ProfileError("must name a GPU with curves of its own", file=path, key="kernels_of", value=named)
         document = {"efficiency": fitted.efficiency.model_dump(mode="json"), **document}
     profile = validate(HardwareProfile, document, file=path, error=ProfileError)
-    return profile if fitted is None else with_kernels_of(profile, fitted)
+    return profile if fitted is None else _with_kernels_of(profile, fitted)
 
 
 def _has_fits(profile: HardwareProfile) -> bool:
@@ -503,12 +498,7 @@ SERVER_HOST = Host.model_construct(
 """A two-socket GPU server."""
 
 
-NARROW_TILE_ROWS = 16
-"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
-scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
-
-
-def with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> HardwareProfile:
+def _with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> HardwareProfile:
     """Return a profile with the fitted curves of another GPU, each share scaled as the class efficiencies of the two.
 
     Starts, tiles and overlaps are those of the architecture; shares of the peaks go with what the class reaches of

@@ -21,9 +21,14 @@ QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS = 3_136, 12_845_056
 """``min_pixels`` and ``max_pixels`` of the preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct (Hugging Face)."""
 LLAMA4_MAX_TILES = 16
 """``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct."""
-
 KIMI_MAX_PATCHES = 16384
 """``in_patch_limit`` of the processor of moonshotai/Kimi-K2.5."""
+WHISPER_FRAMES = 3000
+"""Frames of Whisper's window of 30 s; its two convolutions make half as many positions (``max_source_positions``)."""
+QWEN3_CONV_STRIDE = 8
+"""Three convolutions of stride 2 (``Qwen3OmniMoeAudioEncoder`` of huggingface/transformers)."""
+VOXTRAL_POSITIONS = 4
+"""Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers takes side by side."""
 
 
 def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
@@ -39,12 +44,12 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
     if not block:
         return None
     if "vt_hidden_size" in block:
-        return _kimi(ConfigReader(block, reader.file))
+        return _kimi_tower(ConfigReader(block, reader.file))
     kind = _TOWERS.get(str(block.get("model_type") or reader.value("model_type")))
     return None if kind is None else kind(reader, ConfigReader(block, reader.file))
 
 
-def _qwen3(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Qwen3-VL's tower, and Qwen3.5's, which hands over the output of its last layer alone.
 
     Qwen3-Omni's takes videos by another rule, with their sound, and has none here.
@@ -70,7 +75,7 @@ def _qwen3(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _kimi(tower: ConfigReader) -> dict[str, Any]:
+def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
     """Return Kimi-K2.5's tower, whose file names its own sizes alone."""
     patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -85,7 +90,7 @@ def _kimi(tower: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _qwen2_5(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers but those of ``fullatt_block_indexes``."""
     patch = tower.integer("patch_size")
     return {
@@ -105,7 +110,7 @@ def _qwen2_5(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _gemma4(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+def _gemma4_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Gemma 4's tower: of some proportions an image becomes a few tokens less."""
     most = tower.integer("default_output_length", default=280)
     return {
@@ -114,11 +119,11 @@ def _gemma4(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "patch_size": tower.integer("patch_size"),
         "merge": tower.integer("pooling_kernel_size"),
         "tokens": reader.integer("vision_soft_tokens_per_image", default=most),
-        **_sizes(tower),
+        **_tower_sizes(tower),
     }
 
 
-def _gemma3(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] | None:
+def _gemma3_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] | None:
     """Return Gemma 3's tower, whose images are scaled to one size, without pan and scan; None of another model's."""
     if reader.value("mm_tokens_per_image") is None:
         return None
@@ -131,11 +136,11 @@ def _gemma3(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] | None:
         "merge": max(round(side / patch / math.sqrt(tokens)), 1),
         "image_size": side,
         "tokens": tokens,
-        **_sizes(tower),
+        **_tower_sizes(tower),
     }
 
 
-def _pixtral(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+def _pixtral_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Pixtral's tower, also Mistral Small 3.1's and Ministral 3's, which limits an image's longer side."""
     merge = reader.integer("spatial_merge_size", default=1)
     patch = tower.integer("patch_size")
@@ -147,11 +152,11 @@ def _pixtral(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "min_pixels": (patch * merge) ** 2,
         "max_pixels": tower.integer("image_size") ** 2,
         "is_gated_mlp": True,
-        **_sizes(tower),
+        **_tower_sizes(tower),
     }
 
 
-def _llama4(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+def _llama4_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Llama 4's tower, whose pixel shuffle of a half puts 2 x 2 patches into a token."""
     ratio = tower.value("pixel_shuffle_ratio")
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
@@ -163,37 +168,29 @@ def _llama4(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "merge": max(round(1 / ratio), 1),
         "image_size": tower.integer("image_size"),
         "max_tiles": LLAMA4_MAX_TILES,
-        **_sizes(tower),
+        **_tower_sizes(tower),
     }
 
 
-def _sizes(tower: ConfigReader) -> dict[str, Any]:
+def _tower_sizes(tower: ConfigReader) -> dict[str, Any]:
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     return {name: tower.integer(name) for name in names}
 
 
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
-    "qwen2_5_vl": _qwen2_5,
-    "qwen3_vl": _qwen3,
-    "qwen3_vl_moe": _qwen3,
-    "qwen3_5": _qwen3,
-    "qwen3_5_moe": _qwen3,
-    "qwen3_omni_moe_vision_encoder": _qwen3,
-    "gemma4_vision": _gemma4,
-    "siglip_vision_model": _gemma3,
-    "llama4_vision_model": _llama4,
-    "pixtral": _pixtral,
+    "qwen2_5_vl": _qwen2_5_tower,
+    "qwen3_vl": _qwen3_tower,
+    "qwen3_vl_moe": _qwen3_tower,
+    "qwen3_5": _qwen3_tower,
+    "qwen3_5_moe": _qwen3_tower,
+    "qwen3_omni_moe_vision_encoder": _qwen3_tower,
+    "gemma4_vision": _gemma4_tower,
+    "siglip_vision_model": _gemma3_tower,
+    "llama4_vision_model": _llama4_tower,
+    "pixtral": _pixtral_tower,
 }
 """``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: MiniMax's sizes
 of an image."""
-
-
-WHISPER_FRAMES = 3000
-"""Frames of Whisper's window of 30 s; its two convolutions make half as many positions (``max_source_positions``)."""
-QWEN3_CONV_STRIDE = 8
-"""Three convolutions of stride 2 (``Qwen3OmniMoeAudioEncoder`` of huggingface/transformers)."""
-VOXTRAL_POSITIONS = 4
-"""Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers takes side by side."""
 
 
 def audio_tower(reader: ConfigReader) -> dict[str, Any] | None:
@@ -212,7 +209,7 @@ def audio_tower(reader: ConfigReader) -> dict[str, Any] | None:
     return None if kind is None else kind(ConfigReader(block, reader.file))
 
 
-def _qwen3_audio(encoder: ConfigReader) -> dict[str, Any]:
+def _qwen3_encoder(encoder: ConfigReader) -> dict[str, Any]:
     """Return Qwen3-Omni's: convolutions over ``2 n_window`` frames at a time, attention in windows of 8 s."""
     return {
         "source": "audio_config of the file",
@@ -221,12 +218,12 @@ def _qwen3_audio(encoder: ConfigReader) -> dict[str, Any]:
         "window_frames": encoder.integer("n_window_infer", default=800),
         "is_padded": False,
         "positions_per_token": 1,
-        **_audio_sizes(encoder),
+        **_encoder_sizes(encoder),
         "convolutions": _in_two_dimensions(encoder),
     }
 
 
-def _qwen25(encoder: ConfigReader) -> dict[str, Any]:
+def _qwen2_5_encoder(encoder: ConfigReader) -> dict[str, Any]:
     """Return Qwen2.5-Omni's: Whisper's layers, attention within ``2 n_window`` frames, two positions a token."""
     return {
         "source": "audio_config of the file",
@@ -234,12 +231,12 @@ def _qwen25(encoder: ConfigReader) -> dict[str, Any]:
         "window_frames": 2 * encoder.integer("n_window", default=100),
         "is_padded": False,
         "positions_per_token": 2,
-        **_audio_sizes(encoder),
+        **_encoder_sizes(encoder),
         "convolutions": _in_one_dimension(encoder),
     }
 
 
-def _qwen2(encoder: ConfigReader) -> dict[str, Any]:
+def _qwen2_encoder(encoder: ConfigReader) -> dict[str, Any]:
     """Return Qwen2-Audio's: one window of 30 s, encoded whole, of which the tokens of what was said are kept."""
     return {
         "source": "audio_config of the file",
@@ -248,12 +245,12 @@ def _qwen2(encoder: ConfigReader) -> dict[str, Any]:
         "is_padded": True,
         "max_frames": WHISPER_FRAMES,
         "positions_per_token": 2,
-        **_audio_sizes(encoder),
+        **_encoder_sizes(encoder),
         "convolutions": _in_one_dimension(encoder),
     }
 
 
-def _voxtral(encoder: ConfigReader) -> dict[str, Any]:
+def _voxtral_encoder(encoder: ConfigReader) -> dict[str, Any]:
     """Return Voxtral's: as many windows of 30 s as it takes, each of which is 375 tokens."""
     return {
         "source": "audio_config of the file",
@@ -262,7 +259,7 @@ def _voxtral(encoder: ConfigReader) -> dict[str, Any]:
         "is_padded": True,
         "keeps_padding": True,
         "positions_per_token": VOXTRAL_POSITIONS,
-        **_audio_sizes(encoder),
+        **_encoder_sizes(encoder),
         "convolutions": _in_one_dimension(encoder),
     }
 
@@ -270,7 +267,7 @@ def _voxtral(encoder: ConfigReader) -> dict[str, Any]:
 def _in_two_dimensions(encoder: ConfigReader) -> list[dict[str, Any]]:
     """Return Qwen3-Omni's: three of 3 x 3 and stride 2 over time and frequency, then a product to the layers' width."""
     frames, bins = 2 * encoder.integer("n_window", default=50), encoder.integer("num_mel_bins", default=128)
-    channels, width = encoder.integer("downsample_hidden_size", default=480), _audio_sizes(encoder)["hidden_size"]
+    channels, width = encoder.integer("downsample_hidden_size", default=480), _encoder_sizes(encoder)["hidden_size"]
     rows, inputs = [], 1
     for _ in range(3):
         frames, bins = math.ceil(frames / 2), math.ceil(bins / 2)
@@ -285,14 +282,14 @@ def _in_two_dimensions(encoder: ConfigReader) -> list[dict[str, Any]]:
 
 def _in_one_dimension(encoder: ConfigReader) -> list[dict[str, Any]]:
     """Return Whisper's: two of 3 frames, of which the second has stride 2."""
-    bins, width = encoder.integer("num_mel_bins", default=128), _audio_sizes(encoder)["hidden_size"]
+    bins, width = encoder.integer("num_mel_bins", default=128), _encoder_sizes(encoder)["hidden_size"]
     return [
         {"outputs_per_position": 2.0, "inputs": 3 * bins, "channels": width},
         {"outputs_per_position": 1.0, "inputs": 3 * width, "channels": width},
     ]
 
 
-def _audio_sizes(encoder: ConfigReader) -> dict[str, Any]:
+def _encoder_sizes(encoder: ConfigReader) -> dict[str, Any]:
     """Return the sizes of the layers, of Whisper's large encoder where the file leaves one out."""
     return {
         "num_hidden_layers": encoder.integer("encoder_layers", "num_hidden_layers", default=32),
@@ -303,9 +300,9 @@ def _audio_sizes(encoder: ConfigReader) -> dict[str, Any]:
 
 
 _ENCODERS: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
-    "qwen3_omni_moe_audio_encoder": _qwen3_audio,
-    "qwen2_5_omni_audio_encoder": _qwen25,
-    "qwen2_audio_encoder": _qwen2,
-    "voxtral_encoder": _voxtral,
+    "qwen3_omni_moe_audio_encoder": _qwen3_encoder,
+    "qwen2_5_omni_audio_encoder": _qwen2_5_encoder,
+    "qwen2_audio_encoder": _qwen2_encoder,
+    "voxtral_encoder": _voxtral_encoder,
 }
 """``model_type`` of the encoder -> its reader."""

@@ -1,11 +1,7 @@
-"""Fitted curves of the kernels of one GPU: products, attention, collectives; constants with source, no arithmetic.
+"""Fitted curves of the kernels of one GPU: products, attention, collectives. Parameters, source, error and range.
 
-The formulas are in `simserve.perf.attention_curve` and `simserve.perf.collectives`; the fits in
-`simserve.calibrate`.
-
-Fitted curves of GEMM kernels as a hardware profile states them: parameters, source, error, range.
-
-Knows the parameters and what they mean; the seconds that follow are in `simserve.perf.gemm`.
+What the parameters mean is said here; the seconds that follow are in `simserve.perf.gemm`,
+`simserve.perf.attention_curve` and `simserve.perf.collectives`, the fits in `simserve.calibrate`.
 """
 
 from __future__ import annotations
@@ -20,6 +16,13 @@ from simserve.validation import FrozenModel
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 CurveEngine = Literal["vllm", "sglang", "tensorrt-llm"]
+GemmClass = Literal[
+    "bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int8_weight_only", "int4_weight_only", "mxfp4_weight_only"
+]
+"""Number formats that have kernels of their own: 16 bit (BF16 and FP16), FP8 with a scale a tensor or a token,
+FP8 with a scale for 128 x 128 weights, NVFP4, MXFP4 weights with FP8 activations (Blackwell), INT8, and
+8-bit, 4-bit and MXFP4 weights with 16-bit arithmetic."""
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class CurveFit(FrozenModel):
@@ -213,16 +216,6 @@ class CollectiveCurves(FrozenModel):
     def transfer_of(self, kind: str) -> TransferCurve | None:
         """Return the curve of another collective; none where it was not fitted."""
         return next((each for each in self.transfers if each.kind == kind), None)
-
-
-GemmClass = Literal[
-    "bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int8_weight_only", "int4_weight_only", "mxfp4_weight_only"
-]
-"""Number formats that have kernels of their own: 16 bit (BF16 and FP16), FP8 with a scale a tensor or a token,
-FP8 with a scale for 128 x 128 weights, NVFP4, MXFP4 weights with FP8 activations (Blackwell), INT8, and
-8-bit, 4-bit and MXFP4 weights with 16-bit arithmetic."""
-
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Fit(FrozenModel):

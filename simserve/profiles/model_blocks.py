@@ -1,10 +1,6 @@
 """The parts of a model's architecture: its attention layers by kind, experts, latent, sparse and linear attention.
 
-Fields only; what follows from them is derived in `simserve.profiles.architecture`.
-
-Attention layers of a model that are alike: how many, their heads, what they see, what the KV cache keeps of them.
-
-Plain numbers, derived from a profile by `simserve.profiles.architecture`; knows no seconds and no engine.
+Plain numbers; what follows from them is derived in `simserve.profiles.architecture`. Knows no seconds and no engine.
 """
 
 from __future__ import annotations
@@ -20,10 +16,10 @@ from simserve.validation import FrozenModel
 
 PACKED_LATENT_GROUP = 128
 """Elements of a latent that share a scale in FlashMLA's FP8 (vLLM 0.20.2 v1/kv_cache_interface.py, ``fp8_ds_mla``)."""
-
 COMPRESSED_SCALE_BYTES = 8
 """Bytes of scales and padding beside a vector of compressed attention: 448 in FP8, 64 in BF16, 584 bytes in all
 (``deepseek_v4_memory_pool.py`` of SGLang 0.5.23)."""
+_COMPRESSOR_STATE_BYTES = 4
 
 
 class MixtureOfExperts(FrozenModel):
@@ -256,9 +252,6 @@ class LinearAttention(FrozenModel):
     def num_small_parameters(self) -> int:
         """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm."""
         return self.mixed_width * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim
-
-
-_COMPRESSOR_STATE_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)

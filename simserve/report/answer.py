@@ -9,7 +9,7 @@ from typing import Any, Literal
 from simserve.metrics.result import RunResult
 from simserve.report.preemption import preemption_statement
 from simserve.report.quantities import count, counted, dollars, listed, number, share
-from simserve.scenario.pricing import HOURS_PER_MONTH
+from simserve.units import HOURS_PER_MONTH
 
 Verdict = Literal["holds", "missed", "none"]
 

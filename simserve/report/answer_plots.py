@@ -36,8 +36,7 @@ from simserve.report.sketch import (
     spaced,
     text_width,
 )
-from simserve.scenario.pricing import HOURS_PER_MONTH
-from simserve.units import format_seconds
+from simserve.units import HOURS_PER_MONTH, format_seconds
 
 if TYPE_CHECKING:
     from simserve.planner.capacity.answer import Capacity

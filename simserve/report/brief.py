@@ -34,8 +34,7 @@ from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
 from simserve.report.tables import LATENCY_LABELS
 from simserve.scenario.formats import formats_line
-from simserve.scenario.pricing import HOURS_PER_MONTH
-from simserve.units import format_seconds
+from simserve.units import HOURS_PER_MONTH, format_seconds
 
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario

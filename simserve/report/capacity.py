@@ -28,6 +28,51 @@ _LEAST_SHARE = 0.01
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
+class Capacity(capacity_answer.Capacity):
+    """The most load that a deployment can sustain: ``.summary``, ``.plot``, and itself as a page in a notebook."""
+
+    @property
+    def plot(self) -> CapacityPlots:
+        """Its figures: ``latency()`` and ``goodput()`` against the load."""
+        return CapacityPlots(self)
+
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one page that needs nothing else.
+
+        Args:
+            file: Where to.
+            command: How to reproduce it.
+            brief: What opens the page; None: it is made by a run of the deployment as it is.
+        """
+        from simserve.report.page import write_page
+
+        write_page(_capacity_page(self, command, brief), file)
+
+    def _repr_html_(self) -> str:
+        return _capacity_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlots:
+    """The figures of a capacity."""
+
+    answer: capacity_answer.Capacity
+
+    def latency(self) -> Figure:
+        """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
+        from simserve.report.answer_plots import capacity_latency
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(capacity_latency(self.answer))
+
+    def goodput(self) -> Figure:
+        """Return requests/s answered and within the SLO against the load, with the knee."""
+        from simserve.report.answer_plots import capacity_goodput
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(capacity_goodput(self.answer))
+
+
 def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> None:
     """Print what the brief leaves out: what breaks, the table of loads, how far to trust it."""
     from rich.table import Table
@@ -49,11 +94,11 @@ def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> Non
         table.add_row(*row, style=emphasis)
     console.print(table, width=width)
     console.print()
-    for line in trust_lines(capacity):
+    for line in _trust_lines(capacity):
         console.print(Text(line, style="dim"), width=width)
 
 
-def capacity_lines(capacity: capacity_answer.Capacity) -> list[str]:
+def _capacity_lines(capacity: capacity_answer.Capacity) -> list[str]:
     """Return the answer in sentences: what warns, how much, what breaks first, where goodput peaks."""
     return [*warning_lines(capacity.summary), *_answer_lines(capacity)]
 
@@ -129,7 +174,7 @@ def rows(capacity: capacity_answer.Capacity) -> list[tuple[str, ...]]:
     ]
 
 
-def trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
+def _trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
     """Return on how many requests the answer rests, and what limits it."""
     requests: dict[str, Any] = capacity.summary["requests"]
     needed = requests["needed"]
@@ -147,10 +192,10 @@ def trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
     return lines + [f"{note[:1].upper()}{note[1:]}." for note in capacity.notes]
 
 
-def capacity_html(capacity: capacity_answer.Capacity) -> str:
+def _capacity_html(capacity: capacity_answer.Capacity) -> str:
     """Return the answer as a fragment of HTML."""
-    notes = [*trust_lines(capacity), f"Simulated with {formats_line(capacity.summary['formats'])}."]
-    return html_table(capacity_lines(capacity), header(capacity), rows(capacity), notes)
+    notes = [*_trust_lines(capacity), f"Simulated with {formats_line(capacity.summary['formats'])}."]
+    return html_table(_capacity_lines(capacity), header(capacity), rows(capacity), notes)
 
 
 def capacity_brief(
@@ -166,12 +211,12 @@ def capacity_brief(
     (answered, *_), found = _answer_lines(capacity), capacity.found
     verdict: Verdict = "holds" if found.largest.value else "missed"
     if capacity.was_interrupted:
-        notes = [Fact("Trust", each.rstrip(".")) for each in trust_lines(capacity)]
+        notes = [Fact("Trust", each.rstrip(".")) for each in _trust_lines(capacity)]
         return Brief(verdict=verdict, answer=answered, warnings=warning_lines(capacity.summary), facts=notes)
     if not has_load and found.largest.value:
         return _at_largest_load(capacity, answered, reference)
     deployed = deployed_brief(capacity.scenario, reference)
-    runs = trust_lines(capacity)[0].partition(",")[0]
+    runs = _trust_lines(capacity)[0].partition(",")[0]
     changed = {"Load": _beside_load(capacity, fact_text(deployed, "Load"))}
     changed["Trust"] = "; ".join([*capacity.notes, fact_text(deployed, "Trust"), runs])
     facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
@@ -187,7 +232,7 @@ def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, referenc
     at_load = {"arrivals": arrivals.model_copy(update={capacity.load_key: load})}
     workload = scenario.workload.model_copy(update=at_load)
     deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference)
-    runs = trust_lines(capacity)[0].partition(",")[0]
+    runs = _trust_lines(capacity)[0].partition(",")[0]
     known = _on_real_servers(capacity)
     changed = {
         "Load": f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}",
@@ -241,7 +286,7 @@ def _ways(capacity: capacity_answer.Capacity, reference: Sequence[str], *, is_he
     return [Way("It holds its own traffic. To see it at the largest load:", shlex.join(["simserve", "run", *words]))]
 
 
-def capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brief | None = None) -> Page:
+def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brief | None = None) -> Page:
     """Return the answer as a page: the curves, the table of loads, how far to trust it.
 
     Args:
@@ -269,7 +314,7 @@ def capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brief
         sections=(
             Section(title="Load, latency, goodput", panels=panels),
             Section(title="Every load that was tried", header=header(capacity), rows=rows(capacity)),
-            Section(title="How far to trust it", notes=trust_lines(capacity)),
+            Section(title="How far to trust it", notes=_trust_lines(capacity)),
         ),
         command=command,
     )
@@ -294,49 +339,3 @@ def _breaks(capacity: capacity_answer.Capacity) -> str:
     if binding == "overload":
         return "beyond it the queue grows without end"
     return f"{_TERMS[binding]} breaks first"
-
-
-class Capacity(capacity_answer.Capacity):
-    """The most load that a deployment bears: ``.summary``, ``.plot``, and itself as a page in a notebook."""
-
-    @property
-    def plot(self) -> CapacityPlots:
-        """Its figures: ``latency()`` and ``goodput()`` against the load."""
-        return CapacityPlots(self)
-
-    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one page that needs nothing else.
-
-        Args:
-            file: Where to.
-            command: How to reproduce it.
-            brief: What opens the page; None: it is made by a run of the deployment as it is.
-        """
-        from simserve.report.page import write_page
-
-        write_page(capacity_page(self, command, brief), file)
-
-    def _repr_html_(self) -> str:
-
-        return capacity_html(self)
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityPlots:
-    """The figures of a capacity."""
-
-    answer: capacity_answer.Capacity
-
-    def latency(self) -> Figure:
-        """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
-        from simserve.report.answer_plots import capacity_latency
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(capacity_latency(self.answer))
-
-    def goodput(self) -> Figure:
-        """Return requests/s answered and within the SLO against the load, with the knee."""
-        from simserve.report.answer_plots import capacity_goodput
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(capacity_goodput(self.answer))

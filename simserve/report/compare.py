@@ -20,7 +20,7 @@ from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brie
 from simserve.report.page import Page, Section, html_table
 from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
 from simserve.scenario.formats import formats_line
-from simserve.scenario.pricing import HOURS_PER_MONTH
+from simserve.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,12 +61,48 @@ _COARSE = 2.0
 _NOTHING = 1e-9
 """Percent below which a width is rounding."""
 _WRITE = {"share": share, "number": number, "dollars": dollars}
-
-
 _EQUAL = "(equal)"
 """What stands for no difference at all."""
 _SMALLEST_SHARE = 5e-5
 """A share that moves by less, interval included, has not moved by any digit that is written."""
+
+
+class Comparison(compare.Comparison):
+    """A base and its variants: ``.summary``, ``.plot``, and itself as a page in a notebook."""
+
+    @property
+    def plot(self) -> ComparisonPlots:
+        """Its figure: ``differences()``."""
+        return ComparisonPlots(self)
+
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one page that needs nothing else.
+
+        Args:
+            file: Where to.
+            command: How to reproduce it.
+            brief: What opens the page; None: it is made by a run of the deployment as it is.
+        """
+        from simserve.report.page import write_page
+
+        write_page(_comparison_page(self, command, brief), file)
+
+    def _repr_html_(self) -> str:
+        return _comparison_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonPlots:
+    """The figure of a comparison."""
+
+    answer: compare.Comparison
+
+    def differences(self) -> Figure:
+        """Return what each variant changes, in percent of the base, with 95 % intervals."""
+        from simserve.report.answer_plots import differences
+        from simserve.report.sketch_figure import sketch_figure
+
+        return sketch_figure(differences(self.answer))
 
 
 def render_comparison(comparison: compare.Comparison, console: Console) -> None:
@@ -86,7 +122,7 @@ def render_comparison(comparison: compare.Comparison, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     console.print()
-    for line in reading_lines(comparison):
+    for line in _reading_lines(comparison):
         console.print(Text(line, style="dim"))
 
 
@@ -116,7 +152,7 @@ def _answer_lines(comparison: compare.Comparison) -> list[str]:
     return lines
 
 
-def reading_lines(comparison: compare.Comparison) -> list[str]:
+def _reading_lines(comparison: compare.Comparison) -> list[str]:
     """Return how the figures came about, and how to read them."""
     count = len(comparison.base.summaries)
     if count == 1:
@@ -146,9 +182,9 @@ def _real_lines() -> list[str]:
     return [f"{told[0].upper()}{told[1:]}."] if told else []
 
 
-def comparison_html(comparison: compare.Comparison) -> str:
+def _comparison_html(comparison: compare.Comparison) -> str:
     """Return the answer as a fragment of HTML."""
-    notes = [*reading_lines(comparison), *_formats_lines(comparison)]
+    notes = [*_reading_lines(comparison), *_formats_lines(comparison)]
     return html_table(comparison_lines(comparison), header(comparison), _rows(comparison), notes)
 
 
@@ -168,7 +204,7 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     """
     answered, *others = _told(comparison)
     if comparison.was_interrupted:
-        facts = [Fact("Trust", line.rstrip(".")) for line in reading_lines(comparison)[:1]]
+        facts = [Fact("Trust", line.rstrip(".")) for line in _reading_lines(comparison)[:1]]
         return Brief(verdict="none", answer=answered, warnings=warning_lines(comparison.summary), facts=facts)
     shown = {line.partition(": ")[0]: line.partition(": ")[2].rstrip(".") for line in others}
     more = [
@@ -179,7 +215,7 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     ]
     deployed = deployed_brief(comparison.asked or comparison.base.scenario, reference)
     ways = [_way(comparison, reference)]
-    runs = reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
+    runs = _reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
     told = "; ".join(filter(None, [runs, _real_text()]))
     facts = [replace(each, text=f"{told}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
     return about(replace(deployed, facts=facts), answered, "none", more=more, ways=ways)
@@ -236,7 +272,7 @@ def _is_better(variant: Variant, best: Variant) -> bool:
     return price < known or (price == known and variant.differences["mean_tpot_ms"].is_shown and tpot < least)
 
 
-def comparison_page(comparison: compare.Comparison, command: str, brief: Brief | None = None) -> Page:
+def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief | None = None) -> Page:
     """Return the answer as a page: what each variant changes, the figure, the table.
 
     Args:
@@ -272,7 +308,7 @@ def comparison_page(comparison: compare.Comparison, command: str, brief: Brief |
         sections=(
             Section(title="What changes", panels=pictures),
             Section(
-                title="Figures", header=header(comparison), rows=_rows(comparison), notes=reading_lines(comparison)
+                title="Figures", header=header(comparison), rows=_rows(comparison), notes=_reading_lines(comparison)
             ),
             Section(title="The variants", header=("variant", "changes", "formats"), rows=changes),
         ),
@@ -381,42 +417,3 @@ def _headline(variant: Variant, name: str, label: str) -> str:
 
 def _kind(name: str) -> str:
     return "share" if name == "slo_attainment" else "number"
-
-
-class Comparison(compare.Comparison):
-    """A base and its variants: ``.summary``, ``.plot``, and itself as a page in a notebook."""
-
-    @property
-    def plot(self) -> ComparisonPlots:
-        """Its figure: ``differences()``."""
-        return ComparisonPlots(self)
-
-    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one page that needs nothing else.
-
-        Args:
-            file: Where to.
-            command: How to reproduce it.
-            brief: What opens the page; None: it is made by a run of the deployment as it is.
-        """
-        from simserve.report.page import write_page
-
-        write_page(comparison_page(self, command, brief), file)
-
-    def _repr_html_(self) -> str:
-
-        return comparison_html(self)
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonPlots:
-    """The figure of a comparison."""
-
-    answer: compare.Comparison
-
-    def differences(self) -> Figure:
-        """Return what each variant changes, in percent of the base, with 95 % intervals."""
-        from simserve.report.answer_plots import differences
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(differences(self.answer))

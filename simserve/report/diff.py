@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 HEADER = ("figure", "before", "after", "change", "")
 
 
-def diff_lines(found: diff.Diff) -> list[str]:
+class Diff(diff.Diff):
+    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        return _diff_html(self)
+
+
+def _diff_lines(found: diff.Diff) -> list[str]:
     """Return the answer in sentences: what failed, how much moved, what the two are not alike in."""
     moved, failures = found.moved, found.failures
     is_gate = any(each.tolerance is not None for each in found.moves)
@@ -51,7 +58,7 @@ def _formats(found: diff.Diff) -> list[str]:
     return [f"Both with {told[0]}."] if told[0] == told[1] else [f"{told[0]} → {told[1]}"]
 
 
-def diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:
+def _diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:
     """Return one row a figure that moved, those that moved too far first; a median is its p50, and shown once."""
     ordered = sorted(found.moved, key=lambda move: not move.is_beyond)
     return [
@@ -66,11 +73,11 @@ def render_diff(found: diff.Diff, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    lines = diff_lines(found)
+    lines = _diff_lines(found)
     console.print(Text(lines[0], style="bold red" if found.has_failed else "bold"))
     for line in lines[1:]:
         console.print(Text(line, style="dim"))
-    rows = diff_rows(found)
+    rows = _diff_rows(found)
     if not rows:
         return
     console.print()
@@ -84,18 +91,18 @@ def render_diff(found: diff.Diff, console: Console) -> None:
 
 def diff_markdown(found: diff.Diff) -> str:
     """Return the answer as Markdown, for a comment on a change."""
-    first, *others = diff_lines(found)
+    first, *others = _diff_lines(found)
     lines = [f"**{first}**", *(f"- {line}" for line in others), ""]
-    rows = diff_rows(found)
+    rows = _diff_rows(found)
     if rows:
         lines += ["| " + " | ".join(HEADER) + " |", "|---|---:|---:|---:|---|"]
         lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def diff_html(found: diff.Diff) -> str:
+def _diff_html(found: diff.Diff) -> str:
     """Return the answer as a fragment of HTML."""
-    return html_table(diff_lines(found), HEADER, diff_rows(found))
+    return html_table(_diff_lines(found), HEADER, _diff_rows(found))
 
 
 def _watched(found: diff.Diff) -> int:
@@ -123,11 +130,3 @@ def _note(move: Move) -> str:
 
 def _value(value: object) -> str:
     return UNDEFINED if value is None else str(value)
-
-
-class Diff(diff.Diff):
-    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
-
-    def _repr_html_(self) -> str:
-
-        return diff_html(self)

@@ -57,14 +57,18 @@ _FIDELITY = {
     "fitted": "curves fitted to measurements",
     "measured": "measured operator by operator",
 }
+_MOST_LISTED = 6
+"""Classes with arrivals of their own that are named one by one."""
+LOOPS = {"open": "open loop", "closed": "closed loop", "mixed": "open loop, and clients in a closed loop"}
+"""What the values of ``simserve.load`` are called."""
 
 
 def heading(result: RunResult) -> str:
     """Return what was run on what, with the number formats and where they come from."""
-    return deployment_title(result.scenario, result.summary["simserve"]["formats"])
+    return _deployment_title(result.scenario, result.summary["simserve"]["formats"])
 
 
-def deployment_title(scenario: Mapping[str, Any], formats: Mapping[str, Any]) -> str:
+def _deployment_title(scenario: Mapping[str, Any], formats: Mapping[str, Any]) -> str:
     """Return what a resolved scenario deploys: ``'gpt-oss-20b on 1 x h100-sxm-80gb; weights mxfp4, as stored ...'``."""
     return f"{fleet_title(scenario)}; {formats_line(formats)}"
 
@@ -231,7 +235,7 @@ def memory_lines(result: RunResult) -> list[str]:
     ]
     if kv["usage_mean"] is None:
         return [*lines, "no KV cache: every step computes its prefixes anew"]
-    lines.append(f"{blocks_text(memory)}, {number(memory['max_concurrent_full_length'])} requests of full length")
+    lines.append(f"{_blocks_text(memory)}, {number(memory['max_concurrent_full_length'])} requests of full length")
     room = requests_in_kv(result.simulation)
     if room is not None:
         seats = simserve["engine_resolved"].get("max_num_seqs", UNDEFINED)
@@ -244,7 +248,7 @@ def memory_lines(result: RunResult) -> list[str]:
         lines.append(f"{count(swapped)} blocks ({size} a GPU) went to host memory or came back")
     if kv["prefix_hit_rate"]:
         lines.append(f"{share(kv['prefix_hit_rate'])} of the prompt tokens came from the prefix cache")
-    lines += [*offload_lines(result), *lora_lines(result)]
+    lines += [*_offload_lines(result), *lora_lines(result)]
     lines.append(
         f"KV use {share(kv['usage_mean'])} on average, {share(kv['usage_peak'])} at its peak; "
         f"{counted(kv['preemptions'], 'preemption')}"
@@ -252,7 +256,7 @@ def memory_lines(result: RunResult) -> list[str]:
     return lines
 
 
-def offload_lines(result: RunResult) -> list[str]:
+def _offload_lines(result: RunResult) -> list[str]:
     """Return what came from the KV tiers behind the prefix cache, and how long steps waited; empty without one."""
     simserve = result.summary["simserve"]
     offload, hits = simserve["offload"], simserve["kv"]["offload_hit_rate"]
@@ -314,12 +318,12 @@ def memory_arithmetic(result: RunResult) -> list[str]:
     if memory["num_kv_blocks"]:
         per_token = f"{memory['kv_bytes_per_token']:,.0f} B a token"
         lines.append(
-            f"{format_bytes(left)} / ({per_token} x {memory['block_size']} tokens a block) = {blocks_text(memory)}"
+            f"{format_bytes(left)} / ({per_token} x {memory['block_size']} tokens a block) = {_blocks_text(memory)}"
         )
     return lines
 
 
-def blocks_text(memory: Mapping[str, Any]) -> str:
+def _blocks_text(memory: Mapping[str, Any]) -> str:
     """Return the KV blocks of a replica: ``'86,011 blocks of 16 tokens = 1,376,176 tokens'``."""
     blocks, size = memory["num_kv_blocks"], memory["block_size"]
     return f"{count(blocks)} blocks of {size} tokens = {count(blocks * size)} tokens"
@@ -402,7 +406,7 @@ def _format_lines(result: RunResult) -> list[str]:
 
 def waiting_lines(result: RunResult) -> list[str]:
     """Return how long requests waited in the queue on average, and for what."""
-    seconds = mean_wait(result)
+    seconds = _mean_wait(result)
     if seconds is None:
         return ["no request waited"]
     shares = listed_shares(result.summary["simserve"]["bottleneck"]["waiting_shares"], WAIT_LABELS)
@@ -424,7 +428,7 @@ def _wait_for_turns(result: RunResult, seconds: float) -> float:
     return in_front if in_front > _NOTICEABLE_WAIT * seconds else 0.0
 
 
-def mean_wait(result: RunResult) -> float | None:
+def _mean_wait(result: RunResult) -> float | None:
     """Return the mean seconds from the scheduler's queue to the first step, None if no request waited."""
     records = result.simulation.records
     waits = records.scheduled_time - records.admitted_time
@@ -453,7 +457,7 @@ def real_server_lines(result: RunResult) -> list[str]:
         return []
     queues = found.get("queues", False)
     shown = [
-        f"{label} {latency_range(*ends, is_open=queues and name in QUEUED)}"
+        f"{label} {_latency_range(*ends, is_open=queues and name in QUEUED)}"
         for name, label in LATENCY_LABELS.items()
         if (ends := found["metrics"].get(f"mean_{name}"))
     ]
@@ -471,7 +475,7 @@ def real_server_lines(result: RunResult) -> list[str]:
     return lines
 
 
-def latency_range(low: float, high: float, *, is_open: bool = False) -> str:
+def _latency_range(low: float, high: float, *, is_open: bool = False) -> str:
     """Return two latencies in one unit, ``'19.1 to 23.0 ms'``; the low one alone where no high one can be told."""
     if is_open:
         unit, factor = latency_unit(low)
@@ -497,12 +501,6 @@ def error_lines(error: Mapping[str, Any]) -> list[str]:
         if isinstance(each, Mapping)
     ]
     return [f"expected error (median): {'; '.join(shown)}"]
-
-
-_MOST_LISTED = 6
-"""Classes with arrivals of their own that are named one by one."""
-LOOPS = {"open": "open loop", "closed": "closed loop", "mixed": "open loop, and clients in a closed loop"}
-"""What the values of ``simserve.load`` are called."""
 
 
 def traffic(result: RunResult) -> str:

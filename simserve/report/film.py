@@ -3,12 +3,11 @@
 What is shown is what the run recorded (`simserve.report.timeline`): the player in the page moves a clock over it and
 simulates nothing. Several runs of the same requests stand below each other on one clock.
 
-Rounds of a pipeline as a film shows them: micro-batches, how long each works at a stage, and what stages idle.
-
-A round is one recorded step of a replica with p stages: every micro-batch passes every stage once. It is cut into
-slots, in each of which a stage works on one micro-batch at most; a slot is as long as the slowest micro-batch takes.
-What a shorter one takes is read off the deployment's own table of step times, by its tokens. Filling and draining are
-not part of a round: rounds follow each other as in steady flow. Transfers between stages count as work.
+Of a pipeline a film shows rounds. A round is one recorded step of a replica with p stages: every micro-batch passes
+every stage once. It is cut into slots, in each of which a stage works on one micro-batch at most; a slot is as long as
+the slowest micro-batch takes. What a shorter one takes is read off the deployment's own table of step times, by its
+tokens. Filling and draining are not part of a round: rounds follow each other as in steady flow. Transfers between
+stages count as work.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.sim.step_log import StepLog, Steps
 
+Floats = NDArray[np.float64]
 FILM_FILE = "film.html"
 MOST_STEPS = 400
 """Steps that the replica with the most of them takes while a film lasts, where nobody says how long it is."""
@@ -48,9 +48,10 @@ MOST_REQUESTS = 1_500
 BEFORE = 0.6
 """Share of a film that lies before its moment."""
 _MICRO = 6
+"""Decimal places kept of seconds."""
 _WAITING = ("queue", "preempted", "link queue", "transfer", "seat queue")
-
-Floats = NDArray[np.float64]
+_SHARE_DIGITS = 3
+"""Decimal places kept of shares of a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,9 +394,6 @@ def _running(span: Mapping[str, Any]) -> tuple[float, float]:
 
 def _since(seconds: float, moment: Moment) -> float:
     return round(seconds - moment.start, _MICRO)
-
-
-_SHARE_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)

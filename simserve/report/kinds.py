@@ -10,6 +10,12 @@ from simserve.report.quantities import UNDEFINED, count, counted, dollars, numbe
 from simserve.report.tables import Cell, Row
 from simserve.units import format_seconds
 
+CLASS_COLUMNS = ("requests", "lost", "TTFT p50", "TTFT p95", "TPOT p95", "E2E p95", "SLO met")
+_LATENCIES = ("p50_ttft_ms", "p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms")
+"""Figures behind the columns of latencies."""
+_LOST = ("rejected", "timed_out", "failed", "unfinished")
+"""Statuses that a row of classes counts as lost."""
+
 
 def reasoning_lines(result: RunResult) -> list[str]:
     """Return how long readers waited for the answer, and what the thinking before it cost; empty without thinking."""
@@ -157,11 +163,6 @@ def task_lines(result: RunResult) -> list[str]:
     if tasks["attainment"] is not None:
         lines.append(f"{share(tasks['attainment'])} in time")
     return lines
-
-
-CLASS_COLUMNS = ("requests", "lost", "TTFT p50", "TTFT p95", "TPOT p95", "E2E p95", "SLO met")
-_LATENCIES = ("p50_ttft_ms", "p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms")
-_LOST = ("rejected", "timed_out", "failed", "unfinished")
 
 
 def class_rows(result: RunResult) -> list[Row]:

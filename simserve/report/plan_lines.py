@@ -11,9 +11,10 @@ from simserve.report.answer import share_asked
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
 from simserve.scenario.formats import formats_line
 
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Titles of the columns, and cells."""
 _NO_GAIN = 1.05
 """Times the throughput below which a change is not called a gain."""
-
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT"}
 LEVERS = {
     "quantise": "Quantise weights",
@@ -46,7 +47,10 @@ SURE = 0.9
 """Probability below which a plan says how to be surer."""
 MISS_PERCENTILE = 95
 """Percentile that a near miss is shown by."""
-SECONDS_PER_MONTH = 720 * 3600.0
+_MOST_RUNNERS_UP = 8
+_MOST_FRONT = 8
+_SAME_PRICE = 0.005
+"""Dollars a month below which two prices are written alike."""
 
 
 def gpus_of(best: Mapping[str, Any]) -> str:
@@ -62,7 +66,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     bound = "; its step times are a roofline bound, not measured" if best["fidelity"] == "roofline" else ""
     lines = [f"Deploy {best['label']}: {gpus_of(best)}{price}{bound}."]
     if scaled is not None:
-        lines = [f"Deploy {scaled['label']}: {scaled_cost(scaled)}{bound}."]
+        lines = [f"Deploy {scaled['label']}: {_scaled_cost(scaled)}{bound}."]
     lines += [f"{capital(formats_line(best['formats']))}."]
     if scaled is not None:
         lines += [
@@ -72,7 +76,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     lines += [met_line(summary), *probability_lines(summary)]
     lines += [f"  {line}" for line in best["arithmetic"]]
     lines += [f"  it assumes that {each}" for each in best["assumes"]]
-    lines += [f"  {line}" for line in cheaper_api_lines(summary)]
+    lines += [f"  {line}" for line in _cheaper_api_lines(summary)]
     if best["attainment"] is None:
         if best["usd_per_million_tokens"] is not None:
             lines.append(f"  {dollars(best['usd_per_million_tokens'])} a million tokens, prompts and answers together")
@@ -95,7 +99,7 @@ def worth_scaling(autoscaling: Mapping[str, Any] | None) -> Mapping[str, Any] | 
     return best if best is not None and best["holds"] and best["of_fixed"] < 1 else None
 
 
-def scaled_cost(scaled: Mapping[str, Any]) -> str:
+def _scaled_cost(scaled: Mapping[str, Any]) -> str:
     """Return the GPUs that a scaled fleet takes on average, and what a month of its load costs."""
     usd = scaled["usd_per_month"]
     return f"{number(scaled['mean_gpus'])} GPUs on average" + ("" if usd is None else f" for {dollars(usd)} a month")
@@ -314,7 +318,7 @@ def _beside_api(month: Mapping[str, Any] | None) -> list[str]:
     return [f"{text}{same} (prices of {api['date']})."]
 
 
-def cheaper_api_lines(summary: Mapping[str, Any]) -> list[str]:
+def _cheaper_api_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return, for the top of an answer, that an API serves the traffic for less; empty where none does."""
     month = deployed_month(summary)
     return _beside_api(month) if month is not None and month["cheaper"] == "api" else []
@@ -344,7 +348,7 @@ def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
         f"The plan costs {usd} a million tokens, prompts and answers together, at this "
         f"traffic, without people: an API that asks less is cheaper."
     ]
-    lines += [] if cheaper_api_lines(summary) else _beside_api(deployed_month(summary))
+    lines += [] if _cheaper_api_lines(summary) else _beside_api(deployed_month(summary))
     batch = best["mean_batch"]
     if batch is not None and batch < IDLE_BATCH:
         lines.append(
@@ -355,15 +359,6 @@ def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"{tokens / 1e6:,.0f} M tokens a month are few: the people who run it cost more than its GPUs.")
     lines.append("Not in the price: people on call, a second site, evaluation of quantised weights.")
     return lines
-
-
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""Titles of the columns, and cells."""
-
-_MOST_RUNNERS_UP = 8
-_MOST_FRONT = 8
-_SAME_PRICE = 0.005
-"""Dollars a month below which two prices are written alike."""
 
 
 def runners_up(summary: Mapping[str, Any]) -> tuple[list[str], Table] | None:

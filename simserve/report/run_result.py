@@ -1,4 +1,4 @@
-"""The result of a run as people hold it: it draws itself, shows itself in a notebook, and writes its page."""
+"""The result of a run as people hold it: it draws itself, shows itself in a notebook, and writes its page or folder."""
 
 from __future__ import annotations
 
@@ -50,3 +50,33 @@ class RunResult(result.RunResult):
         from simserve.report.html import run_html
 
         return run_html(self)
+
+
+def write_folder(found: RunResult, folder: Path, *, timeline: bool, prometheus: bool, film: bool = False) -> None:
+    """Write a result's files and its report; with ``timeline``, ``prometheus`` and ``film`` those of that name as well.
+
+    Raises:
+        OSError: The folder or a file cannot be written.
+    """
+    from simserve.metrics.files import write_result
+    from simserve.report.html import write_report
+
+    write_result(found, folder)
+    if timeline:
+        from simserve.report.timeline import write_timeline
+
+        write_timeline(found, folder)
+    if prometheus:
+        from simserve.metrics.prometheus import write_prometheus
+
+        write_prometheus(found, folder)
+    if film:
+        from simserve.report.film import FILM_FILE, film_of, film_page
+        from simserve.report.page import write_whole
+
+        name = found.summary["simserve"]["scenario_name"]
+        shown = film_of({name: found})
+        write_whole(folder / FILM_FILE, film_page(shown, name))
+        write_report(found, folder, shown)
+    else:
+        write_report(found, folder)

@@ -22,13 +22,11 @@ from simserve.units import format_seconds
 Floats = NDArray[np.float64]
 Dashes = tuple[float, ...]
 """Lengths of dashes and gaps, in line widths; empty: solid."""
-
+Shape = Literal["circle", "square", "triangle", "diamond", "wedge", "cross"]
+"""Of a point; a wedge is a triangle that stands on its tip."""
 SOLID: Dashes = ()
 DASHED: Dashes = (5.0, 2.0)
 DOTTED: Dashes = (1.0, 1.65)
-Shape = Literal["circle", "square", "triangle", "diamond", "wedge", "cross"]
-"""Of a point; a wedge is a triangle that stands on its tip."""
-
 MAX_LINEAR_TICKS = 6
 POINTS_AN_INCH = 72.0
 KEY_LEFT, KEY_HANDLE, KEY_GAP, KEY_ROW = 8.0, 25.0, 16.0, 13.5
@@ -36,6 +34,12 @@ KEY_LEFT, KEY_HANDLE, KEY_GAP, KEY_ROW = 8.0, 25.0, 16.0, 13.5
 _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] -/"), frozenset("mwMWGOQ%@&≤")
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Leading digits of the distance between two ticks."""
+_ROOM = 1.05
+_MARGIN = 0.05
+_BETWEEN_POINTS = 5.0
+"""Between the words of two ticks."""
+_LEAST_SHARE = 0.15
+"""Of an axis between two ticks whose words carry a unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +161,8 @@ class Note:
 
 
 Mark = Curve | Steps | Bar | Rule | Level | Band | Box | Whiskers | Dots | Note
+
+
 NamedMark = Curve | Steps | Bar | Dots
 """Marks that a key explains, where they have a label."""
 
@@ -302,14 +308,6 @@ def bar_sketch(label: str, end: float, bars: Sequence[Bar]) -> Sketch:
         key="below",
         has_grid=False,
     )
-
-
-_ROOM = 1.05
-_MARGIN = 0.05
-_BETWEEN_POINTS = 5.0
-"""Between the words of two ticks."""
-_LEAST_SHARE = 0.15
-"""Of an axis between two ticks whose words carry a unit."""
 
 
 def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:

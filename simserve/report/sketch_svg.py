@@ -1,10 +1,7 @@
 """A sketch as an ``<svg>`` that stands inside a page: its colours and type follow the page, nothing is fetched.
 
-Lengths are points, 72 an inch. The same sketch gives the same text. Knows no Matplotlib.
-
-What a pointer reads in a sketch: at the nearest place along an axis, or at the nearest point, the values in words.
-
-Knows values, not where they are drawn.
+A pointer reads in it the values at the nearest place along an axis, or of the nearest point, in words. Lengths are
+points, 72 an inch. The same sketch gives the same text. Knows no Matplotlib.
 """
 
 from __future__ import annotations
@@ -46,6 +43,8 @@ from simserve.report.sketch import (
     text_width,
 )
 
+Nearest = Literal["x", "y", "both"]
+"""By what the nearest spot is found."""
 _TICK = 3.0
 _PAD = 3.5
 """Points between a tick and its words."""
@@ -62,6 +61,9 @@ _OUTLINES: dict[Shape, tuple[tuple[float, float], ...]] = {
     "diamond": ((0.0, -0.66), (0.66, 0.0), (0.0, 0.66), (-0.66, 0.0)),
 }
 """Corners of a shape around its middle, in widths."""
+MOST_PLACES = 80
+"""Places along a curve; a pointer does not tell more apart."""
+_INSIDE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,14 +387,6 @@ def _color(color: str) -> str:
 def _number(value: float) -> str:
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
-
-
-Nearest = Literal["x", "y", "both"]
-"""By what the nearest spot is found."""
-
-MOST_PLACES = 80
-"""Places along a curve; a pointer does not tell more apart."""
-_INSIDE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

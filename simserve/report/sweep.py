@@ -31,6 +31,41 @@ _FIGURES = (
 )
 
 
+class Sweep(sweep.Sweep):
+    """The rows of a sweep: ``.points`` as a table, ``.summary``, ``.plot``, and itself as a page in a notebook."""
+
+    @property
+    def plot(self) -> SweepPlots:
+        """Its figure: ``curve(figure)``."""
+        return SweepPlots(self)
+
+    def to_html(self, file: str | Path, command: str = "") -> None:
+        """Write the answer as one page that needs nothing else; ``command`` says how to reproduce it."""
+        from simserve.report.page import write_page
+
+        write_page(_sweep_page(self, command), file)
+
+    def _repr_html_(self) -> str:
+        return _sweep_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlots:
+    """The figure of a sweep."""
+
+    answer: sweep.Sweep
+
+    def curve(self, figure: str = "p95_ttft_ms") -> Figure | None:
+        """Return a figure of the points (a column of the table) against the first key with numbers.
+
+        None where no key has two numbers, or the figure is undefined throughout.
+        """
+        from simserve.report.answer_plots import sweep_curves
+        from simserve.report.sketch_figure import figure_or_none
+
+        return figure_or_none(sweep_curves(self.answer, figure, figure))
+
+
 def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> None:
     """Print how many points were run, a table of them, and where the rest is."""
     from rich.table import Table
@@ -38,7 +73,7 @@ def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> Non
 
     for line in warning_lines(answer.summary):
         console.print(Text(line, style="bold"))
-    lines = sweep_lines(answer, out)
+    lines = _sweep_lines(answer, out)
     console.print(Text(lines[0], style="bold"))
     for line in lines[1:]:
         console.print(Text(line, style="dim"))
@@ -48,7 +83,7 @@ def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> Non
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in header(answer):
         table.add_column(title, justify="left" if title == "the run is" else "right", overflow="fold")
-    for row in shown_rows(answer):
+    for row in _shown_rows(answer):
         table.add_row(*row)
     console.print(table)
     for line in error_lines(answer):
@@ -63,7 +98,7 @@ def error_lines(answer: sweep.Sweep) -> list[str]:
     return [*lines, *([f"and {hidden} other reasons, in the column error"] if hidden else [])]
 
 
-def sweep_lines(answer: sweep.Sweep, out: Path | None = None) -> list[str]:
+def _sweep_lines(answer: sweep.Sweep, out: Path | None = None) -> list[str]:
     """Return the answer in sentences: what was found, how many points, in which formats, what the table holds."""
     done = counted(len(answer.rows), "point")
     failed = f", {answer.num_failed} of them without a result" if answer.num_failed else ""
@@ -140,7 +175,7 @@ def header(answer: sweep.Sweep) -> list[str]:
     return [*(key.rpartition(".")[2] for key in answer.keys), *(title for title, _, _ in _FIGURES), "the run is"]
 
 
-def shown_rows(answer: sweep.Sweep) -> list[list[str]]:
+def _shown_rows(answer: sweep.Sweep) -> list[list[str]]:
     """Return the table: every point of a small sweep, the best of a large one."""
     rows: Sequence[Row] = answer.rows
     if len(rows) > _MOST_ROWS:
@@ -155,19 +190,22 @@ def shown_rows(answer: sweep.Sweep) -> list[list[str]]:
     ]
 
 
-def sweep_html(answer: sweep.Sweep) -> str:
+def _sweep_html(answer: sweep.Sweep) -> str:
     """Return the answer as a fragment of HTML."""
     return html_table(
-        [*warning_lines(answer.summary), *sweep_lines(answer)], header(answer), shown_rows(answer), error_lines(answer)
+        [*warning_lines(answer.summary), *_sweep_lines(answer)],
+        header(answer),
+        _shown_rows(answer),
+        error_lines(answer),
     )
 
 
-def sweep_page(answer: sweep.Sweep, command: str) -> Page:
+def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
     """Return the answer as a page: curves over the first key with numbers, and the table."""
     from simserve.report.answer_plots import sweep_curves
     from simserve.report.panels import panel
 
-    lines = sweep_lines(answer)
+    lines = _sweep_lines(answer)
     panels = []
     for label, name, _ in _FIGURES:
         figure = sweep_curves(answer, name, label)
@@ -180,7 +218,7 @@ def sweep_page(answer: sweep.Sweep, command: str) -> Page:
         lines=[*warning_lines(answer.summary), *lines[1:]],
         sections=(
             *([Section(title="Over the grid", panels=panels)] if panels else []),
-            Section(title="Points", header=header(answer), rows=shown_rows(answer), notes=error_lines(answer)),
+            Section(title="Points", header=header(answer), rows=_shown_rows(answer), notes=error_lines(answer)),
         ),
         command=command,
     )
@@ -195,39 +233,3 @@ def _merit(row: Row) -> tuple[float, float]:
 
 def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-class Sweep(sweep.Sweep):
-    """The rows of a sweep: ``.points`` as a table, ``.summary``, ``.plot``, and itself as a page in a notebook."""
-
-    @property
-    def plot(self) -> SweepPlots:
-        """Its figure: ``curve(figure)``."""
-        return SweepPlots(self)
-
-    def to_html(self, file: str | Path, command: str = "") -> None:
-        """Write the answer as one page that needs nothing else; ``command`` says how to reproduce it."""
-        from simserve.report.page import write_page
-
-        write_page(sweep_page(self, command), file)
-
-    def _repr_html_(self) -> str:
-
-        return sweep_html(self)
-
-
-@dataclass(frozen=True, slots=True)
-class SweepPlots:
-    """The figure of a sweep."""
-
-    answer: sweep.Sweep
-
-    def curve(self, figure: str = "p95_ttft_ms") -> Figure | None:
-        """Return a figure of the points (a column of the table) against the first key with numbers.
-
-        None where no key has two numbers, or the figure is undefined throughout.
-        """
-        from simserve.report.answer_plots import sweep_curves
-        from simserve.report.sketch_figure import figure_or_none
-
-        return figure_or_none(sweep_curves(self.answer, figure, figure))

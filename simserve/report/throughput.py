@@ -14,7 +14,7 @@ from simserve.report.plan_lines import Table, capital, probability_lines, term
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
 from simserve.report.sketch import DOTTED, Curve, Dots, Mark, Note, Rule, Sketch, from_zero
 from simserve.scenario.formats import formats_line
-from simserve.scenario.pricing import HOURS_PER_MONTH
+from simserve.units import HOURS_PER_MONTH
 
 _MOST_LOST = 8
 _MOST_FRONT = 10

@@ -30,6 +30,19 @@ _UNITS: Mapping[Metric, tuple[str, float]] = {
     "e2e": ("s", 1.0),
     "throughput": ("tokens/s", 1.0),
 }
+_MANY = 300
+"""Numbers of a plot from which on its marks are small."""
+BAND = 0.2
+"""Relative error that the dashed lines mark."""
+NOT_SCORED = "not scored"
+_KINDS: Mapping[str, tuple[str, Shape]] = {
+    NOT_SCORED: (GREY, "cross"),
+    "vllm": (BLUE, "circle"),
+    "sglang": (ORANGE, "square"),
+    "tensorrt-llm": (GREEN, "triangle"),
+    "others": (SKY, "diamond"),
+}
+"""Engine -> colour and shape, told apart by either; what is not scored lies below the others."""
 
 
 class Validation(Replayed):
@@ -41,7 +54,7 @@ class Validation(Replayed):
         return ValidationPlots(self)
 
     def _repr_html_(self) -> str:
-        return validation_html(self)
+        return _validation_html(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,7 @@ def validation_page(validation: Replayed, *, asked: str = "") -> str:
     return environment().get_template("validation.html").render(content)
 
 
-def validation_html(validation: Replayed) -> str:
+def _validation_html(validation: Replayed) -> str:
     """Return the answer as a fragment of HTML: what was replayed, and the errors of the coarsest table."""
     table = error_tables(validation.summary)[0]
     return html_table(validation_lines(validation.summary), table.header, table.rows, [table.caption or READING])
@@ -128,22 +141,6 @@ def _series(validation: Replayed, metric: Metric, scale: float) -> dict[str, tup
         measured.append(scale * point.measured[metric])
         predicted.append(scale * each.predicted[metric])
     return series
-
-
-_MANY = 300
-"""Numbers of a plot from which on its marks are small."""
-BAND = 0.2
-"""Relative error that the dashed lines mark."""
-NOT_SCORED = "not scored"
-
-_KINDS: Mapping[str, tuple[str, Shape]] = {
-    NOT_SCORED: (GREY, "cross"),
-    "vllm": (BLUE, "circle"),
-    "sglang": (ORANGE, "square"),
-    "tensorrt-llm": (GREEN, "triangle"),
-    "others": (SKY, "diamond"),
-}
-"""Engine -> colour and shape, told apart by either; what is not scored lies below the others."""
 
 
 def engine_kind(engine: str) -> str:

@@ -17,6 +17,8 @@ from simserve.workload.requests import RequestSpecs
 _WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
 advanced_features/epd_disaggregation), TensorRT-LLM (under Dynamo's encode worker)."""
+_OF_CONTINUOUS = ("scheduler", "admission")
+"""Knobs of batches whose requests come and go one by one."""
 
 
 def check_combinations(scenario: Scenario) -> None:
@@ -28,11 +30,11 @@ def check_combinations(scenario: Scenario) -> None:
     _check_classes(scenario)
     _check_thinking(scenario)
     _check_admission(scenario)
-    check_fleet(scenario)
+    _check_fleet(scenario)
     _check_pools(scenario)
     _check_offload(scenario)
     _check_loras(scenario)
-    check_gateway(scenario)
+    _check_gateway(scenario)
     _check_encoders(scenario)
 
 
@@ -184,7 +186,7 @@ def _check_admission(scenario: Scenario) -> None:
         scenario.refuse("deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")
 
 
-def check_gateway(scenario: Scenario) -> None:
+def _check_gateway(scenario: Scenario) -> None:
     """Do nothing where the options in front of the replicas name classes and pools that are there.
 
     Raises:
@@ -250,7 +252,7 @@ def _check_named_classes(scenario: Scenario, key: str, names: Iterable[str]) -> 
             scenario.refuse(key, "names no class of the workload", remedy, name)
 
 
-def check_fleet(scenario: Scenario) -> None:
+def _check_fleet(scenario: Scenario) -> None:
     """Do nothing where every option of a fleet that changes has its effect.
 
     Raises:
@@ -360,10 +362,6 @@ def _check_pool(scenario: Scenario, key: str, name: str | None) -> None:
         scenario.refuse(f"{key}.pool", "names no pool", remedy, name)
 
 
-_OF_CONTINUOUS = ("scheduler", "admission")
-"""Knobs of batches whose requests come and go one by one."""
-
-
 def without_effect(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:
     """Return a clause for each setting that changes nothing here, with the reason.
 
@@ -407,12 +405,12 @@ def _of_classes(scenario: Scenario) -> list[str]:
         found.append(f"priorities of workload.classes have no effect on a queue that is {queue}")
     if not has_priorities and "priority" in policies:
         found.append("scheduling_policy priority has no effect: no class of the workload has a priority")
-    if any(each.retries is not None and each.timeout is None for each in classes) and not loses_requests(scenario):
+    if any(each.retries is not None and each.timeout is None for each in classes) and not _loses_requests(scenario):
         found.append("retries of workload.classes have no effect where every request is answered")
     return found
 
 
-def loses_requests(scenario: Scenario) -> bool:
+def _loses_requests(scenario: Scenario) -> bool:
     """Return whether the deployment may refuse or lose a request, beside those whose clients hang up."""
     deployment, streaming = scenario.deployment, scenario.deployment.streaming
     scaled = deployment.autoscaling or any(each.autoscaling for each in deployment.pools)

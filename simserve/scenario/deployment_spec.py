@@ -44,7 +44,32 @@ from simserve.validation import NAME_PATTERN, FrozenModel
 from simserve.workload.loras import LorasSpec
 
 TierName = Literal["host", "disk", "remote"]
+HardwareName = Annotated[str, AfterValidator(hardware_name)]
+"""Name of a GPU: a short one becomes the full name that results carry."""
 _ORDER: tuple[TierName, ...] = ("host", "disk", "remote")
+_COUNTS_BASE = ("sglang",)
+"""Engines whose limit of adapters in a batch counts requests without one as one more ("including base-only request",
+SGLang's help of ``--max-loras-per-batch``)."""
+_KEEPS_ALL = ("sglang",)
+"""Engines whose host memory keeps every adapter unless it is told otherwise (``--max-loaded-loras``)."""
+MAX_REPLICAS = 10_000
+"""Each replica has a scheduler of its own in memory."""
+_OF_POOL = (
+    "hardware",
+    "replicas",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "enable_expert_parallel",
+    "all2all_backend",
+    "num_redundant_experts",
+    "enable_two_batch_overlap",
+    "quantization",
+    "kv_cache_dtype",
+    "engine",
+    "speculative",
+)
+"""Keys of a pool that are keys of a deployment."""
 
 
 class KVOffloadSpec(FrozenModel):
@@ -97,7 +122,7 @@ class KVTierSpec(FrozenModel):
     """Price of a GiB of it for an hour, added to that of the GPUs; 0: it is in their price."""
 
 
-def check_tiers(tiers: Sequence[KVTierSpec]) -> None:
+def _check_tiers(tiers: Sequence[KVTierSpec]) -> None:
     """Do nothing where tiers go together.
 
     Raises:
@@ -210,14 +235,6 @@ def tier_lines(config: EngineConfig, bytes_per_token: float) -> list[str]:
     return lines
 
 
-_COUNTS_BASE = ("sglang",)
-"""Engines whose limit of adapters in a batch counts requests without one as one more ("including base-only request",
-SGLang's help of ``--max-loras-per-batch``)."""
-
-_KEEPS_ALL = ("sglang",)
-"""Engines whose host memory keeps every adapter unless it is told otherwise (``--max-loaded-loras``)."""
-
-
 class LoraLoadSpec(FrozenModel):
     """How adapters reach the GPU. The step that admits a request whose adapter has no slot waits for it, as in vLLM."""
 
@@ -300,10 +317,6 @@ def lora_lines(config: EngineConfig, shape: ReplicaShape, loras: LorasSpec | Non
     return lines
 
 
-MAX_REPLICAS = 10_000
-"""Each replica has a scheduler of its own in memory."""
-
-
 def _as_text(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
         # An unquoted 0.10 has lost its zero by now.
@@ -339,12 +352,8 @@ class EngineSpec(EngineOptions, EngineChoice):
     def _tiers_go_together(self) -> Self:
         if self.kv_offload is not None and self.kv_tiers:
             raise ValueError("has kv_offload and also kv_tiers; keep one of the two")
-        check_tiers(self.kv_tiers or ())
+        _check_tiers(self.kv_tiers or ())
         return self
-
-
-HardwareName = Annotated[str, AfterValidator(hardware_name)]
-"""Name of a GPU: a short one becomes the full name that results carry."""
 
 
 class PoolSpec(FrozenModel):
@@ -386,24 +395,6 @@ class PoolSpec(FrozenModel):
     """How the number of its replicas follows its load; absent: as `deployment.autoscaling` says."""
     region: str | None = None
     """Where it is, with `deployment.regions`."""
-
-
-_OF_POOL = (
-    "hardware",
-    "replicas",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "enable_expert_parallel",
-    "all2all_backend",
-    "num_redundant_experts",
-    "enable_two_batch_overlap",
-    "quantization",
-    "kv_cache_dtype",
-    "engine",
-    "speculative",
-)
-"""Keys of a pool that are keys of a deployment."""
 
 
 def _as_routing(value: object) -> object:

@@ -1,8 +1,7 @@
 """Whether a deployment fits its memory and its traffic: what an answer says first, what lacks, and what would fit.
 
-What goes wrong where a deployment's limits are left wide open: long steps, long requests, no memory to spare.
-
-Says nothing of traffic: each is a property of the limits, with its arithmetic. Simulates nothing.
+Limits left wide open are said with their arithmetic (`open_limits`), whatever the traffic: long steps, long requests,
+no memory to spare. Simulates nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +38,15 @@ _GPU_LAYERS = ("n_gpu_layers", "num_gpu")
 """Options that leave layers to the CPU, of engines that have them: the most layers on the GPU first."""
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Limits that activations grow with."""
+LONG_STEP_SECONDS = 1.0
+"""A step from which on everybody who reads an answer sees it stop: twenty times a TPOT of 50 ms."""
+SHORTER_STEP_SECONDS = 0.25
+FEW_FULL_LENGTH = 16.0
+"""Requests of full length in the KV cache below which a handful of them stops all others."""
+LEAST_SEVERAL = 1.05
+"""Requests of full length below which the KV cache holds one of them."""
+HIGH_UTILIZATION = 0.95
+"""Share of the memory from which on vLLM's own advice is to lower it: graphs and other processes come on top."""
 
 
 def check_fit(resolved: ResolvedScenario) -> None:
@@ -340,17 +348,6 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
         "what_fits": [] if fits and not memory.shortage_bytes else remedies(resolved),
         "engine_resolved": shape.engine.model_dump(),
     }
-
-
-LONG_STEP_SECONDS = 1.0
-"""A step from which on everybody who reads an answer sees it stop: twenty times a TPOT of 50 ms."""
-SHORTER_STEP_SECONDS = 0.25
-FEW_FULL_LENGTH = 16.0
-"""Requests of full length in the KV cache below which a handful of them stops all others."""
-LEAST_SEVERAL = 1.05
-"""Requests of full length below which the KV cache holds one of them."""
-HIGH_UTILIZATION = 0.95
-"""Share of the memory from which on vLLM's own advice is to lower it: graphs and other processes come on top."""
 
 
 class _Problem(NamedTuple):

@@ -49,6 +49,14 @@ _WHOLE_TOWERS = {
 ``supports_encoder_tp_data``; SGLang docs, advanced_features/dp_for_multi_modal_encoder."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """What the scheduler obeys that an engine has under the same name."""
+_DEPTH_FAMILIES = ("qwen", "glm")
+"""Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
+_CONTEXT_REQUESTS = 1000
+"""Requests that are drawn for the contexts of step times, whatever the run has: the same deployment has the same step
+times in each."""
+_CONTEXT_QUANTILES = 16
+_CONTEXT_DIGITS = 3
+"""Quantiles of the contexts that stand for all of them, and the significant digits of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -608,10 +616,6 @@ def _with_kernel_block(
     return engine.model_copy(update={"block_size": tokens, "sources": sources})
 
 
-_DEPTH_FAMILIES = ("qwen", "glm")
-"""Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
-
-
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:
     """Return an engine that leaves a vision tower the memory that it sets aside for one, where nobody set the share."""
     reserve = profile.nearest_version(engine.requested_version).runtime_memory.tower_reserve
@@ -673,12 +677,6 @@ def _launching_seconds(shape: ReplicaShape) -> float:
     return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer
 
 
-_REQUESTS = 1000
-"""Requests that are drawn for it, whatever the run has: the same deployment has the same step times in each."""
-_QUANTILES = 16
-_DIGITS = 3
-
-
 class _Traffic:
     """A workload that equals another of the same text, as a key of what is kept."""
 
@@ -707,7 +705,7 @@ def contexts_of(scenario: Scenario) -> tuple[float, ...] | None:
 def _counted(spec: WorkloadSpec) -> WorkloadSpec:
     if spec.trace is not None or spec.is_mixed or isinstance(spec.arrivals, AllAtOnceArrivals):
         return spec
-    return spec.model_copy(update={"num_requests": _REQUESTS, "duration": None})
+    return spec.model_copy(update={"num_requests": _CONTEXT_REQUESTS, "duration": None})
 
 
 @lru_cache(maxsize=64)
@@ -723,6 +721,6 @@ def _drawn(traffic: _Traffic) -> tuple[float, ...] | None:
         contexts, weights = prompts, np.ones_like(prompts)
     order = np.argsort(contexts, kind="stable")
     reached = np.cumsum(weights[order]) / weights.sum()
-    middles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    middles = (np.arange(_CONTEXT_QUANTILES) + 0.5) / _CONTEXT_QUANTILES
     found = contexts[order][np.minimum(np.searchsorted(reached, middles), len(order) - 1)]
-    return tuple(float(f"{each:.{_DIGITS}g}") for each in found)
+    return tuple(float(f"{each:.{_CONTEXT_DIGITS}g}") for each in found)

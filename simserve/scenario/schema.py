@@ -1,11 +1,8 @@
 """Scenario: what is deployed, what arrives, what is asked of it. Knows no profile and runs nothing.
 
 The key paths are public API. A key that has no effect yet is unknown; a key of which only one value is
-supported accepts that value.
-
-Service-level objectives by use case, for `slo: chat`: limits that somebody published, each with its source.
-
-A preset is a start for a deployment that has no objective of its own yet; keys beside it in the scenario come first.
+supported accepts that value. The presets of `slo: chat` and its like are limits that somebody published, each with its
+source: a start for a deployment that has no objective of its own yet, and keys beside one come first.
 """
 
 from __future__ import annotations
@@ -33,8 +30,11 @@ from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
 
 UseCase = Literal["chat", "rag", "code-completion", "summarisation", "agents", "batch"]
-
 _GUIDELLM = "GuideLLM, docs/guides/service_level_objectives.md (vllm-project/guidellm, 2026)"
+_HASH_LENGTH = 12
+MAX_REPLICATIONS = 1000
+"""Most runs of one scenario: an interval over a thousand is a thirtieth of the spread of one run, and all summaries are
+kept in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ SLO_PRESETS: dict[str, SLOPreset] = {
 }
 
 
-def with_preset(slo: object) -> object:
+def _of_preset(slo: object) -> object:
     """Return the keys of an ``slo`` block with those of its preset filled in; a name alone is a preset.
 
     Raises:
@@ -109,12 +109,6 @@ def with_preset(slo: object) -> object:
         shown = "" if isinstance(slo, str) else f"{name!r} "
         raise ValueError(f"{shown}is not a preset; {nearest(str(name), get_args(UseCase))}")
     return {**preset.limits, "attainment": preset.attainment, **given}
-
-
-_HASH_LENGTH = 12
-MAX_REPLICATIONS = 1000
-"""Most runs of one scenario: an interval over a thousand is a thirtieth of the spread of one run, and all summaries are
-kept in memory."""
 
 
 class SLOSpec(LatencyLimits):
@@ -211,7 +205,7 @@ class Scenario(FrozenModel):
     """What serves."""
     workload: WorkloadSpec
     """What arrives."""
-    slo: Annotated[SLOSpec | None, BeforeValidator(with_preset, json_schema_input_type=UseCase | SLOSpec | None)] = None
+    slo: Annotated[SLOSpec | None, BeforeValidator(_of_preset, json_schema_input_type=UseCase | SLOSpec | None)] = None
     """Service-level objective: limits, or the name of a use case; absent: latencies are reported, nothing is judged."""
     thresholds: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default_factory=dict)
     """Conditions on the result, exit code 99 if one fails: `{ttft_ms: ["p(95)<1000"]}`."""

@@ -1,4 +1,4 @@
-"""Clients: from classes and conversations to what `simserve.engine.clients` and `.conversations` go by."""
+"""Clients: from classes and conversations to what the clients and conversations of `simserve.engine` go by."""
 
 from __future__ import annotations
 

@@ -14,8 +14,23 @@ from pydantic import Field, model_validator
 from simserve.units import PositiveBytesPerSecond, PositiveSeconds, Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel
 
+Count = Annotated[int, Field(ge=0, le=10_000)]
+RoutingPolicy = Literal[
+    "round_robin", "random", "least_outstanding", "least_tokens", "power_of_two", "session", "prefix", "lora"
+]
+Share = Annotated[float, Field(ge=0, le=1)]
+Region = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
+Role = Literal["both", "prefill", "decode"]
+ClassNames = Annotated[tuple[str, ...], Field(min_length=1)]
+Place = Annotated[int, Field(ge=0)]
 SHARES = ("kv_usage", "busy", "slo")
 """Metrics whose target is a share."""
+BLIND_POLICIES = ("round_robin", "random")
+"""Policies that look at no signal."""
+TOKEN_POLICIES = ("least_tokens", "prefix")
+"""Policies whose load is tokens, not requests."""
+API_POOL = "api"
+"""Name of the API of `deployment.overflow` among the pools of a rule."""
 
 
 class StartupSpec(FrozenModel):
@@ -140,9 +155,6 @@ class AdmissionSpec(FrozenModel):
         return self
 
 
-Count = Annotated[int, Field(ge=0, le=10_000)]
-
-
 class UpdateSpec(FrozenModel):
     """A rolling update: every replica that is there at its time is drained and replaced by a new one.
 
@@ -206,20 +218,6 @@ class StreamingSpec(FrozenModel):
         return (None, self.http_timeout) if self.stream else (self.http_timeout, None)
 
 
-RoutingPolicy = Literal[
-    "round_robin", "random", "least_outstanding", "least_tokens", "power_of_two", "session", "prefix", "lora"
-]
-BLIND_POLICIES = ("round_robin", "random")
-"""Policies that look at no signal."""
-
-TOKEN_POLICIES = ("least_tokens", "prefix")
-"""Policies whose load is tokens, not requests."""
-
-
-API_POOL = "api"
-"""Name of the API of `deployment.overflow` among the pools of a rule."""
-
-
 class RuleSpec(FrozenModel):
     """Which requests go to a pool, and how often its answer does not do."""
 
@@ -277,9 +275,6 @@ class RoutingSpec(FrozenModel):
     What fits none goes to any pool, or to that of its class. Absent: no rules."""
 
 
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
 class ResponseCacheSpec(FrozenModel):
     """A cache of whole answers in front of the router, exact or semantic: what it holds costs no GPU.
 
@@ -323,9 +318,6 @@ class ResponseCacheSpec(FrozenModel):
         if isinstance(self.hit_share, dict):
             return self.hit_share.get(name or "", 0.0)
         return self.hit_share
-
-
-Region = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
 
 
 class RegionsSpec(FrozenModel):
@@ -373,9 +365,6 @@ class RegionsSpec(FrozenModel):
                 yield here, there, seconds
 
 
-Role = Literal["both", "prefill", "decode"]
-
-
 class DisaggregationSpec(FrozenModel):
     """How KV caches get from prefill replicas to decode replicas: every prefill replica has a link of its own, and
     sends one cache after the other at full bandwidth.
@@ -394,9 +383,6 @@ class DisaggregationSpec(FrozenModel):
     max_in_transfer: Annotated[int, Field(ge=1)] = 64
     """Most caches of one prefill replica on their way, those included that have arrived and wait for a seat; while so
     many are, the replica starts no further step (back-pressure)."""
-
-
-ClassNames = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class OverflowSpec(FrozenModel):
@@ -477,9 +463,6 @@ class LivenessSpec(FrozenModel):
         if self.timeout > self.period:
             raise ValueError(f"timeout {self.timeout:g} s must not be longer than period {self.period:g} s")
         return self
-
-
-Place = Annotated[int, Field(ge=0)]
 
 
 class _Timed(FrozenModel):

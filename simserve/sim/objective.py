@@ -56,7 +56,7 @@ class Objective:
         thinking, requests = self._specs.thinking_tokens, self._requests
         if thinking is None:
             return requests.first_token_time[index]
-        times = answer_times(
+        times = _answer_times(
             thinking[index : index + 1],
             np.array([requests.generated_tokens[index]]),
             np.array([requests.first_token_time[index]]),
@@ -90,14 +90,14 @@ def answer_columns(requests: RequestTable, specs: RequestSpecs) -> dict[str, Any
     noted = np.frombuffer(requests.answer_time)
     is_completed = np.frombuffer(requests.status, dtype=np.int8) == COMPLETED
     is_elsewhere = np.frombuffer(requests.replica_id, dtype=np.int32) < 0
-    times = answer_times(specs.thinking_tokens, generated, first, last, noted, is_elsewhere=is_elsewhere)
+    times = _answer_times(specs.thinking_tokens, generated, first, last, noted, is_elsewhere=is_elsewhere)
     return {
         "thinking_tokens": np.minimum(specs.thinking_tokens, generated),
         "answer_time": np.where(is_completed, times, np.nan),
     }
 
 
-def answer_times(
+def _answer_times(
     thinking: NDArray[np.int64],
     generated: NDArray[np.int64],
     first: NDArray[np.float64],

@@ -1,12 +1,7 @@
 """Routing: from what a scenario says to the pools that a request may go to, near or far, and the replica of them.
 
-Affinity: what a router goes by to send a request where what it begins with has probably been kept.
-
-It is remembered and looked up by `simserve.engine.routing`.
-
-Rules: which pools a request may go to, by its class and its length, and whose answer has to be asked again.
-
-Draws who is misclassified; knows no load.
+Resolved here and obeyed by `simserve.engine.routing`: the policy; affinity, which sends a request where what it begins
+with has probably been kept; rules, which choose pools by class and length. Draws who is misclassified; knows no load.
 """
 
 from __future__ import annotations
@@ -29,10 +24,18 @@ from simserve.sim.pools import PoolSetup
 from simserve.sim.prefixes import prefixes_of
 from simserve.workload.requests import RequestSpecs
 
+Kinds = NDArray[np.int16]
 DEFAULT_GUARD = 1.5
 """Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
 DRAWS = {"random": 1, "power_of_two": 2}
 """Random numbers that a request takes."""
+DEFAULT_CACHE_THRESHOLD = 0.5
+"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
+LEAST_EXCESS = 4
+"""Requests more than the least loaded one, below which the replica of a session or adapter is not passed over."""
+_SPARSE = 4
+"""Numbers are dense enough to be used as they are while there are at least one in so many."""
+NEVER = -1
 
 
 def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, chance: Chance | None = None) -> Router:
@@ -50,18 +53,12 @@ def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, cha
         chance.top_up(needed)
     guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
     policy = NUMBERS.get(spec.policy, LEAST)
-    return Router(policy, affinity_of(spec, specs, as_lists), guard, chance.uniforms)
+    return Router(policy, _affinity_of(spec, specs, as_lists), guard, chance.uniforms)
 
 
 def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:
     """Return how the pools of these names share requests; None: as their loads have it."""
     return Shares([spec.weights[name] for name in names]) if spec.weights else None
-
-
-DEFAULT_CACHE_THRESHOLD = 0.5
-"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
-LEAST_EXCESS = 4
-"""Requests more than the least loaded one, below which the replica of a session or adapter is not passed over."""
 
 
 def session_affinity(sessions: Sequence[int] | NDArray[np.int64], as_lists: bool = True) -> Affinity:
@@ -115,7 +112,7 @@ def _affinity(
     return Affinity(starts, values, worth, as_column(least.astype(np.float64), as_lists), num_keys)
 
 
-def affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
+def _affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
     """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
     if routing.policy == "session" and specs.session is not None:
         return session_affinity(specs.session, as_lists)
@@ -138,14 +135,6 @@ def dense(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
         return numbers, int(numbers.max()) + 1
     distinct, inverse = np.unique(numbers, return_inverse=True)
     return inverse.astype(np.int64), len(distinct)
-
-
-_SPARSE = 4
-"""Numbers are dense enough to be used as they are while there are at least one in so many."""
-
-
-NEVER = -1
-Kinds = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from simserve.sim.records import RequestRecords
 
+Floats = NDArray[np.float64]
 _NUM_BINS = 1024
 _FIRST_WIDTH = 1e-3
-
-Floats = NDArray[np.float64]
+_ROUNDING = 1e-9
+"""Share of a bin that is no bin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +42,6 @@ class TimeSeries:
     decode_tokens_per_s: Floats
     replicas_launched: Floats | None = None
     replicas_ready: Floats | None = None
-
-
-_ROUNDING = 1e-9
-"""Share of a bin that is no bin."""
 
 
 class BinnedSums:

@@ -1,18 +1,16 @@
-"""What the client sees of a run: when each event left the API server, and when it crossed the network.
+"""What the client sees of a run: when each event was there, left the API server and crossed the network.
+
+Token j of an answer was there ``output - j`` decode steps before the one that ended at its finish time, which the clock
+of the replica turns into seconds. Most events are therefore a run of steps; the others have times of their own: first
+and last tokens beside the steps with decodes, and all events of a request that was preempted, of which only the first
+and the last are known and the others are spread evenly between them. With speculative decoding a request gains its pace
+in tokens a step, and tokens of one step are one event.
 
 Events of one replica queue at its API server, first come, first served:
 ``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum. They are taken up some tens of thousands at a time,
 so that memory follows the requests of a run, and not their tokens; compiled code takes them one by one. The ranks of
 data-parallel attention have a clock each, and send through the API server of their replica; of events at one instant
 those of the first rank come first.
-
-Events of answers: when the tokens of one replica were there, before any of them is sent.
-
-From the records of the engine and the clock of the replica. Token j of an answer was there ``output - j`` decode steps
-before the one that ended at its finish time, which the clock turns into seconds. Most events are therefore a run of
-steps; the others have times of their own: first and last tokens beside the steps with decodes, and all events of a
-request that was preempted, of which only the first and the last are known and the others are spread evenly between
-them. With speculative decoding a request gains its pace in tokens a step, and tokens of one step are one event.
 """
 
 from __future__ import annotations
@@ -32,6 +30,11 @@ from simserve.sim.records import COMPLETED, RequestRecords
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+SendAll = Callable[[Sending], Sending]
+Clocks = Mapping[tuple[int, int], Floats]
+"""Of each replica and rank the leaps with decodes: start, steps, first, increment and how many decode; [5, leaps]."""
+EVENTS_AT_ONCE = 14_000
+"""Enough to amortise numpy, few enough that its arrays stay in cache and are not given back to the system each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +237,6 @@ def _drafted_before(sent: Integers, output: Integers, size: int, pace: Integers,
     owner, tokens, _ = _drafted_tokens(-(-output // size), output, size, pace)
     before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(sent))
     return before
-
-
-SendAll = Callable[[Sending], Sending]
-Clocks = Mapping[tuple[int, int], Floats]
-"""Of each replica and rank the leaps with decodes: start, steps, first, increment and how many decode; [5, leaps]."""
-
-EVENTS_AT_ONCE = 14_000
-"""Enough to amortise numpy, few enough that its arrays stay in cache and are not given back to the system each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+_LORA_COUNTS = ("num_asked", "num_hits", "num_swaps", "num_disk_loads")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,19 +318,16 @@ class LoraTotals:
     step_seconds: float = 0.0
 
 
-_COUNTS = ("num_asked", "num_hits", "num_swaps", "num_disk_loads")
-
-
 class LoraSums:
     """Adds up the adapters of replicas, one after another or the same again."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._counts = dict.fromkeys(_COUNTS, 0)
+        self._counts = dict.fromkeys(_LORA_COUNTS, 0)
 
     def take(self, loras: Loras | View) -> None:
         """Add what a replica has counted since it was last looked at, and let it count from nothing."""
-        for name in _COUNTS:
+        for name in _LORA_COUNTS:
             self._counts[name] += getattr(loras, name)
             setattr(loras, name, 0)
         self.seconds += loras.load_seconds

@@ -1,12 +1,8 @@
-"""KV transfers: from pools and links to what `simserve.engine.transfers` goes by, and links whose pace changes.
-
-And back, to records and totals.
-
-Links whose pace changes: what is on its way goes on at another pace, or stands still.
+"""KV transfers: from pools and links to what `simserve.engine.transfers` goes by, and back to records and totals.
 
 A link is the way out of one prefill replica, which sends one KV cache after the other; whoever hangs up meanwhile takes
-nothing off it. At one pace throughout, the plane (`simserve.engine.transfers`) knows of each cache when it lands. Here
-is what a change of pace means for those that are on their way.
+nothing off it. At one pace throughout, the engine knows of each cache when it lands. What a change of pace means for
+the caches on their way, which go on at another pace or stand still, is worked out here (`Links`).
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from simserve.validation import FrozenModel, validate
 
 MAX_REQUESTS = 100_000_000
 """Most requests of one run: their columns alone take 4 GB."""
+_RAMP_UP = 60.0
+"""Over how long clients begin that do not think: not all at one instant."""
 
 
 def _plausible_rate(rate: float) -> float:
@@ -247,12 +249,10 @@ Arrivals = Annotated[
     | AllAtOnceArrivals,
     Field(discriminator="process"),
 ]
+
+
 STATIONARY = (PoissonArrivals, GammaArrivals, WeibullArrivals, ConstantArrivals, BurstArrivals)
 """Open-loop arrivals whose mean rate does not change, so that a warm-up may be cut."""
-
-
-_RAMP_UP = 60.0
-"""Over how long clients begin that do not think: not all at one instant."""
 
 
 class UsersArrivals(FrozenModel):

@@ -29,7 +29,7 @@ RenewalArrivals = PoissonArrivals | GammaArrivals | WeibullArrivals
 VaryingArrivals = BurstArrivals | RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
 OpenLoopArrivals = RenewalArrivals | ConstantArrivals | VaryingArrivals
 Quantile = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-
+Floats = NDArray[np.float64]
 _SLACK = 1e-12
 """Relative slack of rate * duration, which rounding may leave a hair below a whole number."""
 _POINTS_A_DAY = 96
@@ -208,9 +208,6 @@ def _weibull_shape(cv: float) -> float:
 
 def _unit_exponential(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     return -np.log1p(-uniforms)
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,10 @@ from simserve.workload.lengths import length_distribution
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
+Integers = NDArray[np.int64]
+MODEL_LIMIT = -1
+"""Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClassedRequests:
@@ -95,7 +99,7 @@ def draw_lengths(
         tokens = np.empty(len(request_class), dtype=np.int64)
         # One uniform a request, whatever its class: another class's lengths are drawn from the same one.
         for number in np.unique(request_class).tolist():
-            distribution = length_distribution(own_length(spec, (spec.classes or ())[number], part), base_path)
+            distribution = length_distribution(_own_length(spec, (spec.classes or ())[number], part), base_path)
             own = request_class == number
             tokens[own] = distribution.sample(rng.stream(seed, part, replication), len(request_class))[own]
         lengths.append(tokens)
@@ -125,7 +129,7 @@ def draw_own_lengths(
     """Return prompt and output tokens of so many requests of a class, from its own streams; None: of no class."""
     suffix = "" if each is None else f".{each.name}"
     prompts, outputs = (
-        length_distribution(own_length(spec, each, part), base_path).sample(
+        length_distribution(_own_length(spec, each, part), base_path).sample(
             rng.stream(seed, f"{part}{suffix}", replication), num_requests
         )
         for part in ("prompt_tokens", "output_tokens")
@@ -133,7 +137,7 @@ def draw_own_lengths(
     return prompts, outputs
 
 
-def own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> AnswerLength:
+def _own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> AnswerLength:
     """Return the lengths of a class, ``prompt_tokens`` or ``output_tokens``: its own, else the workload's."""
     own: AnswerLength | None = None if each is None else getattr(each, part)
     common: AnswerLength | None = getattr(spec, part)
@@ -168,10 +172,6 @@ def _rows(requests: ClassedRequests, rows: NDArray[np.int64]) -> ClassedRequests
         requests.output_tokens[rows],
         requests.request_class[rows],
     )
-
-
-MODEL_LIMIT = -1
-"""Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
 
 
 def start_times(
@@ -253,9 +253,6 @@ def priorities(classes: Sequence[ClassSpec], request_class: NDArray[np.int16]) -
     if all(each.priority is None for each in classes):
         return None
     return np.array([each.priority or 0 for each in classes], dtype=np.int64)[request_class]
-
-
-Integers = NDArray[np.int64]
 
 
 def draw_thinking(

@@ -84,7 +84,7 @@ def slowed(arrivals: Arrivals, factor: float) -> Arrivals:
     return arrivals.model_copy(update=changes)
 
 
-def draw_shape(
+def _draw_shape(
     spec: SessionsSpec,
     *,
     seed: int,
@@ -107,12 +107,12 @@ def draw_shape(
         # Every turn holds a request at least: no more conversations than that can begin.
         turns = turns[: int(np.searchsorted(np.cumsum(turns), num_requests)) + 1]
     calls = calls_of.sample(rng.stream(seed, f"parallel_calls{suffix}", replication), int(turns.sum()))
-    turn = _positions(turns) + 1
+    turn = positions(turns) + 1
     rows = slice(0, num_requests)
     return Shape(
         session=np.repeat(np.repeat(np.arange(len(turns)), turns), calls)[rows],
         turn=np.repeat(turn, calls)[rows],
-        call=_positions(calls)[rows],
+        call=positions(calls)[rows],
     )
 
 
@@ -214,7 +214,7 @@ def contexts(
     return prompts, PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
 
 
-def _positions(counts: Integers) -> Integers:
+def positions(counts: Integers) -> Integers:
     """Return 0 .. n - 1 for each n of ``counts``, one after another."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
@@ -250,11 +250,11 @@ def draw_dialogues(
     assert arrivals is not None
     starting = slowed(arrivals, mean_requests(sessions, base_path))
     if isinstance(arrivals, ClosedLoopArrivals) or spec.duration is None:
-        shape = draw_shape(sessions, base_path=base_path, num_requests=spec.num_requests, suffix=suffix, **drawn)
+        shape = _draw_shape(sessions, base_path=base_path, num_requests=spec.num_requests, suffix=suffix, **drawn)
         starts = _starts(starting, spec, shape.num_sessions, suffix, seed, replication)
     else:
         starts = _starts(starting, spec, None, suffix, seed, replication)
-        shape = draw_shape(sessions, base_path=base_path, num_sessions=len(starts), suffix=suffix, **drawn)
+        shape = _draw_shape(sessions, base_path=base_path, num_sessions=len(starts), suffix=suffix, **drawn)
     num_requests = len(shape.turn)
     class_of = _class_of(classes, num_class, shape.num_sessions, seed, replication)
     request_class = None if class_of is None else class_of[shape.session]

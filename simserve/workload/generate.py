@@ -1,8 +1,8 @@
 """From a specification to the requests of one run; all chance is drawn here, from named streams.
 
-Rounds: batches of which each waits for the last answer of the one before, as rollouts in reinforcement learning do.
-
-Between two rounds the policy is trained and its new weights go to the replicas. Knows no engine.
+With rounds, requests come in batches of which each waits for the last answer of the one before, as rollouts in
+reinforcement learning do: between two rounds the policy is trained and its new weights go to the replicas. Knows no
+engine.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def generate(
     if not isinstance(spec.arrivals, AllAtOnceArrivals) or spec.arrivals.round_pause is None:
         return specs
 
-    return in_rounds(specs, spec.arrivals)
+    return _in_rounds(specs, spec.arrivals)
 
 
 def _without_adapters(
@@ -320,7 +320,7 @@ def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
     return spec.num_requests or available
 
 
-def in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs:
+def _in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs:
     """Return requests that are there at once in the rounds that their arrivals ask for.
 
     To the clients a round is a turn of one conversation, whose requests are sent together. KV that the old weights have

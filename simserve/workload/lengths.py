@@ -1,11 +1,9 @@
 """Lengths in whole tokens: distributions as tables of probabilities, whose mean is the mean asked for.
 
 A continuous distribution is rounded to whole tokens (the mass between k - 1/2 and k + 1/2), truncated to the
-bounds, and its location or scale is solved so that the mean of what remains is exact; the shape is kept.
-
-The normal distribution in log space, on numpy alone.
-
-Importing `scipy.special` would cost every run a third of a second.
+bounds, and its location or scale is solved so that the mean of what remains is exact; the shape is kept. The normal
+distribution is evaluated in log space on numpy alone: importing `scipy.special` would cost every run a third of a
+second.
 """
 
 from __future__ import annotations
@@ -34,23 +32,50 @@ from simserve.workload.length_spec import (
 )
 from simserve.workload.root import increasing_root
 
+_Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
 _TAIL = 1e-9
 """Share of requests that the default `max` of an exponential cuts off."""
-
 _GUIDE_SIZE = 1 << 16
 """Cells of the guide by which many lengths are looked up."""
-
 _TAIL_SCORE = 6.0
 """Standard score beyond which a normal distribution holds the same share."""
-
 _MEAN_TOLERANCE = 1e-12
 """Relative error left in the mean."""
-
-
-_Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
 _REMEMBERED = 16
 """Distributions that are not tabulated again: a search draws the same lengths for every deployment, and solving for
 the mean of a long tail takes as long as simulating hundreds of requests."""
+_TAIL_COEFFICIENTS = (
+    -0.6513268598908547,
+    0.6419697923564904,
+    0.019476473204185708,
+    -0.00956151478680863,
+    -0.0009465953444820733,
+    0.00036683949785280785,
+    4.2523324806755235e-05,
+    -2.0278578112490945e-05,
+    -1.6242900046945478e-06,
+    1.303655835720129e-06,
+    1.562644157273678e-08,
+    -8.523809568933831e-08,
+    6.529054286476926e-09,
+    5.059343647496768e-09,
+    -9.913644559187097e-10,
+    -2.2736487943461407e-10,
+    9.646743957736206e-11,
+    2.394465990071051e-12,
+    -6.886391464639792e-12,
+    8.948019378875956e-13,
+    3.1324154734868355e-13,
+    -1.1333527023161162e-13,
+    1.1412486553779912e-15,
+    6.081349041036923e-15,
+    -6.549459098258569e-16,
+)
+"""Chebyshev series of log(erfc(x) exp(x^2) / t) in 2 t - 1, with t = 2 / (2 + x) and x >= 0: interpolated at
+25 Chebyshev nodes, error below 2e-15 of the logarithm. The substitution is the one of Press et al., Numerical
+Recipes, 3rd edition, section 6.2.2."""
+_SCORES_AT_ONCE = 16384
+"""Scores evaluated at once: the series passes over them 25 times, faster while they stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +193,7 @@ def _normal(spec: NormalLength) -> LengthDistribution:
     values = _support(spec.min, spec.max, spec.mean + _TAIL_SCORE * spec.std)
     edges = _edges(values) / spec.std
     start = spec.mean / spec.std
-    return _with_mean(spec.mean, values, lambda location: log_masses(edges, location), start=start, step=1.0)
+    return _with_mean(spec.mean, values, lambda location: _log_masses(edges, location), start=start, step=1.0)
 
 
 def _lognormal(spec: LognormalLength) -> LengthDistribution:
@@ -177,7 +202,7 @@ def _lognormal(spec: LognormalLength) -> LengthDistribution:
     values = _support(spec.min, spec.max, math.exp(start + _TAIL_SCORE * sigma))
     edges = np.log(_edges(values)) / sigma
     start = start / sigma
-    return _with_mean(spec.mean, values, lambda location: log_masses(edges, location), start=start, step=1.0)
+    return _with_mean(spec.mean, values, lambda location: _log_masses(edges, location), start=start, step=1.0)
 
 
 def _exponential(spec: ExponentialLength) -> LengthDistribution:
@@ -224,42 +249,7 @@ def _with_mean(
     return LengthDistribution(values, probabilities(parameter))
 
 
-_COEFFICIENTS = (
-    -0.6513268598908547,
-    0.6419697923564904,
-    0.019476473204185708,
-    -0.00956151478680863,
-    -0.0009465953444820733,
-    0.00036683949785280785,
-    4.2523324806755235e-05,
-    -2.0278578112490945e-05,
-    -1.6242900046945478e-06,
-    1.303655835720129e-06,
-    1.562644157273678e-08,
-    -8.523809568933831e-08,
-    6.529054286476926e-09,
-    5.059343647496768e-09,
-    -9.913644559187097e-10,
-    -2.2736487943461407e-10,
-    9.646743957736206e-11,
-    2.394465990071051e-12,
-    -6.886391464639792e-12,
-    8.948019378875956e-13,
-    3.1324154734868355e-13,
-    -1.1333527023161162e-13,
-    1.1412486553779912e-15,
-    6.081349041036923e-15,
-    -6.549459098258569e-16,
-)
-"""Chebyshev series of log(erfc(x) exp(x^2) / t) in 2 t - 1, with t = 2 / (2 + x) and x >= 0: interpolated at
-25 Chebyshev nodes, error below 2e-15 of the logarithm. The substitution is the one of Press et al., Numerical
-Recipes, 3rd edition, section 6.2.2."""
-
-_BLOCK = 16384
-"""Scores evaluated at once: the series passes over them 25 times, faster while they stay in the cache."""
-
-
-def log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float64]:
+def _log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float64]:
     """Return logarithms of the probabilities between neighbouring edges, all shifted by one constant.
 
     Far from the location a mass is a difference of tails whose logarithms are large and nearly equal: their
@@ -295,8 +285,8 @@ def log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float6
 def _log_scaled_tail(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the logarithm of the upper tail beyond a standard score >= 0, times exp(score^2 / 2)."""
     result = np.empty_like(distance)
-    for start in range(0, len(distance), _BLOCK):
-        block = slice(start, start + _BLOCK)
+    for start in range(0, len(distance), _SCORES_AT_ONCE):
+        block = slice(start, start + _SCORES_AT_ONCE)
         t = 2.0 / (2.0 + distance[block] / math.sqrt(2.0))
-        result[block] = np.log(0.5 * t) + chebyshev.chebval(2.0 * t - 1.0, _COEFFICIENTS)
+        result[block] = np.log(0.5 * t) + chebyshev.chebval(2.0 * t - 1.0, _TAIL_COEFFICIENTS)
     return result

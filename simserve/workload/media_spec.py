@@ -14,11 +14,13 @@ from simserve.validation import FrozenModel
 from simserve.workload.length_spec import FixedLength, Length
 
 Pixels = Annotated[int, Field(ge=1, le=100_000)]
-
 PREPROCESS_SECONDS = 65e-3
 """CPU seconds to scale and cut a megapixel: of a 1920 x 1080 image, one trace of vLLM 0.19.1 with Qwen2.5-VL-7B on an
 H100 has 167 ms before the prompt is computed (vllm-project/vllm issue 41267), of which the tower takes some 30 ms by a
 roofline. A single trace: an estimate."""
+AUDIO_PREPROCESS_SECONDS = 240e-6
+"""CPU seconds to make the spectrogram of a second of audio: 7.1 ms of 30 s of 16,000 samples a second in NumPy on one
+core of an AMD EPYC server. Decoding and resampling are not in it: an estimate from below."""
 
 
 class ImageSize(FrozenModel):
@@ -59,11 +61,6 @@ class ImagesSpec(FrozenModel):
     def preprocess_seconds(self) -> float:
         """CPU seconds a megapixel."""
         return PREPROCESS_SECONDS if self.preprocess_time is None else self.preprocess_time
-
-
-AUDIO_PREPROCESS_SECONDS = 240e-6
-"""CPU seconds to make the spectrogram of a second of audio: 7.1 ms of 30 s of 16,000 samples a second in NumPy on one
-core of an AMD EPYC server. Decoding and resampling are not in it: an estimate from below."""
 
 
 class AudioSpec(FrozenModel):

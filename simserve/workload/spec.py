@@ -21,7 +21,41 @@ from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.session_spec import AgentsSpec, SessionsSpec, SharedPrefixSpec
 
 GrammarBackend = Literal["xgrammar", "guidance", "outlines"]
+TraceFormat = Literal[
+    "auto",
+    "azure",
+    "csv",
+    "mooncake",
+    "burstgpt",
+    "bailian",
+    "sharegpt",
+    "vllm-bench",
+    "vllm-timed",
+    "otel",
+    "agentic-mooncake",
+    "aiperf-messages",
+    "aiperf-conversations",
+    "dynamo",
+    "weka",
+    "columns",
+]
+TraceColumn = Literal[
+    "arrival_time",
+    "prompt_tokens",
+    "output_tokens",
+    "max_tokens",
+    "session",
+    "num_images",
+    "image_sizes",
+    "audio_seconds",
+]
+Scale = Annotated[float, Field(gt=0, le=1e6)]
 MAX_SCHEMAS = 100_000
+ADVANCE_SECONDS = 16e-6
+"""CPU seconds a token to take the sampled token into the grammar, which nothing hides: vLLM's pull request 26866 with
+the masks hidden: Qwen3-1.7B, 800 in flight, 128 tokens, 103.2 -> 85.3 requests/s: 12.7 ms a step of 800 sequences."""
+DEFAULT_NUM_REQUESTS = 1000
+"""Requests of a workload that does not say when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +83,6 @@ A mask of xgrammar: what vLLM's pull request 26866 hides behind the GPU, (36.9 -
 (guidance-ai/jsonschemabench, llguidance 0.6.7, 10,163 schemas, one thread): 47 us, and a median compile of 1 ms. Hard
 schemas take far longer: MaskBench has a median compile of 0.54 s for xgrammar 0.1.10, and of 7 s for outlines 0.1.13.
 """
-ADVANCE_SECONDS = 16e-6
-"""CPU seconds a token to take the sampled token into the grammar, which nothing hides: vLLM's pull request 26866 with
-the masks hidden: Qwen3-1.7B, 800 in flight, 128 tokens, 103.2 -> 85.3 requests/s: 12.7 ms a step of 800 sequences."""
 
 
 class StructuredOutputSpec(FrozenModel):
@@ -83,37 +114,6 @@ class StructuredOutputSpec(FrozenModel):
             compile_time=known.compile_time if self.compile_time is None else self.compile_time,
             mask_time=known.mask_time if self.mask_time is None else self.mask_time,
         )
-
-
-TraceFormat = Literal[
-    "auto",
-    "azure",
-    "csv",
-    "mooncake",
-    "burstgpt",
-    "bailian",
-    "sharegpt",
-    "vllm-bench",
-    "vllm-timed",
-    "otel",
-    "agentic-mooncake",
-    "aiperf-messages",
-    "aiperf-conversations",
-    "dynamo",
-    "weka",
-    "columns",
-]
-TraceColumn = Literal[
-    "arrival_time",
-    "prompt_tokens",
-    "output_tokens",
-    "max_tokens",
-    "session",
-    "num_images",
-    "image_sizes",
-    "audio_seconds",
-]
-Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class TraceSpec(FrozenModel):
@@ -163,10 +163,6 @@ class TraceSpec(FrozenModel):
         if self.columns is not None and self.format not in ("auto", "columns"):
             raise ValueError(f"columns has no meaning in the format {self.format}, which has names of its own")
         return self
-
-
-DEFAULT_NUM_REQUESTS = 1000
-"""Requests of a workload that does not say when it ends."""
 
 
 class WorkloadSpec(FrozenModel):

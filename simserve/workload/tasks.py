@@ -25,7 +25,7 @@ from simserve.workload.classes import (
     some,
     start_times,
 )
-from simserve.workload.conversations import draw_pauses, slowed
+from simserve.workload.conversations import draw_pauses, positions, slowed
 from simserve.workload.dependencies import Dependencies, from_counts
 from simserve.workload.lengths import length_distribution
 from simserve.workload.prefixes import PrefixSegments
@@ -382,8 +382,3 @@ def _segments(
         first, task = offsets[:-1][rows], agents.task[rows]
         segments[first], segment_ends[first] = beginnings.group[task], beginnings.tokens[task]
     return PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
-
-
-def positions(counts: Integers) -> Integers:
-    """Return 0 .. n - 1 for each n of ``counts``, one after another."""
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -17,6 +17,8 @@ DRAWS = 40
 LEAST_HITS = 34
 WIDEST = 0.10
 QUICK = ("products bfloat16", "decode attention", "element-wise")
+SIZES = np.geomspace(1.0, 1e4, 40)
+TRUE = np.array([3.0, 0.02])
 
 
 def check_recovery(name: str) -> None:
@@ -122,10 +124,6 @@ def test_a_constant_that_no_call_shows_has_no_interval() -> None:
 
     assert 0.0 < first < 0.05
     assert second == np.inf
-
-
-SIZES = np.geomspace(1.0, 1e4, 40)
-TRUE = np.array([3.0, 0.02])
 
 
 def line(values: Array) -> Array:

@@ -22,7 +22,7 @@ from simserve.calibrate.device_factors import (
 from simserve.calibrate.fit_report import fit_summary, warnings
 from simserve.calibrate.fitted_profile import fitted_profile
 from simserve.calibrate.kernel_fit import KernelFit
-from simserve.calibrate.kernel_prediction import predicted
+from simserve.calibrate.kernel_prediction import predicted, without_cache
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun, read_run
 from simserve.profiles.hardware import HardwareProfile, load_hardware
@@ -32,12 +32,6 @@ H100 = "h100-sxm-80gb"
 ENGINES = {"products bfloat16": "vllm", "products fp8": "tensorrt-llm", "all-reduce": "nccl"}
 TABLES = {"products bfloat16": points.GEMM, "products fp8": points.GEMM, "all-reduce": points.ALL_REDUCE}
 ATTENTION = {"prefill attention": points.PREFILL, "decode attention": points.DECODE}
-
-
-def without_cache(base: HardwareProfile) -> HardwareProfile:
-    """Return a profile whose attention finds nothing in the cache."""
-    assert base.attention_curves is not None
-    return base.model_copy(update={"attention_curves": base.attention_curves.model_copy(update={"l2_cache": 0.0})})
 
 
 def slow_run(folder: Path, factor: float, base: HardwareProfile, noise: float = 0.03) -> KernelRun:

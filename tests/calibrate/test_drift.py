@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simserve.calibrate.drift import Comparison, check_kernels, markdown, without_cache
-from simserve.calibrate.kernel_prediction import predicted
+from simserve.calibrate.drift import Comparison, check_kernels, markdown
+from simserve.calibrate.kernel_prediction import predicted, without_cache
 from simserve.errors import InputError
 from simserve.profiles.hardware import load_hardware
 

@@ -29,6 +29,9 @@ from tests.walker import walk
 
 SECOND = constant_step_times(1.0)
 MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
+ALIKE = [[(1, 16)]] * 5
+TENSORRT_LLM = {"waits_for_prefix": True, "admission": "reserve", "max_num_seqs": 8}
+TENSORRT_LLM |= {"max_num_batched_tokens": 64, "num_blocks": 64}
 
 
 def with_paths(specs: RequestSpecs, paths: Sequence[Sequence[tuple[int, int]]]) -> RequestSpecs:
@@ -294,11 +297,6 @@ def test_who_was_admitted_first_gives_way_first_of_those_that_end_together() -> 
 
     assert records.finish_time.tolist()[:2] == [3.0, 3.0]
     assert records.cached_tokens.tolist() == [0, 0, 0, 8, 0]
-
-
-ALIKE = [[(1, 16)]] * 5
-TENSORRT_LLM = {"waits_for_prefix": True, "admission": "reserve", "max_num_seqs": 8}
-TENSORRT_LLM |= {"max_num_batched_tokens": 64, "num_blocks": 64}
 
 
 def starts(specs: RequestSpecs, paths: Sequence[Sequence[tuple[int, int]]], **config: Any) -> list[float]:

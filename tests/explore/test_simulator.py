@@ -15,14 +15,6 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 from tests.explore.builders import no_limit
 
-
-@cache
-def figures(**changes: Any) -> dict[str, Any]:
-    """Return the figures of the defaults, changed."""
-    asked = {"num_requests": 300, **changes}
-    return dict(simulator(SimulatorQuery(**asked), lambda _done, _total: None)["figures"])
-
-
 _MOVES: dict[str, tuple[dict[str, Any], dict[str, Any], str, int]] = {
     "more traffic waits longer": ({}, {"rate": 40.0}, "p95_ttft_ms", 1),
     "more traffic makes tokens cheaper": ({}, {"rate": 20.0}, "usd_per_million_output_tokens", -1),
@@ -91,6 +83,13 @@ _MOVES: dict[str, tuple[dict[str, Any], dict[str, Any], str, int]] = {
         -1,
     ),
 }  # fmt: skip
+
+
+@cache
+def figures(**changes: Any) -> dict[str, Any]:
+    """Return the figures of the defaults, changed."""
+    asked = {"num_requests": 300, **changes}
+    return dict(simulator(SimulatorQuery(**asked), lambda _done, _total: None)["figures"])
 
 
 @pytest.mark.parametrize("case", _MOVES)

@@ -1,4 +1,4 @@
-"""Tests of dollars."""
+"""Tests of dollars, watts, joules and grams of CO2."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from simserve.metrics.cost import COST_KEYS, Grid, board_watts, cost, energy
 from simserve.metrics.throughput import Throughput
+
+_GRID = Grid(usd_per_kwh=0.1, grams_co2_per_kwh=400.0, pue=1.25, host_watts_per_gpu=100.0)
 
 
 def rates(output_tokens: float, tokens: float = 0.0, requests: float = 0.0) -> Throughput:
@@ -51,9 +53,6 @@ def test_nothing_done_costs_no_finite_amount_a_token() -> None:
     assert dollars["usd_per_hour"] == 3.0
     assert math.isnan(dollars["usd_per_million_output_tokens"])
     assert dollars["tokens_per_usd"] == 0.0
-
-
-_GRID = Grid(usd_per_kwh=0.1, grams_co2_per_kwh=400.0, pue=1.25, host_watts_per_gpu=100.0)
 
 
 def test_a_board_without_work_idles_and_one_full_of_arithmetic_draws_its_limit() -> None:

@@ -1,4 +1,4 @@
-"""The probability that an objective holds on a real server, against figures computed by hand."""
+"""A run beside real servers, against figures computed by hand: whether an objective holds, intervals, conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the warm-up cut and of the measured window."""
+"""Tests of the warm-up cut, the measured window, the counts of who waits, and the verdict on a run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from simserve.metrics.steady_state import (
 )
 from simserve.sim.records import FAILED, UNFINISHED, RequestRecords
 from tests.metrics.builders import make_records, single_server_queue
+
+_SEEDS = range(20)
 
 
 def window_of(records: RequestRecords, **overrides: Any) -> Window:
@@ -182,9 +184,6 @@ def test_closed_loop_requests_are_put_in_order_of_arrival() -> None:
 
     assert stayed.arrival.tolist() == [1.0, 4.0]
     assert stayed.system_exit.tolist() == [3.0, 5.0]
-
-
-_SEEDS = range(20)
 
 
 def verdict(records: RequestRecords, *, is_open_loop: bool = True) -> str:

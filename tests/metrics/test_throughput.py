@@ -1,4 +1,4 @@
-"""Tests of the rates."""
+"""Tests of the rates, and of the users that they come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fitted attention: monotone in every size, affine where the engine is, and right for the kernel asked for."""
+"""Fitted attention: monotone in every size, affine where the engine is, cut and right as the kernel asked for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from tests.perf.shapes import make_shape
 
 GPU = Gpu(peak=989.4e12, bandwidth=3.35e12, num_multiprocessors=132, l2_cache=50e6)
 FEW = settings(max_examples=60, deadline=None)
-
 PROFILES = ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb")
 KERNELS = [
     kernel
@@ -44,6 +43,7 @@ sizes = st.fixed_dictionaries(
         "width": st.sampled_from([64, 128, 256]),
     }
 )
+SMS = 132
 
 
 def heads(kv_heads: int, group: int, width: int) -> Heads:
@@ -128,9 +128,6 @@ def test_a_gpu_without_curves_keeps_its_class() -> None:
     shape = make_shape("l4-24gb")
 
     assert fitted_attention(shape, shape.model.attention_layers[0]) is None
-
-
-SMS = 132
 
 
 def test_xqa_cuts_up_to_eight_blocks_a_multiprocessor() -> None:

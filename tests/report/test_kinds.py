@@ -1,4 +1,4 @@
-"""Lines of reasoning and images: said where they are there, and nothing where they are not."""
+"""Lines of reasoning, images and drafts: said where they are there, and nothing where they are not."""
 
 from __future__ import annotations
 

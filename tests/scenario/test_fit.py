@@ -11,6 +11,11 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
 
+_GPT_OSS = {"model": "gpt-oss-120b"}
+_UNTIL_0_16 = ["deployment.engine.version='0.11.2'"]
+_NEWEST = ["deployment.engine.version='0.33'"]
+WIDE_OPEN = "limits-wide-open"
+
 
 @pytest.mark.parametrize("key", ["max_num_seqs", "max_num_batched_tokens"])
 def test_a_limit_that_leaves_no_memory_is_named(key: str) -> None:
@@ -39,11 +44,6 @@ def test_a_cache_too_large_for_the_gpu_comes_with_the_largest_that_fits() -> Non
 
     (change,) = [each for each in found if "num_gpu_blocks_override" in each]
     assert resolve(make_scenario([change])).memory.fits
-
-
-_GPT_OSS = {"model": "gpt-oss-120b"}
-_UNTIL_0_16 = ["deployment.engine.version='0.11.2'"]
-_NEWEST = ["deployment.engine.version='0.33'"]
 
 
 def _with_traffic(prompt: int, output: int, **more: object) -> dict[str, object]:
@@ -198,9 +198,6 @@ def test_a_smaller_format_is_named_before_layers_on_the_cpu() -> None:
 
     kinds = [change.partition("=")[0].removeprefix("deployment.") for change in found]
     assert kinds.index("quantization") < kinds.index("engine.num_gpu") < kinds.index("tensor_parallel_size")
-
-
-WIDE_OPEN = "limits-wide-open"
 
 
 def test_each_limit_is_named_with_its_figure() -> None:

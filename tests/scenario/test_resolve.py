@@ -1,4 +1,4 @@
-"""Resolving: names become numbers, and what does not go together is refused with its key."""
+"""Resolving: names become numbers, contexts are counted, and what does not go together is refused with its key."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from tests.scenario.builders import make_scenario, scenario_mapping
 
 _LARGE = {"model": "llama-3.1-70b"}
 _SHORT_OF_KV = ["deployment.quantization=fp8", "deployment.engine.gpu_memory_utilization=0.96"]
-
 EXPERTS = ["model=mixtral-8x7b", "deployment.data_parallel_size=2", "deployment.quantization=fp8"]
+BALANCED = [
+    "deployment.engine={name: tensorrt-llm, version: '1.2'}",
+    "deployment.engine.attention_dp_timeout_iters=30",
+]
 
 
 def test_engine_limits_are_those_of_scenario_and_version() -> None:
@@ -281,12 +284,6 @@ def test_answers_of_ranks_are_streamed() -> None:
 
     assert streamed["simserve"]["streaming"]["events"] == streamed["total_output_tokens"]
     assert streamed["mean_ttft_ms"] > plain["mean_ttft_ms"] + 49
-
-
-BALANCED = [
-    "deployment.engine={name: tensorrt-llm, version: '1.2'}",
-    "deployment.engine.attention_dp_timeout_iters=30",
-]
 
 
 def test_ranks_whose_prompts_wait_for_each_other_compute_them_in_fewer_steps() -> None:

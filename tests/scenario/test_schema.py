@@ -1,4 +1,4 @@
-"""The scenario schema: what it accepts, what it refuses, what it says of itself."""
+"""The scenario schema: what it accepts, what it refuses, what it says of itself, and the presets of objectives."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from simserve.validation import FrozenModel
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 _COMMITTED_SCHEMA = Path(__file__).resolve().parents[2] / "scenarios/schema.json"
+_CHAT = {"name": "chat", "share": 0.5, "slo": {"ttft": "1 s", "attainment": 0.9}}
+_BATCH = {"name": "batch", "share": 0.5}
 
 
 def test_committed_schema_is_the_code_s() -> None:
@@ -202,10 +204,6 @@ def test_what_is_no_preset_names_the_nearest(slo: object) -> None:
     """In one line."""
     with pytest.raises(ScenarioError, match="slo: 'chatt' is not a preset; did you mean 'chat'"):
         from_mapping(scenario_mapping(slo=slo))
-
-
-_CHAT = {"name": "chat", "share": 0.5, "slo": {"ttft": "1 s", "attainment": 0.9}}
-_BATCH = {"name": "batch", "share": 0.5}
 
 
 def by_class() -> Scenario:

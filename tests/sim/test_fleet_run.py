@@ -14,15 +14,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from simserve.engine import admission_control, gateway, state
 from simserve.engine.admission_control import (
-    DEADLINE,
-    GAVE_UP,
-    KV_HEADROOM,
-    LOAD,
-    QUEUE_FULL,
-    RATE_LIMIT,
-    REJECTED,
-    TIMED_OUT,
     AdmissionControl,
     Bucket,
     Finishes,
@@ -32,7 +25,7 @@ from simserve.engine.compiled import fields as flat
 from simserve.engine.numbers import Uniforms
 from simserve.engine.plane_state import ClientState, Part, Shares
 from simserve.scenario.schema import Scenario
-from simserve.sim import records as outcomes
+from simserve.sim import records
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import AdmissionSpec, Control, Limits, RoutingSpec, StreamingSpec
 from simserve.sim.pools import PoolSetup
@@ -63,6 +56,25 @@ from tests.theory.builders import make_deployment
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 LIMIT_UNIT = 11.0**0.5 / 4.0
 RECORDS = [each.name for each in fields(RequestRecords)]
+KINDS = {
+    "any": st.one_of(cases(), pressed_cases()),
+    "ordered": ordered_cases(),
+    "ranked": ranked_cases(),
+    "shared": shared_cases(),
+    "speculative": speculative_cases(),
+    "swapping": swapping_cases(),
+}
+STORM: Mapping[str, Any] = {
+    "arrivals": {"process": "poisson", "rate": 90},
+    "prompt_tokens": {"distribution": "lognormal", "mean": 200, "cv": 1.0, "max": 2000},
+    "output_tokens": {"distribution": "lognormal", "mean": 150, "cv": 1.0, "max": 600},
+    "num_requests": 3000,
+    "classes": [
+        {"name": "chat", "share": 0.7, "timeout": "6 s", "retries": {"max": 3, "backoff": "200 ms"}},
+        {"name": "batch", "share": 0.3, "timeout": "20 s"},
+    ],
+}
+SMALL = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_utilization": 0.25, "max_num_seqs": 6}
 
 
 @st.composite
@@ -105,16 +117,6 @@ def streams(draw: st.DrawFn) -> StreamingSpec:
     way["stream"] = draw(st.booleans())
     limit = draw(st.sampled_from([None, 3, 17]))
     return validate(StreamingSpec, way if limit is None else way | {"http_timeout": f"{limit * LIMIT_UNIT} s"})
-
-
-KINDS = {
-    "any": st.one_of(cases(), pressed_cases()),
-    "ordered": ordered_cases(),
-    "ranked": ranked_cases(),
-    "shared": shared_cases(),
-    "speculative": speculative_cases(),
-    "swapping": swapping_cases(),
-}
 
 
 @st.composite
@@ -226,7 +228,7 @@ def test_who_has_hung_up_does_not_hang_up_again() -> None:
 
     run = served(replace(deployment, control=Control(streaming=streaming)), specs)
 
-    assert run.records.status.tolist() == [outcomes.COMPLETED, outcomes.TIMED_OUT]
+    assert run.records.status.tolist() == [records.COMPLETED, records.TIMED_OUT]
     assert run.records.finish_time[1] == pytest.approx(0.1 + 1.2)
 
 
@@ -257,23 +259,31 @@ def test_who_comes_back_is_not_preempted_where_it_was() -> None:
 
     run = served(replace(deployment, control=control), specs)
 
-    assert set(run.records.status[kinds == 0]) == {outcomes.COMPLETED}
+    assert set(run.records.status[kinds == 0]) == {records.COMPLETED}
     assert run.timeline is not None
     assert run.timeline.num_resent == 2
 
 
 def test_codes_are_those_of_the_records() -> None:
-    """The engine numbers outcomes as results name them."""
-    assert outcomes.REASONS[RATE_LIMIT : GAVE_UP + 1] == (
-        "rate_limit",
-        "queue_full",
-        "kv_headroom",
-        "load",
-        "deadline",
-        "timeout",
-    )
-    assert list(range(2, 8)) == [RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP]
-    assert (outcomes.STATUSES[REJECTED], outcomes.STATUSES[TIMED_OUT]) == ("rejected", "timed_out")
+    """The engine, which knows no records, numbers outcomes, reasons and servers as they do."""
+    codes = vars(state) | vars(admission_control) | vars(gateway)
+    named = ["COMPLETED", "REJECTED", "TIMED_OUT", "FAILED", "UNFINISHED", "REPLICA", "API", "CACHE"]
+    reasons = [
+        "PROMPT_TOO_LONG",
+        "RATE_LIMIT",
+        "QUEUE_FULL",
+        "KV_HEADROOM",
+        "LOAD",
+        "DEADLINE",
+        "API_LIMIT",
+        "TASK_CANCELLED",
+    ]
+
+    assert {name: codes[name] for name in named + reasons} == {name: getattr(records, name) for name in named + reasons}
+    assert admission_control.GAVE_UP == records.TIMEOUT
+    assert [records.STATUSES[codes[name]] for name in named[:5]] == [name.lower() for name in named[:5]]
+    assert [records.SERVERS[codes[name]] for name in named[5:]] == [name.lower() for name in named[5:]]
+    assert [records.REASONS[codes[name]] for name in reasons] == [name.lower() for name in reasons]
 
 
 def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
@@ -292,19 +302,6 @@ def test_every_field_of_the_rules_has_a_place_in_flat_memory() -> None:
     ):
         # A user's own parts are asked by what is interpreted.
         assert set(record.fields) == set(kind.__slots__) - {"judge"}
-
-
-STORM: Mapping[str, Any] = {
-    "arrivals": {"process": "poisson", "rate": 90},
-    "prompt_tokens": {"distribution": "lognormal", "mean": 200, "cv": 1.0, "max": 2000},
-    "output_tokens": {"distribution": "lognormal", "mean": 150, "cv": 1.0, "max": 600},
-    "num_requests": 3000,
-    "classes": [
-        {"name": "chat", "share": 0.7, "timeout": "6 s", "retries": {"max": 3, "backoff": "200 ms"}},
-        {"name": "batch", "share": 0.3, "timeout": "20 s"},
-    ],
-}
-SMALL = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_utilization": 0.25, "max_num_seqs": 6}
 
 
 @needs_numba

@@ -20,7 +20,7 @@ from simserve.engine.numbers import Uniforms
 from simserve.engine.plane_state import FleetState
 from simserve.engine.state import RequestTable
 from simserve.scenario.schema import Scenario
-from simserve.sim import records as outcomes
+from simserve.sim import records
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.clients import clients_of
 from simserve.sim.control import AdmissionSpec, AutoscalingSpec, Control, LivenessSpec, UpdateSpec
@@ -195,7 +195,7 @@ def test_a_client_whose_request_was_lost_sends_the_next_when_it_knows(how: Accel
 
     run = served(replace(deployment, control=Control(faults=make_faults(fault))), specs, how)
 
-    assert run.records.status.tolist() == [outcomes.FAILED, outcomes.COMPLETED]
+    assert run.records.status.tolist() == [records.FAILED, records.COMPLETED]
     assert run.records.arrival_time.tolist() == [0.0, 3.5]
 
 
@@ -224,7 +224,7 @@ def test_requests_wait_in_front_of_no_replica(how: Accelerate) -> None:
 
     run = served(replace(deployment, control=control), specs, how)
 
-    assert run.records.status.tolist() == [outcomes.TIMED_OUT, outcomes.REJECTED, outcomes.COMPLETED]
+    assert run.records.status.tolist() == [records.TIMED_OUT, records.REJECTED, records.COMPLETED]
     assert run.records.finish_time.tolist() == [7.0, 5.0, 13.5]
 
 

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.sim import prefixes as subject
-from simserve.sim import routing as affinity
-from simserve.sim.prefixes import in_chains
+from simserve.sim.prefixes import in_chains, prefixes_of
 from simserve.sim.simulate import replay, simulate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import PrefixSegments
@@ -56,8 +54,8 @@ def test_a_run_is_the_same_with_a_segment_for_every_turn(data: st.DataObject) ->
     num_replicas, routing = data.draw(st.integers(1, 3)), data.draw(routings())
     runs = [replay(case.config, case.times, case.specs, num_replicas=num_replicas, routing=routing)]
     with pytest.MonkeyPatch.context() as patch:
-        for module in (subject, affinity):
-            patch.setattr(module, "prefixes_of", lambda specs: specs.prefixes)
+        for module in ("prefixes", "routing"):
+            patch.setattr(f"simserve.sim.{module}.prefixes_of", lambda specs: specs.prefixes)
         runs.append(replay(case.config, case.times, case.specs, num_replicas=num_replicas, routing=routing))
 
     for column in ("arrival_time", "scheduled_time", "finish_time", "cached_tokens", "replica_id", "num_preemptions"):
@@ -71,7 +69,7 @@ def test_requests_of_a_trace_keep_their_segments() -> None:
         make_conversation(), turn=None, session=None, arrival_time=np.array([0.0, 1.0]), concurrency=None
     )
 
-    assert subject.prefixes_of(case_specs) is case_specs.prefixes
+    assert prefixes_of(case_specs) is case_specs.prefixes
 
 
 def make_conversation() -> RequestSpecs:

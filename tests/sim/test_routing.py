@@ -1,4 +1,4 @@
-"""Which replica an arrival goes to."""
+"""Which pool and which replica an arrival goes to: policies, affinity, rules, second answers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_specs
 from tests.metrics.builders import make_facts
 from tests.theory.builders import make_deployment
+
+MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
 
 
 def routed(specs: RequestSpecs, num_replicas: int, routing: Routing, seats: int = 4) -> RequestRecords:
@@ -176,9 +178,6 @@ def test_a_stale_view_sends_everybody_to_the_same_replica() -> None:
     records = controlled(specs, 2, make_control("least_outstanding", update_interval="10 s"))
 
     assert records.replica_id.tolist() == [0, 0, 0, 0, 1, 1]
-
-
-MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
 
 
 def make_router(affinity: Any, **spec: Any) -> Router:

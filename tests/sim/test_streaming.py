@@ -35,6 +35,13 @@ from tests.theory.builders import make_deployment
 from tests.walker import Walk
 
 FREE: dict[str, Any] = {"cost_per_event": "0 s"}
+KINDS = {
+    "any": cases,
+    "pressed": pressed_cases,
+    "ranked": ranked_cases,
+    "speculative": speculative_cases,
+    "swapping": swapping_cases,
+}
 
 
 def streamed(specs: RequestSpecs, config: Any = None, times: Any = None, **spec: Any) -> Simulation:
@@ -247,15 +254,6 @@ def test_ranks_send_through_the_api_server_of_their_replica() -> None:
     assert run.records.finish_time.tolist() == pytest.approx([3.1, 2.2])
     assert run.stream is not None
     assert run.stream.num_events == 5
-
-
-KINDS = {
-    "any": cases,
-    "pressed": pressed_cases,
-    "ranked": ranked_cases,
-    "speculative": speculative_cases,
-    "swapping": swapping_cases,
-}
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Classes of requests: shares, arrivals and lengths of their own, and what is refused."""
+"""Classes of requests: shares, arrivals, lengths and thinking of their own, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from simserve.validation import FrozenModel, validate
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
+
+POISSON = {"process": "poisson", "rate": 10.0}
+CLOSED = {"process": "closed_loop", "concurrency": 2}
+LONG = {"distribution": "lognormal", "mean": 900, "cv": 1.0}
 
 
 def drawn(seed: int = 1, **workload: Any) -> RequestSpecs:
@@ -35,8 +39,6 @@ def batch(**more: Any) -> dict[str, Any]:
     return {"name": "batch", "prompt_tokens": fixed(900), "output_tokens": fixed(50), **more}
 
 
-POISSON = {"process": "poisson", "rate": 10.0}
-CLOSED = {"process": "closed_loop", "concurrency": 2}
 TALKS = {"turns": fixed(3), "think_time": "4 s"}
 
 
@@ -166,9 +168,6 @@ def test_the_rows_of_a_trace_are_shared_out(tmp_path: Path) -> None:
     assert specs.arrival_time.tolist() == alone.arrival_time.tolist()
     assert specs.prompt_tokens.tolist() == alone.prompt_tokens.tolist()
     assert [each.timeout for each in specs.classes] == [3.0, None]
-
-
-LONG = {"distribution": "lognormal", "mean": 900, "cv": 1.0}
 
 
 class Scenario(FrozenModel):

@@ -1,4 +1,4 @@
-"""generate: columns, streams, reproducibility, the shape of each arrival process."""
+"""generate: columns, streams, reproducibility, the shape of each arrival process, rounds."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ from simserve.workload.generate import generate
 from simserve.workload.spec import WorkloadSpec
 
 COLUMNS = ("arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "think_time")
+ROUNDS = (
+    "workload.num_requests=24",
+    "workload.arrivals={process: all_at_once, rounds: 3, training_time: 60 s, weight_update: 10 s}",
+)
+SHORT = ("workload.output_tokens={distribution: lognormal, mean: 60, cv: 1.2, max: 400}",)
+ADAPTERS = ("workload.loras={num_adapters: 3, rank: 8}", "deployment.engine.max_loras=2")
+ALIKE = (
+    "workload.prompt_tokens=40",
+    "workload.output_tokens=50",
+    "workload.shared_prefix={num_groups: 1, tokens: 600}",
+)
 
 
 def make_workload(**changes):
@@ -169,19 +180,6 @@ def test_importing_and_drawing_the_usual_workload_needs_neither_scipy_nor_pandas
 
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"
-
-
-ROUNDS = (
-    "workload.num_requests=24",
-    "workload.arrivals={process: all_at_once, rounds: 3, training_time: 60 s, weight_update: 10 s}",
-)
-SHORT = ("workload.output_tokens={distribution: lognormal, mean: 60, cv: 1.2, max: 400}",)
-ADAPTERS = ("workload.loras={num_adapters: 3, rank: 8}", "deployment.engine.max_loras=2")
-ALIKE = (
-    "workload.prompt_tokens=40",
-    "workload.output_tokens=50",
-    "workload.shared_prefix={num_groups: 1, tokens: 600}",
-)
 
 
 def rollouts(*overrides: str) -> ss.Scenario:

@@ -17,6 +17,8 @@ SOJOURNS_PER_RUN = 20
 """A run has this many times the requests that are in flight at once, so that filling up is a small part of it."""
 _OVERLOADED_MARGIN = -1.0
 _LEAST_MARGIN = 1e-9
+OVERLOAD = "overload"
+"""What binds where the objective holds and the queue grows all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +120,6 @@ class Level:
         attained, wanted = (math.log(x / (1 - x)) for x in np.clip([self.attainment, asked], edge, 1 - edge))
         margin = attained - wanted
         return max(margin, 0.0) if self.holds(asked) else min(margin, -_LEAST_MARGIN)
-
-
-OVERLOAD = "overload"
-"""What binds where the objective holds and the queue grows all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

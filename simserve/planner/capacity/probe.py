@@ -1,9 +1,8 @@
 """From a scenario to runs of it at any load: priced once, drawn once, stretched to each load. Searches nothing.
 
-How traffic of conversations grows to its rate: the first turns come at once, the tenth after nine pauses.
-
-A run that ends before the longest conversations are over has not seen the rate that it was asked for: of turns 20 s
-apart, five on average, 30 a second begin as 6 a second and are 27 after some four minutes. Simulates nothing.
+Traffic of conversations grows to its rate: the first turns come at once, the tenth after nine pauses. A run that ends
+before the longest conversations are over has not seen the rate that it was asked for: of turns 20 s apart, five on
+average, 30 a second begin as 6 a second and are 27 after some four minutes.
 """
 
 from __future__ import annotations
@@ -38,9 +37,20 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
+Draw = Callable[[int, int], RequestSpecs]
+"""From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
 REACHED = 0.995
 """Share of the rate from which on a run is measured. So late because prefix caches fill with the long conversations:
-measured from 90 % on, `scenarios/prefix-routing.yaml` bears a fifth more than it does in the long run."""
+measured from 90 % on, `scenarios/prefix-routing.yaml` sustains a fifth more than in the long run."""
+DRAWN_AT_ONCE = 4096
+"""Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
+JUDGED_RUNS = 2
+"""Replications of a load whose probability on a real server is looked for: more of them say the same."""
+SOJOURNS_PER_OPEN_RUN = 5
+"""Mean stays of a request that an open run lasts at least."""
+RATE_STEPS = 3
+"""Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
+REMEDY = "add one, for example --slo 'ttft=1s,tpot=50ms'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,20 +129,6 @@ def _ramp_of_tasks(specs: RequestSpecs, graph: Dependencies) -> Ramp:
         conversation_seconds=float(np.mean(np.maximum.reduceat(thinking, begins)[whole])),
         conversation_turns=float(np.mean(np.maximum.reduceat(answers, begins)[whole])) + 1.0,
     )
-
-
-Draw = Callable[[int, int], RequestSpecs]
-"""From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
-
-DRAWN_AT_ONCE = 4096
-"""Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
-JUDGED_RUNS = 2
-"""Replications of a load whose probability on a real server is looked for: more of them say the same."""
-SOJOURNS_PER_OPEN_RUN = 5
-"""Mean stays of a request that an open run lasts at least."""
-RATE_STEPS = 3
-"""Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
-REMEDY = "add one, for example --slo 'ttft=1s,tpot=50ms'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

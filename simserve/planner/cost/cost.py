@@ -1,9 +1,7 @@
 """Self-host or API: the one entry to both ways of asking, and the way by arithmetic alone. Simulates nothing itself.
 
-Self-host or API by arithmetic alone: GPUs, a month's requests, prices; nothing is simulated.
-
-Any sensible part of the terms answers what it can: a price and a rate give dollars a million tokens; a volume and
-an API price give its bill; both give a break-even.
+By arithmetic, any sensible part of the terms (GPUs, a month's requests, prices) answers what it can: a price and a rate
+give dollars a million tokens; a volume and an API price give its bill; both give a break-even.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ from typing import Any
 from simserve.errors import UsageError, nearest
 from simserve.metrics.api_cost import ApiPrices, latency_figures
 from simserve.planner.cost import model as cost_model
-from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison, day_shape
+from simserve.planner.cost.model import Comparison, day_shape
 from simserve.profiles.api import catalogue_date, load_api
 from simserve.profiles.price_dates import check_today, is_old
 from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario
+from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
-HOURS_PER_MONTH = 720
 USUAL_UTILIZATION = (0.8, 0.7)
 """Shares of a GPU's rate that steady operation uses, for what full use leaves out."""
 _MILLION = 1e6
@@ -39,6 +37,8 @@ _OWN_KEYS = (
     "fleet_usd_per_month",
     "operations_usd_per_month",
 )
+_MAY_BE_ZERO = ("gpu_hour_usd", "operations_usd", "prompt_tokens", "cached_share", "api_request_usd")
+_SHARES = ("share", "utilization", "cached_share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class CostTerms:
         return (1.0 if self.gpus is None else self.gpus) * self.gpu_hour_usd * HOURS_PER_MONTH
 
 
-def cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
+def _cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
     """Return both sides of a month and where they cross; None for what the terms do not tell.
 
     Raises:
@@ -134,10 +134,6 @@ def cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
         "sensitivity": _sensitivity(model) if model is not None else [],
         "terms": _given(terms),
     }
-
-
-_MAY_BE_ZERO = ("gpu_hour_usd", "operations_usd", "prompt_tokens", "cached_share", "api_request_usd")
-_SHARES = ("share", "utilization", "cached_share")
 
 
 def _check_values(terms: CostTerms) -> None:
@@ -397,7 +393,7 @@ def cost_summary(
         if variants:
             raise UsageError("needs a scenario", key="--with", remedy="name one, or price each way by itself")
         prices = ApiPrices.of(load_api(api)) if isinstance(api, str) else api
-        summary = {"scenario": None} | cost_arithmetic(
+        summary = {"scenario": None} | _cost_arithmetic(
             CostTerms(api=prices, requests_per_month=requests_per_month, **given)
         )
     else:

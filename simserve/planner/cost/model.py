@@ -13,9 +13,8 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.metrics.api_cost import ApiPrices
+from simserve.units import HOURS_PER_DAY, SECONDS_PER_MONTH
 
-SECONDS_PER_MONTH = 720 * 3600
-"""A month is 30 days."""
 MONTHS = 36
 API_PRICE_FALL_PER_YEAR = 0.3
 GPU_PRICE_FALL_PER_YEAR = 0.2
@@ -33,6 +32,15 @@ _FACTORS = {GPUS: 1.5, API: 1.5, TRAFFIC: 1.5, OPERATIONS: 1.5, CAPACITY: 1.25}
 """By how much a tornado multiplies and divides each input. Capacity: the 90th percentile of the errors of simulated
 throughput lies near a quarter (calibration/ACCURACY.md); the others are assumptions."""
 _MILLION = 1e6
+PEAK_TO_MEAN = 1.7
+PEAK_TO_TROUGH = 3.3
+"""A week of a public chat service: its mean load is 1.7 times, its quietest 3.3 times below the peak
+(DynamoLLM, arXiv:2408.00741, section III, Azure conversation trace)."""
+_DEPTH = math.log(PEAK_TO_TROUGH) / math.log(PEAK_TO_MEAN)
+"""Where only one ratio is given, the trough of a sharper day is deeper by the same power."""
+_PEAK_HOUR = 14.5
+"""Middle of the busiest hour; where in the day it lies changes no figure."""
+_LARGEST_EXPONENT = 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +233,7 @@ def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: floa
         return None
     rows: list[dict[str, Any]] = []
     for month in range(1, MONTHS + 1):
-        then = at_month(model, month, api_fall=api_fall, gpu_fall=gpu_fall)
+        then = _at_month(model, month, api_fall=api_fall, gpu_fall=gpu_fall)
         volume = requests * (1 + growth) ** (month / 12)
         rows.append(
             {
@@ -252,7 +260,7 @@ def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: floa
     }
 
 
-def at_month(model: Comparison, month: int, *, api_fall: float, gpu_fall: float) -> Comparison:
+def _at_month(model: Comparison, month: int, *, api_fall: float, gpu_fall: float) -> Comparison:
     """Return the comparison at the prices of a later month; what is owned keeps its price."""
     api = model.api_usd_per_request
     fallen = (1 - gpu_fall) ** (month / 12) if model.gpus_fall else 1.0
@@ -322,17 +330,6 @@ def usual_ranges(model: Comparison) -> dict[str, tuple[Any, Any]]:
     return ranges
 
 
-HOURS_PER_DAY = 24
-PEAK_TO_MEAN = 1.7
-PEAK_TO_TROUGH = 3.3
-"""A week of a public chat service: its mean load is 1.7 times, its quietest 3.3 times below the peak
-(DynamoLLM, arXiv:2408.00741, section III, Azure conversation trace)."""
-_DEPTH = math.log(PEAK_TO_TROUGH) / math.log(PEAK_TO_MEAN)
-"""Where only one ratio is given, the trough of a sharper day is deeper by the same power."""
-_PEAK_HOUR = 14.5
-"""Middle of the busiest hour; where in the day it lies changes no figure."""
-
-
 def day_shape(
     hourly: Sequence[float] | None = None, peak_to_mean: float | None = None, peak_to_trough: float | None = None
 ) -> tuple[float, ...]:
@@ -371,9 +368,6 @@ def day_shape(
     shape = [trough + (1 - trough) * math.pow(wave, exponent) for wave in waves]
     mean = sum(shape) / len(shape)
     return tuple(value / mean for value in shape)
-
-
-_LARGEST_EXPONENT = 200.0
 
 
 def _mean_power(waves: Sequence[float], exponent: float) -> float:

@@ -15,17 +15,17 @@ import numpy as np
 from simserve.metrics.api_cost import ApiPrices, request_bills
 from simserve.metrics.result import RunResult
 from simserve.planner.cost import model as cost_model
-from simserve.planner.cost.model import HOURS_PER_DAY, SECONDS_PER_MONTH, Comparison, day_shape
+from simserve.planner.cost.model import Comparison, day_shape
 from simserve.planner.load_curve import LoadCurve
 from simserve.planner.scaling import steady_rate
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile, PromptCaching, load_api
 from simserve.profiles.model import weights_name
-from simserve.scenario.pricing import HOURS_PER_MONTH
 from simserve.scenario.replication import arrived
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED
+from simserve.units import HOURS_PER_DAY, HOURS_PER_MONTH, SECONDS_PER_MONTH
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 from simserve.workload.requests import RequestSpecs
 

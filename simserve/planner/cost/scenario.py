@@ -13,7 +13,7 @@ import numpy as np
 from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.api_cost import ApiPrices, latency_figures
 from simserve.planner.cost import model as cost_model
-from simserve.planner.cost.model import SECONDS_PER_MONTH, Comparison, break_even, day_shape
+from simserve.planner.cost.model import Comparison, break_even, day_shape
 from simserve.planner.cost.month import (
     MeanRequest,
     as_deployed,
@@ -30,17 +30,31 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.gpu_prices import offers
 from simserve.profiles.model import weights_name
 from simserve.scenario.formats import formats_line
-from simserve.scenario.pricing import HOURS_PER_MONTH, grid
+from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario
+from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
+Bill = Callable[[float], float]
 FALLBACK_API = "gpt-4o"
 """API compared with where none is named and none is known to serve the same weights."""
 _EXPECTED_RUNS = 11
 _PEAKS = (1.2, 2.5)
 """Busiest hours over the mean that a tornado goes through."""
 _MILLION = 1e6
+API = "API"
+FEWEST_REQUESTS = 1e3
+MOST_REQUESTS = 1e9
+"""Requests a month between which the cheapest way is looked for."""
+_STEPS_PER_DECADE = 400
+_CLOSE = 1e-6
+"""Loads between which the cheapest way is compared, and how closely a crossing is then found."""
+_FIDELITY = {
+    "roofline": "a roofline of datasheet peaks",
+    "fitted": "curves fitted to measurements",
+    "measured": "measured operators",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +158,7 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     mean = mean_rate(scenario, offered, shape)
     if requests_per_month is not None:
         mean = requests_per_month / SECONDS_PER_MONTH
-    # An API that takes what is too much bears any load; the replicas' own share is as it is simulated.
+    # An API that takes what is too much holds any load; the replicas' own share is as it is simulated.
     capacity = None if scenario.deployment.overflow is not None else curve.capacity()
     if capacity == 0.0:
         raise InfeasibleError(
@@ -379,16 +393,6 @@ def _ranges(resolved: ResolvedScenario, model: Comparison) -> dict[str, tuple[An
     return ranges
 
 
-API = "API"
-FEWEST_REQUESTS = 1e3
-MOST_REQUESTS = 1e9
-"""Requests a month between which the cheapest way is looked for."""
-_STEPS_PER_DECADE = 400
-_CLOSE = 1e-6
-
-Bill = Callable[[float], float]
-
-
 def ways(models: Mapping[str, Comparison]) -> list[dict[str, Any]]:
     """Return the cheapest way of each stretch of volume, in order: ``name``, ``from_`` and ``to_requests_per_month``.
 
@@ -478,13 +482,6 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
             }
         )
     return shown
-
-
-_FIDELITY = {
-    "roofline": "a roofline of datasheet peaks",
-    "fitted": "curves fitted to measurements",
-    "measured": "measured operators",
-}
 
 
 def caveats(

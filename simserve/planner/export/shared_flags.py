@@ -15,8 +15,14 @@ from simserve.workload.length_spec import NoLength
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Number format of a scenario -> what servers call it on ``--dtype``."""
-
 _KV_FLAG = "--kv-cache-dtype"
+__all__ = ["DTYPES", "arithmetic_dtype", "kv_cache_words"]
+_GB = 1e9
+"""Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py)."""
+_BACKENDS = {"disk": "file", "remote": "mooncake"}
+"""Tier -> SGLang's ``--hicache-storage-backend``; others go with either."""
+_SGLANG_BACKENDS = {"guidance": "llguidance"}
+"""What SGLang calls a compiler of grammars, where not as it calls itself (server_args.py, ``--grammar-backend``)."""
 
 
 def arithmetic_dtype(deployment: Deployment) -> str:
@@ -54,9 +60,6 @@ def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, S
     return [_KV_FLAG, value]
 
 
-__all__ = ["DTYPES", "arithmetic_dtype", "kv_cache_words"]
-
-
 def overlap_words(deployment: Deployment, flags: Flags, flag: str) -> list[str]:
     """Return the switch that overlaps two micro-batches, where they are."""
     deployment.take("enable_two_batch_overlap")
@@ -69,12 +72,6 @@ def balancing_words(flags: Flags, flag: str, copies: int | str) -> list[str]:
     """Return that experts are placed by their load, with so many copies."""
     key = "deployment.num_redundant_experts"
     return flags.render("--enable-eplb", True, key=key) + flags.render(flag, copies, key=key)
-
-
-_GB = 1e9
-"""Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py)."""
-_BACKENDS = {"disk": "file", "remote": "mooncake"}
-"""Tier -> SGLang's ``--hicache-storage-backend``; others go with either."""
 
 
 def vllm_tier_words(deployment: Deployment, flags: Flags) -> list[str]:
@@ -131,10 +128,6 @@ def sglang_tier_words(deployment: Deployment, flags: Flags) -> list[str]:
     for tier in tiers[2:]:
         deployment.note(f"SGLang has one storage behind host memory: the {tier.tier} tier is left out")
     return words
-
-
-_SGLANG_BACKENDS = {"guidance": "llguidance"}
-"""What SGLang calls a compiler of grammars, where not as it calls itself (server_args.py, ``--grammar-backend``)."""
 
 
 def vllm_kind_words(deployment: Deployment, flags: Flags) -> list[str]:

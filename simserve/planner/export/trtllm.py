@@ -1,9 +1,7 @@
 """The `trtllm-serve` commands of a deployment, with its prefill and decode pools, and the YAML of what has no flag.
 
-The servers of a TensorRT-LLM deployment with prefill and decode pools, and the one that hands requests to them.
-
-As NVIDIA/TensorRT-LLM's examples/disaggregated/README.md has it: a `trtllm-serve` a worker, each with an options file
-of its role, and `trtllm-serve disaggregated` in front, which knows their addresses.
+Pools are served as NVIDIA/TensorRT-LLM's examples/disaggregated/README.md has it: a `trtllm-serve` a worker, each with
+an options file of its role, and `trtllm-serve disaggregated` in front, which knows their addresses.
 """
 
 from __future__ import annotations
@@ -43,6 +41,11 @@ _DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngra
 _NGRAM_TOKENS = 4
 """Longest look-up of the prompt that TensorRT-LLM's documentation uses for n-gram speculation."""
 _READER = "trtllm-serve --extra_llm_api_options"
+CONFIG_FILE = "disagg_config.yaml"
+GROUPS = {"prefill": "context_servers", "decode": "generation_servers"}
+"""Role -> what the file of the front calls its servers."""
+_BACKEND = "DEFAULT"
+"""Who carries KV caches: what the release takes by itself (UCX in 1.0, NIXL in later ones)."""
 
 
 def export_trtllm(deployment: Deployment) -> Export:
@@ -216,13 +219,6 @@ def _check_weights(deployment: Deployment) -> None:
         deployment.note(
             f"{deployment.checkpoint} must hold {quantization} weights; trtllm-serve reads the format from it"
         )
-
-
-CONFIG_FILE = "disagg_config.yaml"
-GROUPS = {"prefill": "context_servers", "decode": "generation_servers"}
-"""Role -> what the file of the front calls its servers."""
-_BACKEND = "DEFAULT"
-"""Who carries KV caches: what the release takes by itself (UCX in 1.0, NIXL in later ones)."""
 
 
 def export_trtllm_pools(workers: list[Worker]) -> Export:

@@ -1,11 +1,9 @@
 """Price lists that others keep, of APIs and of GPU-hours: read, and written as profiles that a path can name.
 
-Layouts: litellm `model_prices_and_context_window.json`, a mapping of model to dollars a token; genai-prices
+APIs: litellm `model_prices_and_context_window.json`, a mapping of model to dollars a token; genai-prices
 `prices/data.json` and `data_slim.json`, a list of providers whose models have dollars a million tokens.
 
-Price lists of GPU-hours that others keep: SkyPilot's and gpuhunt's CSV, read into prices of hardware profiles.
-
-Layouts: SkyPilot catalogue `catalogs/vN/CLOUD/vms.csv` (dollars an hour of the instance, spot beside it); gpuhunt
+GPU-hours: SkyPilot catalogue `catalogs/vN/CLOUD/vms.csv` (dollars an hour of the instance, spot beside it); gpuhunt
 `PROVIDER.csv` (one row an offer, `spot` true or false). Neither names a date; the cloud is in the path.
 """
 
@@ -35,6 +33,49 @@ _ABOVE = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 _GENAI = {"input": "input_mtok", "cached_input": "cache_read_mtok", "output": "output_mtok"}
 _MILLION = 1e6
 _DIGITS = 10
+"""Decimal places kept of dollars a million tokens."""
+_SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+_GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
+_PROFILES: Mapping[str, str] = {
+    "A10": "a10-24gb",
+    "A10G": "a10g-24gb",
+    "A100": "a100-sxm-40gb",
+    "A100-40GB": "a100-sxm-40gb",
+    "A100-80GB": "a100-sxm-80gb",
+    "A40": "a40-48gb",
+    "A800": "a800-sxm-80gb",
+    "B200": "b200-sxm-180gb",
+    "B300": "b300-sxm-270gb",
+    "GB200": "gb200-186gb",
+    "GB300": "gb300-279gb",
+    "GH200": "gh200-96gb",
+    "H100": "h100-sxm-80gb",
+    "H100-80GB": "h100-sxm-80gb",
+    "H100-SXM": "h100-sxm-80gb",
+    "H20": "h20-96gb",
+    "H200": "h200-sxm-141gb",
+    "H200-SXM": "h200-sxm-141gb",
+    "L4": "l4-24gb",
+    "L40S": "l40s-48gb",
+    "MI300X": "mi300x-192gb",
+    "MI325X": "mi325x-256gb",
+    "MI350X": "mi350x-288gb",
+    "MI355X": "mi355x-288gb",
+    "RTX3090": "rtx-3090-24gb",
+    "RTX4090": "rtx-4090-24gb",
+    "RTX5090": "rtx-5090-32gb",
+    "RTX4000-Ada": "rtx-4000-ada-20gb",
+    "RTX5000-Ada": "rtx-5000-ada-32gb",
+    "RTX6000-Ada": "rtx-6000-ada-48gb",
+    "RTXA6000": "rtx-a6000-48gb",
+    "RTXPRO6000": "rtx-pro-6000-96gb",
+    "T4": "t4-16gb",
+    "V100S": "v100s-32gb",
+}
+"""Accelerator as the lists name it -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
+_PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
+_WIDTH = 110
+"""Columns of a line of the profiles that are written."""
 
 
 def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
@@ -210,48 +251,6 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
     return free
 
 
-_SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
-_GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
-_PROFILES: Mapping[str, str] = {
-    "A10": "a10-24gb",
-    "A10G": "a10g-24gb",
-    "A100": "a100-sxm-40gb",
-    "A100-40GB": "a100-sxm-40gb",
-    "A100-80GB": "a100-sxm-80gb",
-    "A40": "a40-48gb",
-    "A800": "a800-sxm-80gb",
-    "B200": "b200-sxm-180gb",
-    "B300": "b300-sxm-270gb",
-    "GB200": "gb200-186gb",
-    "GB300": "gb300-279gb",
-    "GH200": "gh200-96gb",
-    "H100": "h100-sxm-80gb",
-    "H100-80GB": "h100-sxm-80gb",
-    "H100-SXM": "h100-sxm-80gb",
-    "H20": "h20-96gb",
-    "H200": "h200-sxm-141gb",
-    "H200-SXM": "h200-sxm-141gb",
-    "L4": "l4-24gb",
-    "L40S": "l40s-48gb",
-    "MI300X": "mi300x-192gb",
-    "MI325X": "mi325x-256gb",
-    "MI350X": "mi350x-288gb",
-    "MI355X": "mi355x-288gb",
-    "RTX3090": "rtx-3090-24gb",
-    "RTX4090": "rtx-4090-24gb",
-    "RTX5090": "rtx-5090-32gb",
-    "RTX4000-Ada": "rtx-4000-ada-20gb",
-    "RTX5000-Ada": "rtx-5000-ada-32gb",
-    "RTX6000-Ada": "rtx-6000-ada-48gb",
-    "RTXA6000": "rtx-a6000-48gb",
-    "RTXPRO6000": "rtx-pro-6000-96gb",
-    "T4": "t4-16gb",
-    "V100S": "v100s-32gb",
-}
-"""Accelerator as the lists name it -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
-_PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
-
-
 @dataclass(frozen=True, slots=True)
 class GpuPriceList:
     """What a price list holds.
@@ -324,26 +323,26 @@ def read_gpu_prices(file: Path, date: str, provider: str | None = None) -> GpuPr
 
 
 def _skypilot(row: Mapping[str, str], file: Path, line: int) -> list[_Offer]:
-    count = _gpu_number(row, "AcceleratorCount", file, line) or 0.0
+    count = _cell(row, "AcceleratorCount", file, line) or 0.0
     if not row["AcceleratorName"] or count < 1:
         return []
     kinds: dict[RentalKind, str] = {"on_demand": "Price", "spot": "SpotPrice"}
     offers = []
     for kind, column in kinds.items():
-        usd = _gpu_number(row, column, file, line)
+        usd = _cell(row, column, file, line)
         if usd:
             offers.append(_Offer(row["AcceleratorName"], int(count), row["InstanceType"], row["Region"], kind, usd))
     return offers
 
 
 def _gpuhunt(row: Mapping[str, str], file: Path, line: int) -> list[_Offer]:
-    count, usd = _gpu_number(row, "gpu_count", file, line), _gpu_number(row, "price", file, line)
+    count, usd = _cell(row, "gpu_count", file, line), _cell(row, "price", file, line)
     if not row["gpu_name"] or not count or not usd:
         return []
     spot = row["spot"].lower()
     if spot not in ("true", "false"):
         raise ProfileError("must be True or False", file=file, key=f"line {line}, spot", value=row["spot"])
-    name, memory = row["gpu_name"], _gpu_number(row, "gpu_memory", file, line)
+    name, memory = row["gpu_name"], _cell(row, "gpu_memory", file, line)
     if name == "A100" and memory:
         name = f"A100-{memory:.0f}GB"
     kind: RentalKind = "spot" if spot == "true" else "on_demand"
@@ -357,7 +356,7 @@ def _profile(offer: _Offer) -> str | None:
     return _PCIE.get(profile, profile) if wants_pcie and profile is not None else profile
 
 
-def _gpu_number(row: Mapping[str, str], column: str, file: Path, line: int) -> float | None:
+def _cell(row: Mapping[str, str], column: str, file: Path, line: int) -> float | None:
     """Return a number of a row; None where the cell is empty or absent."""
     text = (row.get(column) or "").strip()
     if not text or text.lower() == "nan":
@@ -369,9 +368,6 @@ def _gpu_number(row: Mapping[str, str], column: str, file: Path, line: int) -> f
     if not 0 <= value < float("inf"):
         raise ProfileError("must be a number >= 0", file=file, key=f"line {line}, {column}", value=text)
     return value
-
-
-_WIDTH = 110
 
 
 def write_api_profiles(profiles: Sequence[ApiProfile], out: Path, *, force: bool = False) -> list[Path]:

@@ -41,11 +41,41 @@ KV_CACHE_DTYPES = {
     "int4_per_token_head": "int4",
 }
 """What servers call the format of their KV cache -> the scenario's."""
+FORMATS_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
+"""Names of weight formats that only the checkpoint tells more of."""
 _LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")
 """Kinds of position embeddings whose factor is in the model's length already."""
 _HUMAN = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMgG]?)(i?B?)")
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 """Suffixes that vLLM reads: small ones are decimal, capital ones binary."""
+PLACEHOLDER_NOTE = (
+    "The traffic is a placeholder, 1 request a second with the lengths of the Azure conversation trace of 2023: "
+    "put yours in workload."
+)
+_PROMPT_MEAN, _OUTPUT_MEAN = 1155, 211
+"""Means of the trace, tokens."""
+_PROMPT_MAX, _OUTPUT_MAX = 8000, 1000
+_SPECULATION_METHODS = {
+    "ngram": "ngram",
+    "[ngram]": "ngram",
+    "draft_model": "draft_model",
+    "eagle": "eagle",
+    "eagle3": "eagle",
+    "mtp": "mtp",
+}
+"""vLLM's names of methods -> the scenario's; what ends in `_mtp` is one model's name for `mtp`."""
+_NGRAM_ACCEPTANCE = 0.41
+"""1.7 tokens a step: prompt look-up over all tasks of Spec-Bench (calibration/speculation.md)."""
+_EAGLE_ACCEPTANCE = (0.81, 0.93)
+"""Rate and decay, the means of EAGLE-3 layers on coding prompts (calibration/speculation.md)."""
+_ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
+    "draft_model": (DRAFT_ACCEPTANCE, None),
+    "ngram": (_NGRAM_ACCEPTANCE, None),
+    "eagle": _EAGLE_ACCEPTANCE,
+    "mtp": MTP_ACCEPTANCE,
+}
+_GB = 1e9
+"""Bytes of a GB of SGLang's ``--hicache-size`` (mem_cache/memory_pool_host.py); LMCache and vLLM count GiB."""
 
 
 @dataclass(slots=True)
@@ -239,6 +269,17 @@ def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]
     return found
 
 
+def read_whole_encoders(reading: Reading, value: object) -> None:
+    """Read the switch that holds encoders whole on each rank."""
+    if value is True:
+        reading.options["mm_encoder_tp_mode"] = "data"
+
+
+def read_cpu_offload(reading: Reading, value: object) -> None:
+    """Read the GiB of weights that stand in host memory."""
+    reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
+
+
 def read_overlap(reading: Reading, value: object) -> None:
     """Read a switch that overlaps two micro-batches."""
     reading.deployment["enable_two_batch_overlap"] = value is True
@@ -350,7 +391,7 @@ def draft_of(
     _keep_in_host(reading, deployment, workload)
     if workload is None:
         notes.append(PLACEHOLDER_NOTE)
-        workload = placeholder_workload(reading.options.get("max_model_len", profile.max_position_embeddings))
+        workload = _placeholder_workload(reading.options.get("max_model_len", profile.max_position_embeddings))
         if reading.is_pooling:
             notes.append("It answers with embeddings or scores: requests have no output tokens.")
             workload["output_tokens"] = 0
@@ -439,16 +480,7 @@ def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: 
     return reading.dtype if reading.dtype is not None and reading.dtype != profile.dtype else "auto"
 
 
-PLACEHOLDER_NOTE = (
-    "The traffic is a placeholder, 1 request a second with the lengths of the Azure conversation trace of 2023: "
-    "put yours in workload."
-)
-_PROMPT_MEAN, _OUTPUT_MEAN = 1155, 211
-"""Means of the trace, tokens."""
-_PROMPT_MAX, _OUTPUT_MAX = 8000, 1000
-
-
-def placeholder_workload(max_model_len: int) -> dict[str, Any]:
+def _placeholder_workload(max_model_len: int) -> dict[str, Any]:
     """Return a workload whose requests fit a context length, tokens."""
     longest_prompt = max(min(_PROMPT_MAX, max_model_len // 2), 1)
     longest_output = max(min(_OUTPUT_MAX, max_model_len // 4), 1)
@@ -470,43 +502,6 @@ def placeholder_workload(max_model_len: int) -> dict[str, Any]:
     }
 
 
-_METHODS = {
-    "ngram": "ngram",
-    "[ngram]": "ngram",
-    "draft_model": "draft_model",
-    "eagle": "eagle",
-    "eagle3": "eagle",
-    "mtp": "mtp",
-}
-"""vLLM's names of methods -> the scenario's; what ends in `_mtp` is one model's name for `mtp`."""
-_NGRAM_ACCEPTANCE = 0.41
-"""1.7 tokens a step: prompt look-up over all tasks of Spec-Bench (calibration/speculation.md)."""
-_EAGLE_ACCEPTANCE = (0.81, 0.93)
-"""Rate and decay, the means of EAGLE-3 layers on coding prompts (calibration/speculation.md)."""
-_ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
-    "draft_model": (DRAFT_ACCEPTANCE, None),
-    "ngram": (_NGRAM_ACCEPTANCE, None),
-    "eagle": _EAGLE_ACCEPTANCE,
-    "mtp": MTP_ACCEPTANCE,
-}
-
-
-def settings_of(value: object, where: str) -> dict[str, Any]:
-    """Return the mapping that ``--speculative-config`` holds.
-
-    Raises:
-        ScenarioError: It is no JSON object.
-    """
-    key = "--speculative-config"
-    try:
-        found = json.loads(str(value))
-    except ValueError as failure:
-        raise ScenarioError(f"is not JSON: {failure}", file=where, key=key, value=value) from None
-    if not isinstance(found, dict):
-        raise ScenarioError("must be a JSON object", file=where, key=key, value=value)
-    return found
-
-
 def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str, Any], str] | None:
     """Return the scenario's `speculative` block and a note on its acceptance; None: nothing like it is simulated.
 
@@ -518,7 +513,7 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
         ScenarioError: The number of drafts is none, or the draft has no profile.
     """
     model, asked = settings.get("model"), _asked(settings)
-    method, key = _METHODS.get(asked), "num_speculative_tokens"
+    method, key = _SPECULATION_METHODS.get(asked), "num_speculative_tokens"
     if method is None:
         return None
     count = settings.get(key)
@@ -559,7 +554,7 @@ def unsimulated_note(settings: Mapping[str, Any], engine: str, version: str | No
 def _asked(settings: Mapping[str, Any]) -> str:
     """Return the method by vLLM's name, one model's name for `mtp` and parallel drafting by the name of a feature."""
     model = settings.get("model")
-    asked = str(settings.get("method") or (model if model in _METHODS else _by_name(model)))
+    asked = str(settings.get("method") or (model if model in _SPECULATION_METHODS else _by_name(model)))
     if asked == "draft_model" and settings.get("parallel_drafting") is True:
         return "parallel_draft_model"
     return "mtp" if asked.endswith("_mtp") else asked
@@ -569,10 +564,6 @@ def _by_name(model: object) -> str:
     """Return the method that vLLM takes for a draft that comes without one: by its name, else a small model."""
     name = str(model).lower()
     return next((method for method in ("eagle3", "eagle", "medusa", "mtp") if method in name), "draft_model")
-
-
-_GB = 1e9
-"""Bytes of a GB of SGLang's ``--hicache-size`` (mem_cache/memory_pool_host.py); LMCache and vLLM count GiB."""
 
 
 def read_offloading_size(reading: Reading, value: object) -> None:

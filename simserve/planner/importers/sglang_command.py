@@ -12,6 +12,7 @@ from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.importers.server import (
     DTYPES,
+    FORMATS_OF_THE_CHECKPOINT,
     Reading,
     Vocabulary,
     assumptions,
@@ -19,12 +20,14 @@ from simserve.planner.importers.server import (
     json_object,
     read_arguments,
     read_balancing,
+    read_cpu_offload,
     read_hicache_ratio,
     read_hicache_size,
     read_hicache_storage,
     read_hierarchical_cache,
     read_overlap,
     read_overrides,
+    read_whole_encoders,
     redundant_experts,
     settle_hierarchical_cache,
 )
@@ -62,7 +65,6 @@ _QUANTIZATIONS = {
     "bitsandbytes": "nf4",
 }
 """SGLang's names of weight formats -> the scenario's."""
-_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
 _TORCHAO = {"int8wo": "int8-wo", "int4wo": "int4", "fp8wo": "fp8"}
 _ALGORITHMS = {
     "EAGLE": "eagle",
@@ -204,11 +206,6 @@ def _all2all_backend(reading: Reading, value: object) -> None:
         reading.not_simulated.append(f"--moe-a2a-backend {value}")
 
 
-def _whole_encoders(reading: Reading, value: object) -> None:
-    if value is True:
-        reading.options["mm_encoder_tp_mode"] = "data"
-
-
 def _pooling(reading: Reading, value: object) -> None:
     reading.is_pooling = value is True
 
@@ -227,10 +224,6 @@ def _deepep_mode(reading: Reading, value: object) -> None:
 def _share(reading: Reading, value: object) -> None:
     flag = "--mem-fraction-static"
     reading.options["gpu_memory_utilization"] = reading.number(flag, value, "is not a share")
-
-
-def _cpu_offload(reading: Reading, value: object) -> None:
-    reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
 
 
 def _enable_lora(reading: Reading, value: object) -> None:
@@ -254,7 +247,7 @@ def _total_tokens(reading: Reading, value: object) -> None:
 
 
 def _quantization(reading: Reading, value: object) -> None:
-    if value in _OF_THE_CHECKPOINT:
+    if value in FORMATS_OF_THE_CHECKPOINT:
         reading.as_stored = f"--quantization {value}"
         return
     known = _QUANTIZATIONS.get(str(value))
@@ -346,14 +339,14 @@ VOCABULARY = Vocabulary(
         "--moe-a2a-backend": _all2all_backend,
         "--attention-backend": _attention_backend,
         "--fp8-gemm-backend": _fp8_gemm_backend,
-        "--mm-enable-dp-encoder": _whole_encoders,
+        "--mm-enable-dp-encoder": read_whole_encoders,
         "--is-embedding": _pooling,
         "--deepep-mode": _deepep_mode,
         "--enable-two-batch-overlap": read_overlap,
         "--enable-eplb": read_balancing,
         "--ep-num-redundant-experts": redundant_experts("--ep-num-redundant-experts"),
         "--mem-fraction-static": _share,
-        "--cpu-offload-gb": _cpu_offload,
+        "--cpu-offload-gb": read_cpu_offload,
         "--enable-lora": _enable_lora,
         "--enable-hierarchical-cache": read_hierarchical_cache,
         "--hicache-size": read_hicache_size,

@@ -16,6 +16,7 @@ from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.pasted import Pasted, is_file, read_pasted, with_dotted, without_shell
 from simserve.planner.importers.server import (
     DTYPES,
+    FORMATS_OF_THE_CHECKPOINT,
     Reading,
     Vocabulary,
     assumptions,
@@ -23,14 +24,15 @@ from simserve.planner.importers.server import (
     json_object,
     read_arguments,
     read_balancing,
+    read_cpu_offload,
     read_lmcache_variable,
     read_offloading_backend,
     read_offloading_size,
     read_overlap,
     read_overrides,
     read_rope_scaling,
+    read_whole_encoders,
     redundant_experts,
-    settings_of,
 )
 from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend
 from simserve.profiles.engine_profile import load_engine
@@ -95,8 +97,6 @@ _QUANTIZATIONS = {
     "gpt_oss_mxfp4": "mxfp4",
 }
 """vLLM's names of weight formats -> the scenario's."""
-_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
-"""Names of weight formats that only the checkpoint tells more of."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|seed|chat-template.*|"
     r"revision|code-revision|ssl-.*|(?:disable-)?uvicorn-.*|disable-fastapi-docs|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
@@ -281,11 +281,6 @@ def _encoder_cut(reading: Reading, value: object) -> None:
         reading.not_simulated.append(f"--mm-encoder-tp-mode {value}")
 
 
-def _whole_encoders(reading: Reading, value: object) -> None:
-    if value is True:
-        reading.options["mm_encoder_tp_mode"] = "data"
-
-
 def _runner(reading: Reading, value: object) -> None:
     """Read the runner, or the task of releases before 0.13, whatever it pools for."""
     if value in ("pooling", "embed", "embedding", "score", "classify", "reward"):
@@ -298,17 +293,13 @@ def _data_parallel(reading: Reading, value: object) -> None:
     reading.data_parallel_size = reading.count("--data-parallel-size", value)
 
 
-def _cpu_offload(reading: Reading, value: object) -> None:
-    reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
-
-
 def _enable_lora(reading: Reading, value: object) -> None:
     if value is True:
         reading.options.setdefault("max_loras", 1)  # vLLM's default, config/lora.py
 
 
 def _speculative_config(reading: Reading, value: object) -> None:
-    reading.speculation |= settings_of(value, reading.where)
+    reading.speculation |= json_object(reading, "--speculative-config", value)
 
 
 def _speculative_model(reading: Reading, value: object) -> None:
@@ -339,7 +330,7 @@ def _balancing_config(reading: Reading, value: object) -> None:
 
 def _quantization(reading: Reading, value: object) -> None:
     known = _QUANTIZATIONS.get(str(value))
-    if str(value) in _OF_THE_CHECKPOINT:
+    if str(value) in FORMATS_OF_THE_CHECKPOINT:
         reading.as_stored = f"--quantization {value}"
         return
     if known is None:
@@ -436,7 +427,7 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--mm-encoder-tp-mode": _encoder_cut,
     "--runner": _runner,
     "--task": _runner,
-    "--enable-multimodal-encoder-data-parallel": _whole_encoders,
+    "--enable-multimodal-encoder-data-parallel": read_whole_encoders,
     "--data-parallel-size": _data_parallel,
     "--enable-expert-parallel": _expert_parallel,
     "--all2all-backend": _all2all_backend,
@@ -444,7 +435,7 @@ _OTHERS: dict[str, Callable[[Reading, object], None]] = {
     "--enable-eplb": read_balancing,
     "--eplb-config": _balancing_config,
     "--num-redundant-experts": redundant_experts("--num-redundant-experts"),
-    "--cpu-offload-gb": _cpu_offload,
+    "--cpu-offload-gb": read_cpu_offload,
     "--enable-lora": _enable_lora,
     "--kv-offloading-size": read_offloading_size,
     "--kv-offloading-backend": read_offloading_backend,

@@ -18,6 +18,8 @@ from simserve.validation import NAME_PATTERN, FrozenModel, validate
 
 PUBLISHED: Final = "published"
 """Name of the figures that ship with simserve among the sources."""
+SHIPPED = (PUBLISHED, UNSEEN)
+"""Names of the sources that ship."""
 
 
 class _Figures(FrozenModel):
@@ -104,10 +106,6 @@ def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> Me
             cold_seconds=figure.cold_seconds,
         ),
     )
-
-
-SHIPPED = (PUBLISHED, UNSEEN)
-"""Names of the sources that ship."""
 
 
 def read_shipped(sources: Sequence[str] = ()) -> list[MeasuredPoint]:

@@ -10,9 +10,8 @@ from typing import Any
 from simserve.errors import UsageError
 from simserve.planner.plan.price import Market
 from simserve.planner.search.member import OBJECTIVES, Objective
-from simserve.units import parse
+from simserve.units import MONTHS_PER_YEAR, parse
 
-MONTHS_PER_YEAR = 12
 MOST_MONTHS = 120
 COMMITMENTS: Mapping[int, float] = {1: 0.25, 3: 0.45}
 """Years of a commitment -> share below the price on demand, where none are given: assumptions. One year: 20 to 40 % are
@@ -35,6 +34,7 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
 _SPOT = re.compile(r"spot(?:\s*=\s*(\d{1,2}(?:\.\d{1,4})?)\s*%)?")
 _TIMES = ("mtbf", "mttr", "notice")
 _COMMITMENT = re.compile(r"(\d)\s*y(?:ears?)?\s*=\s*(\d{1,2}(?:\.\d{1,4})?)\s*%")
+DEFAULT_TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +181,6 @@ def _interruptions(text: str) -> Interruptions:
     if not found.get("mtbf", MTBF) > 0 or found.get("mttr") == 0:
         raise UsageError("must have an mtbf and an mttr above 0", key="--interruptions", value=text)
     return Interruptions(**found, is_assumed="mtbf" not in found)
-
-
-DEFAULT_TRIALS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

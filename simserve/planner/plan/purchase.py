@@ -25,15 +25,19 @@ from simserve.planner.cost.model import API_PRICE_FALL_PER_YEAR, GPU_PRICE_FALL_
 from simserve.planner.cost.month import fixed_usd_per_month, mean_rate, shape_of_day
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.interruptions import Reserve, cannot_be_spot, simulated_reserve, start_up
-from simserve.planner.plan.options import MONTHS_PER_YEAR, Horizon, Interruptions
+from simserve.planner.plan.options import Horizon, Interruptions
 from simserve.planner.plan.price import price_of
 from simserve.planner.scaling import steady_rate
 from simserve.scenario.schema import Scenario
-from simserve.units import SECONDS_PER_HOUR, format_seconds
+from simserve.units import (
+    DAYS_PER_MONTH,
+    HOURS_PER_DAY,
+    HOURS_PER_MONTH,
+    MONTHS_PER_YEAR,
+    SECONDS_PER_HOUR,
+    format_seconds,
+)
 
-HOURS_PER_DAY = 24
-DAYS_PER_MONTH = 30
-HOURS = HOURS_PER_DAY * DAYS_PER_MONTH
 BY_THE_HOUR = 0
 """Of a month of a level: nothing is committed."""
 _TIGHT = 1e-12
@@ -88,7 +92,7 @@ class Need:
 
     def requests(self, factor: float) -> float:
         """Return the requests of a month with ``factor`` times the traffic."""
-        return self.rate * factor * HOURS * SECONDS_PER_HOUR
+        return self.rate * factor * HOURS_PER_MONTH * SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +298,7 @@ def _level(need: Need, horizon: Horizon, used: Sequence[int], price: float) -> l
 def _committed(need: Need, horizon: Horizon, years: int, month: int) -> float:
     """Return a month's dollars of a commitment that begins in a month, at the prices of its first day."""
     price = need.usd_per_hour * (1 - need.price_decline) ** month
-    return HOURS * price * (1 - horizon.commitments[years])
+    return HOURS_PER_MONTH * price * (1 - horizon.commitments[years])
 
 
 def _api_usd(need: Need, month: int, factor: float) -> float | None:

@@ -21,6 +21,8 @@ MUCH_FASTER = 2.0
 """Times a latency is lower from which on it is."""
 AS_FAST = 1.05
 """Times the other latency may be higher."""
+FRONT_GROUPS = 3
+"""Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans."""
 
 
 def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
@@ -143,10 +145,6 @@ def faster(best: Mapping[str, Any], unbeaten: Sequence[Mapping[str, Any]]) -> di
                     (times, {**line, "latency": one, "times": times, "from_ms": best[one], "to_ms": each[one]})
                 )
     return max(found, key=lambda each: each[0])[1] if found else None
-
-
-FRONT_GROUPS = 3
-"""Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans."""
 
 
 def front_candidates(

@@ -17,13 +17,14 @@ from simserve.planner.plan.runners import faster, pareto, runners_up
 from simserve.planner.search.deciding_run import BOUND, further_run
 from simserve.planner.search.explain import plain
 from simserve.planner.search.member import GroupResult, Member
-from simserve.planner.search.trial import HOURS_PER_MONTH, TERMS, Trial, deployed, deployed_overrides, usd_per_month
+from simserve.planner.search.trial import TERMS, Trial, deployed, deployed_overrides, usd_per_month
 from simserve.planner.space.space import VERSIONS_NAME
 from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.media import encoders_usd_per_hour
 from simserve.scenario.resolve import assumed_architectures, resolve
 from simserve.scenario.schema import Scenario, objective_mapping
+from simserve.units import HOURS_PER_MONTH
 from simserve.workload.generate import generate
 
 PRICE_CHANGE = 0.2

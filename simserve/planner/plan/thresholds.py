@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simserve.errors import UsageError
+from simserve.metrics.latency import MS
 from simserve.metrics.slo import SLO
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.clairvoyant import (
@@ -31,14 +32,14 @@ from simserve.planner.plan.clairvoyant import (
 from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import Fleet, resized
-from simserve.planner.search.trial import HOURS_PER_MONTH, MS, run_holds
+from simserve.planner.search.trial import run_holds
 from simserve.planner.space.makeup import REPLICAS_KEY, SCALING_KEY, merged
 from simserve.planner.space.traffic import UNEVEN
 from simserve.scenario.replication import replica_weights_bytes, startup_seconds
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario, objective
-from simserve.units import SECONDS_PER_HOUR
+from simserve.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals, PoissonArrivals
 
 Metric = Literal["running", "kv_usage", "queue_depth"]

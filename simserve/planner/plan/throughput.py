@@ -18,6 +18,7 @@ import numpy as np
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.metrics.figures import or_null
+from simserve.metrics.latency import MS
 from simserve.metrics.slo import NAMED_TERMS, TERMS
 from simserve.planner.capacity.answer import Capacity, capacity, quantile
 from simserve.planner.capacity.level import Level, Trial
@@ -68,7 +69,6 @@ KNOBS = "deployment.engine."
 UNSCALED = frozenset({"scale", "overflow", "admit"})
 """Options that are no part of what fixed GPUs can do: they are left as the scenario has them."""
 
-MS = 1e3
 Each = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterable[Any]]
 
 

@@ -28,7 +28,6 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.workload.requests import RequestSpecs
 
 Array = NDArray[np.float64]
-
 MORE_CHUNKS = 8
 """Numbers of chunks, beyond the fewest, that a prompt's first token is bounded for one by one."""
 WINDOW_STARTS = 8
@@ -40,6 +39,85 @@ SHOWN_SHARE = 0.95
 """Share of the requests that the bounds on latencies are shown for where no SLO names one."""
 ROUNDING = 1.0 - 1e-9
 """Bounds are lowered by this: they sum in another order than the simulation."""
+_KNOWN_BLOCKS = {"name", "model", "deployment", "workload", "slo", "thresholds", "pricing", "run", "cost"}
+_KNOWN_DEPLOYMENT = {
+    "hardware",
+    "replicas",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "enable_expert_parallel",
+    "quantization",
+    "kv_cache_dtype",
+    "attention",
+    "engine",
+    "routing",
+    "admission",
+    "autoscaling",
+    "faults",
+    "encoder_disaggregation",
+}
+_LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}
+"""Requests may be refused or cut off."""
+_KNOWN_ENGINE = {
+    "name",
+    "version",
+    "batching",
+    "scheduler",
+    "scheduling_policy",
+    "priority_ageing",
+    "priority_preemption",
+    "admission",
+    "kv_allocation",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+    "block_size",
+    "max_model_len",
+    "async_scheduling",
+    "sampling",
+    "endpoint",
+    "frontend_latency",
+}
+_KNOWN_WORKLOAD = {
+    "arrivals",
+    "prompt_tokens",
+    "output_tokens",
+    "max_tokens",
+    "num_requests",
+    "duration",
+    "trace",
+    "classes",
+    "images",
+    "audio",
+}
+_KNOWN_COLUMNS = {
+    "arrival_time",
+    "prompt_tokens",
+    "output_tokens",
+    "max_tokens",
+    "think_time",
+    "concurrency",
+    "is_stationary",
+    "offered_rate",
+    "seed",
+    "replication",
+    "classes",
+    "request_class",
+    "priority",
+    "recorded_images",
+    "recorded_audio",
+    "counts_media",
+    *("images", "audio", "encoder_seconds", "encoder_pool", "own_wait"),
+}
+"""The last five with images and recordings: their tokens are in ``prompt_tokens``, the rest only takes longer."""
+TOKEN_PRICES = (1.0, 0.85, 0.5, 0.25)
+"""Price of a prompt token that is tried, as shares of the highest that is feasible."""
+MEMORY_PRICES = (0.0, 1.0, 3.0)
+"""Price of a context token beyond the seconds of reading it, that is tried: times what would fill the step."""
+PACE_PRICES = (0.0, 0.5, 2.0)
+"""Price of a second of a request that decodes, that is tried: over the requests whose step takes a typical gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +238,7 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
     chunk = config.max_num_batched_tokens if config.lifts_chunk_limit else config.max_chunk_tokens
     largest = max(chunk if config.enable_chunked_prefill else int(prompt.max()), 1)
     stages = config.pipeline_parallel_size
-    seconds = step_token_seconds(times, max(int(prompt.max()), largest) * stages)[::stages]
+    seconds = _step_token_seconds(times, max(int(prompt.max()), largest) * stages)[::stages]
     rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
     lengths, place = np.unique(prompt, return_inverse=True)
     fewest = np.ceil(lengths / largest)
@@ -189,7 +267,7 @@ def further_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes)
     again: at least the rate r for p tokens, with their pairs and keys. The least of the three holds for all.
     """
     slope = float(np.min(times.decode_slope[1:])) * prompt
-    seconds = step_token_seconds(times, config.max_num_batched_tokens * config.pipeline_parallel_size)
+    seconds = _step_token_seconds(times, config.max_num_batched_tokens * config.pipeline_parallel_size)
     rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
     head = times.sequence_seconds[1]
     decoded = min(times.decode_base[1], seconds[1] + head) + slope
@@ -202,7 +280,7 @@ def further_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes)
     return np.asarray(np.minimum(decoded, computed_again))
 
 
-def step_token_seconds(times: StepTimes, last: int) -> Array:
+def _step_token_seconds(times: StepTimes, last: int) -> Array:
     """Return ``token_seconds`` of 0 to ``last`` tokens, beyond the table along its straight line."""
     table = np.asarray(times.token_seconds, dtype=np.float64)
     if last < len(table):
@@ -327,81 +405,6 @@ def _replicas_from(work: Array, ends: Array, start: float, num_good: int) -> flo
     return max(float(np.min(sums[num_good - 1 :])), 0.0) / seconds if seconds > 0 else 0.0
 
 
-_KNOWN_BLOCKS = {"name", "model", "deployment", "workload", "slo", "thresholds", "pricing", "run", "cost"}
-_KNOWN_DEPLOYMENT = {
-    "hardware",
-    "replicas",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "enable_expert_parallel",
-    "quantization",
-    "kv_cache_dtype",
-    "attention",
-    "engine",
-    "routing",
-    "admission",
-    "autoscaling",
-    "faults",
-    "encoder_disaggregation",
-}
-_LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}
-"""Requests may be refused or cut off."""
-_KNOWN_ENGINE = {
-    "name",
-    "version",
-    "batching",
-    "scheduler",
-    "scheduling_policy",
-    "priority_ageing",
-    "priority_preemption",
-    "admission",
-    "kv_allocation",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "enable_chunked_prefill",
-    "enable_prefix_caching",
-    "gpu_memory_utilization",
-    "block_size",
-    "max_model_len",
-    "async_scheduling",
-    "sampling",
-    "endpoint",
-    "frontend_latency",
-}
-_KNOWN_WORKLOAD = {
-    "arrivals",
-    "prompt_tokens",
-    "output_tokens",
-    "max_tokens",
-    "num_requests",
-    "duration",
-    "trace",
-    "classes",
-    "images",
-    "audio",
-}
-_KNOWN_COLUMNS = {
-    "arrival_time",
-    "prompt_tokens",
-    "output_tokens",
-    "max_tokens",
-    "think_time",
-    "concurrency",
-    "is_stationary",
-    "offered_rate",
-    "seed",
-    "replication",
-    "classes",
-    "request_class",
-    "priority",
-    "recorded_images",
-    "recorded_audio",
-    "counts_media",
-    *("images", "audio", "encoder_seconds", "encoder_pool", "own_wait"),
-}
-"""The last five with images and recordings: their tokens are in ``prompt_tokens``, the rest only takes longer."""
-
-
 def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
     """Return whether the proofs hold for everything the scenario uses.
 
@@ -440,14 +443,6 @@ def _may_lose(scenario: Scenario) -> bool:
     deployment = scenario.deployment
     patience = [each.timeout for each in scenario.workload.classes or ()]
     return any(getattr(deployment, key) for key in _LOSING_DEPLOYMENT) or any(each is not None for each in patience)
-
-
-TOKEN_PRICES = (1.0, 0.85, 0.5, 0.25)
-"""Price of a prompt token that is tried, as shares of the highest that is feasible."""
-MEMORY_PRICES = (0.0, 1.0, 3.0)
-"""Price of a context token beyond the seconds of reading it, that is tried: times what would fill the step."""
-PACE_PRICES = (0.0, 0.5, 2.0)
-"""Price of a second of a request that decodes, that is tried: over the requests whose step takes a typical gap."""
 
 
 def least_replica_seconds(

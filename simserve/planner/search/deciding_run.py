@@ -67,6 +67,17 @@ _OF_EQUAL_REPLICAS = (
     "response_cache",
     "fairness",
 )
+FRESH_RUNS = 8
+"""Runs of seeds that the search has not seen: all must hold, and a further one by a bound."""
+FEWEST_FRESH_RUNS = 3
+MOST_FRESH_REQUESTS = 60_000
+"""Requests of these together from which on they are fewer: long runs differ less."""
+FRESH_SEED, SEEDS_APART = 1_000_003, 7919
+"""Added to the scenario's seed for the first of them, and from one to the next: neighbouring seeds share none."""
+SEEDS = 2**63
+"""How many seeds there are."""
+BOUND = 0.96
+"""Two-sided: with 98 % a further run is above the lower end."""
 
 
 def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
@@ -219,19 +230,6 @@ def narrow_run(scenario: Scenario, overrides: Overrides, replicas: int, fewer: i
         figures={**rates, "mean_batch": trial.figures["mean_batch"]},
         share=share,
     )
-
-
-FRESH_RUNS = 8
-"""Runs of seeds that the search has not seen: all must hold, and a further one by a bound."""
-FEWEST_FRESH_RUNS = 3
-MOST_FRESH_REQUESTS = 60_000
-"""Requests of these together from which on they are fewer: long runs differ less."""
-FRESH_SEED, SEEDS_APART = 1_000_003, 7919
-"""Added to the scenario's seed for the first of them, and from one to the next: neighbouring seeds share none."""
-SEEDS = 2**63
-"""How many seeds there are."""
-BOUND = 0.96
-"""Two-sided: with 98 % a further run is above the lower end."""
 
 
 @dataclass(frozen=True, slots=True)

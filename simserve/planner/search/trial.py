@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from simserve.metrics.latency import MS
 from simserve.metrics.real_server import Evidence, evidence_of
 from simserve.metrics.result import RunResult
 from simserve.metrics.slo import SLO
@@ -19,7 +20,7 @@ from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario, objective
 from simserve.scenario.served import expectations_of
-from simserve.units import SECONDS_PER_HOUR
+from simserve.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,
     BurstArrivals,
@@ -33,9 +34,6 @@ from simserve.workload.conversations import mean_requests
 from simserve.workload.tasks import mean_calls
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
-MS = 1e3
-HOURS_PER_MONTH = 720.0
-"""Of 30 days, as prices are compared in this field."""
 FIRST_REQUESTS = 1000
 """Requests of a first look, which drops what fails by far."""
 MOST_REQUESTS = 5000

@@ -27,6 +27,38 @@ from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario, objective
 from simserve.units import to_text
 
+LeftOut = str
+"""Why an option does not enter; empty where nobody would ask."""
+LONG_PROMPT_TOKENS = 1000.0
+"""Mean prompt from which on prefill holds up decoding noticeably, so that pools of their own may pay."""
+MOST_CLASS_POOLS = 4
+_WEIGHTS = 10
+"""Finest proportion of the pools of classes."""
+DRAFT_SHARE = 0.2
+"""Active parameters of a draft model over its target's, at most: beyond, drafting eats what it saves."""
+DRAFT_TOKENS = 3
+DRAFT_ACCEPTANCE = 0.6
+"""Of a small model of the same family: 2.2 tokens a step with three drafts. Spec-Bench measured 2.0 to 2.3 for small
+draft models, over all its tasks (calibration/speculation.md)."""
+OFFLOAD_SIZE = "64 GiB"
+"""Of a replica: what a node of these GPUs has to spare."""
+TIERS_KEY = "deployment.engine.kv_tiers"
+TIER_SIZES = (0.5, 1.0, 2.0, 4.0)
+"""Times the capacity of a scenario's first KV tier that a plan tries."""
+MTP_ACCEPTANCE = (0.88, 0.87)
+"""Rate and decay, the means of MTP layers on coding prompts (calibration/speculation.md)."""
+SCALINGS: tuple[tuple[str, float, int], ...] = (
+    ("queue_depth", 2.0, 4),
+    ("queue_depth", 2.0, 2),
+    ("kv_usage", 0.5, 4),
+    ("kv_usage", 0.5, 2),
+)
+"""Metric, target and most over fewest replicas of autoscaled fleets."""
+QUEUES = (8, 32)
+"""Requests that may wait at a replica before one is refused, or goes to an API."""
+_STATIC_KEYS = ("batching", "static_batch_size", "static_max_wait")
+"""Keys of the engine that only static batching has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -80,18 +112,7 @@ class Setting:
         return asked is not None and any(asked.has_bound(term) for term in terms)
 
 
-LeftOut = str
-"""Why an option does not enter; empty where nobody would ask."""
-
-
-LONG_PROMPT_TOKENS = 1000.0
-"""Mean prompt from which on prefill holds up decoding noticeably, so that pools of their own may pay."""
-MOST_CLASS_POOLS = 4
-_WEIGHTS = 10
-"""Finest proportion of the pools of classes."""
-
-
-def pool_option(setting: Setting) -> Option | LeftOut:
+def _pool_option(setting: Setting) -> Option | LeftOut:
     """Offer prefill and decode pools, or a pool for each class; what the scenario has itself among them."""
     scenario = setting.scenario
     deployment = scenario.deployment
@@ -225,30 +246,6 @@ def _distinct(choices: list[Choice]) -> list[Choice]:
         if all(each.label != other.label for other in found):
             found.append(each)
     return found
-
-
-DRAFT_SHARE = 0.2
-"""Active parameters of a draft model over its target's, at most: beyond, drafting eats what it saves."""
-DRAFT_TOKENS = 3
-DRAFT_ACCEPTANCE = 0.6
-"""Of a small model of the same family: 2.2 tokens a step with three drafts. Spec-Bench measured 2.0 to 2.3 for small
-draft models, over all its tasks (calibration/speculation.md)."""
-OFFLOAD_SIZE = "64 GiB"
-"""Of a replica: what a node of these GPUs has to spare."""
-TIERS_KEY = "deployment.engine.kv_tiers"
-TIER_SIZES = (0.5, 1.0, 2.0, 4.0)
-"""Times the capacity of a scenario's first KV tier that a plan tries."""
-MTP_ACCEPTANCE = (0.88, 0.87)
-"""Rate and decay, the means of MTP layers on coding prompts (calibration/speculation.md)."""
-SCALINGS: tuple[tuple[str, float, int], ...] = (
-    ("queue_depth", 2.0, 4),
-    ("queue_depth", 2.0, 2),
-    ("kv_usage", 0.5, 4),
-    ("kv_usage", 0.5, 2),
-)
-"""Metric, target and most over fewest replicas of autoscaled fleets."""
-QUEUES = (8, 32)
-"""Requests that may wait at a replica before one is refused, or goes to an API."""
 
 
 def options_of(setting: Setting, taken: frozenset[str] = frozenset()) -> tuple[tuple[Option, ...], dict[str, LeftOut]]:
@@ -534,8 +531,6 @@ def _batch(setting: Setting) -> Option | LeftOut:
     return Option("static", (Choice("continuous batching", others), Choice("static batches")), own=1)
 
 
-_STATIC_KEYS = ("batching", "static_batch_size", "static_max_wait")
-"""Keys of the engine that only static batching has."""
 _OPTIONS: Mapping[str, Callable[[Setting], Option | LeftOut]] = {
     "speculate": _speculate,
     "route": _route,
@@ -543,7 +538,7 @@ _OPTIONS: Mapping[str, Callable[[Setting], Option | LeftOut]] = {
     "offload": _offload,
     "answers": _answers,
     "scale": _scale,
-    "pool": pool_option,
+    "pool": _pool_option,
     "overflow": _overflow,
     "admit": _admit,
     "static": _batch,

@@ -30,7 +30,6 @@ from simserve.scenario.schema import Scenario
 Kind = Literal["shape", "knob", "option"]
 """``shape``: what is bought and how the model lies on it; ``knob``: what the engine is told; ``option``: how it is
 deployed beside that."""
-
 HARDWARE_KEY = "deployment.hardware"
 PRICE_KEY = "pricing.gpu_hour_usd"
 SEATS_KEY = "deployment.engine.max_num_seqs"
@@ -48,7 +47,6 @@ ROUTE_NAME = "route"
 TENSOR_KEY = "deployment.tensor_parallel_size"
 PIPELINE_KEY = "deployment.pipeline_parallel_size"
 DATA_KEY = "deployment.data_parallel_size"
-
 CONSUMER_MARK = "GeForce"
 """In the description of GPUs that are left out unless asked for: their driver's licence bars data centres (NVIDIA
 GeForce software licence, section 2.1.3)."""
@@ -63,6 +61,7 @@ DATA_SIZES = (1, 2, 4, 8, 16)
 SEATS = (64, 256, 1024)
 TOKEN_BUDGETS = (2048, 8192, 16384)
 FEWEST_BITS = 4.0
+GPUS, REPLICAS = "gpus", "replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,8 +458,6 @@ def parse_choices(texts: Sequence[str]) -> dict[str, list[Any]]:
 def _as_written(key: str, text: str, parse: Callable[..., Any]) -> Any:
     return text.strip() if key.endswith(".version") else parse(text, f"--over {key}", UsageError)
 
-
-GPUS, REPLICAS = "gpus", "replicas"
 
 KEEPABLE: Mapping[str, tuple[str, ...]] = {
     GPUS: (),

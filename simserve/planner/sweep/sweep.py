@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called after each point with the points done and all points."""
 MOST_POINTS = 1_000_000
+ENDING = ".parquet"
+_FORCE_REMEDY = "choose another file, or --force to replace it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ class Sweep:
         """One row a point: the columns of the Parquet file."""
         import pandas as pd  # a fifth of a second, needed by notebooks only
 
-        return pd.DataFrame(column_table(self.keys, self.rows))
+        return pd.DataFrame(_column_table(self.keys, self.rows))
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -181,7 +183,7 @@ def sweep(
         asked=tuple(_asked(each.scenario) for each in points if each.index in rows),
     )
     if finished is not None and out is not None and not was_interrupted:
-        save_table(out, result.keys, result.rows)
+        _save_table(out, result.keys, result.rows)
         finished.remove()
     return result
 
@@ -258,10 +260,6 @@ def _identity(point: Point) -> dict[str, Any]:
     return {"point": point.index, "values": dict(point.values)}
 
 
-ENDING = ".parquet"
-_FORCE = "choose another file, or --force to replace it"
-
-
 @dataclass(slots=True)
 class Finished:
     """Points that are done, one line of JSON each in ``X.parquet.partial``.
@@ -293,7 +291,7 @@ class Finished:
         if out.is_dir():
             raise UsageError("is a folder", file=out, key="--out")
         if out.exists() and not force and _hashes_in(out) != sorted(hashes):
-            raise UsageError("holds another table", file=out, key="--out", remedy=_FORCE)
+            raise UsageError("holds another table", file=out, key="--out", remedy=_FORCE_REMEDY)
         file = out.with_name(f"{out.name}.partial")
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -319,7 +317,7 @@ class Finished:
         self.file.unlink(missing_ok=True)
 
 
-def save_table(out: Path, keys: Sequence[str], rows: Sequence[Row]) -> None:
+def _save_table(out: Path, keys: Sequence[str], rows: Sequence[Row]) -> None:
     """Write the table, whole or not at all; the same rows give the same bytes."""
     write_table(out, columns(keys, rows))
 
@@ -333,7 +331,7 @@ def columns(keys: Sequence[str], rows: Sequence[Row]) -> list[Column]:
     return found + [_number(name, [row.get(name) for row in rows]) for name in ("num_gpus", *FIGURES)]
 
 
-def column_table(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
+def _column_table(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Return the same columns as plain lists."""
     table = {"point": [row["point"] for row in rows]}
     table |= {key: [row["values"][key] for row in rows] for key in keys}

@@ -27,7 +27,7 @@ from simserve.planner.twin.drift import (
     rate_ratios,
     threshold_of,
 )
-from simserve.planner.twin.forecast import Hour, forecast
+from simserve.planner.twin.forecast import SCORE_90, Hour, forecast
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress, run
@@ -38,24 +38,21 @@ from simserve.workload.arrivals import rate_curve_of
 from simserve.workload.generate import generate
 from simserve.workload.spec import WorkloadSpec
 
+Floats = NDArray[np.float64]
 MOST_REPLAYED = 300_000
 """Requests that are simulated at most, the last ones; tests of traffic see all windows."""
-
 HIT_RATE_POINTS = 0.03
 """A prefix hit rate this far from the predicted one counts as inside."""
-
 _LATENCIES = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "itl": "mean_itl_ms", "e2e": "mean_e2el_ms"}
 _TRAFFIC = ("rate", "prompt_tokens", "output_tokens")
 _NUM_DRAWN = 50_000
-_Z = 1.6449
 _LENGTH_NAMES = {"prompt_tokens": "prompt lengths", "output_tokens": "answer lengths"}
 _SHORTEST_BLOCK = 60.0
 _NUM_BLOCKS = 60
 _LONGEST_LEAD = 120.0
 _FEWEST_WINDOWS = 4
 _HOUR = 3600.0
-
-Floats = NDArray[np.float64]
+_GAUGE_PREFIX = "simserve_twin_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +468,7 @@ def _float(value: Any, other: float = math.nan) -> float:
 
 def _interval(predicted: float, error: float, factors: tuple[float, float]) -> tuple[float, float]:
     """Return where a mean is expected: the model's error, and chance on both sides."""
-    chance = _Z * math.sqrt(2) * error
+    chance = SCORE_90 * math.sqrt(2) * error
     return max(predicted * factors[0] - chance, 0.0), predicted * factors[1] + chance
 
 
@@ -538,14 +535,14 @@ def _series(
     for block in _whole(_blocks(seen.windows)):
         if expected is not None:
             arrivals = _between(seen.windows, expected, block)
-            spread = _Z * math.sqrt(dispersion * arrivals)
+            spread = SCORE_90 * math.sqrt(dispersion * arrivals)
             ends = (max(arrivals - spread, 0.0), arrivals + spread)
             values = (block.arrivals, arrivals, *ends)
             add("rate", block.end, *(value / block.seconds for value in values))
         for name in _TRAFFIC[1:]:
             counts, lengths = block.histograms.get(name), drawn.lengths[name]
             if counts is not None and counts.count:
-                mean, spread = float(lengths.mean()), _Z * float(lengths.std()) / math.sqrt(counts.count)
+                mean, spread = float(lengths.mean()), SCORE_90 * float(lengths.std()) / math.sqrt(counts.count)
                 add(name, block.end, counts.mean, mean, max(mean - spread, 0.0), mean + spread)
     for block in _whole(_blocks(windows)):
         for name in _LATENCIES:
@@ -643,9 +640,6 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress:
     return float(value) if value else None
 
 
-_PREFIX = "simserve_twin_"
-
-
 def gauges_of(summary: Mapping[str, Any]) -> str:
     """Return a twin's summary as text; figures that are not defined are left out.
 
@@ -672,15 +666,15 @@ def _by_figure(name: str, about: str, values: Mapping[str, float | None]) -> Ite
     yield from _head(name, about)
     for figure, value in values.items():
         if value is not None:
-            yield f'{_PREFIX}{name}{{figure="{figure}"}} {float(value)!r}'
+            yield f'{_GAUGE_PREFIX}{name}{{figure="{figure}"}} {float(value)!r}'
 
 
 def _single(name: str, about: str, value: float | None) -> Iterator[str]:
     if value is not None:
         yield from _head(name, about)
-        yield f"{_PREFIX}{name} {float(value)!r}"
+        yield f"{_GAUGE_PREFIX}{name} {float(value)!r}"
 
 
 def _head(name: str, about: str) -> Iterator[str]:
-    yield f"# HELP {_PREFIX}{name} {about}"
-    yield f"# TYPE {_PREFIX}{name} gauge"
+    yield f"# HELP {_GAUGE_PREFIX}{name} {about}"
+    yield f"# TYPE {_GAUGE_PREFIX}{name} gauge"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DAY = 86_400.0
-_Z = 1.6449
+SCORE_90 = 1.6449
 """Standard score of 90 % of cases."""
 _WEIGHTS = np.linspace(0.05, 1.0, 20)
 _RECENT = 0.5
@@ -59,7 +59,9 @@ def forecast(rates: Floats, seconds: float, *, horizon: float, step: float) -> t
             rate, spread = _of_the_hour(rates, a_day, int(ahead / seconds) % a_day)
         else:
             rate, spread = level.at(ahead / seconds + 1)
-        found.append(Hour(ahead, max(rate, 0.0), max(rate - _Z * spread, 0.0), max(rate + _Z * spread, 0.0)))
+        found.append(
+            Hour(ahead, max(rate, 0.0), max(rate - SCORE_90 * spread, 0.0), max(rate + SCORE_90 * spread, 0.0))
+        )
     return found, is_seasonal
 
 

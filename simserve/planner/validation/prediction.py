@@ -1,10 +1,8 @@
 """What the simulator says of one measured point, by the point's own protocol. Scores nothing.
 
-What the simulator says of separate prefill and decode workers that were measured.
-
-A scenario's pools do not draft with the model's own layers; measured ones do. Such a decode worker is replayed as one
-that does not, and whose steps are m times as short where one yields m tokens a request. Means are those of the real
-one; that a step's tokens arrive together is lost.
+Of separate prefill and decode workers too. A scenario's pools do not draft with the model's own layers; measured ones
+do. Such a decode worker is replayed as one that does not, and whose steps are m times as short where one yields m
+tokens a request. Means are those of the real one; that a step's tokens arrive together is lost.
 """
 
 from __future__ import annotations
@@ -40,9 +38,18 @@ from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
+Priced = Callable[[Scenario, Role], tuple[ResolvedScenario, PricedDeployment]]
+"""Resolves a scenario whose replicas have a role, and prices its deployment."""
 LONG_RUN_WINDOW = (0.4, 0.8)
 """Share of the requests of a long run, in order, between which its figures are taken: past the ramp, before the
 drain."""
+MAX_IN_TRANSFER = 1_000_000
+"""Caches on their way: no worker waits for their number."""
+MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
+"""Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
+
+Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX
+golden_al_distribution, vLLM MTP, thinking on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,7 @@ class Pricer:
         Raises:
             InputError: A profile is missing or does not go with the rest, or the model does not fit.
         """
-        key = f"{role} {deployment_key(scenario)}"
+        key = f"{role} {_deployment_key(scenario)}"
         if key not in self._known:
             resolved = resolve(scenario, role=role)
             if not resolved.memory.fits:
@@ -109,7 +116,7 @@ class Pricer:
         return self._known[key]
 
 
-def deployment_key(scenario: Scenario) -> str:
+def _deployment_key(scenario: Scenario) -> str:
     """Return what two scenarios share that are served by the same deployment.
 
     An engine that answers nobody, as in a batch that is there at once, spares host time that a server spends.
@@ -126,7 +133,7 @@ def replay_key(point: MeasuredPoint) -> str:
     if point.requests is not None:
         return ""
     if point.pools:
-        return json.dumps([pools_key(pair) for pair in point.pools])
+        return json.dumps([_pools_key(pair) for pair in point.pools])
     asked = {key: value for key, value in point.scenario.items() if key != "name"}
     return json.dumps([asked, asdict(point.protocol)], sort_keys=True)
 
@@ -206,9 +213,9 @@ def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
 
 
 def _pool_figures(pair: PoolPair, protocol: Protocol, pricer: Pricer) -> Replayed:
-    key = pools_key(pair)
+    key = _pools_key(pair)
     if key not in pricer.replayed:
-        simulation = replay_pools(pair, pricer.of)
+        simulation = _replay_pools(pair, pricer.of)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
         resolved, _ = pricer.of(from_mapping(pair.decode))
@@ -303,20 +310,7 @@ def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
     return float(np.median(defined)) if protocol.statistic == "median" else float(np.mean(defined))
 
 
-MAX_IN_TRANSFER = 1_000_000
-"""Caches on their way: no worker waits for their number."""
-
-MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
-"""Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
-
-Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX
-golden_al_distribution, vLLM MTP, thinking on)."""
-
-Priced = Callable[[Scenario, Role], tuple[ResolvedScenario, PricedDeployment]]
-"""Resolves a scenario whose replicas have a role, and prices its deployment."""
-
-
-def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
+def _replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
     """Return the run of a closed loop over the workers of a pair.
 
     Raises:
@@ -349,7 +343,7 @@ def replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
     return simulate(deployment, specs)
 
 
-def pools_key(pair: PoolPair) -> str:
+def _pools_key(pair: PoolPair) -> str:
     """Return what two pairs share whose replays are the same: all but their names."""
     both = [{key: value for key, value in each.items() if key != "name"} for each in (pair.prefill, pair.decode)]
     others = [getattr(pair, each.name) for each in fields(pair) if each.name not in ("prefill", "decode")]

@@ -21,10 +21,25 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.units import GIB
 
+GroupKey = Callable[[MeasuredPoint], tuple[str, ...]]
 CORE_GPUS = ("h100", "h200", "a100")
 """Beginnings of the GPUs whose measurements the simulator is to cover."""
-
-GroupKey = Callable[[MeasuredPoint], tuple[str, ...]]
+SCORED: tuple[Metric, ...] = ("tpot", "ttft", "throughput")
+"""Metrics whose errors are learnt; end-to-end times follow from the first two."""
+COPIES = ("published",)
+"""Sources whose figures stand in another one too."""
+REPORTS = "unseen reports"
+"""The group of those that nothing was ever fitted to, however far they are."""
+_SCORES = tuple(Coverage.model_fields)[4:11]
+"""What `Held.scores` returns, in its order."""
+_NUM_DRAWS = 2000
+_SEED = 0
+"""Draws of sources, with replacement, behind the range of a coverage."""
+OF_GPU = 0.01
+"""Share of the GPU's memory that the KV room is to be right within."""
+OF_KV = 0.03
+"""Share of the KV room itself that it is to be right within where KV takes `MUCH_KV` of the GPU."""
+MUCH_KV = 1.0 / 3.0
 
 
 def relative_error(predicted: float, measured: float) -> float:
@@ -166,16 +181,6 @@ def _summaries(group: Sequence[Prediction], *, is_scored: bool) -> dict[str, dic
     return {metric: error_summary(values) for metric, values in errors.items() if values}
 
 
-SCORED: tuple[Metric, ...] = ("tpot", "ttft", "throughput")
-"""Metrics whose errors are learnt; end-to-end times follow from the first two."""
-
-COPIES = ("published",)
-"""Sources whose figures stand in another one too."""
-
-REPORTS = "unseen reports"
-"""The group of those that nothing was ever fitted to, however far they are."""
-
-
 def source_of(point: MeasuredPoint) -> str:
     """Return who measured a point: of the unseen each laboratory is a source, of a user's own each file."""
     return f"{point.source}/{point.laboratory}" if point.laboratory else report_of(point)
@@ -254,13 +259,6 @@ class Held:
         )
 
 
-_SCORES = tuple(Coverage.model_fields)[4:11]
-"""What `Held.scores` returns, in its order."""
-
-_DRAWS = 2000
-_SEED = 0
-
-
 def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -> list[Held]:
     """Return the scored figures of a metric beside the intervals that were made without their own sources."""
     rows = []
@@ -317,18 +315,9 @@ def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[
 
 def _range(of_sources: NDArray[np.float64]) -> tuple[float, float]:
     """Return between what 90 % of the means of sources lie that are drawn anew, with replacement."""
-    drawn = np.random.default_rng(_SEED).choice(of_sources, (_DRAWS, len(of_sources))).mean(axis=1)
+    drawn = np.random.default_rng(_SEED).choice(of_sources, (_NUM_DRAWS, len(of_sources))).mean(axis=1)
     low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
     return low, high
-
-
-OF_GPU = 0.01
-"""Share of the GPU's memory that the KV room is to be right within."""
-
-OF_KV = 0.03
-"""Share of the KV room itself that it is to be right within where KV takes `MUCH_KV` of the GPU."""
-
-MUCH_KV = 1.0 / 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

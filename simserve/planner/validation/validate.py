@@ -40,9 +40,11 @@ from simserve.profiles.expected_errors import ErrorModel, MetricExpectation, exp
 
 Progress = Callable[[int, int], None]
 """Called with the points done and all points."""
-
 BATCH_POINTS = 16
 """Points of one task: enough that starting a task costs nothing, few enough that progress shows."""
+HOME = "calibration/laboratory/command.py"
+"""The laboratory's side of `simserve validate`, from the root of a checkout."""
+REMEDY = "clone the repository and run `pip install -e .` in it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +212,6 @@ def write_parquet(validation: Validation, file: Path) -> None:
         connection.register("points_of_table", validation.points)
         target = str(file).replace("'", "''")
         connection.execute(f"COPY points_of_table TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
-
-
-HOME = "calibration/laboratory/command.py"
-"""The laboratory's side of `simserve validate`, from the root of a checkout."""
-
-REMEDY = "clone the repository and run `pip install -e .` in it"
 
 
 def load_laboratory(key: str, value: object) -> ModuleType:

@@ -1,12 +1,10 @@
 """Mooncake's rows with dependencies: sessions (`agentic_mooncake` of Dynamo's replay, AIPerf) and graphs of calls.
 
-Documented in Dynamo's "DynoSim Replay CLI Reference" (docs.nvidia.com/dynamo) and AIPerf's "Trace Replay with Mooncake
-Traces" (ai-dynamo/aiperf, docs/benchmark-modes/trace-replay.md).
-
-The second version of agentic Mooncake rows: graphs of calls whose ``dependencies`` say what each waits for, and how.
-
-The first row names the schema, as `dynamo.agentic_mooncake` of Dynamo's replay and AISimulate does
-(``loadgen/types.rs``, `AgenticMooncakeHeader` and `AgenticMooncakeRow`).
+Sessions are documented in Dynamo's "DynoSim Replay CLI Reference" (docs.nvidia.com/dynamo) and AIPerf's "Trace Replay
+with Mooncake Traces" (ai-dynamo/aiperf, docs/benchmark-modes/trace-replay.md). Graphs are the second version of these
+rows, whose ``dependencies`` say what each call waits for, and how; their first row names the schema, as
+`dynamo.agentic_mooncake` of Dynamo's replay and AISimulate does (``loadgen/types.rs``, `AgenticMooncakeHeader` and
+`AgenticMooncakeRow`).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.dependencies import dependencies_of
-from simserve.workload.traces.mooncake import BLOCK_TOKENS, SESSION_FIELD, prefix_blocks
+from simserve.workload.traces.mooncake import MOONCAKE_BLOCK_TOKENS, SESSION_FIELD, prefix_blocks
 from simserve.workload.traces.records import Records, read_records
 from simserve.workload.traces.table import LATEST, MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedTasks
@@ -30,6 +28,9 @@ _REQUEST_FIELD = "request_id"
 DELAY_FIELDS = ("delay_ms", "delay")
 _TOOL_FIELD = "tool_wait_ms"
 _MILLISECOND = 1e-3
+SCHEMA = "dynamo.agentic_mooncake"
+_VERSION = 2
+_PLAY, _WAITS, _EARLIEST = "play_id", "dependencies", "not_before_ms"
 
 
 def read_agentic_mooncake(path: Path) -> Trace:
@@ -45,8 +46,8 @@ def read_agentic_mooncake(path: Path) -> Trace:
     """
     records = read_records(path)
     if records.rows[0].get("schema") == SCHEMA:
-        return read_agentic_graph(records)
-    return trace_of_rows(records, BLOCK_TOKENS)[0]
+        return _read_agentic_graph(records)
+    return trace_of_rows(records, MOONCAKE_BLOCK_TOKENS)[0]
 
 
 def trace_of_rows(records: Records, block_tokens: int) -> tuple[Trace, np.ndarray]:
@@ -174,12 +175,7 @@ def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray
     return np.array(task, dtype=np.int64), np.array(agent, dtype=np.int64)
 
 
-SCHEMA = "dynamo.agentic_mooncake"
-_VERSION = 2
-_PLAY, _REQUEST, _WAITS, _EARLIEST = "play_id", "request_id", "dependencies", "not_before_ms"
-
-
-def read_agentic_graph(records: Records) -> Trace:
+def _read_agentic_graph(records: Records) -> Trace:
     """Return the calls of a file of this version, task by task; a ``play_id`` is a task, a ``session_id`` an agent.
 
     A call is sent no sooner than ``not_before_ms`` after its task has begun, and than ``delay_ms`` after each call that
@@ -208,7 +204,7 @@ def read_agentic_graph(records: Records) -> Trace:
     rank = {row: position for position, row in enumerate(order)}
     ordered = Records(rows.file, [rows.rows[row] for row in order], [rows.lines[row] for row in order])
     tasks, agents = (_numbers(ordered, fields) for fields in ((_PLAY,), (_PLAY, SESSION_FIELD)))
-    earliest = np.array([_graph_milliseconds(ordered, row, _EARLIEST) for row in range(len(order))]) * _MILLISECOND
+    earliest = np.array([_earliest(ordered, row) for row in range(len(order))]) * _MILLISECOND
     begins = np.full(len(order), np.inf)
     np.minimum.at(begins, tasks, earliest)
     parents, pauses, offset = _graph_parents([waits[row] for row in order], rank, earliest - begins[tasks])
@@ -238,12 +234,12 @@ def _waits(rows: Records) -> list[list[tuple[int, bool, float]]]:
     """Return what each row waits for: a row, whether for its answer, and seconds."""
     place: dict[str, int] = {}
     for row, fields in enumerate(rows.rows):
-        for name in (_REQUEST, _PLAY):
+        for name in (_REQUEST_FIELD, _PLAY):
             if not isinstance(fields.get(name), str) or not fields[name]:
                 raise rows.error(row, name, "is missing" if fields.get(name) is None else "is not a name")
-        if fields[_REQUEST] in place:
-            raise rows.error(row, _REQUEST, "stands in a row above too")
-        place[fields[_REQUEST]] = row
+        if fields[_REQUEST_FIELD] in place:
+            raise rows.error(row, _REQUEST_FIELD, "stands in a row above too")
+        place[fields[_REQUEST_FIELD]] = row
     waits = []
     for row, fields in enumerate(rows.rows):
         listed = fields.get(_WAITS) or []
@@ -312,10 +308,11 @@ def _numbers(rows: Records, fields: tuple[str, ...]) -> np.ndarray:
     return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
 
 
-def _graph_milliseconds(rows: Records, row: int, name: str) -> float:
-    value = rows.rows[row].get(name, 0.0)
+def _earliest(rows: Records, row: int) -> float:
+    """Return when a call may be sent at the earliest, milliseconds; 0 where its row does not say."""
+    value = rows.rows[row].get(_EARLIEST, 0.0)
     if not is_number(value, 0, LATEST / _MILLISECOND):
-        raise rows.error(row, name, "is not a number of milliseconds >= 0")
+        raise rows.error(row, _EARLIEST, "is not a number of milliseconds >= 0")
     return float(value)
 
 

@@ -13,6 +13,11 @@ from simserve.workload.traces.media import MEDIA_COLUMNS, RecordedMedia, read_me
 from simserve.workload.traces.table import Table, read_table
 from simserve.workload.traces.trace import Trace, numbered
 
+IMAGES = "NumImages"
+_AZURE_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
+_BURSTGPT_SESSION = "Session ID"
+"""A column that newer files have."""
+
 
 def read_csv(path: Path) -> Trace:
     """Return the trace in a file of the format; other columns are ignored.
@@ -48,10 +53,6 @@ def read_csv(path: Path) -> Trace:
     )
 
 
-IMAGES = "NumImages"
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
-
-
 def read_azure(path: Path) -> Trace:
     """Return the trace in a file of the format; the first request arrives at 0, other columns are ignored.
 
@@ -67,7 +68,7 @@ def read_azure(path: Path) -> Trace:
     table = read_table(path, required=("TIMESTAMP", "ContextTokens", "GeneratedTokens"), optional=(IMAGES,))
     has_images = IMAGES in table.columns
     return Trace(
-        arrival_time=_seconds(table, "TIMESTAMP"),
+        arrival_time=_azure_seconds(table, "TIMESTAMP"),
         prompt_tokens=table.whole_numbers("ContextTokens"),
         output_tokens=table.whole_numbers("GeneratedTokens"),
         images=RecordedMedia(table.whole_numbers(IMAGES, minimum=0)) if has_images else None,
@@ -75,10 +76,10 @@ def read_azure(path: Path) -> Trace:
     )
 
 
-def _seconds(table: Table, column: str) -> NDArray[np.float64]:
+def _azure_seconds(table: Table, column: str) -> NDArray[np.float64]:
     instants = []
     for index, cell in enumerate(table.columns[column]):
-        match = _TIMESTAMP.fullmatch(cell.strip())
+        match = _AZURE_TIMESTAMP.fullmatch(cell.strip())
         if match is None:
             rule = "is not a timestamp in UTC"
             raise table.error(index, column, rule, "write for example 2023-11-16 18:17:03.9799600")
@@ -100,10 +101,6 @@ def _first_impossible(instants: list[str]) -> int:
     return 0
 
 
-_SESSION = "Session ID"
-"""A column that newer files have."""
-
-
 def read_burstgpt(path: Path) -> Trace:
     """Return the trace in a file of the format; other columns are ignored.
 
@@ -112,7 +109,7 @@ def read_burstgpt(path: Path) -> Trace:
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
-    table = read_table(path, required=("Timestamp", "Request tokens", "Response tokens"), optional=(_SESSION,))
+    table = read_table(path, required=("Timestamp", "Request tokens", "Response tokens"), optional=(_BURSTGPT_SESSION,))
     arrival_time = table.seconds("Timestamp")
     table.require_ascending("Timestamp", arrival_time)
     output_tokens = table.whole_numbers("Response tokens", minimum=0)
@@ -123,7 +120,7 @@ def read_burstgpt(path: Path) -> Trace:
     is_empty = np.flatnonzero(is_served & (prompt_tokens == 0))
     if len(is_empty):
         raise table.error(int(is_empty[0]), "Request tokens", "must be >= 1 where a response came")
-    cells = table.columns.get(_SESSION, ())
+    cells = table.columns.get(_BURSTGPT_SESSION, ())
     names = [cell.strip() or None for cell, served in zip(cells, is_served, strict=False) if served]
     return Trace(
         arrival_time=arrival_time[is_served],

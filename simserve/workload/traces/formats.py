@@ -16,8 +16,13 @@ from simserve.workload.traces.columns import are_told, header_of, read_columns, 
 from simserve.workload.traces.csv import read_azure, read_burstgpt, read_csv
 from simserve.workload.traces.dynamo import SCHEMA as DYNAMO_SCHEMA
 from simserve.workload.traces.dynamo import read_dynamo, unwrapped
-from simserve.workload.traces.mooncake import BLOCK_TOKENS as MOONCAKE_TOKENS
-from simserve.workload.traces.mooncake import SESSION_FIELD, read_bailian, read_mooncake, read_vllm_timed
+from simserve.workload.traces.mooncake import (
+    MOONCAKE_BLOCK_TOKENS,
+    SESSION_FIELD,
+    read_bailian,
+    read_mooncake,
+    read_vllm_timed,
+)
 from simserve.workload.traces.otel import read_otel
 from simserve.workload.traces.sharegpt import read_sharegpt
 from simserve.workload.traces.table import files_of, read_text
@@ -173,4 +178,6 @@ def _of_object(first: dict[str, Any]) -> str | None:
 def _has_small_blocks(first: dict[str, Any]) -> bool:
     """Return whether a request names more blocks than its prompt has of Mooncake's."""
     ids, length = first.get("hash_ids"), first["input_length"]
-    return isinstance(ids, list) and isinstance(length, int) and (len(ids) - 1) * MOONCAKE_TOKENS >= max(length, 1)
+    return (
+        isinstance(ids, list) and isinstance(length, int) and (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS >= max(length, 1)
+    )

@@ -10,11 +10,16 @@ from simserve.errors import TraceError
 from simserve.workload.traces.records import Records, read_records
 from simserve.workload.traces.trace import PrefixBlocks, Trace, numbered
 
-BLOCK_TOKENS = 512
+MOONCAKE_BLOCK_TOKENS = 512
 """Tokens of a block of the published traces (Mooncake repository, FAST25-release)."""
 SESSION_FIELD = "session_id"
 """What AIPerf adds to the rows of a conversation."""
 _MILLISECOND = 1e-3
+BAILIAN_BLOCK_TOKENS = 16
+"""Tokens of a block of the published traces (alibaba-edu/qwen-bailian-usagetraces-anon)."""
+_NO_PARENT = -1
+TIMED_BLOCK_TOKENS = 16
+"""Tokens of a block where the command line says nothing (`--timed-trace-chunk-hash-size`)."""
 
 
 def read_mooncake(path: Path) -> Trace:
@@ -30,7 +35,7 @@ def read_mooncake(path: Path) -> Trace:
         arrival_time=records.seconds("timestamp", _MILLISECOND),
         prompt_tokens=records.whole_numbers("input_length"),
         output_tokens=records.whole_numbers("output_length"),
-        prefix_blocks=prefix_blocks(records, BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
+        prefix_blocks=prefix_blocks(records, MOONCAKE_BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
         session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
     )
 
@@ -47,11 +52,6 @@ def prefix_blocks(records: Records, block_tokens: int) -> PrefixBlocks:
         ids=np.array([each for ids in lists for each in ids], dtype=np.int64),
         counts=np.array([len(ids) for ids in lists], dtype=np.int64),
     )
-
-
-BAILIAN_BLOCK_TOKENS = 16
-"""Tokens of a block of the published traces (alibaba-edu/qwen-bailian-usagetraces-anon)."""
-_NO_PARENT = -1
 
 
 def read_bailian(path: Path) -> Trace:
@@ -86,10 +86,6 @@ def _sessions(records: Records) -> list[int]:
         session_of[own] = session
         found.append(session)
     return found
-
-
-TIMED_BLOCK_TOKENS = 16
-"""Tokens of a block where the command line says nothing (`--timed-trace-chunk-hash-size`)."""
 
 
 def read_vllm_timed(path: Path) -> Trace:

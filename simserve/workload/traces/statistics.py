@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from simserve.workload.traces.tasks import RecordedTasks
 from simserve.workload.traces.trace import PrefixBlocks, Trace
 
+Integers = NDArray[np.int64]
 PERCENTILES = (1, 10, 50, 90, 95, 99)
 _MINUTE = 60.0
 
@@ -108,9 +109,6 @@ def _cv(values: NDArray[Any]) -> float:
     """Return the coefficient of variation, NaN for fewer than two values or a mean of 0."""
     mean = float(values.mean()) if len(values) > 1 else 0.0
     return float(values.std(ddof=1)) / mean if mean > 0 else float("nan")
-
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Trace: what every reader returns."""
+"""Trace: what every reader returns, of requests alone and of calls that wait for each other. Knows no format."""
 
 from __future__ import annotations
 

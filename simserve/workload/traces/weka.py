@@ -1,12 +1,9 @@
 """Agentic coding traces of Weka's KV cache tester, which AgentX replays: one JSON object a task, calls with block ids.
 
 The fields are documented in AIPerf's "Replaying Agentic Coding Sessions with Weka Traces" (ai-dynamo/aiperf,
-docs/tutorials/weka-trace.md).
-
-Agents whose calls a capture has written down as those of the agent around them, told apart by their prompts.
-
-An agent's prompt begins with all of its prompt before. Calls of one list that do not go on from each other are those of
-several agents (the rule of AIPerf's "Flattened-Agent Detection", docs/tutorials/weka-trace.md). Knows no format.
+docs/tutorials/weka-trace.md). Agents whose calls a capture has written down as those of the agent around them are told
+apart by their prompts: an agent's prompt begins with all of its prompt before, and calls of one list that do not go on
+from each other are those of several agents ("Flattened-Agent Detection" in the same place).
 """
 
 from __future__ import annotations
@@ -26,9 +23,17 @@ from simserve.workload.traces.table import MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedCall
 from simserve.workload.traces.trace import Trace, trace_of_calls
 
+Blocks = NDArray[np.int64]
 SUBAGENT = "subagent"
 _MOST_NESTED = 50
 """Sub-agents within each other; captures have one or two."""
+MOST_CHAINS = 2_000
+"""Contexts of one agent that are told apart; captures have some dozens. An agent with more stays as it is."""
+FEWEST_SUSPICIOUS, SUSPICIOUS_SHARE = 8, 0.5
+"""So many contexts, of which more than this share begin with nothing of another: ids that no two prompts share, such as
+hashes over something new in each, tell nothing, and the agent stays as it is."""
+_EPSILON = 1e-6
+"""Seconds by which two calls may overlap and still follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +151,6 @@ def _tokens(entry: _Entry, name: str, path: Path) -> int:
             f"is not a whole number from 1 to {MAX_TOKENS}", file=path, key=f"{entry.place}, {name}", value=value
         )
     return value
-
-
-MOST_CHAINS = 2_000
-"""Contexts of one agent that are told apart; captures have some dozens. An agent with more stays as it is."""
-FEWEST_SUSPICIOUS, SUSPICIOUS_SHARE = 8, 0.5
-"""So many contexts, of which more than this share begin with nothing of another: ids that no two prompts share, such as
-hashes over something new in each, tell nothing, and the agent stays as it is."""
-_EPSILON = 1e-6
-
-Blocks = NDArray[np.int64]
 
 
 @dataclass(slots=True)

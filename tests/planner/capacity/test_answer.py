@@ -26,6 +26,8 @@ from simserve.planner.capacity.probe import probe_of
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.load import load
 
+Chance = Callable[[float], float]
+
 
 def test_what_is_too_much_stays_with_the_replicas() -> None:
     """A queue that overflows at any load has no limit: the API is left out."""
@@ -67,9 +69,6 @@ def test_a_list_of_requests_has_no_more_clients_than_requests(tmp_path: Path) ->
     )
     near = replace(far_below, capacity=7.2)
     assert not any(note.startswith("what is promised") for note in replace(found, found=near).notes)
-
-
-Chance = Callable[[float], float]
 
 
 def falling(middle: float, spread: float = 0.3) -> Chance:

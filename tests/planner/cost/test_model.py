@@ -14,7 +14,6 @@ from simserve.planner.cost.model import (
     API,
     PEAK_TO_MEAN,
     PEAK_TO_TROUGH,
-    SECONDS_PER_MONTH,
     Comparison,
     break_even,
     day_shape,
@@ -25,6 +24,7 @@ from simserve.planner.cost.model import (
     usual_ranges,
 )
 from simserve.planner.cost.scenario import ladder
+from simserve.units import SECONDS_PER_MONTH
 
 _MODEL = Comparison(
     unit_usd_per_month=1000.0,

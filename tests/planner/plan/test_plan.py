@@ -34,10 +34,11 @@ from simserve.report.plan import plan_page
 from simserve.report.plan_lines import answer_lines
 from simserve.scenario.formats import available_as
 from simserve.scenario.load import from_mapping, load
-from simserve.scenario.pricing import HOURS_PER_MONTH, gpu_hour
+from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario, objective
+from simserve.units import HOURS_PER_MONTH
 from tests.scenario.builders import make_scenario
 
 SMALL = {

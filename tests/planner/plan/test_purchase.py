@@ -11,9 +11,10 @@ import pytest
 
 from simserve.errors import UsageError
 from simserve.planner.plan.options import COMMITMENTS, Horizon, Interruptions, horizon_of
-from simserve.planner.plan.purchase import HOURS, Need, bought, own_usd, purchase
+from simserve.planner.plan.purchase import Need, bought, own_usd, purchase
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table
 from simserve.report.quantities import dollars
+from simserve.units import HOURS_PER_MONTH
 
 DAY = (0.5,) * 12 + (1.5,) * 12
 """Half of the day at a third of the other half's traffic."""
@@ -89,8 +90,8 @@ def test_no_other_purchase_is_cheaper() -> None:
         usd = 0.0
         for month in range(36):
             held = [(years, at) for years, at in bundle if at <= month < at + 12 * years]
-            usd += sum(HOURS * 4.0 * 0.97**at * (1 - ahead.commitments[years]) for years, at in held)
-            usd += max(needed[month] - len(held), 0) * HOURS * 4.0 * 0.97**month
+            usd += sum(HOURS_PER_MONTH * 4.0 * 0.97**at * (1 - ahead.commitments[years]) for years, at in held)
+            usd += max(needed[month] - len(held), 0) * HOURS_PER_MONTH * 4.0 * 0.97**month
         assert found <= usd * (1 + 1e-12)
 
 

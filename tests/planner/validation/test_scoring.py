@@ -1,4 +1,4 @@
-"""Errors: the arithmetic, the bands, the groups."""
+"""Errors: the arithmetic, the bands, the groups, what is covered, and when memory counts as right."""
 
 from __future__ import annotations
 

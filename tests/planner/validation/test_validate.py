@@ -1,4 +1,4 @@
-"""`validate`: what is predicted, what cannot be run, in order, whoever does the work."""
+"""`validate`: what is predicted, what cannot be run, in order, whoever does the work, and where the laboratory is."""
 
 from __future__ import annotations
 
