@@ -213,13 +213,13 @@ def test_the_readme_s_intervals_are_those_of_the_accuracy_page(figure: str) -> N
     own = next(row for row in rows if row[0].startswith(f"{figure} ("))
     unseen = next(row for row in rows if row[0].startswith("the unseen reports alone"))
     known, there = coverage(_FIGURES[figure], "all"), coverage(_FIGURES[figure], "unseen reports")
-    width, constant = known["log width"].rstrip(")").split(" (")
+    width, constant = re.findall(r"[\d.]+", known["log width"])[:2]
     place = list(_FIGURES).index(figure)
 
     assert re.findall(r"\d+", own[0].replace(",", "")) == [known["figures"], known["sources"]]
-    assert own[1:] == [known["in 90 %"], known["in 50 %"], width, constant]
+    assert own[1:] == [known["in 90 %"].partition(" (")[0], known["in 50 %"], width, constant]
     shown = [re.findall(r"[\d.]+", cell)[place] for cell in unseen[1:]]
-    wide, one = there["log width"].rstrip(")").split(" (")
+    wide, one = re.findall(r"[\d.]+", there["log width"])[:2]
     assert shown == [there["in 90 %"].split()[0], there["in 50 %"].split()[0], wide, one]
 
 
