@@ -301,8 +301,8 @@ Fitted to DeepSeek-R1 under TensorRT-LLM on 8 H200 whose queues never emptied (I
 
 FLASHINFER_PREFILL_EFFICIENCY = 0.82
 """What such a worker reaches of that where FlashInfer multiplies FP8 weights with scales by blocks. Fitted to
-DeepSeek-R1 and V3 under SGLang 0.5.8 on 8 B200 whose queues never emptied (InferenceX, prompts of 8,192: 2.95 to 3.4 a
-second and worker where 0.8 makes 3.5 to 4.6). Not fitted: prompts of 1,024 and shorter queues (calibration/LOG.md)."""
+DeepSeek-R1 and V3 under SGLang 0.5.8 on 8 B200 whose queues never emptied (InferenceX, prompts of 8,192: 2.9 to 3.4 a
+second and worker where 0.8 makes 3.4 to 4.6). Not fitted: prompts of 1,024 and shorter queues (calibration/LOG.md)."""
 
 
 def prefill_worker_efficiency(asked: EngineOptions, model_family: str) -> float:
