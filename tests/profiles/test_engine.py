@@ -888,7 +888,7 @@ def test_a_worker_that_only_prefills_may_not_reach_the_rate_of_its_kernels(name:
 def test_prefill_workers_of_tensorrt_llm_reach_it_on_blackwell(
     name: str, asked: dict[str, Any], family: str, share: float
 ) -> None:
-    """Its pools on B200 and GB200 take in as many prompts as the tables say; SGLang's do not, FlashInfer's FP8 least."""
+    """Its pools on B200 and GB200 take in as many prompts as tables say; SGLang's do not, FlashInfer's FP8 least."""
     worker, server = (
         resolve_engine(
             load_engine(name),

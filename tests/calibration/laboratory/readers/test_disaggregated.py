@@ -201,7 +201,7 @@ def test_ranks_of_sglang_on_b200_share_a_chunk(
 def test_workers_of_sglang_on_gb200_without_ranks_hold_few_prompts(
     tmp_path: Path, precision: str, prompt: int, clients: int, seats: int, budget: int
 ) -> None:
-    """Their recipes say the tokens that a prefill worker holds; their decode workers look for requests every 10 steps."""
+    """Recipes say the tokens that a prefill worker holds; decode workers look for requests every 10 steps."""
     asked = {"framework": "sglang", "version": "0.5.8", "isl": prompt}
     low = blackwell(tmp_path, **asked, precision=precision, load_value=clients)
     wide = blackwell(tmp_path, **asked, precision="fp4", load_value=2048)
