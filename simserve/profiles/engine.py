@@ -289,6 +289,7 @@ class _Place:
         drafter: Who drafts in speculative decoding; None: nobody does.
         model_family: Of the model that is served.
         only_prefills: Whether others decode what it prefills.
+        has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: in FP8, with scales by blocks.
         has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
     """
 
@@ -332,6 +333,7 @@ def resolve_engine(
     drafter: str | None = None,
     model_family: str = "",
     only_prefills: bool = False,
+    has_block_scales: bool = False,
     has_linear_layers: bool = False,
 ) -> ResolvedEngine:
     """Return every option of an engine as that version resolves it on that GPU.
@@ -388,7 +390,7 @@ def resolve_engine(
     }
     full_rate_from = known.kernels.full_prefill_rate_capability or math.inf
     if only_prefills and float(compute_capability or 0.0) < full_rate_from:
-        settings["compute_efficiency"] *= prefill_worker_efficiency(options, model_family)
+        settings["compute_efficiency"] *= prefill_worker_efficiency(options, model_family, has_block_scales)
     settings |= _measured(known, settings, is_latency_set=choices.is_set("frontend_latency"))
     for key in EngineOptions.model_fields.keys() - settings.keys():
         settings[key] = choices.pick(key, ResolvedEngine.model_fields[key].default)

@@ -305,8 +305,8 @@ DeepSeek-R1 and V3 under SGLang 0.5.8 on 8 B200 whose queues never emptied (Infe
 second and worker where 0.8 makes 3.4 to 4.6). Not fitted: prompts of 1,024 and shorter queues (calibration/LOG.md)."""
 
 
-def prefill_worker_efficiency(asked: EngineOptions, model_family: str) -> float:
+def prefill_worker_efficiency(asked: EngineOptions, model_family: str, has_block_scales: bool) -> float:
     """Return what a worker that does nothing but prompts reaches of its kernels' rates."""
     share = PREFILL_WORKER_EFFICIENCY.get(model_family, 1.0)
-    is_flashinfer = asked.fp8_gemm_backend == "flashinfer_trtllm" and model_family in PREFILL_WORKER_EFFICIENCY
-    return share * FLASHINFER_PREFILL_EFFICIENCY if is_flashinfer else share
+    is_flashinfer = asked.fp8_gemm_backend == "flashinfer_trtllm" and has_block_scales
+    return share * FLASHINFER_PREFILL_EFFICIENCY if is_flashinfer and share < 1.0 else share
