@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
-from simserve.perf.operators import Work
+from simserve.perf.operators import Work, bound_parts
 from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 
@@ -39,6 +39,8 @@ CLASS_OVERLAP = 3.0
 """Exponent of the overlap of arithmetic and memory where nothing was fitted; 2.5 to 3.1 in those fits."""
 CLASS_SPLIT_LATENCIES = 0.7
 """Kernel latencies that a split reduction adds where nothing was fitted: 2.1 to 2.4 us in those fits."""
+FP32_BITS = 32.0
+"""Bits of a weight and of an input of a product in FP32."""
 CLASS_MAX_SPLITS = 8
 """SMs that share a tile's reduction at most."""
 TILE_COLUMNS = 64.0
@@ -144,6 +146,22 @@ def _class_curve(machine: Machine, dtype: str) -> GemmCurve:
         max_splits=CLASS_MAX_SPLITS,
         min_tile_rows=machine.tile_rows or CLASS_TILE_ROWS,
     )
+
+
+def fp32_parts(machine: Machine, rows: Array, out_features: int, in_features: int) -> Array:
+    """Return the seconds by part of a product in FP32 on the ordinary cores, by the efficiencies of the GPU's class.
+
+    Nothing is fitted. What vLLM's pull requests 47973 (GB200) and 55899 (GB300) measured is in calibration/LOG.md.
+
+    Args:
+        machine: The GPU.
+        rows: Tokens m.
+        out_features: Columns n.
+        in_features: Reduction k.
+    """
+    work = gemm_work(rows, out_features, in_features, weight_bits=FP32_BITS, input_bytes=FP32_BITS / 8)
+    call = gemm_call(gemm_curve(machine, None, "fp32"), machine, work, "fp32", rows, out_features)
+    return bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
 
 
 def gemm_call(curve: GemmCurve, machine: Machine, work: Work, dtype: str, rows: Array, columns: float) -> GemmSeconds:

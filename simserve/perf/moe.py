@@ -23,7 +23,7 @@ from simserve.perf.gemm import (
     grouped_gemm_seconds,
 )
 from simserve.perf.operators import Work, bound_parts
-from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
+from simserve.perf.quantization import HOPPER, PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GroupedGemmCurve
 from simserve.profiles.model import Gemm
 
@@ -49,6 +49,11 @@ ROUTING_SKEW = 0.8
 experts are placed whole, one rank computes more of them. Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and
 AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B, gpt-oss-120b) and tested on 91 of vLLM and SGLang; engines differ:
 DeepSeek under TensorRT-LLM asks for 0 to 0.4, under SGLang for more than 0.8 (calibration/LOG.md)."""
+
+FP32_ROUTERS = ("minimax_m2", "minimax_m3")
+"""Families whose router is a product in FP32, behind a kernel that converts its inputs (vLLM 0.16 to 0.19
+minimax_m2.py; SGLang, pull request 22744). Kernels of its own, which vLLM has from mid-2026 on (pull requests 43276 and
+47973), are left out."""
 
 EXACT_TOKENS = 64
 """Tokens up to which the distinct experts are computed for each number; beyond, at as many knots."""
@@ -303,6 +308,11 @@ def has_one_operator(machine: Machine, precision: Precision) -> bool:
     In 8 or 4 bits on Blackwell: engines call FlashInfer's or TensorRT-LLM's, elsewhere kernel after kernel of Triton.
     """
     return "fp4" in machine.peaks and precision.arithmetic in ("fp8", "fp4")
+
+
+def has_fp32_router(family: str, machine: Machine, compute_capability: str | None) -> bool:
+    """Return whether the router of a family is priced in FP32: on all GPUs but Hopper, whose rows do not show it."""
+    return family in FP32_ROUTERS and "fp32" in machine.peaks and compute_capability != HOPPER
 
 
 def expert_curve(

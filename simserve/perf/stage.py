@@ -28,11 +28,20 @@ from simserve.perf.collectives import (
     reduce_scatter_seconds,
 )
 from simserve.perf.efficiency import Array, Machine, memory_efficiency, start_latency
-from simserve.perf.gemm import ACTIVATION_BYTES, gemm_call, gemm_class, gemm_curve, gemm_work, slowed, wide_class
+from simserve.perf.gemm import (
+    ACTIVATION_BYTES,
+    fp32_parts,
+    gemm_call,
+    gemm_class,
+    gemm_curve,
+    gemm_work,
+    slowed,
+    wide_class,
+)
 from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mamba_parts, mixing_parts
 from simserve.perf.measured import Line, MeasuredAttention, MeasuredOperators, measured_attention, measured_operators
-from simserve.perf.moe import ExpertLoad, expert_curve, layer_parts, routed_load, shape_of_experts
+from simserve.perf.moe import ExpertLoad, expert_curve, has_fp32_router, layer_parts, routed_load, shape_of_experts
 from simserve.perf.operators import (
     COMMUNICATION,
     COMPUTE,
@@ -62,6 +71,10 @@ STANDARD_ATTENTION_CALLS = 3
 
 ROUTING_PASSES = 2
 """Times choosing experts moves the router's logits: read them, write weights and choices (one fused kernel)."""
+
+HEAD_NORM_CALLS = 2
+"""Kernels that one norm over the heads of all ranks adds beside its all-reduce: sums of squares, and the norm (SGLang,
+pull request 14416); norms of one head are part of the rotary embedding's."""
 
 GATE_PASSES = 2
 """Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
@@ -420,6 +433,9 @@ def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
     calls.append(_elementwise(stage, (2 * projected + attended) * ACTIVATION_BYTES))
+    if model.qk_norm == "full" and stage.shape.tensor_parallel_size > 1:
+        normed = sum(gemm.out_features for gemm in gemms if gemm.name == "qkv")
+        calls.append(_elementwise(stage, (HEAD_NORM_CALLS + 1) * normed * ACTIVATION_BYTES, HEAD_NORM_CALLS))
     if attention.kernel is None:
         kernels = 1 if stage.shape.attention == "flash" else STANDARD_ATTENTION_CALLS
         calls.append(_waiting("attention", kernels * start_latency(machine, "attention_decode")))
@@ -538,7 +554,13 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
     """
     seconds = stage.nothing(len(tokens))
     if gemm.part is None:
-        seconds.add("gemm", wide_projection(stage, gemm, tokens))
+        capability = stage.shape.hardware.compute_capability
+        if gemm.name != "router" or not has_fp32_router(stage.shape.model.family, stage.machine, capability):
+            seconds.add("gemm", wide_projection(stage, gemm, tokens))
+            return seconds
+        converted = gemm.in_features * (ACTIVATION_BYTES + LOGIT_BYTES)
+        seconds.add("elementwise", elementwise_parts(converted, tokens, stage.machine))
+        seconds.add("gemm", fp32_parts(stage.machine, tokens, gemm.out_features, gemm.in_features))
         return seconds
     stored = stage.precisions[gemm.part]
     if len(stored) == 1:

@@ -26,6 +26,7 @@ from simserve.profiles.engine_options import (
     SchedulingPolicy,
     block_scaled_kernels,
     check_options,
+    prefill_worker_efficiency,
     refuse,
     refuse_admission,
     refuse_order,
@@ -288,6 +289,7 @@ class _Place:
         drafter: Who drafts in speculative decoding; None: nobody does.
         model_family: Of the model that is served.
         only_prefills: Whether others decode what it prefills.
+        has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: in FP8, with scales by blocks.
         has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
     """
 
@@ -315,14 +317,6 @@ class _Place:
         return round(self.value(tiered))
 
 
-PREFILL_WORKER_EFFICIENCY = {"deepseek_v3": 0.8, "deepseek_v32": 0.8, "kimi_k2": 0.8}
-"""What a worker that does nothing but prompts of these families reaches of its kernels' rates; others: all.
-
-Fitted to DeepSeek-R1 under TensorRT-LLM on 8 H200 whose queues never emptied (InferenceX's separate pools, prompts of
-8,192: 3.11 a second and worker where the tables make 3.9). Not fitted: prompts of 1,024 there (0.80), SGLang (0.73 to
-0.92). Llama and Mixtral keep up the tables' rate (TensorRT-LLM offline, 2,048 tokens in and 128 out: -1 to +7 %)."""
-
-
 def resolve_engine(
     profile: EngineProfile,
     *,
@@ -339,6 +333,7 @@ def resolve_engine(
     drafter: str | None = None,
     model_family: str = "",
     only_prefills: bool = False,
+    has_block_scales: bool = False,
     has_linear_layers: bool = False,
 ) -> ResolvedEngine:
     """Return every option of an engine as that version resolves it on that GPU.
@@ -395,7 +390,7 @@ def resolve_engine(
     }
     full_rate_from = known.kernels.full_prefill_rate_capability or math.inf
     if only_prefills and float(compute_capability or 0.0) < full_rate_from:
-        settings["compute_efficiency"] *= PREFILL_WORKER_EFFICIENCY.get(model_family, 1.0)
+        settings["compute_efficiency"] *= prefill_worker_efficiency(options, model_family, has_block_scales)
     settings |= _measured(known, settings, is_latency_set=choices.is_set("frontend_latency"))
     for key in EngineOptions.model_fields.keys() - settings.keys():
         settings[key] = choices.pick(key, ResolvedEngine.model_fields[key].default)

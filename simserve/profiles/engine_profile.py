@@ -420,7 +420,7 @@ class KernelTraits(FrozenModel):
     """CUDA compute capability from which that counts; below, waits of fresh servers were fitted without it."""
     full_prefill_rate_capability: float | None = None
     """CUDA compute capability from which workers that only prefill keep up the rate of their kernels with the families
-    of `simserve.profiles.engine.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""
+    of `simserve.profiles.engine_options.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""
     num_group_router_kernels: int = Field(default=1, ge=1)
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
     overlaps_shared_experts: bool = True

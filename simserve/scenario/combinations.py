@@ -436,7 +436,7 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append("workload.ignore_eos has no effect: the engine looks at no request's max_tokens for it")
     if engine.moe_backend is not None and not _has_mxfp4_experts(scenario):
         found.append(f"{key}.moe_backend has no effect: the model has no experts in MXFP4")
-    if engine.fp8_gemm_backend is not None and not _has_block_scaled_weights(scenario):
+    if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
     hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
     if engine.attention_backend is not None and hardware.efficiency.triton_attention_decode is None:
@@ -453,7 +453,8 @@ def _expects_max_tokens(scenario: Scenario) -> bool:
     return any(each.scheduling.expects_max_tokens for each in known)
 
 
-def _has_block_scaled_weights(scenario: Scenario) -> bool:
+def has_block_scaled_weights(scenario: Scenario) -> bool:
+    """Return whether the checkpoint of a scenario has FP8 weights with scales by blocks."""
     model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
     checkpoint = model.stored if weights == "auto" else model.checkpoint(weights)
     return checkpoint is not None and (checkpoint.format, checkpoint.fp8_scales) == ("fp8", "block")

@@ -26,7 +26,7 @@ from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_shapes import heads_per_rank
-from simserve.scenario.combinations import check_combinations, check_engine
+from simserve.scenario.combinations import check_combinations, check_engine, has_block_scaled_weights
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.features import AskedFeature, check_feature, check_features, check_model
 from simserve.scenario.formats import formats_of, with_formats
@@ -576,6 +576,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             drafter=None if deployment.speculative is None else deployment.speculative.method,
             model_family=model.family,
             only_prefills=role == "prefill",
+            has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
         )
     if profile.devices is not None:

@@ -79,6 +79,36 @@ def test_norms_over_all_heads_add_a_reduction_a_layer() -> None:
     assert 2e-6 < added < 8e-6
 
 
+def test_norms_over_the_heads_of_several_ranks_add_kernels() -> None:
+    """MiniMax-M2: sums of squares, and the norm apart from the rotary embedding; on one GPU neither."""
+    model = load_model("minimax-m2")
+    per_head = model.model_copy(update={"qk_norm": "per_head"})
+    added = {}
+    for ranks in (1, 4):
+        sizes = {"quantization": "fp8", "tensor_parallel_size": ranks, "gpu_memory_utilization": 0.95}
+        apart = [price(make_shape("b200-sxm-180gb", each, **sizes)).parts.token for each in (model, per_head)]
+        added[ranks] = float((apart[0] - apart[1])[:, 1].sum() - (apart[0] - apart[1])[COMMUNICATION, 1])
+
+    assert added[1] == 0.0
+    assert 1e-6 < added[4] / model.num_hidden_layers < 4e-6
+
+
+def test_a_router_in_fp32_takes_what_the_ordinary_cores_take() -> None:
+    """MiniMax-M2 on a B200: 8,192 tokens by 3,072 x 256 at 75 TFLOP/s and 62 layers are 11 ms at least."""
+    model = load_model("minimax-m2")
+    other = model.model_copy(update={"family": "mixtral"})
+    sizes = {"quantization": "fp8", "tensor_parallel_size": 4}
+    b200, h200 = (
+        [price(make_shape(gpu, each, **sizes)).step_times.token_seconds for each in (model, other)]
+        for gpu in ("b200-sxm-180gb", "h200-sxm-141gb")
+    )
+
+    least = model.num_hidden_layers * 2 * 8192 * 3072 * 256 / 75e12
+    assert least < b200[0][8192] - b200[1][8192] < 2 * least
+    assert b200[0][1] > b200[1][1]
+    assert np.array_equal(*h200)
+
+
 def test_marlin_multiplies_padded_experts() -> None:
     """gpt-oss: 2880 becomes 3072 of the model and 384 of the 360 that a rank of eight holds."""
     model = load_model("gpt-oss-120b")

@@ -876,9 +876,20 @@ def test_a_worker_that_only_prefills_may_not_reach_the_rate_of_its_kernels(name:
     assert other.compute_efficiency == server.compute_efficiency
 
 
-@pytest.mark.parametrize(("name", "share"), [("tensorrt-llm", 1.0), ("sglang", 0.8)])
-def test_prefill_workers_of_tensorrt_llm_reach_it_on_blackwell(name: str, share: float) -> None:
-    """Its pools on B200 and GB200 take in as many prompts as the tables say; SGLang's do not."""
+@pytest.mark.parametrize(
+    ("name", "asked", "family", "has_scales", "share"),
+    [
+        ("tensorrt-llm", {}, "deepseek_v3", True, 1.0),
+        ("sglang", {}, "deepseek_v3", True, 0.8),
+        ("sglang", {"fp8_gemm_backend": "flashinfer_trtllm"}, "deepseek_v3", True, 0.656),
+        ("sglang", {"fp8_gemm_backend": "flashinfer_trtllm"}, "deepseek_v3", False, 0.8),
+        ("sglang", {"fp8_gemm_backend": "flashinfer_trtllm"}, "qwen3", True, 1.0),
+    ],
+)
+def test_prefill_workers_of_tensorrt_llm_reach_it_on_blackwell(
+    name: str, asked: dict[str, Any], family: str, has_scales: bool, share: float
+) -> None:
+    """Its pools on B200 and GB200 take in as many prompts as tables say; SGLang's do not, FlashInfer's FP8 least."""
     worker, server = (
         resolve_engine(
             load_engine(name),
@@ -886,10 +897,11 @@ def test_prefill_workers_of_tensorrt_llm_reach_it_on_blackwell(name: str, share:
             gpu_memory_bytes=180e9,
             gpu_name="b200-sxm-180gb",
             model_max_len=8192,
-            options=EngineOptions(),
+            options=EngineOptions(**asked),
             compute_capability="10.0",
-            model_family="deepseek_v3",
+            model_family=family,
             only_prefills=only_prefills,
+            has_block_scales=has_scales,
         )
         for only_prefills in (True, False)
     )

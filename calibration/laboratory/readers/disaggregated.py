@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration.laboratory.readers import blocks
-from calibration.laboratory.readers.disaggregated_recipes import Prefill, Recipe, prefill_of, recipes_of
+from calibration.laboratory.readers.disaggregated_recipes import Key, Prefill, Recipe, prefill_of, recipes_of
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, quantization_name
 from calibration.laboratory.readers.recipes import FLASHINFER_GEMM
 from calibration.laboratory.readers.table import Row, read_rows
@@ -44,6 +44,10 @@ as many bytes through each port as no rank sends copies there, were not fitted."
 HANDOVER = {"sglang": 0.09}
 """Seconds from a computed prompt to the decode worker's scheduler: SGLang's two workers agree on a transfer by polling
 once a step. Fitted to the 10 servers of H100 with prompts and answers of 1,024 tokens."""
+
+POLLED_STEPS = 10
+"""Decode steps between two looks of SGLang's decode workers on GB200 without ranks for new requests, whose caches they
+ask for then (``scheduler-recv-interval``; srt-slurm, recipes/gb200-fp4 and gb200-fp8, low-latency.yaml)."""
 
 WIDE_EXPERTS = {"num_redundant_experts": 32, "enable_two_batch_overlap": False}
 """Of SGLang's ranks on GB200, which exchange tokens by DeepEP (srt-slurm, recipes/gb200-fp8/1k1k/mid-curve.yaml)."""
@@ -93,11 +97,17 @@ def _point(row: Row, source: str) -> MeasuredPoint:
         load=clients,
         scenario={},
         measured={**times, "throughput": tokens},
-        protocol=Protocol(is_steady_throughput=True),
+        protocol=Protocol(is_steady_throughput=True, polled_tokens=_polled_tokens(key, fitting)),
         shown_only=frozenset(unscored),
         pools=tuple(_pools(row, each, prefill_of(key, each.layout), hardware, model, workload) for each in fitting),
         reason="" if fitting else NO_RECIPE,
     )
+
+
+def _polled_tokens(key: Key, fitting: list[Recipe]) -> float:
+    """Return the tokens that a request decodes between two looks for new ones; 0 where every step looks."""
+    is_rare = key[:2] == ("sglang", "gb200") and all(each.layout == "tp" for each in fitting)
+    return POLLED_STEPS if is_rare and fitting else 0.0
 
 
 def _pools(
@@ -107,7 +117,7 @@ def _pools(
     longest = row.count("isl", 0) + row.count("osl", 0) + blocks.LENGTH_SLACK
     common = {"name": engine, "version": VERSIONS[engine], "enable_prefix_caching": False, "max_model_len": longest}
     is_exchanging = hardware.startswith("gb200") and recipe.layout == "dep"
-    if engine == "sglang" and "b200" in hardware and not is_exchanging:
+    if engine == "sglang" and "b200" in hardware and row.text("precision") == "fp8" and not is_exchanging:
         common["fp8_gemm_backend"] = FLASHINFER_GEMM  # DeepEP's workers on GB200 alone keep DeepGEMM (mid-curve.yaml)
     kv_cache_dtype = "fp8" if engine == "tensorrt-llm" or "b200" in hardware else "auto"
 

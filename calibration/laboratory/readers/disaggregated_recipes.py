@@ -413,6 +413,15 @@ _SGLANG_B200_RANKS = {"fp4": 4, "fp8": 8}
 b200-fp4 and b200-fp8 of srt-slurm at 1e31270; SGLang server_args.py divides both by `dp_size` under DP attention)."""
 
 
+_SGLANG_GB200_LOW: Mapping[tuple[str, int], tuple[int, int]] = {
+    ("fp4", 1024): (8192, 8192),
+    ("fp4", 8192): (32768, 24576),
+    ("fp8", 8192): (32768, 24576),
+}
+"""Tokens that a prefill worker on GB200 without ranks holds, and those of a step (``max-total-tokens`` and
+``chunked-prefill-size`` of low-latency.yaml), by format and prompt; that of FP8 and 1,024 was not looked up."""
+
+
 def recipes_of(key: Key, clients: int, is_placed: bool | None) -> list[Recipe]:
     """Return the recipes that so many clients may have been served by.
 
@@ -444,6 +453,9 @@ def _sglang_on_blackwell(key: Key, decode: Layout) -> Prefill:
     if hardware == "b200":
         ranks = _SGLANG_B200_RANKS[precision] if has_ranks else 1
         return Prefill(has_ranks, 128 if has_ranks else 512, 32768 // ranks, 0.85, is_placed=decode != "tp")
+    if decode == "tp" and (precision, prompt) in _SGLANG_GB200_LOW:
+        held, budget = _SGLANG_GB200_LOW[precision, prompt]
+        return Prefill(False, max(held // prompt, 1), budget, 0.75, is_placed=False)
     return Prefill(has_ranks, 16, 32768, 0.75, is_placed=decode != "tp")
 
 

@@ -194,6 +194,34 @@ def test_ranks_of_sglang_on_b200_share_a_chunk(
     assert alone.prefill["deployment"]["engine"]["max_num_batched_tokens"] == 32768
 
 
+@pytest.mark.parametrize(
+    ("precision", "prompt", "clients", "seats", "budget"),
+    [("fp4", 1024, 32, 8, 8192), ("fp4", 8192, 8, 4, 24576), ("fp8", 8192, 16, 4, 24576)],
+)
+def test_workers_of_sglang_on_gb200_without_ranks_hold_few_prompts(
+    tmp_path: Path, precision: str, prompt: int, clients: int, seats: int, budget: int
+) -> None:
+    """Recipes say the tokens that a prefill worker holds; decode workers look for requests every 10 steps."""
+    asked = {"framework": "sglang", "version": "0.5.8", "isl": prompt}
+    low = blackwell(tmp_path, **asked, precision=precision, load_value=clients)
+    wide = blackwell(tmp_path, **asked, precision="fp4", load_value=2048)
+
+    engine = low.pools[0].prefill["deployment"]["engine"]
+    assert (engine["max_num_seqs"], engine["max_num_batched_tokens"]) == (seats, budget)
+    assert (low.protocol.polled_tokens, wide.protocol.polled_tokens) == (10.0, 0.0)
+
+
+@pytest.mark.parametrize(("precision", "clients", "backend"), [("fp8", 64, "flashinfer_trtllm"), ("fp4", 64, None)])
+def test_only_fp8_weights_choose_products_of_fp8(
+    tmp_path: Path, precision: str, clients: int, backend: str | None
+) -> None:
+    """NVFP4 checkpoints have no weights with scales by blocks."""
+    asked = {"hardware": "b200_sxm", "framework": "sglang", "version": "0.5.8"}
+    (found, *_) = blackwell(tmp_path, **asked, precision=precision, load_value=clients).pools
+
+    assert found.prefill["deployment"]["engine"].get("fp8_gemm_backend") == backend
+
+
 def test_every_recipe_can_be_read() -> None:
     """Names follow one pattern, and each has a prefill worker."""
     for key, rows in _RECIPES.items():
