@@ -38,7 +38,8 @@ To submit another simulator:
 
 Nothing may be fitted to the rows; if something was, say so. simserve's ranges are made without the row's own source.
 Its constants were fitted on other families and on part of the rows of Hopper (`calibration/ACCURACY.md` says which).
-Launch settings and curves of Blackwell were chosen with its rows in view (`calibration/LOG.md`).
+Launch settings and curves of Blackwell were chosen with its rows in view, and constants fitted to 53 of them
+(`calibration/LOG.md`).
 
 *in order*: of pairs of rows that are alike except for the engine (or the parallel layout), and whose measured
 tokens/s a GPU are at least 3 % apart, the share for which the faster one is predicted rightly.
