@@ -468,33 +468,19 @@ class _Split:
 
     def _run_alone(self, role: str, count: Count, linked: int) -> float | None:
         others = self._ample | {role: count}
-        link = self.roles.fastest_link(count.worker.pool, linked)
+        trial = self._try(others[PREFILL], others[DECODE], self.roles.fastest_link(count.worker.pool, linked))
         asked = objective(self.search.space.scenario)
-        wanted = None if asked is None else asked.attainment - DOUBT
-        trial = self._try(others[PREFILL], others[DECODE], link, wanted)
-        if trial is None or wanted is None or trial.attainment is None or trial.stability == "overloaded":
+        if trial is None or asked is None or trial.attainment is None or trial.stability == "overloaded":
             return None
-        return trial.attainment if trial.attainment >= wanted else None
+        return trial.attainment if trial.attainment >= asked.attainment - DOUBT else None
 
-    def _try(self, prefill: Count, decode: Count, link: Mapping[str, Any], wanted: float | None = None) -> Trial | None:
-        """Return a run that decides about a role, over a link; None where the pair is refused.
-
-        Args:
-            prefill: Workers.
-            decode: Likewise.
-            link: What their KV caches cross.
-            wanted: Share of requests in the SLO below which the run is of no interest; None: it always is.
-        """
-        scenario, replicas = self.search.space.scenario, prefill.number + decode.number
+    def _try(self, prefill: Count, decode: Count, link: Mapping[str, Any]) -> Trial | None:
+        """Return a run that decides about a role, over a link; None where the pair is refused."""
+        scenario = self.search.space.scenario
         overrides = self._overrides(prefill, decode, link)
         try:
-            there = with_overrides(scenario, overrides)
-            limit = request_limit(there, MOST_REQUESTS)
-            if limit is None and wanted is not None and there.workload.trace is None:
-                early = self.search.early_miss(overrides, replicas, wanted)
-                if early is not None:
-                    return early
-            return try_fleet(scenario, overrides, replicas, limit)
+            limit = request_limit(with_overrides(scenario, overrides), MOST_REQUESTS)
+            return try_fleet(scenario, overrides, prefill.number + decode.number, limit)
         except (InputError, InfeasibleError):
             return None
 

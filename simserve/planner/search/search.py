@@ -45,9 +45,8 @@ from simserve.units import SECONDS_PER_HOUR
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
-EARLY_SHARES = (0.2, 0.5)
-"""Shares of a run that cannot be shortened that are looked at first: what they miss is missed by the whole of it. While
-conversations are still beginning a fifth shows little, so that a half follows where more misses than may."""
+EARLY_SHARE = 0.2
+"""Share of a run that cannot be shortened that is looked at first: what it misses is missed by the whole of it."""
 
 FIRST_SECONDS = 20.0
 """Seconds of arrivals that a first look takes at least: some lives of a request."""
@@ -374,37 +373,25 @@ class Search:
                 self.trials.append(look)
                 return replace(look, holds=False)
         elif asked is not None and there.workload.trace is None:
-            early = self.early_miss(member.overrides, replicas, asked.attainment)
-            if early is not None:
-                self.trials.append(early)
-                return early
+            doomed = self._doomed(scenario, member, replicas, asked.attainment)
+            if doomed is not None:
+                return doomed
         trial = deciding_run(scenario, member.overrides, replicas).sure(self.goal.confidence)
         self.trials.append(trial)
         return trial
 
-    def early_miss(self, overrides: Overrides, replicas: int, wanted: float) -> Trial | None:
-        """Return a run of the first requests alone where these miss more often than all of the run may; else None.
-
-        Args:
-            overrides: What is deployed.
-            replicas: Of it.
-            wanted: Share of all requests that must be in the SLO.
-
-        Raises:
-            InputError: The overrides do not go together.
-        """
-        scenario, count = self.space.scenario, 0 if self._specs is None else len(self._specs)
-        for share in EARLY_SHARES:
-            first = round(share * count)
-            if first < FIRST_REQUESTS:
-                continue
-            look = try_fleet(scenario, overrides, replicas, first)
-            missed = 0.0 if look.attainment is None else (1.0 - look.attainment) * look.requests
-            if missed > (1.0 - wanted) * count + DOUBT * first:
-                return replace(look, holds=False)
-            if missed <= (1.0 - wanted) * first:
-                return None
-        return None
+    def _doomed(self, scenario: Scenario, member: Member, replicas: int, asked: float) -> Trial | None:
+        """Return a run of the first requests alone where these miss more often than all of the run may; else None."""
+        count = 0 if self._specs is None else len(self._specs)
+        first = round(EARLY_SHARE * count)
+        if self._specs is None or first < FIRST_REQUESTS:
+            return None
+        look = try_fleet(scenario, member.overrides, replicas, first)
+        missed = 0.0 if look.attainment is None else (1.0 - look.attainment) * look.requests
+        if missed <= (1.0 - asked) * count + DOUBT * first:
+            return None
+        self.trials.append(look)
+        return replace(look, holds=False)
 
 
 def _enough(scenario: Scenario, first: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,33 +56,3 @@ def test_a_deployment_resolved_for_one_fleet_is_that_of_another(name: str) -> No
     assert few == resolve(deployed(scenario, overrides, 4))
     assert many == resolve(deployed(scenario, overrides, 6))
     assert few.scenario != many.scenario
-
-
-@pytest.mark.parametrize(
-    ("shares", "looked", "is_out"),
-    [
-        ({1000: 0.97}, [1000], False),
-        ({1000: 0.9, 2500: 0.93}, [1000, 2500], False),
-        ({1000: 0.8, 2500: 0.8}, [1000, 2500], True),
-        ({1000: 0.5}, [1000], True),
-    ],
-)
-def test_a_half_is_looked_at_where_a_fifth_misses_more_than_its_share(
-    monkeypatch: pytest.MonkeyPatch, shares: dict[int, float], looked: list[int], is_out: bool
-) -> None:
-    """Of 5,000 requests 250 may miss: what has missed more in its beginning, by a margin, is out."""
-    found = search_of(load("multi-turn", ["workload.num_requests=5000"]))
-    found.requests(found.space.scenario)
-    trial = search.try_fleet(load("multi-turn", FEW), {}, 1)
-    tried: list[int] = []
-
-    def try_fleet(_scenario: Scenario, _overrides: object, _replicas: int, count: int) -> search.Trial:
-        tried.append(count)
-        return replace(trial, attainment=shares[count], requests=count)
-
-    monkeypatch.setattr(search, "try_fleet", try_fleet)
-    early = found.early_miss({}, 1, 0.95)
-
-    assert tried == looked
-    assert (early is not None) == is_out
-    assert early is None or not early.holds
