@@ -31,7 +31,7 @@ from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.explain import context_shortage
 from simserve.planner.search.group import group_result
 from simserve.planner.search.member import Goal, GroupResult, Objective
-from simserve.planner.search.order import EQUAL, is_less
+from simserve.planner.search.order import EQUAL, is_less, smallest_integer
 from simserve.planner.search.role_bound import covers_roles, role_bound
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, try_fleet
@@ -251,7 +251,8 @@ class _Split:
         self.roles: Roles = search.space.roles
         self.limit = min(self.goal.ceiling, search.best_value[0]) * (1 + TIED)
         self._ample: dict[str, Count] = {}
-        self._passed: set[tuple[str, str]] = set()
+        self._cheapest: dict[str, float] = {}
+        self._reached: dict[tuple[str, str, int, int], float | None] = {}
         self._all: dict[str, list[Worker]] = {}
         self._is_mixed = any(GPU in pool for pool in (*self.roles.prefill, *self.roles.decode))
 
@@ -338,6 +339,7 @@ class _Split:
 
         After the first that holds, those that cost up to a worker more follow: one of them may have to stand in.
         """
+        self._cheapest = {}
         sides = {role: _Listed(self._passing(role, each)) for role, each in workers.items()}
         heap: list[tuple[float, int, int]] = [(0.0, 0, 0)]
         seen, dearest = {(0, 0)}, max(each.cost(self.goal) for side in workers.values() for each in side)
@@ -369,34 +371,61 @@ class _Split:
         for worker in workers:
             kinds.setdefault(kind_of(worker.pool), []).append(worker)
         groups = list(kinds.values())
-        rests = [self._rest(group[0], self._all) for group in groups]
-        heap = [
-            (min(map(self._least_cost, each)), place, min(one.least for one in each))
-            for place, each in enumerate(groups)
-        ]
+        heap = [(min(map(self._least_cost, each)), place, 0) for place, each in enumerate(groups)]
         heapq.heapify(heap)
         while heap:
             cost, place, number = heapq.heappop(heap)
             group = groups[place]
-            if cost + rests[place] >= self.limit or number * group[0].gpus > self.goal.max_gpus:
-                continue
-            best = self._best_alone(role, [each for each in group if each.least <= number], number)
-            if best is not None:
-                groups[place] = [best]  # more of what passes pass, too
-                yield Count(best, number)
-            heapq.heappush(heap, ((number + 1) * group[0].cost(self.goal), place, number + 1))
+            most = self._most(group[0])
+            if number:
+                self._cheapest.setdefault(role, cost)
+                yield Count(group[0], number)
+                number += 1
+            else:
+                fewest = self._fewest(role, group, most)
+                if fewest is None:
+                    continue
+                number, groups[place] = fewest.number, [fewest.worker]  # more of what passes pass, too
+            if number <= most:
+                heapq.heappush(heap, (number * group[0].cost(self.goal), place, number))
 
-    def _best_alone(self, role: str, knobs: Sequence[Worker], number: int) -> Worker | None:
-        """Return the setting of a knob with which so many workers do best; None where none passes."""
-        if len(knobs) == 1 and (role, repr(knobs[0].pool)) in self._passed:
-            return knobs[0]
-        reached = [self._alone(role, Count(each, number)) for each in knobs]
-        passed = [share for share in reached if share is not None]
-        if not passed:
+    def _most(self, worker: Worker) -> int:
+        """Return the most workers with which a pair is of interest: the other role costs at least what passes alone."""
+        most, cost = self.goal.max_gpus // worker.gpus, worker.cost(self.goal)
+        other = DECODE if worker.pool["role"] == PREFILL else PREFILL
+        left = self.limit - max(self._rest(worker, self._all), self._cheapest.get(other, 0.0))
+        if cost > 0 and math.isfinite(left):
+            most = min(most, math.ceil(left / cost) - 1)
+        return most
+
+    def _fewest(self, role: str, knobs: Sequence[Worker], most: int) -> Count | None:
+        """Return the fewest workers of a kind that pass alone, with the knob that is best then; None: no number does.
+
+        Attainment is taken to rise with their number, so that a kind which fails with the most is done with.
+        """
+        least = min(each.least for each in knobs)
+        if least > most or (math.isfinite(self.limit) and not self._may_pass(role, knobs, most)):
             return None
-        best = knobs[reached.index(max(passed))]
-        self._passed.add((role, repr(best.pool)))
-        return best
+
+        def passes(number: int) -> bool:
+            return any(self._alone(role, Count(each, number)) is not None for each in knobs if each.least <= number)
+
+        fewest = smallest_integer(passes, least, most)
+        if fewest is None:
+            return None
+        able = [each for each in knobs if each.least <= fewest]
+        reached = [self._alone(role, Count(each, fewest)) for each in able]
+        shares = [-math.inf if share is None else share for share in reached]
+        return Count(able[shares.index(max(shares))], fewest)
+
+    def _may_pass(self, role: str, knobs: Sequence[Worker], most: int) -> bool:
+        """Return whether a kind may pass with so many workers at most, over the link that the fewest have.
+
+        It may if the scenario's own knob does with as many more workers as another may save.
+        """
+        own = [each for each in knobs if KNOBS[role] not in (each.pool.get("engine") or {})]
+        count = math.ceil(most / KNOB_GAIN) if own else most
+        return any(self._alone(role, Count(each, count), each.least) is not None for each in own or knobs)
 
     def _least_cost(self, worker: Worker) -> float:
         return worker.least * worker.cost(self.goal)
@@ -416,11 +445,22 @@ class _Split:
             times *= 2
         return False
 
-    def _alone(self, role: str, count: Count) -> float | None:
-        """Return what so many workers of a role reach with more than enough of the other; None: they do not pass."""
+    def _alone(self, role: str, count: Count, linked: int | None = None) -> float | None:
+        """Return what so many workers of a role reach with more than enough of the other; None: they do not pass.
+
+        Args:
+            role: Whose workers they are.
+            count: The workers.
+            linked: How many have the link over which caches are sent; None: those that there are.
+        """
+        key = role, repr(count.worker.pool), count.number, linked or count.number
+        if key not in self._reached:
+            self._reached[key] = self._run_alone(role, count, linked or count.number)
+        return self._reached[key]
+
+    def _run_alone(self, role: str, count: Count, linked: int) -> float | None:
         others = self._ample | {role: count}
-        link = self.roles.fastest_link(count.worker.pool, count.number)
-        trial = self._try(others[PREFILL], others[DECODE], link)
+        trial = self._try(others[PREFILL], others[DECODE], self.roles.fastest_link(count.worker.pool, linked))
         asked = objective(self.search.space.scenario)
         if trial is None or asked is None or trial.attainment is None or trial.stability == "overloaded":
             return None

@@ -24,6 +24,9 @@ from simserve.planner.search.deciding_run import deciding_run, promise_of
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.role_bound import role_bound
 from simserve.planner.search.roles import (
+    Count,
+    Worker,
+    _Split,
     alone_overrides,
     by_handover,
     fronts,
@@ -533,3 +536,52 @@ def test_a_plan_says_which_link_it_has_and_what_a_slower_one_breaks() -> None:
     ]
     assert link_line(found).startswith("KV caches cross NVLink (300 GB/s a prefill worker); over InfiniBand (25 GB/s)")
     assert "what breaks is TTFT" in link_line(found)
+
+
+def worker(seats: int | None) -> Worker:
+    """Return a decode worker of one GPU with its own seats, or with others."""
+    engine = {} if seats is None else {"engine": {"max_num_seqs": seats}}
+    pool = {"role": DECODE, "tensor_parallel_size": 1, **engine}
+    return Worker(
+        pool=pool,
+        gpus=1,
+        usd_per_hour=1.0,
+        watts=1.0,
+        needed=0.0,
+        idle_seconds=0.1,
+        most_rate=math.inf,
+        handover=("checkpoint",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("own_needs", "other_needs", "fewest", "runs"),
+    [
+        (7, 6, (64, 6), 12),
+        (20, 24, (None, 20), 18),
+        (23, 20, (64, 20), 20),
+        (25, 22, None, 1),
+        (math.inf, math.inf, None, 1),
+    ],
+)
+def test_the_fewest_workers_of_a_kind_are_found_in_few_runs(
+    monkeypatch: pytest.MonkeyPatch,
+    own_needs: float,
+    other_needs: float,
+    fewest: tuple[int | None, int] | None,
+    runs: int,
+) -> None:
+    """Of up to 20: knob and number are those of a walk from one on, and what fails with the most takes one run."""
+    split, ran = object.__new__(_Split), []
+    split.limit, split._reached = 21.0, {}
+    own, other = worker(None), worker(64)
+
+    def run_alone(_self: object, _role: str, count: Count, _linked: int) -> float | None:
+        ran.append(count)
+        return 0.95 if count.number >= (own_needs if count.worker is own else other_needs) else None
+
+    monkeypatch.setattr(_Split, "_run_alone", run_alone)
+    found = split._fewest(DECODE, [own, other], 20)
+
+    assert found == (None if fewest is None else Count(own if fewest[0] is None else other, fewest[1]))
+    assert len(ran) <= runs
