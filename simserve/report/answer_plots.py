@@ -341,8 +341,10 @@ def compared_dollars(comparison: Comparison) -> Sketch | None:
         reach.append(spot)
     x = log_time([time / _ROOM for time, _ in reach] + [time * _ROOM for time, _ in reach], "TTFT p95, logarithmic")
     for (time, usd), variant in zip(reach, (comparison.base, *comparison.variants), strict=True):
+        # Names on the left of their points stand below them, the others above: two that are as dear do not meet.
         is_left_of = x.share(time) > 0.6
-        marks.append(Note(text=variant.name, x=time, y=usd, right=-7 if is_left_of else 7, up=5, is_left_of=is_left_of))
+        right, up = (-7, -13) if is_left_of else (7, 5)
+        marks.append(Note(text=variant.name, x=time, y=usd, right=right, up=up, is_left_of=is_left_of))
     y = from_zero("dollars a month for GPUs", [_HEADROOM * usd for _, usd in reach], dollar_words)
     return Sketch(left=0.2, x=x, y=y, marks=marks)
 
