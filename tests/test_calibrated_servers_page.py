@@ -52,6 +52,27 @@ def test_what_is_left_on_the_page_is_what_runs_show() -> None:
     assert [int(each) for each in said.groups()] == [round(100 * math.expm1(each)) for each in (tpot.p50, tpot.p90)]
 
 
+def test_what_the_page_says_of_its_tables_stands_in_them() -> None:
+    """Both targets by either choice of loads, the same runs side by side, and the unseen reports."""
+    page = _PAGE.read_text(encoding="utf-8")
+    text = " ".join(page.split())
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in page.splitlines() if line[:1] == "|"]
+
+    def told(given: str, metric: str, predicted: str = "all others") -> list[list[str]]:
+        """Return far, come to, worse, near, worse, mean: of the measured servers, then of the unseen reports."""
+        return [row[3:] for row in rows if row[:3] == [given, predicted, metric]]
+
+    ends, unseen_ends = told("lowest and highest", "TPOT")
+    inner, unseen_inner = told("two inner loads", "TPOT")
+    assert f"the median is {ends[1]}, and {ends[4]} of {ends[3]} get worse" in text
+    assert f"Given two loads inside, it is {inner[1]} and {inner[4]} of {inner[3]}." in text
+    same = [told(given, "TPOT", "those that neither has")[0][1] for given in ("two inner loads", "lowest and highest")]
+    assert f"a little more of the error in TPOT ({same[0]} and {same[1]})" in text
+    ttft_ends, ttft_inner = (told(given, "TTFT")[1][1] for given in ("lowest and highest", "two inner loads"))
+    assert f"they come to {unseen_ends[1]} and {ttft_ends} given the ends" in text
+    assert f"and to {unseen_inner[1]} and {ttft_inner} given the inner loads" in text
+
+
 def test_a_source_weighs_as_much_as_any_other() -> None:
     """A thousand figures of one source do not drown ten of another."""
     rng = np.random.default_rng(1)

@@ -185,6 +185,9 @@ def test_the_readme_leads_with_the_errors_of_the_reports_that_nothing_was_fitted
 
     assert f"other people's servers are {tpot} % off in the time per token in the median" in text
     assert f"other people are {tpot} % off in TPOT, {ttft} % in TTFT and {throughput} % in throughput" in text
+    reports = page.partition("## By report")[2].partition("\n## ")[0]
+    count = sum(line.startswith("| ") for line in reports.splitlines()) - 2
+    assert f"({row[titles.index('run')]} in {count} today)" in text
 
 
 @pytest.mark.parametrize(
@@ -204,6 +207,31 @@ def test_the_readme_s_exam_is_that_of_its_page(gpus: str, said: str) -> None:
 
     assert said.format(**figures) in text
     assert re.search(rf"(?<!\d){row[titles.index('rows')]} (rows )?of (B200|H100)", text)
+
+
+def _exam(gpus: str) -> tuple[list[int], list[int]]:
+    """Return errors, shares inside (-1: none) and engines in order, in percent: simserve's and AIConfigurator's."""
+    section = (ROOT / "benchmarks" / "exam" / "RESULTS.md").read_text(encoding="utf-8").partition(gpus)[2]
+    titles, _, *rows = [cells_of(line) for line in section.splitlines() if line.startswith("|")][:4]
+    names = ("TPOT error, median", "TTFT error, median", "TPOT inside", "TTFT inside", "engines in order")
+    own, other = (
+        [-1 if row[place] == "-" else round(float(row[place].partition("%")[0])) for place in map(titles.index, names)]
+        for row in rows
+    )
+    return own, other
+
+
+def test_the_readme_s_exam_has_the_ranges_and_the_order_of_its_page() -> None:
+    """What lies inside the ranges, whose engines are in order, and AIConfigurator beside it."""
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()).partition("The open exam")[2]
+
+    (*_, tpot, ttft, order), other = _exam("## Blackwell")
+    assert f"(NVIDIA AIConfigurator 0.12: {other[0]} and {other[1]} %)" in text
+    assert f"ranges contain {tpot} % of TPOT and {ttft} % of TTFT" in text
+    assert f"orders engines correctly in {order} % of pairs (AIConfigurator: {other[-1]} %)" in text
+    (*_, tpot, ttft, order), other = _exam("## Hopper")
+    assert f"(AIConfigurator: {other[0]} and {other[1]} %)" in text
+    assert f"the ranges contain {tpot} and {ttft} %, and {order} % of pairs are in order ({other[-1]} %)" in text
 
 
 @pytest.mark.parametrize("figure", _FIGURES)
