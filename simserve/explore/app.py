@@ -28,7 +28,7 @@ from simserve.explore.exports import export
 from simserve.explore.limits import BusyError, Check, TooLongError
 from simserve.explore.server import MEDIA_TYPE, AnswerInParts, Runner, Tell
 from simserve.explore.twin import TwinFeed
-from simserve.metrics.figures import in_json
+from simserve.metrics.statistics import in_json
 from simserve.report.page import TEMPLATES
 from simserve.validation import FrozenModel, validate
 from simserve.version import __version__

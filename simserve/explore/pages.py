@@ -19,7 +19,7 @@ from simserve.explore.app import QUESTIONS
 from simserve.explore.catalogue import catalogue
 from simserve.explore.queries import Against
 from simserve.explore.tour import LONG_TAIL, STOPS
-from simserve.metrics.figures import in_json
+from simserve.metrics.statistics import in_json
 from simserve.profiles.catalog import bundled_file
 from simserve.report.page import TEMPLATES, write_whole
 from simserve.validation import validate

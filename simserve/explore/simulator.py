@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from simserve.errors import InterruptedRunError
 from simserve.explore.limits import Check, TooLongError, whole
 from simserve.explore.queries import FilmQuery, SimulatorQuery
-from simserve.metrics.figures import or_null
 from simserve.metrics.latency import MS, request_latencies
 from simserve.metrics.result import RunResult
+from simserve.metrics.statistics import or_null
 from simserve.planner.capacity.level import Found, Level, Trial
 from simserve.planner.capacity.probe import probe_of
 from simserve.planner.capacity.search import find_capacity

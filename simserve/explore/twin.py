@@ -13,7 +13,7 @@ from typing import Any
 from simserve.errors import InputError, SimserveError
 from simserve.explore.limits import Check
 from simserve.explore.queries import TwinQuery
-from simserve.metrics.figures import in_json
+from simserve.metrics.statistics import in_json
 from simserve.planner.twin.answer import Twin
 
 Looks = Callable[[Callable[[str], None]], Iterator[Twin]]

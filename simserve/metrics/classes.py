@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.latency import MS, PERCENTILES, RequestLatencies
-from simserve.metrics.slo import NAMED_TERMS, SLO, TERMS, attainment, requests_meeting
+from simserve.metrics.latency import (
+    MS,
+    NAMED_TERMS,
+    PERCENTILES,
+    SLO,
+    TERMS,
+    RequestLatencies,
+    attainment,
+    requests_meeting,
+)
 from simserve.metrics.statistics import percentiles
 from simserve.metrics.steady_state import Window
 from simserve.metrics.throughput import throughput

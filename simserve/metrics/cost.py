@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simserve.metrics.figures import ratio
+from simserve.metrics.statistics import ratio
 from simserve.metrics.throughput import Throughput
 from simserve.units import SECONDS_PER_HOUR
 

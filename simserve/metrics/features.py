@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.bottleneck import PARTS
-from simserve.metrics.figures import ratio
 from simserve.metrics.gateway import on_replicas
+from simserve.metrics.statistics import ratio
 from simserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.api_cost import request_bills
-from simserve.metrics.figures import rows_where
 from simserve.metrics.latency import MS, RequestLatencies
+from simserve.metrics.statistics import rows_where
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import (
     API,

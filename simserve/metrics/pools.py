@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.figures import ratio
+from simserve.metrics.statistics import ratio
 from simserve.metrics.steady_state import Window
 from simserve.units import SECONDS_PER_HOUR, format_seconds
 

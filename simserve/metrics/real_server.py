@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.figures import ratio
-from simserve.metrics.latency import LATENCIES, RequestLatencies, TaskLatencies
-from simserve.metrics.slo import SLO, bounds
+from simserve.metrics.latency import LATENCIES, SLO, RequestLatencies, TaskLatencies, bounds
+from simserve.metrics.statistics import ratio
 from simserve.profiles.expected_errors import FLOORS, LEVEL, Expectation
 from simserve.sim.records import RequestRecords
 

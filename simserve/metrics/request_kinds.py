@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.figures import ratio, rows_where
-from simserve.metrics.latency import MS, PERCENTILES, RequestLatencies, describe, tasks_of
-from simserve.metrics.slo import SLO
-from simserve.metrics.statistics import percentiles
+from simserve.metrics.latency import MS, PERCENTILES, SLO, RequestLatencies, describe, tasks_of
+from simserve.metrics.statistics import percentiles, ratio, rows_where
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.units import SECONDS_PER_HOUR

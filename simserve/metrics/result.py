@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import UsageError
-from simserve.metrics.latency import RequestLatencies, request_latencies, tasks_of
-from simserve.metrics.slo import SLO
+from simserve.metrics.latency import SLO, RequestLatencies, request_latencies, tasks_of
 from simserve.metrics.tables import Column, request_columns, series_columns, task_columns
 from simserve.units import SECONDS_PER_HOUR
 

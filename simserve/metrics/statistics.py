@@ -1,12 +1,16 @@
-"""Statistics on numpy alone: percentiles, quantiles of Student's t, the interval of a mean from one long run."""
+"""Figures from samples: percentiles, Student's t, intervals of means, and what is undefined (NaN here, null outside).
+
+Knows no metric.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,3 +187,63 @@ def mean_interval(values: NDArray[np.float64]) -> Interval:
 def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
     """Return how many standard errors a two-sided interval reaches to either side, by Student's t."""
     return two_sided_quantile(degrees_of_freedom, confidence)
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """Return a quotient; NaN where the denominator, which is never below 0, is 0."""
+    return float(numerator) / float(denominator) if denominator > 0 else math.nan
+
+
+def rows_where(counted: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
+    """Return what selects the rows that count: where all do, a slice, with which nothing is copied."""
+    return slice(None) if counted.all() else counted
+
+
+def or_null(figure: float) -> float | None:
+    """Return a figure as JSON has it: None where it is undefined or unbounded."""
+    return figure if math.isfinite(figure) else None
+
+
+_PLAIN = frozenset({str, int, bool})
+"""What JSON takes as it is: most of a summary, known at a glance."""
+
+
+def in_json(value: Any) -> Any:
+    """Return a value in what JSON knows: undefined and unbounded numbers become None, numpy's scalars plain ones."""
+    if value is None or type(value) in _PLAIN:
+        return value
+    if type(value) is float:
+        return or_null(value)
+    if isinstance(value, Mapping):
+        return {str(key): in_json(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [in_json(each) for each in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return or_null(float(value))
+    return value
+
+
+def at(summary: Mapping[str, Any], key: str) -> Any:
+    """Return what stands at a dotted key of a summary.
+
+    Raises:
+        KeyError: Nothing does.
+    """
+    value: Any = summary
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def figure_at(summary: Mapping[str, Any], key: str) -> float | None:
+    """Return the figure at a dotted key of a summary; None where it is undefined.
+
+    Raises:
+        KeyError: Nothing stands there.
+    """
+    value = at(summary, key)
+    return None if value is None else float(value)

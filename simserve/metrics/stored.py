@@ -50,7 +50,7 @@ _HOMES: Mapping[str, str] = {
     "FrontTotals": "simserve.sim.gateway",
     "FleetTimeline": "simserve.sim.series",
     "EncoderLives": "simserve.sim.encoders",
-    "SLO": "simserve.metrics.slo",
+    "SLO": "simserve.metrics.latency",
 }
 """The records that are known, and the module of each: most results hold two of them, and import no more."""
 _KIND = "kind"

@@ -24,7 +24,6 @@ from simserve.metrics.features import (
     tier_figures,
     unused_tiers,
 )
-from simserve.metrics.figures import in_json, ratio, rows_where
 from simserve.metrics.gateway import (
     gateway_figures,
     gateway_sentences,
@@ -38,7 +37,16 @@ from simserve.metrics.gateway import (
     statuses,
     stream_figures,
 )
-from simserve.metrics.latency import RequestLatencies, further_latencies, latency_summary, request_latencies
+from simserve.metrics.latency import (
+    NAMED_TERMS,
+    SLO,
+    RequestLatencies,
+    attainment,
+    further_latencies,
+    latency_summary,
+    request_latencies,
+    requests_meeting,
+)
 from simserve.metrics.pools import (
     drafted,
     mean_gpu_hour_usd,
@@ -61,7 +69,7 @@ from simserve.metrics.request_kinds import (
     round_figures,
     task_figures,
 )
-from simserve.metrics.slo import NAMED_TERMS, SLO, attainment, requests_meeting
+from simserve.metrics.statistics import in_json, ratio, rows_where
 from simserve.metrics.steady_state import (
     Offered,
     Sojourns,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.latency import MS, RequestLatencies, Tasks, request_latencies
-from simserve.metrics.slo import SLO, requests_meeting
+from simserve.metrics.latency import MS, SLO, RequestLatencies, Tasks, request_latencies, requests_meeting
 from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 
 if TYPE_CHECKING:

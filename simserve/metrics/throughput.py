@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.figures import rows_where
 from simserve.metrics.latency import RequestLatencies
+from simserve.metrics.statistics import rows_where
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import COMPLETED, RequestRecords
 from simserve.units import SECONDS_PER_HOUR

@@ -9,9 +9,9 @@ from typing import Any
 
 from simserve.errors import ScenarioError, UsageError
 from simserve.metrics.cost import COST_KEYS
-from simserve.metrics.figures import figure_at, or_null
 from simserve.metrics.latency import LATENCIES, MS
 from simserve.metrics.replications import POOLED_RATES, POOLED_STATISTICS, pool
+from simserve.metrics.statistics import figure_at, or_null
 from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised, settled_requests
 from simserve.planner.search.trial import FIRST_REQUESTS, is_steady

@@ -11,7 +11,7 @@ from typing import Any
 
 from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError, UsageError, nearest
-from simserve.metrics.figures import or_null
+from simserve.metrics.statistics import or_null
 from simserve.metrics.stored import RESULT_FILE, SCENARIO_FILE
 from simserve.planner.compare import FIGURES
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.metrics.latency import request_latencies
+from simserve.metrics.latency import request_latencies, requests_meeting
 from simserve.metrics.result import RunResult
-from simserve.metrics.slo import requests_meeting
 from simserve.report import facts, tables
 from simserve.report.axes import BLUE, SKY, VERMILION, clock
 from simserve.report.curves import thinned

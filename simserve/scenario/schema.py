@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, field
 
 from simserve import units
 from simserve.errors import InputError, ScenarioError, nearest
-from simserve.metrics.slo import SLO
+from simserve.metrics.latency import SLO
 from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.pricing import PricingSpec

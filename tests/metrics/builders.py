@@ -10,7 +10,7 @@ import numpy as np
 
 from simserve.engine.histogram import Histogram
 from simserve.metrics.cost import Grid
-from simserve.metrics.slo import SLO
+from simserve.metrics.latency import SLO
 from simserve.metrics.summary import RunFacts
 from simserve.perf.memory import MemoryPlan
 from simserve.profiles.expected_errors import Expectation, MetricExpectation

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simserve.metrics.latency import request_latencies
-from simserve.metrics.slo import SLO, attainment, requests_meeting
+from simserve.metrics.latency import SLO, attainment, request_latencies, requests_meeting
 from simserve.metrics.summary import summarize
 from simserve.sim.records import REJECTED
 from tests.metrics.builders import make_facts, make_records, make_simulation, make_slo

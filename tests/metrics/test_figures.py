@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from simserve.metrics.figures import at, figure_at, in_json, or_null, ratio, rows_where
+from simserve.metrics.statistics import at, figure_at, in_json, or_null, ratio, rows_where
 
 
 def test_a_ratio_to_nothing_is_undefined() -> None:

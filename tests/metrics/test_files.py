@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from simserve.metrics.files import write_result
+from simserve.metrics.latency import SLO
 from simserve.metrics.result import RunResult
-from simserve.metrics.slo import SLO
 from simserve.metrics.summary import summarize
 from tests.metrics.builders import make_facts, make_simulation, make_slo, single_server_queue
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.latency import request_latencies
+from simserve.metrics.latency import SLO, request_latencies
 from simserve.metrics.real_server import (
     DOLLARS,
     RATES,
@@ -20,7 +20,6 @@ from simserve.metrics.real_server import (
     evidence_of,
     prediction_interval,
 )
-from simserve.metrics.slo import SLO
 from simserve.profiles.expected_errors import Expectation, MetricExpectation
 from tests.metrics.builders import make_expectation, make_records, make_slo, make_totals
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.metrics.latency import request_latencies
-from simserve.metrics.slo import attainment, requests_meeting
+from simserve.metrics.latency import attainment, request_latencies, requests_meeting
 from simserve.sim.records import REJECTED, TIMED_OUT, UNFINISHED
 from tests.metrics.builders import make_records, make_slo
 

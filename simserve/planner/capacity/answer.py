@@ -9,8 +9,8 @@ from statistics import NormalDist
 from typing import Any
 
 from simserve.errors import UsageError
-from simserve.metrics.figures import or_null
 from simserve.metrics.latency import MS
+from simserve.metrics.statistics import or_null
 from simserve.planner.capacity.level import Found, Level, Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import FIRST_FRESH, Effort, find_capacity

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import ScenarioError
+from simserve.metrics.latency import SLO, TASK, TERMS, attainment
 from simserve.metrics.real_server import evidence_of
-from simserve.metrics.slo import SLO, TASK, TERMS, attainment
 from simserve.metrics.statistics import percentiles
 from simserve.metrics.steady_state import Offered
 from simserve.metrics.summary import measure, settled

@@ -17,8 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simserve.errors import UsageError
-from simserve.metrics.latency import MS
-from simserve.metrics.slo import SLO
+from simserve.metrics.latency import MS, SLO
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.clairvoyant import (
     Floats,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import FAILED, RequestTable
 from simserve.engine.tables import StepTimes
-from simserve.metrics.slo import SLO
+from simserve.metrics.latency import SLO
 from simserve.scenario.schema import Scenario, objective
 from simserve.workload.requests import RequestSpecs
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.tables import StepTimes
-from simserve.metrics.slo import SLO
+from simserve.metrics.latency import SLO
 from simserve.planner.overrides import with_overrides
 from simserve.planner.search.bound import (
     ROUNDING,

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from simserve.metrics.latency import MS
+from simserve.metrics.latency import MS, SLO
 from simserve.metrics.real_server import Evidence, evidence_of
 from simserve.metrics.result import RunResult
-from simserve.metrics.slo import SLO
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import has_own_clock
 from simserve.planner.space.makeup import merged, settings

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from simserve import rng
 from simserve.errors import InterruptedRunError
-from simserve.metrics.slo import SLO
+from simserve.metrics.latency import SLO
 from simserve.planner.capacity.level import Found, Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.capacity.search import (

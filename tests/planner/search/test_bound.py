@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.state import RequestTable
-from simserve.metrics.latency import request_latencies
-from simserve.metrics.slo import SLO, attainment
+from simserve.metrics.latency import SLO, attainment, request_latencies
 from simserve.perf.tables import price
 from simserve.planner.search.bound import (
     NO_BOUND,
