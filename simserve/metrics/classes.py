@@ -18,8 +18,7 @@ from simserve.metrics.latency import (
     requests_meeting,
 )
 from simserve.metrics.statistics import percentiles
-from simserve.metrics.steady_state import Window
-from simserve.metrics.throughput import throughput
+from simserve.metrics.steady_state import Window, throughput
 from simserve.sim.records import STATUSES, RequestRecords
 
 LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simserve.metrics.statistics import ratio
-from simserve.metrics.throughput import Throughput
+from simserve.metrics.steady_state import Throughput
 from simserve.units import SECONDS_PER_HOUR
 
 _MILLION = 1e6

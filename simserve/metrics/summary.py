@@ -74,14 +74,18 @@ from simserve.metrics.steady_state import (
     Offered,
     Sojourns,
     Stability,
+    Throughput,
+    UsersFacts,
     Window,
+    borne,
     find_window,
     sojourns,
     stability,
+    throughput,
+    users_figures,
     waiting_share,
 )
 from simserve.metrics.thresholds import Figures, evaluate_thresholds
-from simserve.metrics.throughput import Throughput, UsersFacts, borne, throughput, users_figures
 from simserve.profiles.expected_errors import Expectation
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 

@@ -16,8 +16,8 @@ from simserve.metrics.pools import drafted
 from simserve.metrics.real_server import conditions
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
+from simserve.metrics.steady_state import UsersFacts
 from simserve.metrics.summary import RunFacts, add_interval, latency_values, measure, steady_rates, summarize
-from simserve.metrics.throughput import UsersFacts
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.api import load_api

@@ -18,9 +18,8 @@ from simserve.errors import ScenarioError
 from simserve.metrics.latency import SLO, TASK, TERMS, attainment
 from simserve.metrics.real_server import evidence_of
 from simserve.metrics.statistics import percentiles
-from simserve.metrics.steady_state import Offered
+from simserve.metrics.steady_state import Offered, throughput
 from simserve.metrics.summary import measure, settled
-from simserve.metrics.throughput import throughput
 from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Trial
 from simserve.planner.scaling import has_own_clock, scaled_traffic
 from simserve.profiles.expected_errors import Expectation
