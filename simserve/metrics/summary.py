@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.bottleneck import LimitGain, bottleneck
-from simserve.metrics.classes import class_figures
 from simserve.metrics.cost import Grid, board_watts, cost, energy
 from simserve.metrics.features import (
     SpeculationFacts,
@@ -58,6 +57,7 @@ from simserve.metrics.pools import (
 )
 from simserve.metrics.real_server import prediction_interval
 from simserve.metrics.request_kinds import (
+    class_figures,
     encoder_utilization,
     lora_figures,
     lora_sentences,
