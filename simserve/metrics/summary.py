@@ -24,17 +24,24 @@ from simserve.metrics.features import (
     unused_tiers,
 )
 from simserve.metrics.gateway import (
+    drafted,
     gateway_figures,
     gateway_sentences,
     loss_sentences,
+    mean_gpu_hour_usd,
+    mean_gpus,
     name_api_server,
     overflow_figures,
     overflow_share,
+    pool_figures,
+    pool_sentences,
     reasons,
     region_figures,
     region_sentences,
+    replica_figures,
     statuses,
     stream_figures,
+    transfer_figures,
 )
 from simserve.metrics.latency import (
     NAMED_TERMS,
@@ -45,15 +52,6 @@ from simserve.metrics.latency import (
     latency_summary,
     request_latencies,
     requests_meeting,
-)
-from simserve.metrics.pools import (
-    drafted,
-    mean_gpu_hour_usd,
-    mean_gpus,
-    pool_figures,
-    pool_sentences,
-    replica_figures,
-    transfer_figures,
 )
 from simserve.metrics.real_server import prediction_interval
 from simserve.metrics.request_kinds import (

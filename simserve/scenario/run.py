@@ -12,7 +12,7 @@ import numpy as np
 from simserve.errors import UsageError
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.features import SpeculationFacts, TierPrices
-from simserve.metrics.pools import drafted
+from simserve.metrics.gateway import drafted
 from simserve.metrics.real_server import conditions
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.metrics.pools import pool_sentences
+from simserve.metrics.gateway import pool_sentences
 from tests.builders import make_specs
 from tests.sim.test_disaggregation import in_company
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.pools import replica_figures
+from simserve.metrics.gateway import replica_figures
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
 from simserve.sim.control import AutoscalingSpec, Control, Limits, StartupSpec

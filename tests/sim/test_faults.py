@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from simserve.metrics.gateway import loss_sentences
-from simserve.metrics.pools import replica_figures
+from simserve.metrics.gateway import loss_sentences, replica_figures
 from simserve.sim.control import Control, FaultSpec, RoutingSpec
 from simserve.sim.records import COMPLETED, FAILED, REPLICA_LOST
 from simserve.sim.simulate import Simulation, simulate

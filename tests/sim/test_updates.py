@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.pools import replica_figures
+from simserve.metrics.gateway import replica_figures
 from simserve.sim.control import AutoscalingSpec, Control, UpdateSpec
 from simserve.sim.records import COMPLETED, DRAINED
 from simserve.sim.simulate import Simulation, simulate
