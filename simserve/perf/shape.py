@@ -16,9 +16,8 @@ import numpy as np
 from simserve.errors import InputError
 from simserve.perf.collectives import All2AllBackend, ExchangeLinks, Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine
-from simserve.perf.parallelism import layers_per_stage
 from simserve.perf.quantization import HOPPER, Precision, format_name, kv_element_bytes, resolve_precision
-from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile, layer_weights_bytes
+from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile, layer_weights_bytes, layers_per_stage
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_memory import WindowedKV

@@ -45,7 +45,6 @@ from simserve.perf.operators import (
     OperatorSeconds,
     elementwise_parts,
 )
-from simserve.perf.parallelism import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape, exposed_mask_seconds
@@ -65,6 +64,7 @@ from simserve.perf.stage import (
     wide_projection,
 )
 from simserve.perf.traffic import traffic_of
+from simserve.perf.weights import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.profiles.model import AttentionLayers, MixtureOfExperts
 
 MIN_TABLE_TOKENS = 8192
