@@ -15,10 +15,16 @@ from numpy.typing import NDArray
 from simserve.engine.config import Limited, limited
 from simserve.engine.tables import StepTimes
 from simserve.errors import InfeasibleError, InputError
-from simserve.perf.memory import NEAR_FIT_SHARE, MemoryPlan, context_cut_note, is_context_cut, plan_memory
+from simserve.perf.memory import (
+    NEAR_FIT_SHARE,
+    MemoryPlan,
+    context_cut_note,
+    is_context_cut,
+    plan_memory,
+    pool_block_bytes,
+)
 from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.windowed_kv import pool_block_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.deployment_spec import lora_lines, tier_lines

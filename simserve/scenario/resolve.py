@@ -16,9 +16,8 @@ from simserve.errors import InputError, ScenarioError
 from simserve.perf.attention import depends_on_contexts
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.measured import measured_operators
-from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
+from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states, with_windowed_kv
 from simserve.perf.shape import Masks, ReplicaShape
-from simserve.perf.windowed_kv import with_windowed_kv
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_memory import TOWER_LAYERS
