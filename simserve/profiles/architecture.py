@@ -16,6 +16,7 @@ from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.model_blocks import (
     AttentionLayers,
     CompressedAttention,
+    Gemm,
     LatentAttention,
     LinearAttention,
     Mamba2,
@@ -23,7 +24,6 @@ from simserve.profiles.model_blocks import (
     SlidingHeads,
     SparseIndexer,
 )
-from simserve.profiles.model_shapes import Gemm
 from simserve.validation import FrozenModel
 
 DType = Literal["bf16", "fp16", "fp32"]

@@ -18,6 +18,7 @@ from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model_blocks import (
     AttentionLayers,
+    Gemm,
     LatentAttention,
     LinearAttention,
     Mamba2,
@@ -34,7 +35,6 @@ from simserve.profiles.model_names import (
     stored_format,
     tuned_from,
 )
-from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
 __all__ = [

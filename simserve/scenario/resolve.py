@@ -24,7 +24,7 @@ from simserve.profiles.engine_memory import TOWER_LAYERS
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
-from simserve.profiles.model_shapes import heads_per_rank
+from simserve.profiles.model_blocks import heads_per_rank
 from simserve.scenario.combinations import check_combinations, check_engine, has_block_scaled_weights
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.features import AskedFeature, check_feature, check_features, check_model

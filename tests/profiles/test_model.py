@@ -11,8 +11,8 @@ import yaml
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.model import ModelProfile, load_model, profile_named_like, weights_name
+from simserve.profiles.model_blocks import Gemm
 from simserve.profiles.model_names import context_of
-from simserve.profiles.model_shapes import Gemm
 from simserve.validation import validate
 
 # Of the published checkpoint; where that is stored in few bits, as huggingface/transformers (5.23) builds the model
