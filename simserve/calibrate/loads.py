@@ -27,7 +27,7 @@ from simserve.metrics.real_server import conditions
 from simserve.profiles.engine_blocks import FACTORS
 from simserve.profiles.expected_errors import Expectation
 from simserve.scenario.replication import traffic
-from simserve.scenario.served import expectations_of
+from simserve.scenario.run import expectations_of
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.benchmarks.result import BenchResult
 from simserve.workload.requests import RequestSpecs

@@ -26,9 +26,8 @@ from simserve.profiles.expected_errors import Expectation
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.replication import as_sent
 from simserve.scenario.resolve import ResolvedScenario, resolve
-from simserve.scenario.run import deploy
+from simserve.scenario.run import deploy, expectation_of
 from simserve.scenario.schema import Scenario, objective
-from simserve.scenario.served import expectation_of
 from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.dependencies import Dependencies

@@ -16,9 +16,8 @@ from simserve.planner.scaling import has_own_clock
 from simserve.planner.space.makeup import merged, settings
 from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, has_load_ratio
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
-from simserve.scenario.run import deploy, run
+from simserve.scenario.run import deploy, expectations_of, run
 from simserve.scenario.schema import Scenario, objective
-from simserve.scenario.served import expectations_of
 from simserve.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,

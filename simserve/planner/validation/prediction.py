@@ -26,8 +26,8 @@ from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Pro
 from simserve.profiles.expected_errors import Server
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.run import server_of
 from simserve.scenario.schema import Scenario
-from simserve.scenario.served import server_of
 from simserve.scenario.speculative import with_paces
 from simserve.sim.control import Control, DisaggregationSpec, Role, RoutingSpec
 from simserve.sim.pools import PoolSetup
