@@ -27,7 +27,7 @@ from simserve.planner.space.makeup import POOLS_KEY, settings
 from simserve.planner.space.space import BUDGET_KEY, SEATS_KEY, default_hardware
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.scenario.features import lack_of
+from simserve.scenario.combinations import lack_of
 from simserve.scenario.finishable import Finishable, find_finishable, has_load_ratio
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deploy, run

@@ -27,8 +27,8 @@ from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
+from simserve.scenario.combinations import model_notes
 from simserve.scenario.deployment_spec import lora_lines, tier_lines
-from simserve.scenario.features import model_notes
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
 from simserve.scenario.media import encoder_lines, with_media
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve

@@ -25,9 +25,16 @@ from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.profiles.model_blocks import heads_per_rank
-from simserve.scenario.combinations import check_combinations, check_engine, has_block_scaled_weights
+from simserve.scenario.combinations import (
+    AskedFeature,
+    check_combinations,
+    check_engine,
+    check_feature,
+    check_features,
+    check_model,
+    has_block_scaled_weights,
+)
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
-from simserve.scenario.features import AskedFeature, check_feature, check_features, check_model
 from simserve.scenario.formats import formats_of, with_formats
 from simserve.scenario.pricing import GpuHour, gpu_hour, with_link
 from simserve.scenario.schema import Scenario

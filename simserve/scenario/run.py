@@ -25,9 +25,8 @@ from simserve.perf.parts import PricedDeployment
 from simserve.perf.pricing import price
 from simserve.profiles.api import load_api
 from simserve.profiles.engine_profile import version_note
-from simserve.scenario.combinations import without_effect
+from simserve.scenario.combinations import feature_notes, without_effect
 from simserve.scenario.deployment_spec import tiers_usd_per_hour
-from simserve.scenario.features import feature_notes
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
 from simserve.scenario.media import encoder_power, encoder_startup_seconds, encoders_usd_per_hour

@@ -12,8 +12,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.tables import price
 from simserve.profiles.engine_options import EngineOptions
-from simserve.scenario.combinations import without_effect
-from simserve.scenario.features import feature_notes, model_lack_of
+from simserve.scenario.combinations import feature_notes, model_lack_of, without_effect
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run

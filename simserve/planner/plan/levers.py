@@ -13,8 +13,8 @@ from simserve.planner.space.options import Choice
 from simserve.planner.space.roles import POOL_KEYS, is_split
 from simserve.planner.space.space import POOL_NAME, Space
 from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.scenario.combinations import lack_of
 from simserve.scenario.deployment_spec import DeploymentSpec
-from simserve.scenario.features import lack_of
 from simserve.scenario.formats import kv_of_auto
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario

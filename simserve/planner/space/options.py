@@ -21,8 +21,8 @@ from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile, load_model, weights_name
+from simserve.scenario.combinations import lack_of
 from simserve.scenario.deployment_spec import KVTierSpec
-from simserve.scenario.features import lack_of
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario, objective
 from simserve.units import to_text

@@ -23,7 +23,7 @@ from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
-from simserve.scenario.features import lack_of, model_lack_of
+from simserve.scenario.combinations import lack_of, model_lack_of
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
