@@ -401,7 +401,7 @@ class Replica:
         self.decode_attention_base = times.decode_attention_base
         self.shared_seconds = times.shared_seconds
 
-        # The queue, in the order of the scheduling policy (`simserve.sim.replicas`).
+        # The queue, in the order of the scheduling policy (`simserve.sim.cluster`).
         self.waiting: deque[int] | OrderedQueue = deque()
         self.is_ordered = False
         # Those who must not be seen to wait while a plan is made (`simserve.engine.data_parallel`).

@@ -10,12 +10,12 @@ from typing import Any
 import simpy
 
 from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
+from simserve.sim.cluster import DRAINING, READY, STARTING, STOPPED, ManagedReplica, Pool, gauges_of
 from simserve.sim.control import AutoscalingSpec, HorizontalScaling
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.objective import Objective
 from simserve.sim.own_parts import Judge
 from simserve.sim.records import DRAINED
-from simserve.sim.replicas import DRAINING, READY, STARTING, STOPPED, ManagedReplica, Pool, gauges_of
 
 TOLERANCE = 0.1
 """Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""

@@ -39,7 +39,7 @@ from simserve.engine.state import INFINITY, RequestTable
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.chance import Chance
 from simserve.sim.clients import clients_of, frontend_spacing, kinds_of
-from simserve.sim.cluster import Cluster, run_to_end
+from simserve.sim.cluster import Cluster, Pool, fresh_replica, pool_of, run_to_end
 from simserve.sim.control import AdmissionSpec, Control, StreamingSpec
 from simserve.sim.decisions import Decisions
 from simserve.sim.encoders import EncoderLives
@@ -50,7 +50,6 @@ from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_tabl
 from simserve.sim.prefixes import KEPT, OwnBlocks, prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
-from simserve.sim.replicas import Pool, fresh_replica, pool_of
 from simserve.sim.routing import DRAWS, Regions, router_of, rules_of, shares_of
 from simserve.sim.series import FleetTimeline
 from simserve.sim.step_log import StepLog

@@ -36,10 +36,9 @@ from simserve.engine.plane_state import (
     Transfers,
 )
 from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
-from simserve.sim.cluster import Cluster
+from simserve.sim.cluster import DOWN, DRAINING, READY, STOPPED, Cluster, ManagedReplica, Pool, fresh_replica, gauges_of
 from simserve.sim.own_parts import Gauges, Judge
 from simserve.sim.records import REPLICA_LOST
-from simserve.sim.replicas import DOWN, DRAINING, READY, STOPPED, ManagedReplica, Pool, fresh_replica, gauges_of
 from simserve.sim.transfers import ROLES, Links
 from simserve.workload.requests import RequestSpecs
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import simpy
 
+from simserve.sim.cluster import DRAINING, STARTING, STOPPED, ManagedReplica, Pool
 from simserve.sim.control import UpdateSpec
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.records import DRAINED
-from simserve.sim.replicas import DRAINING, STARTING, STOPPED, ManagedReplica, Pool
 
 Steps = Generator[simpy.Event, Any, None]
 

@@ -15,7 +15,7 @@ from simserve.engine.cache_state import PrefixPaths
 from simserve.engine.config import finds_itself
 from simserve.engine.prefix_cache import cached_tokens
 from simserve.engine.state import Replica, RequestTable
-from simserve.sim.replicas import set_up
+from simserve.sim.cluster import set_up
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.generate import generate
 from simserve.workload.prefixes import PrefixSegments, own_prefixes

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from simserve.sim.cluster import STOPPED
 from simserve.sim.control import (
     AdmissionSpec,
     AutoscalingSpec,
@@ -25,7 +26,6 @@ from simserve.sim.control import (
 from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
-from simserve.sim.replicas import STOPPED
 from simserve.sim.simulate import simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec

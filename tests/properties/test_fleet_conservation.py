@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.plane_state import AT_REPLICA
 from simserve.engine.state import Replica
+from simserve.sim.cluster import STOPPED
 from simserve.sim.control import (
     AutoscalingSpec,
     Control,
@@ -29,7 +30,6 @@ from simserve.sim.control import (
 from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS
-from simserve.sim.replicas import STOPPED
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
