@@ -41,7 +41,7 @@ from simserve.sim.control import (
 )
 from simserve.units import GIB, PositiveBytes, PositiveBytesPerSecond, Seconds, format_bytes, format_seconds, to_text
 from simserve.validation import NAME_PATTERN, FrozenModel
-from simserve.workload.loras import LorasSpec
+from simserve.workload.spec import LorasSpec
 
 TierName = Literal["host", "disk", "remote"]
 HardwareName = Annotated[str, AfterValidator(hardware_name)]

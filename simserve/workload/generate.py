@@ -22,9 +22,8 @@ from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import asked_tokens, offered_rate, priorities, some, start_times, with_thinking
 from simserve.workload.conversations import draw_pauses
 from simserve.workload.lengths import length_distribution
-from simserve.workload.loras import with_adapters
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.spec import TraceSpec, WorkloadSpec
+from simserve.workload.spec import TraceSpec, WorkloadSpec, with_adapters
 
 if TYPE_CHECKING:
     from simserve.workload.prefixes import PrefixSegments

@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from simserve.scenario.load import from_mapping
 from simserve.workload.generate import generate
-from simserve.workload.loras import LorasSpec
 from simserve.workload.requests import RequestSpecs
-from simserve.workload.spec import WorkloadSpec
+from simserve.workload.spec import LorasSpec, WorkloadSpec
 
 BASE: dict[str, Any] = {
     "arrivals": {"process": "poisson", "rate": 5.0},
