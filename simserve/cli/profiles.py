@@ -29,8 +29,7 @@ from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 
 if TYPE_CHECKING:
     from simserve.profiles.engine import ResolvedEngine
-    from simserve.profiles.gpu_prices import GpuPrice
-    from simserve.profiles.hardware import HardwareProfile
+    from simserve.profiles.hardware import GpuPrice, HardwareProfile
     from simserve.profiles.model import ModelProfile
 
 _16_BIT_BYTES = 2.0

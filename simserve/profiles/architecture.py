@@ -10,7 +10,6 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from simserve.profiles import model_shapes
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Part, TunedWeights, WeightFormatName
 from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.model_blocks import (
@@ -438,7 +437,7 @@ class ModelProfile(FrozenModel):
         """
         linear, mamba = self.linear_attention, self.mamba
         if linear is not None:
-            return model_shapes.linear_attention_gemms(
+            return linear_attention_gemms(
                 hidden_size=self.hidden_size,
                 mixed_width=linear.mixed_width,
                 num_value_heads=linear.num_value_heads,
@@ -446,7 +445,7 @@ class ModelProfile(FrozenModel):
                 tensor_parallel_size=tensor_parallel_size,
             )
         if mamba is not None:
-            return model_shapes.mamba_gemms(
+            return mamba_gemms(
                 hidden_size=self.hidden_size,
                 inner_width=mamba.inner_width,
                 num_heads=mamba.num_heads,
@@ -529,7 +528,7 @@ class ModelProfile(FrozenModel):
     def _mlp(
         self, width: int, has_bias: bool, tensor_parallel_size: int, part: Part, hidden_size: int | None = None
     ) -> list[Gemm]:
-        return model_shapes.mlp_gemms(
+        return mlp_gemms(
             hidden_size=hidden_size or self.hidden_size,
             intermediate_size=width,
             is_gated=self.is_gated_mlp,

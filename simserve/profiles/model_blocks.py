@@ -13,7 +13,6 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.errors import InputError
-from simserve.profiles import model_shapes
 from simserve.profiles.checkpoint import Part
 from simserve.validation import FrozenModel
 
@@ -617,14 +616,14 @@ class AttentionLayers:
         if self.compressed is not None:
             return self._compressed_gemms(self.compressed, tensor_parallel_size)
         if self.mla is not None:
-            gemms = model_shapes.latent_attention_gemms(
+            gemms = latent_attention_gemms(
                 hidden_size=self.hidden_size,
                 num_heads=self.num_heads,
                 tensor_parallel_size=tensor_parallel_size,
                 **self.mla.model_dump(),
             )
         else:
-            gemms = model_shapes.attention_gemms(
+            gemms = attention_gemms(
                 hidden_size=self.hidden_size,
                 num_heads=self.num_heads,
                 num_kv_heads=self.num_kv_heads,
@@ -640,7 +639,7 @@ class AttentionLayers:
         if self.indexer is None:
             return gemms
         low_rank = None if self.mla is None else self.mla.q_lora_rank
-        return gemms + model_shapes.indexer_gemms(
+        return gemms + indexer_gemms(
             hidden_size=self.hidden_size,
             query_width=low_rank or self.hidden_size,
             num_heads=self.indexer.num_heads,
@@ -649,7 +648,7 @@ class AttentionLayers:
         )
 
     def _compressed_gemms(self, compressed: CompressedAttention, tensor_parallel_size: int) -> list[Gemm]:
-        gemms = model_shapes.compressed_attention_gemms(
+        gemms = compressed_attention_gemms(
             hidden_size=self.hidden_size,
             num_heads=self.num_heads,
             head_dim=self.head_dim,
@@ -660,13 +659,13 @@ class AttentionLayers:
         )
         series = 2 if self.is_overlapping else 1
         if self.ratio:
-            gemms += model_shapes.compressor_gemms(hidden_size=self.hidden_size, width=series * self.head_dim)
+            gemms += compressor_gemms(hidden_size=self.hidden_size, width=series * self.head_dim)
         if self.indexer is not None:
             heads, width = self.indexer.num_heads, self.indexer.head_dim
             gemms += [
                 Gemm("index_q", heads * width, compressed.q_lora_rank, "replicated", part="indexer"),
                 Gemm("index_weights", heads, self.hidden_size, "replicated"),
-                *model_shapes.compressor_gemms(hidden_size=self.hidden_size, width=series * width, prefix="index_"),
+                *compressor_gemms(hidden_size=self.hidden_size, width=series * width, prefix="index_"),
             ]
         return gemms
 
@@ -707,7 +706,7 @@ class AttentionLayers:
             return (self.entry_bytes(bytes_per_element) + index) / self.ratio if self.ratio else 0.0
         if self.mla is not None:
             return (self.mla.kv_lora_rank + self.mla.qk_rope_head_dim) * bytes_per_element + index
-        heads = model_shapes.kv_heads_per_rank(self.num_kv_heads, tensor_parallel_size)
+        heads = kv_heads_per_rank(self.num_kv_heads, tensor_parallel_size)
         return heads * (self.head_dim + self.v_head_dim) * bytes_per_element + index
 
     def entry_bytes(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:

@@ -11,8 +11,9 @@ from pydantic import Field, field_validator, model_validator
 
 from simserve.errors import ScenarioError
 from simserve.metrics.cost import Grid
-from simserve.profiles.gpu_prices import (
+from simserve.profiles.hardware import (
     GpuPrice,
+    HardwareProfile,
     RentalKind,
     SellerClass,
     class_price,
@@ -20,7 +21,6 @@ from simserve.profiles.gpu_prices import (
     offers,
     seller_class,
 )
-from simserve.profiles.hardware import HardwareProfile
 from simserve.units import HOURS_PER_DAY, HOURS_PER_MONTH, MONTHS_PER_YEAR, Watts
 from simserve.validation import FrozenModel
 

@@ -45,7 +45,6 @@ from simserve.sim.control import Role
 
 if TYPE_CHECKING:
     from simserve.engine.cache_state import PrefixPaths
-    from simserve.sim.cluster import Cluster
     from simserve.sim.control import Control
     from simserve.sim.own_parts import Gauges
     from simserve.sim.pools import PoolSetup

@@ -27,7 +27,7 @@ from simserve.planner.cost.month import (
 from simserve.planner.load_curve import LoadCurve
 from simserve.profiles.api import load_api
 from simserve.profiles.checkpoint import WIDE_FORMATS
-from simserve.profiles.gpu_prices import offers
+from simserve.profiles.hardware import offers
 from simserve.profiles.model import weights_name
 from simserve.scenario.formats import formats_line
 from simserve.scenario.pricing import grid
