@@ -19,7 +19,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
 from simserve.profiles.engine import ResolvedEngine
-from simserve.profiles.engine_memory import WindowedKV
+from simserve.profiles.engine_blocks import WindowedKV
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9

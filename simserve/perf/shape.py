@@ -20,7 +20,7 @@ from simserve.perf.quantization import HOPPER, Precision, format_name, kv_elemen
 from simserve.perf.weights import MARLIN_TILE, TRITON_TILE, UNPADDED, ExpertTile, layer_weights_bytes, layers_per_stage
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
-from simserve.profiles.engine_memory import WindowedKV
+from simserve.profiles.engine_blocks import WindowedKV
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.model import ModelProfile

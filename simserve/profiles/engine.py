@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from simserve.profiles.checkpoint import WeightFormatName
-from simserve.profiles.engine_memory import NewTokenRatio
+from simserve.profiles.engine_blocks import NewTokenRatio
 from simserve.profiles.engine_options import (
     Admission,
     Batching,

@@ -16,8 +16,18 @@ from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
-from simserve.profiles.engine_blocks import Devices, KernelBlock, MeasuredFactors, complete_versions, version_key
-from simserve.profiles.engine_memory import NewTokenRatio, RuntimeMemory, SizeRange, StaticReserve, WindowedKV
+from simserve.profiles.engine_blocks import (
+    Devices,
+    KernelBlock,
+    MeasuredFactors,
+    NewTokenRatio,
+    RuntimeMemory,
+    SizeRange,
+    StaticReserve,
+    WindowedKV,
+    complete_versions,
+    version_key,
+)
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 

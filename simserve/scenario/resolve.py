@@ -20,7 +20,7 @@ from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context,
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
-from simserve.profiles.engine_memory import TOWER_LAYERS
+from simserve.profiles.engine_blocks import TOWER_LAYERS
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
