@@ -1,4 +1,8 @@
-"""What optional features of an engine did in a run: KV tiers behind the prefix cache, speculative decoding."""
+"""What a run adds to its figures where it has it: KV tiers behind the prefix cache, speculative decoding, and kinds of
+requests (classes, thinking, images, audio, LoRA adapters, agents' tasks, rounds).
+
+Knows records and totals; not what was thought, no pixels, no sounds, no weights, no scheduler.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,26 @@ if TYPE_CHECKING:
     from simserve.sim.recorder import RunTotals
     from simserve.sim.simulate import Simulation
     from simserve.sim.totals import SpeculationTotals
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.latency import MS, PERCENTILES, SLO, RequestLatencies, describe, tasks_of
+from simserve.metrics.statistics import percentiles, rows_where
+from simserve.metrics.steady_state import Window
+from simserve.sim.records import COMPLETED, RequestRecords
+from simserve.units import SECONDS_PER_HOUR
+
+if TYPE_CHECKING:
+    from simserve.sim.simulate import Simulation
+    from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
+from simserve.metrics.latency import (
+    NAMED_TERMS,
+    TERMS,
+    attainment,
+    requests_meeting,
+)
+from simserve.metrics.steady_state import throughput
+from simserve.sim.records import STATUSES
 
 OFFLOAD = "KV offload"
 """What binds where steps wait for the second tier more than for anything else."""
@@ -35,6 +59,75 @@ _SPECULATION_KEYS = (
     "decode_speedup",
     "break_even_batch",
 )
+REASONING_KEYS = (
+    "ttfvt_ms",
+    "thinking_tokens",
+    "visible_tokens",
+    "thinking_share",
+    "num_without_answer",
+    "usd_per_million_visible_tokens",
+)
+MEDIA_KEYS = (
+    "tokens",
+    "token_share",
+    "mean_preprocess_ms",
+    "mean_encoder_ms",
+    "mean_encoder_wait_ms",
+    "mean_transfer_ms",
+    "encoder_utilization",
+    "mean_encoders",
+    "peak_encoders",
+    "ttft_share",
+)
+_WAITING_SHARE = 0.2
+"""Share of TTFT from which waiting for the encoder pool is what binds, as with other waits (`metrics.bottleneck`)."""
+ENCODERS = "encoder_disaggregation.replicas"
+"""What binds then."""
+LORA_KEYS = (
+    "num_adapters",
+    "adapters_used",
+    "swaps",
+    "disk_loads",
+    "hit_rate",
+    "load_seconds",
+    "step_seconds",
+    "busy_share",
+)
+LOADING = "LoRA loads"
+"""What binds where steps wait for adapters more than for anything else."""
+_TAIL = 0.9
+"""Share of the answers of a round after which its tail begins."""
+ROUND_KEYS = (
+    "begun",
+    "finished",
+    "mean_round_s",
+    "max_round_s",
+    "mean_half_s",
+    "tail_share",
+    "generating_share",
+    "usd_per_round",
+)
+TASK_KEYS = (
+    "begun",
+    "finished",
+    "failed",
+    "cancelled",
+    "cancelled_tokens",
+    "cancelled_usd",
+    "calls_per_task",
+    "task_throughput",
+    "mean_makespan_s",
+    *(f"p{each}_makespan_s" for each in PERCENTILES),
+    "mean_model_s",
+    "mean_tool_s",
+    "model_share",
+    "input_tokens_per_task",
+    "output_tokens_per_task",
+    "usd_per_task",
+    "attainment",
+)
+LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
+"""Latencies of a class: inter-token gaps are pooled over all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +311,339 @@ def speculation_summary(
         facts.break_even_batch,
     )
     return dict(zip(_SPECULATION_KEYS, values, strict=True))
+
+
+def reasoning_figures(
+    records: RequestRecords,
+    latencies: RequestLatencies,
+    in_window: NDArray[np.bool_],
+    usd_per_million_output_tokens: float,
+) -> dict[str, Any]:
+    """Return what completed requests of the window thought; None each where nobody thinks.
+
+    ``ttfvt_ms``: statistics of the time to the first visible token, over the requests that have one.
+    ``thinking_tokens visible_tokens thinking_share``: tokens before answers and of them, and the share of the former.
+    ``num_without_answer``: requests whose limit of tokens was used up by thinking.
+    ``usd_per_million_visible_tokens``: the dollars of all output tokens, on the visible ones alone.
+
+    Args:
+        records: One row a request.
+        latencies: Seconds, one row a request.
+        in_window: Whether the request counts, shape [requests].
+        usd_per_million_output_tokens: Of thinking and answers together.
+    """
+    if records.thinking_tokens is None:
+        return dict.fromkeys(REASONING_KEYS)
+    rows = rows_where(in_window & latencies.is_completed)
+    thought, generated = records.thinking_tokens[rows], records.output_tokens[rows]
+    thinking, visible = int(thought.sum()), int((generated - thought).sum())
+    share = ratio(thinking, thinking + visible)
+    shown = usd_per_million_output_tokens / (1.0 - share) if visible else math.nan
+    return {
+        "ttfvt_ms": {name: value * MS for name, value in describe(latencies.ttfvt[rows]).items()},
+        "thinking_tokens": thinking,
+        "visible_tokens": visible,
+        "thinking_share": share,
+        "num_without_answer": int(np.count_nonzero(thought == generated)),
+        "usd_per_million_visible_tokens": shown,
+    }
+
+
+def media_figures(
+    simulation: Simulation,
+    specs: RequestSpecs | None,
+    columns: MediaColumns | None,
+    latencies: RequestLatencies,
+    in_window: NDArray[np.bool_],
+    counted: str,
+) -> dict[str, Any]:
+    """Return what images, or recordings, add; None each where there are none.
+
+    ``requests``, ``counted`` and ``tokens``: with such, those, and the tokens they become, of all requests drawn;
+    ``token_share``: of all prompt tokens, those of the turns before that prompts hold included. ``mean_preprocess_ms
+    mean_encoder_ms``: CPU and GPU time of a request with such, for these alone: what a turn encodes again, as no
+    cache holds it, is not in it. ``mean_encoder_wait_ms mean_transfer_ms encoder_utilization``: of an encoder pool, how
+    long they wait for a worker, how long their embeddings cross the link, each a mean over the requests with such,
+    and the share of the run in which its GPUs encode; ``mean_encoders peak_encoders``: how many of these there were;
+    None each where the replicas encode. ``ttft_share``: all of these
+    times, of all requests, over TTFT, that of the window: others wait for them too, which is not in it.
+
+    Args:
+        simulation: The run.
+        specs: What was drawn; None: it is not known.
+        columns: The images of these, or the recordings; None: there are none.
+        latencies: Seconds, one row a request.
+        in_window: Whether the request counts, shape [requests].
+        counted: ``images`` or ``recordings``.
+    """
+    found: dict[str, Any] = dict.fromkeys(("requests", counted, *MEDIA_KEYS))
+    if specs is None or columns is None:
+        return found
+    pool, has_any = specs.encoder_pool, columns.count > 0
+    num_owners = int(np.count_nonzero(has_any))
+    seconds = {"preprocess": columns.preprocess_seconds}
+    if specs.encoder_seconds is not None:
+        seconds["encoder"] = columns.encoder_seconds
+    elif pool is not None and simulation.encoder_wait is not None and simulation.encoder_parts is not None:
+        waits, parts = simulation.encoder_wait, simulation.encoder_parts
+        was_encoded = np.isfinite(waits)
+        seconds["encoder"] = np.where(was_encoded, columns.encoder_seconds / parts, 0.0)
+        seconds["encoder_wait"] = np.where(was_encoded & has_any, waits, 0.0)
+        seconds["transfer"] = np.where(was_encoded & has_any, pool.transfer_seconds, 0.0)
+        found["encoder_utilization"] = encoder_utilization(simulation, specs)
+        found["mean_encoders"] = mean_encoders(simulation, pool, 0.0, simulation.end_time)
+        lives = simulation.encoder_lives
+        found["peak_encoders"] = pool.num_workers if lives is None else lives.most(simulation.end_time)
+    ttft = latencies.ttft[in_window & latencies.is_completed]
+    spent = float(sum(each.mean() for each in seconds.values()))
+    return found | {
+        "requests": num_owners,
+        counted: int(columns.count.sum()),
+        "tokens": int(columns.tokens.sum()),
+        "token_share": ratio(float(columns.prompt_tokens.sum()), float(specs.prompt_tokens.sum())),
+        **{f"mean_{name}_ms": ratio(MS * float(each.sum()), num_owners) for name, each in seconds.items()},
+        "ttft_share": ratio(spent, float(ttft.mean())) if len(ttft) else np.nan,
+    }
+
+
+def encoder_utilization(simulation: Simulation, specs: RequestSpecs | None) -> float:
+    """Return the share of the run in which the GPUs of the encoder pool encode; 0 without one."""
+    if specs is None or specs.encoder_pool is None or simulation.encoder_wait is None:
+        return 0.0
+    pool = specs.encoder_pool
+    worked = float(pool.seconds[np.isfinite(simulation.encoder_wait)].sum())
+    return ratio(worked, mean_encoders(simulation, pool, 0.0, simulation.end_time) * simulation.end_time)
+
+
+def mean_encoders(simulation: Simulation, pool: EncoderPool, start: float, end: float) -> float:
+    """Return the mean number of workers of an encoder pool that are paid for between two instants."""
+    lives = simulation.encoder_lives
+    return float(pool.num_workers) if lives is None else lives.mean(start, end)
+
+
+def name_encoders(bottleneck: dict[str, Any], simulation: Simulation, latencies: RequestLatencies) -> None:
+    """Name the encoder pool as what binds, where waiting for it is a large share of the time to first tokens."""
+    waits = simulation.encoder_wait
+    if waits is None or not np.isfinite(waits).any():
+        return
+    ttft = latencies.ttft[np.isfinite(latencies.ttft)]
+    share = float(np.nansum(waits)) / float(ttft.sum()) if len(ttft) else 0.0
+    if share >= _WAITING_SHARE:
+        bottleneck["binding"] = ENCODERS
+        clause = (
+            f"Images or audio waited for a worker of the encoder pool for {share:.0%} of the time to first tokens. "
+        )
+        bottleneck["explanation"] = clause + bottleneck["explanation"]
+
+
+def lora_figures(simulation: Simulation, specs: RequestSpecs | None, num_adapters: int | None) -> dict[str, Any]:
+    """Return `LORA_KEYS`; None without adapters.
+
+    ``swaps`` are loads to a GPU, ``disk_loads`` those from disk; ``hit_rate`` the share of admissions of requests with
+    an adapter that found it on the GPU; ``load_seconds`` and ``step_seconds`` what steps of all replicas waited for
+    loads, and took longer besides; ``busy_share`` both over the time of all steps.
+    """
+    loras = simulation.totals.loras
+    if loras is None or num_adapters is None:
+        return dict.fromkeys(LORA_KEYS)
+    drawn = None if specs is None else specs.adapter
+    return {
+        "num_adapters": num_adapters,
+        "adapters_used": None if drawn is None else len(np.unique(drawn[drawn >= 0])),
+        "swaps": loras.num_swaps,
+        "disk_loads": loras.num_disk_loads,
+        "hit_rate": ratio(loras.num_hits, loras.num_asked),
+        "load_seconds": loras.load_seconds,
+        "step_seconds": loras.step_seconds,
+        "busy_share": ratio(loras.load_seconds + loras.step_seconds, simulation.totals.busy_seconds),
+    }
+
+
+def name_loading(found: dict[str, Any], simulation: Simulation) -> None:
+    """Let loading adapters be what binds, where steps wait for it half of their time."""
+    loras = simulation.totals.loras
+    if loras is not None and loras.load_seconds > 0.5 * simulation.totals.busy_seconds:
+        found["binding"] = LOADING
+
+
+def lora_sentences(simulation: Simulation) -> list[str]:
+    """Return that steps waited for adapters, where they did for long."""
+    loras, busy = simulation.totals.loras, simulation.totals.busy_seconds
+    if loras is None or not busy > 0 or loras.load_seconds < _NOTICEABLE * busy:
+        return []
+    return [f"Steps waited for LoRA adapters to be loaded {loras.load_seconds / busy:.0%} of their time."]
+
+
+def round_figures(records: RequestRecords, pause: float | None, usd_per_hour: float | None) -> dict[str, Any]:
+    """Return `ROUND_KEYS`; None each without rounds.
+
+    A round lasts from its sending to its last answer, and has finished if all its requests were answered; times are
+    those of such rounds. ``mean_half_s`` is when half of the answers are there, ``tail_share`` the part of the rounds
+    in which fewer than a tenth are still missing, ``generating_share`` what rounds are of rounds and pauses, and
+    ``usd_per_round`` what the deployment costs over both.
+
+    Args:
+        records: One row a request; the turn is the round.
+        pause: Seconds from the last answer of a round to the next one; None: there are no rounds.
+        usd_per_hour: Of the deployment; None or NaN without a price.
+    """
+    if pause is None or records.turn is None:
+        return dict.fromkeys(ROUND_KEYS)
+    sent = records.turn[np.isfinite(records.arrival_time)]
+    lasted, halves, tails = [], [], []
+    for number in np.unique(sent).tolist():
+        rows = records.turn == number
+        if (records.status[rows] != COMPLETED).any():
+            continue
+        answered = np.sort(records.finish_time[rows]) - records.arrival_time[rows].min()
+        lasted.append(float(answered[-1]))
+        halves.append(float(answered[(len(answered) - 1) // 2]))
+        tails.append(float(answered[-1] - answered[math.ceil(_TAIL * len(answered)) - 1]))
+    mean = float(np.mean(lasted)) if lasted else math.nan
+    return {
+        "begun": len(np.unique(sent)),
+        "finished": len(lasted),
+        "mean_round_s": mean,
+        "max_round_s": max(lasted, default=math.nan),
+        "mean_half_s": float(np.mean(halves)) if lasted else math.nan,
+        "tail_share": ratio(sum(tails), sum(lasted)),
+        "generating_share": ratio(mean, mean + pause),
+        "usd_per_round": math.nan if usd_per_hour is None else usd_per_hour * (mean + pause) / SECONDS_PER_HOUR,
+    }
+
+
+def task_figures(
+    records: RequestRecords, window: Window, slo: SLO | None, usd_per_hour: float | None
+) -> dict[str, Any]:
+    """Return `TASK_KEYS`; None each where there are no tasks.
+
+    Figures are of the tasks whose first call was sent in the measured window, times and tokens of those of them that
+    have finished; ``cancelled_tokens`` were computed for those that clients gave up, and ``cancelled_usd`` is their
+    share of what the window costs. ``task_throughput`` counts those that finish in the window, a second;
+    ``usd_per_task`` is what the deployment costs over that, beside other requests the tasks' share of it by computed
+    tokens.
+
+    Args:
+        records: One row a call.
+        window: What is measured.
+        slo: The objective; None without one.
+        usd_per_hour: Of the deployment; None or NaN without a price.
+    """
+    tasks = tasks_of(records)
+    if tasks is None:
+        return dict.fromkeys(TASK_KEYS)
+    counted = window.has_arrived[tasks.row]
+    done = counted & np.isfinite(tasks.end)
+    makespan, model = tasks.makespan[done], tasks.model[done]
+    cancelled = counted & tasks.is_cancelled
+    spent = tasks.usd(math.nan if usd_per_hour is None else usd_per_hour * window.seconds / SECONDS_PER_HOUR)
+    in_window = (tasks.end >= window.start) & (tasks.end <= window.end)
+    rate = ratio(float(np.count_nonzero(in_window)), window.seconds)
+    is_kept = None if slo is None or slo.task is None else (tasks.makespan <= slo.task)[counted]
+    return {
+        "begun": int(np.count_nonzero(counted)),
+        "finished": int(np.count_nonzero(done)),
+        "failed": int(np.count_nonzero(counted & tasks.has_failed)),
+        "cancelled": int(np.count_nonzero(cancelled)),
+        "cancelled_tokens": int(tasks.computed_tokens[cancelled].sum()),
+        "cancelled_usd": math.nan if usd_per_hour is None else float(spent[cancelled].sum()),
+        "calls_per_task": _mean(tasks.calls[counted]),
+        "task_throughput": rate,
+        "mean_makespan_s": _mean(makespan),
+        **{
+            f"p{each}_makespan_s": value
+            for each, value in zip(
+                PERCENTILES,
+                percentiles(makespan, PERCENTILES) if len(makespan) else [math.nan] * len(PERCENTILES),
+                strict=True,
+            )
+        },
+        "mean_model_s": _mean(model),
+        "mean_tool_s": _mean(tasks.tool[done]),
+        "model_share": ratio(float(model.sum()), float(makespan.sum())),
+        "input_tokens_per_task": _mean(tasks.input_tokens[done]),
+        "output_tokens_per_task": _mean(tasks.output_tokens[done]),
+        "usd_per_task": math.nan
+        if usd_per_hour is None
+        else ratio(usd_per_hour * tasks.computed_share / SECONDS_PER_HOUR, rate),
+        "attainment": math.nan if is_kept is None else _mean(is_kept),
+    }
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def class_figures(
+    records: RequestRecords, latencies: RequestLatencies, window: Window, slo: SLO | None
+) -> dict[str, dict[str, Any]]:
+    """Return the figures of each class by its name, in the order of the scenario; empty without classes.
+
+    ``submitted``, how each request ended and ``total_*`` cover the whole run, all else the measured window, with the
+    definitions of the whole run's figures: ``request_throughput request_goodput output_throughput``, ``mean_ median_
+    p50_ p90_ p95_ p99_`` of ``ttft_ms tpot_ms e2el_ms``, and ``slo`` with ``attainment`` and ``by_metric``. Undefined
+    figures are NaN.
+    """
+    if records.request_class is None:
+        return {}
+    meets = None if slo is None else requests_meeting(latencies, slo)
+    return {
+        name: _figures(records, latencies, window, slo, meets, records.request_class == number)
+        for number, name in enumerate(records.class_names)
+    }
+
+
+def _figures(
+    records: RequestRecords,
+    latencies: RequestLatencies,
+    window: Window,
+    slo: SLO | None,
+    meets: NDArray[np.bool_] | None,
+    is_own: NDArray[np.bool_],
+) -> dict[str, Any]:
+    sent = is_own & np.isfinite(records.arrival_time)
+    by_status = np.bincount(records.status[sent], minlength=len(STATUSES))
+    completed = is_own & latencies.is_completed
+    rates = throughput(records, window, meets, completed)
+    counted = completed & window.has_arrived
+    return {
+        "submitted": int(np.count_nonzero(sent)),
+        **{status: int(count) for status, count in zip(STATUSES, by_status, strict=True)},
+        "total_input_tokens": int(records.prompt_tokens[completed].sum()),
+        "total_output_tokens": int(records.output_tokens[completed].sum()),
+        "request_throughput": rates.requests,
+        "request_goodput": rates.good_requests,
+        "output_throughput": rates.output_tokens,
+        **{
+            f"{statistic}_{name}": value * MS
+            for name, field in LATENCIES.items()
+            for statistic, value in _statistics(getattr(latencies, field)[counted]).items()
+        },
+        "slo": _slo(latencies, slo, window.has_arrived & is_own, is_own, records.class_names),
+    }
+
+
+def _slo(
+    latencies: RequestLatencies,
+    slo: SLO | None,
+    submitted: NDArray[np.bool_],
+    is_own: NDArray[np.bool_],
+    names: tuple[str, ...],
+) -> dict[str, Any]:
+    if slo is None or not is_own.any() or latencies.request_class is None:
+        return {"attainment": np.nan, "by_metric": dict.fromkeys(NAMED_TERMS, np.nan)}
+    name = names[int(latencies.request_class[is_own][0])]
+    own = slo.by_class.get(name, slo)
+    shares = attainment(latencies, slo, submitted)
+    by_metric = {term: value if getattr(own, term) is not None else np.nan for term, value in shares.by_metric.items()}
+    has_bounds = any(getattr(own, term) is not None for term in TERMS)
+    return {"attainment": shares.all_terms if has_bounds else np.nan, "by_metric": by_metric}
+
+
+def _statistics(values: NDArray[np.float64]) -> dict[str, float]:
+    defined = values[~np.isnan(values)]
+    names = ("mean", "median", *(f"p{q}" for q in PERCENTILES))
+    if not len(defined):
+        return dict.fromkeys(names, np.nan)
+    found = percentiles(defined, PERCENTILES)
+    return dict(zip(names, [float(defined.mean()), found[0], *found], strict=True))

@@ -15,11 +15,22 @@ from simserve.metrics.cost import Grid, board_watts, cost, energy
 from simserve.metrics.features import (
     SpeculationFacts,
     TierPrices,
+    class_figures,
+    encoder_utilization,
     hit_rates,
+    lora_figures,
+    lora_sentences,
+    mean_encoders,
+    media_figures,
+    name_encoders,
+    name_loading,
     name_offload,
     offload_figures,
     offload_sentences,
+    reasoning_figures,
+    round_figures,
     speculation_summary,
+    task_figures,
     tier_figures,
     unused_tiers,
 )
@@ -54,19 +65,6 @@ from simserve.metrics.latency import (
     requests_meeting,
 )
 from simserve.metrics.real_server import prediction_interval
-from simserve.metrics.request_kinds import (
-    class_figures,
-    encoder_utilization,
-    lora_figures,
-    lora_sentences,
-    mean_encoders,
-    media_figures,
-    name_encoders,
-    name_loading,
-    reasoning_figures,
-    round_figures,
-    task_figures,
-)
 from simserve.metrics.statistics import in_json, ratio, rows_where
 from simserve.metrics.steady_state import (
     Offered,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simserve.metrics.features import REASONING_KEYS, reasoning_figures
 from simserve.metrics.latency import SLO, attainment, request_latencies
-from simserve.metrics.request_kinds import REASONING_KEYS, reasoning_figures
 from simserve.metrics.tables import request_columns
 from tests.metrics.builders import make_records
 

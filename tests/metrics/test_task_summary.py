@@ -11,8 +11,8 @@ import pytest
 
 import simserve as ss
 from simserve.errors import InputError, UsageError
+from simserve.metrics.features import TASK_KEYS, task_figures
 from simserve.metrics.latency import SLO, attainment, request_latencies, requests_meeting, tasks_of
-from simserve.metrics.request_kinds import TASK_KEYS, task_figures
 from simserve.metrics.result import RunResult
 from simserve.metrics.steady_state import Window
 from simserve.scenario.run import run

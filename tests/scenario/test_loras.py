@@ -12,7 +12,7 @@ import yaml
 
 import simserve as ss
 from simserve.errors import ScenarioError
-from simserve.metrics.request_kinds import LORA_KEYS
+from simserve.metrics.features import LORA_KEYS
 from simserve.metrics.stored import read_result
 from simserve.perf.loras import adapter_bytes, lora_gemms, stored_adapter_bytes
 from simserve.perf.tables import price
