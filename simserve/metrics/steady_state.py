@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from simserve.metrics.latency import RequestLatencies
 from simserve.metrics.statistics import percentiles, rows_where
+from simserve.sim.recorder import ascending
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
-from simserve.sim.series import ascending
 from simserve.units import SECONDS_PER_HOUR
 
 Stability = Literal["stable", "backlogged", "overloaded"]

@@ -26,7 +26,7 @@ from simserve.sim.recorder import RunTotals
 from simserve.sim.records import SERVERS, STATUSES, RequestRecords
 
 if TYPE_CHECKING:
-    from simserve.sim.series import TimeSeries
+    from simserve.sim.recorder import TimeSeries
     from simserve.sim.simulate import Simulation
 
 Columns = Mapping[str, NDArray[Any]]
@@ -40,7 +40,7 @@ DIGEST_KEY = "simserve_digest"
 """Likewise: SHA-256 of the two text files, so that a page is never made of figures that no run gave."""
 _HOMES: Mapping[str, str] = {
     "RunTotals": "simserve.sim.recorder",
-    "TimeSeries": "simserve.sim.series",
+    "TimeSeries": "simserve.sim.recorder",
     "SpeculationTotals": "simserve.sim.totals",
     "OffloadTotals": "simserve.sim.totals",
     "LoraTotals": "simserve.sim.totals",
@@ -48,7 +48,7 @@ _HOMES: Mapping[str, str] = {
     "PoolOutcome": "simserve.sim.pools",
     "StreamTotals": "simserve.sim.streaming",
     "FrontTotals": "simserve.sim.gateway",
-    "FleetTimeline": "simserve.sim.series",
+    "FleetTimeline": "simserve.sim.recorder",
     "EncoderLives": "simserve.sim.encoders",
     "SLO": "simserve.metrics.latency",
 }
@@ -213,7 +213,7 @@ def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
 
 
 def _series(columns: Columns) -> TimeSeries:
-    from simserve.sim.series import TimeSeries
+    from simserve.sim.recorder import TimeSeries
 
     ends = _floats(columns["end_s"])
     means = {name: _floats(columns[name]) for name in _names(TimeSeries) if name in columns}

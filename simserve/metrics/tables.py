@@ -12,7 +12,7 @@ from simserve.metrics.latency import MS, SLO, RequestLatencies, Tasks, request_l
 from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 
 if TYPE_CHECKING:
-    from simserve.sim.series import TimeSeries
+    from simserve.sim.recorder import TimeSeries
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,8 @@ from simserve.sim.encoders import EncoderLives
 from simserve.sim.gateway import FrontTotals
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolSetup, outcomes_of, together
-from simserve.sim.recorder import Recorder, RunTotals, series_sums
+from simserve.sim.recorder import FleetTimeline, Recorder, RunTotals, series_sums
 from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
-from simserve.sim.series import FleetTimeline
 from simserve.sim.simulate import Simulation, has_decisions, setups_of
 from simserve.sim.step_log import COLUMNS, StepTable
 from simserve.sim.streaming import ClientView, StreamTotals

@@ -18,7 +18,7 @@ from simserve.sim.faults import Faults, Outages
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.objective import Objective
 from simserve.sim.pools import PoolSetup
-from simserve.sim.series import FleetTimeline
+from simserve.sim.recorder import FleetTimeline
 from simserve.sim.updates import Updates
 from simserve.workload.requests import RequestSpecs
 

@@ -48,10 +48,9 @@ from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.prefixes import KEPT, OwnBlocks, prefix_paths, prefixes_of
-from simserve.sim.recorder import Recorder, series_sums
+from simserve.sim.recorder import FleetTimeline, Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
 from simserve.sim.routing import DRAWS, Regions, router_of, rules_of, shares_of
-from simserve.sim.series import FleetTimeline
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import Clocks, joined
 from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers

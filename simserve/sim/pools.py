@@ -14,9 +14,8 @@ from simserve.engine.state import RequestTable
 from simserve.engine.tables import StepTimes
 from simserve.perf.parts import PricedDeployment
 from simserve.sim.control import AutoscalingSpec, Role
-from simserve.sim.recorder import Recorder, RunTotals
+from simserve.sim.recorder import FleetTimeline, Recorder, RunTotals
 from simserve.sim.records import RequestRecords
-from simserve.sim.series import FleetTimeline
 from simserve.sim.totals import SpeculationTotals, adapted_together, offloaded_together
 from simserve.workload.requests import RequestSpecs
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from simserve.sim.gateway import FrontTotals
     from simserve.sim.own_parts import OwnParts
     from simserve.sim.pools import PoolOutcome, PoolSetup
-    from simserve.sim.series import FleetTimeline
+    from simserve.sim.recorder import FleetTimeline
     from simserve.sim.step_log import KeptSteps, StepLog
     from simserve.sim.streaming import StreamTotals
 

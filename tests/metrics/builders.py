@@ -14,9 +14,8 @@ from simserve.metrics.latency import SLO
 from simserve.metrics.summary import RunFacts
 from simserve.perf.memory import MemoryPlan
 from simserve.profiles.expected_errors import Expectation, MetricExpectation
-from simserve.sim.recorder import RunTotals
+from simserve.sim.recorder import RunTotals, TimeSeries
 from simserve.sim.records import COMPLETED, RequestRecords
-from simserve.sim.series import TimeSeries
 from simserve.sim.simulate import Simulation
 
 

@@ -18,8 +18,8 @@ from simserve.sim.control import (
     RoutingSpec,
     UpdateSpec,
 )
+from simserve.sim.recorder import FleetTimeline
 from simserve.sim.records import SERVERS
-from simserve.sim.series import FleetTimeline
 from simserve.sim.simulate import simulate
 from simserve.validation import validate
 from simserve.workload.prefixes import system_prompts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.sim.series import BinnedSums, mean_count, mean_running_and_waiting
+from simserve.sim.recorder import BinnedSums, mean_count, mean_running_and_waiting
 
 
 def test_an_amount_is_spread_over_its_interval() -> None:

@@ -19,10 +19,9 @@ from simserve.engine.state import Replica, RequestTable
 from simserve.sim.clients import plain_clients
 from simserve.sim.cluster import Cluster, Routing
 from simserve.sim.control import RoutingSpec
-from simserve.sim.recorder import Recorder
+from simserve.sim.recorder import Recorder, TimeSeries
 from simserve.sim.records import RequestRecords
 from simserve.sim.routing import router_of
-from simserve.sim.series import TimeSeries
 from simserve.sim.simulate import replay
 from tests.builders import constant_step_times, make_specs
 from tests.engine.strategies import Case, cases
