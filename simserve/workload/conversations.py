@@ -22,10 +22,11 @@ from simserve.workload.arrival_spec import (
     WeibullArrivals,
 )
 from simserve.workload.arrivals import unit_quantile
-from simserve.workload.beginnings import Beginnings, draw_beginnings
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
+    Beginnings,
     asked_tokens,
+    draw_beginnings,
     draw_lengths,
     draw_own_lengths,
     draw_shares,

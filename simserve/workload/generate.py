@@ -17,9 +17,18 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import InvariantError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
-from simserve.workload.beginnings import draw_beginnings, with_beginnings, with_beginnings_within
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.classes import asked_tokens, offered_rate, priorities, some, start_times, with_thinking
+from simserve.workload.classes import (
+    asked_tokens,
+    draw_beginnings,
+    offered_rate,
+    priorities,
+    some,
+    start_times,
+    with_beginnings,
+    with_beginnings_within,
+    with_thinking,
+)
 from simserve.workload.conversations import draw_pauses
 from simserve.workload.lengths import length_distribution
 from simserve.workload.requests import RequestSpecs

@@ -14,8 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
-from simserve.workload.beginnings import draw_beginnings, with_beginnings
-from simserve.workload.classes import asked_tokens, draw_own, draw_shared, offered_rate, priorities, some, with_thinking
+from simserve.workload.classes import (
+    asked_tokens,
+    draw_beginnings,
+    draw_own,
+    draw_shared,
+    offered_rate,
+    priorities,
+    some,
+    with_beginnings,
+    with_thinking,
+)
 from simserve.workload.conversations import draw_dialogues, draw_pauses
 from simserve.workload.dependencies import Dependencies, from_counts
 from simserve.workload.prefixes import PrefixSegments, joined

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.workload.beginnings import Beginnings
+from simserve.workload.classes import Beginnings
 from simserve.workload.conversations import Shape, draw_think_times
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs

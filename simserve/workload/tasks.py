@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.workload.arrival_spec import STATIONARY, ClosedLoopArrivals, WeibullArrivals
 from simserve.workload.arrivals import unit_quantile
-from simserve.workload.beginnings import Beginnings, draw_beginnings
 from simserve.workload.classes import (
+    Beginnings,
     asked_tokens,
+    draw_beginnings,
     draw_own_lengths,
     draw_thinking,
     offered_rate,

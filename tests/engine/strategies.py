@@ -18,7 +18,7 @@ from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.tables import StepTimes
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.control import RoutingPolicy, RoutingSpec
-from simserve.workload.beginnings import Beginnings
+from simserve.workload.classes import Beginnings
 from simserve.workload.conversations import Shape, contexts
 from simserve.workload.length_spec import UniformLength
 from simserve.workload.prefixes import PrefixSegments

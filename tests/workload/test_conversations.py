@@ -9,7 +9,7 @@ import pytest
 
 from simserve.errors import InputError
 from simserve.validation import validate
-from simserve.workload.beginnings import Beginnings
+from simserve.workload.classes import Beginnings
 from simserve.workload.conversations import Shape, contexts
 from simserve.workload.generate import generate
 from simserve.workload.prefixes import PrefixSegments

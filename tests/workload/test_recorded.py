@@ -11,7 +11,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.sim.simulate import replay
 from simserve.validation import validate
-from simserve.workload.beginnings import Beginnings
+from simserve.workload.classes import Beginnings
 from simserve.workload.generate import generate
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.recorded import session_prefixes
