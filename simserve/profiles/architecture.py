@@ -22,6 +22,9 @@ from simserve.profiles.model_blocks import (
     MixtureOfExperts,
     SlidingHeads,
     SparseIndexer,
+    linear_attention_gemms,
+    mamba_gemms,
+    mlp_gemms,
 )
 from simserve.validation import FrozenModel
 

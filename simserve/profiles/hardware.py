@@ -56,6 +56,11 @@ DEFAULT_CLASS: SellerClass = "specialised cloud"
 _Curve = TypeVar("_Curve", bound=TileCurve)
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 _NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
+_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "workstation", "edition"}
+"""Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
+NARROW_TILE_ROWS = 16
+"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
+scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +199,6 @@ def listed_offers(prices: Sequence[GpuPrice]) -> str:
         if price.provider not in names:
             names.append(price.provider)
     return ", ".join(f"{kind} ({', '.join(names)})" for kind, names in by_kind.items()) or "nothing"
-
-
-_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "workstation", "edition"}
-"""Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
-NARROW_TILE_ROWS = 16
-"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
-scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
 
 
 class Calibration(FrozenModel):

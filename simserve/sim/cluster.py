@@ -7,6 +7,7 @@ lost, stopped, in pools of equal ones. Every decision over time is left to SimPy
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -16,38 +17,29 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.admission_control import Finishes
+from simserve.engine.cache_state import PrefixPaths
 from simserve.engine.client_state import TO_PAUSE, TO_ROUTE, numbers_to_route
 from simserve.engine.clients import send
 from simserve.engine.compiled.run import Compiled, Drive
-from simserve.engine.data_parallel import DataParallelReplica
+from simserve.engine.config import EngineConfig
+from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_running_at
 from simserve.engine.data_plane import CHORES
 from simserve.engine.plane_state import NOWHERE, ClientState, DataPlane, Part
-from simserve.engine.state import INFINITY, LEAP_BYTES, STATIC, RequestTable, use_times
+from simserve.engine.queue import OrderedQueue
+from simserve.engine.state import INFINITY, LEAP_BYTES, STATIC, Replica, RequestTable, use_times
+from simserve.engine.tables import StepTimes
 from simserve.sim.chance import Chance
 from simserve.sim.clients import conversations_of, first_sent
-from simserve.sim.control import TOKEN_POLICIES, RoutingPolicy, RoutingSpec
+from simserve.sim.control import TOKEN_POLICIES, Role, RoutingPolicy, RoutingSpec
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 
 if TYPE_CHECKING:
     from simserve.engine.plane_state import FleetState, Port, Router, Shares
-    from simserve.engine.tables import StepTimes
-    from simserve.workload.requests import RequestSpecs
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from simserve.engine.cache_state import PrefixPaths
-from simserve.engine.config import EngineConfig
-from simserve.engine.data_parallel import kv_share, num_running_at
-from simserve.engine.queue import OrderedQueue
-from simserve.engine.state import Replica
-from simserve.engine.tables import StepTimes
-from simserve.sim.control import Role
-
-if TYPE_CHECKING:
-    from simserve.engine.cache_state import PrefixPaths
     from simserve.sim.control import Control
     from simserve.sim.own_parts import Gauges
     from simserve.sim.pools import PoolSetup
+    from simserve.workload.requests import RequestSpecs
+
 
 Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]

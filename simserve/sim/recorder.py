@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from simserve.engine.cache_state import PrefixPaths
     from simserve.engine.config import EngineConfig
     from simserve.engine.tables import StepTimes
-    from simserve.sim.recorder import FleetTimeline
     from simserve.sim.step_log import StepLog
     from simserve.sim.totals import DraftSums, SpeculationTotals
+
 
 _NUM_BINS = 1024
 _FIRST_WIDTH = 1e-3
