@@ -248,5 +248,6 @@ def replay_of(result: BenchResult, scenario: Scenario) -> Replay:
     )
     if result.arrival_time is not None and specs.concurrency is None:
         specs = replace(specs, arrival_time=result.arrival_time, is_stationary=False, offered_rate=float("nan"))
-    specs = with_paces(specs, scenario.deployment.speculative, scenario.run.seed, 0)
+    if scenario.deployment.speculative is not None:
+        specs = with_paces(specs, scenario.deployment.speculative, scenario.run.seed, 0)
     return Replay(result=result, specs=specs, notes=tuple(notes))

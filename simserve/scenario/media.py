@@ -27,6 +27,7 @@ from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
 
 if TYPE_CHECKING:
+    from simserve.sim.control import EncoderAutoscalingSpec
     from simserve.workload.traces.media import RecordedMedia
 
 MEGAPIXEL = 1e6
@@ -192,12 +193,9 @@ def encoders_usd_per_hour(resolved: ResolvedScenario) -> float:
     return math.nan if price.usd is None else spec.replicas * price.usd
 
 
-def encoder_startup_seconds(resolved: ResolvedScenario) -> float:
-    """Return the seconds from the launch of a worker of the encoder pool to its first image; 0: none is launched."""
-    spec = resolved.scenario.deployment.encoder_disaggregation
-    if spec is None or spec.autoscaling is None:
-        return 0.0
-    return spec.autoscaling.startup.seconds(_towers_bytes(resolved))
+def encoder_startup_seconds(scaling: EncoderAutoscalingSpec, resolved: ResolvedScenario) -> float:
+    """Return the seconds from the launch of a worker of the encoder pool to its first image."""
+    return scaling.startup.seconds(_towers_bytes(resolved))
 
 
 def encoder_power(resolved: ResolvedScenario) -> tuple[float, float] | None:

@@ -115,11 +115,13 @@ def as_sent(specs: RequestSpecs, scenario: Scenario, replication: int) -> Reques
     """
     check_traffic(scenario, specs)
     seed, structured = scenario.run.seed, scenario.workload.structured_output
-    specs = with_media(specs, scenario, replication)
+    if scenario.workload.has_media:
+        specs = with_media(specs, scenario, replication)
     if structured is not None:
         replicas = num_replicas(scenario.deployment)
         specs = with_grammars(specs, structured, replicas, seed=seed, replication=replication)
-    specs = with_paces(specs, scenario.deployment.speculative, seed, replication)
+    if scenario.deployment.speculative is not None:
+        specs = with_paces(specs, scenario.deployment.speculative, seed, replication)
     return specs.in_order_of_readiness()
 
 

@@ -520,8 +520,7 @@ def _facts(
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
         gpus_per_replica=resolved.shape.num_gpus,
         tier_prices=_tier_prices(resolved),
-        encoders_usd_per_hour=encoders_usd_per_hour(resolved),
-        encoder_power=encoder_power(resolved),
+        **_encoder_facts(resolved),
         users=_users(scenario, specs),
         num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
         round_pause=getattr(scenario.workload.arrivals, "round_pause", None),
@@ -538,6 +537,13 @@ def _tier_prices(resolved: ResolvedScenario) -> TierPrices:
     own = sum(tiers_usd_per_hour(each.engine.kv_tiers or (), each.replicas, is_shared=False) for _, each in pools)
     shared = sum(tiers_usd_per_hour(each.engine.kv_tiers or (), 1, is_shared=True) for _, each in pools)
     return TierPrices(own / resolved.num_gpus, shared)
+
+
+def _encoder_facts(resolved: ResolvedScenario) -> dict[str, Any]:
+    """Return what a pool of encoders costs and draws, as fields of `RunFacts`; empty without one."""
+    if resolved.scenario.deployment.encoder_disaggregation is None:
+        return {}
+    return {"encoders_usd_per_hour": encoders_usd_per_hour(resolved), "encoder_power": encoder_power(resolved)}
 
 
 def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:
@@ -564,12 +570,15 @@ def _speculation(
     resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation
 ) -> SpeculationFacts | None:
     """Return what is known of speculative decoding; of several pools, on the one that drafts most."""
-    totals = drafted(simulation)
-    if not resolved.pools or totals is None:
-        return speculation_facts(resolved.scenario.deployment.speculative, resolved.shape, priced, totals)
-    number = next(number for number, pool in enumerate(simulation.pools) if pool.totals.speculation is totals)
-    own = resolved.pools[number]
-    return speculation_facts(own.scenario.deployment.speculative, own.shape, price(own.shape), totals)
+    totals, own = drafted(simulation), resolved
+    if totals is None:
+        return None
+    if resolved.pools:
+        number = next(number for number, pool in enumerate(simulation.pools) if pool.totals.speculation is totals)
+        own = resolved.pools[number]
+        priced = price(own.shape)
+    spec = own.scenario.deployment.speculative
+    return None if spec is None else speculation_facts(spec, own.shape, priced, totals)
 
 
 def _overflow_prices(scenario: Scenario) -> ApiPrices | None:
@@ -685,6 +694,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
     """Return everything that decides while a run of the scenario goes on."""
     deployment = resolved.scenario.deployment
     encoders = deployment.encoder_disaggregation
+    scaling = None if encoders is None else encoders.autoscaling
     return Control(
         routing=deployment.routing,
         admission=deployment.admission,
@@ -692,8 +702,8 @@ def control_of(resolved: ResolvedScenario) -> Control:
         task_limit=None if resolved.scenario.slo is None else resolved.scenario.slo.task,
         autoscaling=deployment.autoscaling,
         startup_seconds=startup_seconds(deployment.autoscaling, replica_weights_bytes(resolved)),
-        encoder_scaling=None if encoders is None else encoders.autoscaling,
-        encoder_startup_seconds=encoder_startup_seconds(resolved),
+        encoder_scaling=scaling,
+        encoder_startup_seconds=0.0 if scaling is None else encoder_startup_seconds(scaling, resolved),
         faults=deployment.faults,
         liveness=deployment.liveness,
         updates=deployment.updates,

@@ -225,10 +225,8 @@ def _draft(target: ReplicaShape, spec: SpeculativeSpec, folder: Path | None, not
     return draft_shape(target, model, quantization, asked)
 
 
-def with_paces(specs: RequestSpecs, spec: SpeculativeSpec | None, seed: int, replication: int) -> RequestSpecs:
-    """Return the requests of one run with the pace of each drawn, from a stream of its own; as they are without."""
-    if spec is None:
-        return specs
+def with_paces(specs: RequestSpecs, spec: SpeculativeSpec, seed: int, replication: int) -> RequestSpecs:
+    """Return the requests of one run with the pace of each drawn, from a stream of its own."""
     from simserve.engine.progress import GRID
     from simserve.workload.acceptance import draw_paces
 
@@ -239,14 +237,12 @@ def with_paces(specs: RequestSpecs, spec: SpeculativeSpec | None, seed: int, rep
 
 
 def speculation_facts(
-    spec: SpeculativeSpec | None, shape: ReplicaShape, priced: PricedDeployment, totals: SpeculationTotals | None
-) -> SpeculationFacts | None:
-    """Return what a summary says of speculative decoding besides its counts; None without it.
+    spec: SpeculativeSpec, shape: ReplicaShape, priced: PricedDeployment, totals: SpeculationTotals
+) -> SpeculationFacts:
+    """Return what a summary says of speculative decoding besides its counts.
 
     The speed-up is that of decode steps at the run's mean batch and context, against the same batch without drafts.
     """
-    if spec is None or totals is None:
-        return None
     from simserve.perf.speculation import decode_speedup
     from simserve.workload.acceptance import expected_tokens
 

@@ -1,4 +1,7 @@
-"""Autoscaler: a SimPy process that looks at the fleet every so often, launches replicas and gives them back."""
+"""Autoscaler: a SimPy process that looks at the fleet every so often, launches replicas and gives them back.
+
+For the metric ``slo`` it knows whether what has ended kept its limits: requests, and the tasks that end with them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,18 @@ from collections.abc import Generator, Sequence
 from math import ceil
 from typing import Any
 
+import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
+from simserve.engine.state import RequestTable
 from simserve.sim.cluster import DRAINING, READY, STARTING, STOPPED, ManagedReplica, Pool, gauges_of
-from simserve.sim.control import AutoscalingSpec, HorizontalScaling
+from simserve.sim.control import AutoscalingSpec, Control, HorizontalScaling
 from simserve.sim.lifecycle import Lifecycle
-from simserve.sim.objective import Objective
 from simserve.sim.own_parts import Judge
-from simserve.sim.records import DRAINED
+from simserve.sim.records import COMPLETED, DRAINED, answer_times
+from simserve.workload.requests import RequestSpecs
 
 TOLERANCE = 0.1
 """Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
@@ -60,6 +66,75 @@ class Stabilization:
 def num_running_in(replicas: Sequence[ManagedReplica]) -> int:
     """Return the requests with a seat, in all of some replicas."""
     return sum(num_running_at(replica.schedulers) for replica in replicas)
+
+
+class Objective:
+    """The limits of a run, and how the tasks at hand stand.
+
+    Args:
+        control: Holds the limits.
+        specs: What arrives.
+        requests: The table of what became of it.
+        arrival_time: When each request was first sent; filled for a closed loop.
+    """
+
+    def __init__(
+        self, control: Control, specs: RequestSpecs, requests: RequestTable, arrival_time: NDArray[np.float64]
+    ) -> None:
+        self._limits, self._task_limit = control.limits, control.task_limit
+        self._specs, self._requests, self._arrival_time = specs, requests, arrival_time
+        self._task: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        if control.task_limit is not None and specs.dependencies is not None and specs.session is not None:
+            # A negative number is that of a request which is of no task.
+            numbers, places = np.unique(specs.session, return_inverse=True)
+            self._task = places.astype(np.int64) - np.count_nonzero(numbers < 0)
+        num_tasks = int(self._task.max(initial=-1)) + 1
+        self._num_left = np.bincount(self._task[self._task >= 0], minlength=num_tasks)
+        self._begin, self._end = np.full(num_tasks, np.inf), np.full(num_tasks, -np.inf)
+
+    def is_met(self, index: int) -> bool:
+        """Return whether a request that has ended kept the limits of its class."""
+        requests, classes = self._requests, self._specs.request_class
+        limits = self._limits[0 if classes is None else int(classes[index])]
+        if requests.status[index] != COMPLETED:
+            return False
+        sent_at, first, last = self._arrival_time[index], requests.first_token_time[index], requests.finish_time[index]
+        gaps = requests.generated_tokens[index] - 1
+        return bool(
+            (limits.ttft is None or first - sent_at <= limits.ttft)
+            and (limits.e2e is None or last - sent_at <= limits.e2e)
+            and (limits.tpot is None or not gaps or last - first <= limits.tpot * gaps)
+            and (limits.ttfvt is None or self._answer_time(index) - sent_at <= limits.ttfvt)
+        )
+
+    def _answer_time(self, index: int) -> float:
+        """Return when the first visible token of a completed request was there, seconds; NaN: it has none."""
+        thinking, requests = self._specs.thinking_tokens, self._requests
+        if thinking is None:
+            return requests.first_token_time[index]
+        times = answer_times(
+            thinking[index : index + 1],
+            np.array([requests.generated_tokens[index]]),
+            np.array([requests.first_token_time[index]]),
+            np.array([requests.finish_time[index]]),
+            np.array([requests.answer_time[index]]),
+            is_elsewhere=np.array([requests.replica_id[index] < 0]),
+        )
+        return float(times[0])
+
+    def count_task(self, index: int) -> tuple[int, int]:
+        """Note that a request has ended, once each; return the tasks that end with it, and those of them in time."""
+        if self._task_limit is None or not len(self._task) or self._task[index] < 0:
+            return 0, 0
+        task, requests = self._task[index], self._requests
+        self._num_left[task] -= 1
+        self._begin[task] = min(self._begin[task], self._arrival_time[index])
+        # A call that came to nothing leaves its task unfinished: it never ends.
+        end = requests.finish_time[index] if requests.status[index] == COMPLETED else np.inf
+        self._end[task] = max(self._end[task], end)
+        if self._num_left[task]:
+            return 0, 0
+        return 1, int(self._end[task] - self._begin[task] <= self._task_limit)
 
 
 class Autoscaler:

@@ -10,13 +10,12 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.clients import Clients
-from simserve.sim.autoscaler import Autoscaler
+from simserve.sim.autoscaler import Autoscaler, Objective
 from simserve.sim.cluster import READY, STOPPED, ManagedReplica, end_of
 from simserve.sim.control import Control, LivenessSpec
 from simserve.sim.encoders import EncoderAutoscaler, EncoderLives
 from simserve.sim.faults import Faults, Outages
 from simserve.sim.lifecycle import Lifecycle
-from simserve.sim.objective import Objective
 from simserve.sim.pools import PoolSetup
 from simserve.sim.recorder import FleetTimeline
 from simserve.sim.updates import Updates

@@ -21,10 +21,9 @@ from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.clients import frontend_spacing, plain_clients
 from simserve.sim.cluster import Cluster, Routing, end_of, new_replica, run_to_end
 from simserve.sim.control import Control, RoutingSpec
-from simserve.sim.objective import answer_columns
 from simserve.sim.prefixes import CameAgain, OwnBlocks, prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
-from simserve.sim.records import RequestRecords
+from simserve.sim.records import RequestRecords, answer_columns
 from simserve.sim.routing import router_of
 from simserve.workload.requests import RequestSpecs
 

@@ -227,7 +227,8 @@ def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
     recorded = point.requests
     if recorded is None:
         specs = generate(scenario.workload, seed=scenario.run.seed)
-        return with_paces(specs, scenario.deployment.speculative, scenario.run.seed, 0)
+        spec = scenario.deployment.speculative
+        return specs if spec is None else with_paces(specs, spec, scenario.run.seed, 0)
     return RequestSpecs(
         arrival_time=recorded.arrival_time,
         prompt_tokens=recorded.prompt_tokens,
