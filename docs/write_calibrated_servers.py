@@ -22,7 +22,7 @@ from simserve.calibrate.factors import FREEDOM, PRIORS, SCALE, FactorSearch, Lin
 from simserve.calibrate.loads import inner_places
 from simserve.calibrate.simulated import slowed
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.planner.measured.reports import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict

@@ -17,7 +17,7 @@ import yaml
 from calibration.real_server.campaign import REPEATS, Load, Server
 from calibration.real_server.environment import VERSION
 from simserve.calibrate.simulated import figures, replay_of
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.planner.importers.engine_log import read_engine_log
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve

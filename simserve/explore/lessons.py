@@ -14,8 +14,8 @@ from simserve.explore.queries import DeploymentQuery, MemoryQuery
 from simserve.perf.memory import plan_memory
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.pricing import price
 from simserve.perf.quantization import WEIGHT_FORMATS, quantize_symmetric, weight_bits
+from simserve.perf.tables import price
 from simserve.profiles.model import load_model
 from simserve.profiles.quality import published_quality
 from simserve.report.facts import PART_LABELS

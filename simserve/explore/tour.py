@@ -27,7 +27,7 @@ from simserve.explore.queries import (
 from simserve.explore.simulator import film, load
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.report.facts import PART_LABELS
 from simserve.report.quantities import number, share
 from simserve.units import HOURS_PER_MONTH, format_bytes

@@ -1,14 +1,15 @@
 """Everything a step costs, evaluated once per deployment into the arrays that the engine reads.
 
 Entries are for the whole replica. With p pipeline stages, x tokens travel as p micro-batches of x / p and a
-round takes ``p * stage(x / p) + (p - 1) * transfer``. Knows no requests.
+round takes ``p * stage(x / p) + (p - 1) * transfer``. The same deployment again costs a look-up, as sweeps, searches
+and curves over seats ask for. Knows no requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,15 +70,16 @@ from simserve.profiles.model import AttentionLayers, MixtureOfExperts
 
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough that arithmetic binds where the straight line takes over."""
-
 MAX_TABLE_TOKENS = 32768
 """Most tokens in the table; beyond, the seconds of a step are a straight line in its tokens."""
-
 FAR_TOKENS = 2.0**26
 """Tokens a micro-batch at which only the cost of one more token is left."""
+_OTHER_FIELDS = [each.name for each in fields(ReplicaShape) if each.name not in ("hardware", "model", "speculation")]
+KEPT = 64
+"""Deployments kept, about 1 MB each."""
 
 
-def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
+def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
     """Return the seconds of every step that a replica can take.
 
     Args:
@@ -112,7 +114,7 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
     if shape.speculation is None:
         return priced
     draft = passing_shape(shape)
-    return with_drafts(priced, shape, None if draft is None else price(draft, len(tokens) - 1))
+    return with_drafts(priced, shape, None if draft is None else price_anew(draft, len(tokens) - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -563,20 +565,16 @@ UNGATED_LAUNCHES = 1.25
 """Times as long as Llama's that the host launches a layer with two norms and an MLP without a gate, whose biases are
 kernels of their own behind both all-reduces: fit to the decode steps of BLOOM-176B on Splitwise's H100 nodes (0.45 ms a
 layer, Llama-2-70B 0.36; vLLM of 2023), tested on its A100 nodes."""
-
 LLAMA_LAUNCHES = 10
 """Kernels of a layer of Llama: two norms, four products, rotary embedding, cache, attention, activation function. Each
 further norm is one more: of queries, of keys (Qwen3), behind attention and MLP (Gemma). So is each rounding of inputs
 to 8 bits by blocks. One by tensor or by token is launched in little time: servers of W8A8 without graphs (AccelMark,
 A100 and RTX 4090) are met without it, and are a quarter too slow with it."""
-
 LATENT_LAUNCHES = 3
 """Further ones of latent attention: a norm of the latent form, a product into it before attention and one out of it
 behind. Where queries have a latent form too, a norm and a product more."""
-
 SHARED_EXPERT_LAUNCHES = 4
 """Further ones of shared experts: two products, an activation function, a sum."""
-
 MLP_LAUNCHES = 3
 """Llama's of an MLP, which routed experts replace."""
 
@@ -665,3 +663,55 @@ def mixed_decode_factor(shape: ReplicaShape, key_seconds: float, pair_seconds: f
     if not any(start <= capability < end for start, end in FLASH_ATTENTION_2):
         return 1.0
     return max(1.0, rows * pair_seconds / key_seconds)
+
+
+class _ByValue:
+    """A deployment that equals another of the same values: profiles hold mappings, which have no hash.
+
+    Of the GPU and the model it is the very profile, as the catalogue reads each file once: spelling out their curves
+    takes a tenth as long as pricing.
+    """
+
+    __slots__ = ("profiles", "shape", "text")
+
+    def __init__(self, shape: ReplicaShape) -> None:
+        self.shape = shape
+        self.profiles: list[object] = []
+        self.text = self._spelled(shape)
+
+    def _spelled(self, shape: ReplicaShape) -> str:
+        self.profiles += (shape.hardware, shape.model)
+        others = [getattr(shape, name) for name in _OTHER_FIELDS]
+        speculation = shape.speculation
+        if speculation is None or speculation.draft is None:
+            return repr((others, speculation))
+        return repr((others, replace(speculation, draft=None), self._spelled(speculation.draft)))
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _ByValue)
+            and self.text == other.text
+            and all(mine is theirs for mine, theirs in zip(self.profiles, other.profiles, strict=True))
+        )
+
+
+def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
+    """Return the seconds of every step that a replica can take, as `price_anew`.
+
+    The result is shared between clients: nobody may change its arrays. Deployments with operator tables are priced
+    anew, since files change.
+
+    Raises:
+        InputError: The GPU, the engine or the links do not support the deployment.
+    """
+    if shape.operator_tables is not None:
+        return price_anew(shape, max_tokens_in_table)
+    return _price(_ByValue(shape), max_tokens_in_table)
+
+
+@lru_cache(maxsize=KEPT)
+def _price(key: _ByValue, max_tokens_in_table: int | None) -> PricedDeployment:
+    return price_anew(key.shape, max_tokens_in_table)

@@ -12,8 +12,8 @@ import numpy as np
 
 from simserve.metrics.result import RunResult
 from simserve.metrics.statistics import rows_where
-from simserve.perf.pricing import price
 from simserve.perf.roofline import roofline
+from simserve.perf.tables import price
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED

@@ -23,8 +23,8 @@ from simserve.perf.memory import (
     plan_memory,
     pool_block_bytes,
 )
-from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.tables import price
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.quality import published_quality
 from simserve.scenario.combinations import model_notes

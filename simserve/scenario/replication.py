@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import ScenarioError
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.scenario.combinations import check_traffic
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.fit import check_fit

@@ -22,7 +22,7 @@ from simserve.metrics.result import RunResult
 from simserve.metrics.steady_state import UsersFacts
 from simserve.metrics.summary import RunFacts, add_interval, latency_values, measure, steady_rates, summarize
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.profiles.api import load_api
 from simserve.profiles.engine_profile import version_note
 from simserve.scenario.combinations import feature_notes, without_effect

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.bottleneck import LimitGain, requests_in_kv
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.records import COMPLETED
 from simserve.sim.simulate import Deployment, Simulation, simulate

@@ -13,8 +13,8 @@ from simserve import rng
 from simserve.errors import InputError, ScenarioError
 from simserve.metrics.features import SpeculationFacts
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape, Speculation
+from simserve.perf.tables import price
 from simserve.profiles.checkpoint import Quantization
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.validation import FrozenModel

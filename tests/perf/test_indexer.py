@@ -7,7 +7,7 @@ import pytest
 
 from simserve.perf.efficiency import start_latency
 from simserve.perf.indexer import index_key_seconds, index_pair_seconds, indexer_parts, sparse_prompt_seconds
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.profiles.model import load_model
 from tests.perf.shapes import make_shape
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simserve.engine.tables import StepTimes
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.profiles.engine import scaled_by
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve

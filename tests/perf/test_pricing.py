@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from simserve.perf import tables
-from simserve.perf.pricing import price
+from simserve.perf.tables import price, price_anew
 from tests.perf.shapes import make_hardware, make_shape
 
 
@@ -13,7 +12,7 @@ def test_an_equal_deployment_is_priced_once() -> None:
     """Also where its profiles were loaded anew."""
     first = price(make_shape(max_num_seqs=7))
 
-    with patch.object(tables, "price", side_effect=AssertionError("priced again")):
+    with patch("simserve.perf.tables.price_anew", side_effect=AssertionError("priced again")):
         assert price(make_shape(max_num_seqs=7)) is first
 
 
@@ -35,4 +34,4 @@ def test_it_is_what_pricing_returns() -> None:
     """Value by value."""
     shape = make_shape(max_num_seqs=5)
 
-    assert price(shape).step_times == tables.price(shape).step_times
+    assert price(shape).step_times == price_anew(shape).step_times

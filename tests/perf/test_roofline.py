@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simserve import api
-from simserve.perf.pricing import price
 from simserve.perf.roofline import Roofline, roofline
+from simserve.perf.tables import price
 from simserve.scenario.resolve import resolve
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.perf.memory import plan_memory
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.perf.weights import checkpoint_bytes, weights_bytes_per_gpu
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.units import GIB

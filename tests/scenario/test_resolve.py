@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError, SimserveError
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.fit import check_fit, memory_report, remedies
 from simserve.scenario.load import from_mapping, load

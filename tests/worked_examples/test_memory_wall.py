@@ -7,7 +7,7 @@ import pytest
 
 from simserve.perf.gemm import gemm_work
 from simserve.perf.operators import arithmetic_intensity
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from tests.perf.shapes import make_hardware, make_model, make_shape, nominal_a100
 from tests.worked_examples.bounds import memory_wall_seconds
 

@@ -23,9 +23,9 @@ from calibration.laboratory.fits.speculation_fit import (
     fit_independent,
     read_lengths,
 )
-from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape, Speculation, SpeculativeMethod
 from simserve.perf.speculation import decode_speedup, draft_shape, layer_shape
+from simserve.perf.tables import price
 from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import load_hardware

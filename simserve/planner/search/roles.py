@@ -24,8 +24,8 @@ from enum import Enum
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
-from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.tables import price
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.explain import context_shortage

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.errors import InputError
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, fleet_bound
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed

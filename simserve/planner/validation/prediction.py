@@ -21,7 +21,7 @@ from simserve.errors import InputError, SimserveError
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.real_server import conditions
 from simserve.perf.parts import PricedDeployment
-from simserve.perf.pricing import price
+from simserve.perf.tables import price
 from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol
 from simserve.profiles.expected_errors import Server
 from simserve.scenario.load import from_mapping

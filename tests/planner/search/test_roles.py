@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from simserve.perf.pricing import price
 from simserve.perf.shape import ReplicaShape
+from simserve.perf.tables import price
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
