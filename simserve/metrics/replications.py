@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from simserve.engine.histogram import Histogram
 from simserve.metrics.latency import LATENCIES, MS, PERCENTILES
+from simserve.metrics.result import parse_threshold
 from simserve.metrics.statistics import t_quantile
-from simserve.metrics.thresholds import parse_threshold
 
 PILOT_RUNS = 5
 """Runs before an interval is asked how narrow it is: of fewer, the spread is mostly chance."""

@@ -65,6 +65,7 @@ from simserve.metrics.latency import (
     requests_meeting,
 )
 from simserve.metrics.real_server import prediction_interval
+from simserve.metrics.result import Figures, evaluate_thresholds
 from simserve.metrics.statistics import in_json, ratio, rows_where
 from simserve.metrics.steady_state import (
     Offered,
@@ -81,7 +82,6 @@ from simserve.metrics.steady_state import (
     users_figures,
     waiting_share,
 )
-from simserve.metrics.thresholds import Figures, evaluate_thresholds
 from simserve.profiles.expected_errors import Expectation
 from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
 
