@@ -21,7 +21,7 @@ from simserve.calibrate.kernels.points import TABLES, Size, key_of
 from simserve.documents import read_text
 from simserve.errors import InputError, UsageError
 from simserve.metrics.files import write_table
-from simserve.metrics.tables import Column
+from simserve.metrics.result import Column
 
 LOG_FILE, PROVENANCE_FILE = "points.jsonl", "provenance.json"
 FORMAT_VERSION = 1

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from simserve.metrics.result import RunResult
+from simserve.metrics.result import Column, RunResult, request_columns, series_columns
 from simserve.metrics.stored import (
     BACKGROUND_KEY,
     DIGEST_KEY,
@@ -27,7 +27,6 @@ from simserve.metrics.stored import (
     background_text,
     digest_of,
 )
-from simserve.metrics.tables import Column, request_columns, series_columns
 from simserve.unfinished import remove_abandoned, unfinished
 
 _ENCODING = "PARQUET_VERSION v2, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 1000"

@@ -9,7 +9,7 @@ import pytest
 
 from simserve.metrics.features import REASONING_KEYS, reasoning_figures
 from simserve.metrics.latency import SLO, attainment, request_latencies
-from simserve.metrics.tables import request_columns
+from simserve.metrics.result import request_columns
 from tests.metrics.builders import make_records
 
 PLAIN = make_records([0.0, 1.0, 2.0, 3.0])

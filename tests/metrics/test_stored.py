@@ -12,9 +12,8 @@ import pytest
 from simserve import api
 from simserve.errors import InputError
 from simserve.metrics.files import _database, _write_parquet, write_result
-from simserve.metrics.result import RunResult
+from simserve.metrics.result import Column, RunResult
 from simserve.metrics.stored import _read_table, read_result
-from simserve.metrics.tables import Column
 
 _UNTOLD = ("reason", "is_truncated", "itl_max")
 

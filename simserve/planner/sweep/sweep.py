@@ -15,7 +15,7 @@ import numpy as np
 from simserve import rng
 from simserve.errors import ScenarioError, UsageError
 from simserve.metrics.files import write_table
-from simserve.metrics.tables import Column
+from simserve.metrics.result import Column
 from simserve.planner.compare import FIGURES
 from simserve.planner.overrides import split_values
 from simserve.planner.sweep.point import OK, TEXTS, Row, failed_row, task_of
