@@ -16,8 +16,8 @@ from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.quantization import WEIGHT_FORMATS, quantize_symmetric, weight_bits
 from simserve.perf.tables import price
+from simserve.profiles.checkpoint import published_quality
 from simserve.profiles.model import load_model
-from simserve.profiles.quality import published_quality
 from simserve.report.facts import PART_LABELS
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, engine_config, resolve

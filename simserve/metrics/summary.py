@@ -147,7 +147,7 @@ class RunFacts:
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
         thresholds: Metric -> expressions.
-        quality: Published figures of the number formats, see `simserve.profiles.quality`.
+        quality: Published figures of the number formats, see `simserve.profiles.checkpoint`.
         overflow: What the API charges that requests overflow to, None without one.
         limit_gains: What a larger limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
         speculation: What is known of speculative decoding, None without it.

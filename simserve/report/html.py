@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.metrics.result import RunResult
-from simserve.profiles.quality import quality_lines
+from simserve.profiles.checkpoint import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import steady_state_caveat, verdict, warnings
 from simserve.report.brief import brief_of_run

@@ -11,7 +11,7 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 from simserve.metrics.result import RunResult
-from simserve.profiles.quality import quality_lines
+from simserve.profiles.checkpoint import quality_lines
 from simserve.report import facts
 from simserve.report.answer import steady_state_caveat, warnings
 from simserve.report.brief import FILES, Brief, Fact, LatencyLine, Way, brief_of_run
