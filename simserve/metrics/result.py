@@ -7,7 +7,9 @@ exit code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,27 +19,28 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import UsageError
-from simserve.metrics.latency import SLO, RequestLatencies, request_latencies, tasks_of
+from simserve.engine.histogram import Histogram
+from simserve.errors import UsageError, nearest
+from simserve.metrics.cost import COST_KEYS
+from simserve.metrics.latency import (
+    LATENCIES,
+    MS,
+    SLO,
+    RequestLatencies,
+    Tasks,
+    request_latencies,
+    requests_meeting,
+    tasks_of,
+)
+from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 from simserve.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simserve.sim.simulate import Simulation
-import operator
-import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from simserve.engine.histogram import Histogram
-from simserve.errors import nearest
-from simserve.metrics.cost import COST_KEYS
-from simserve.metrics.latency import LATENCIES, MS, Tasks, requests_meeting
-from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
-
-if TYPE_CHECKING:
     from simserve.sim.recorder import TimeSeries
+    from simserve.sim.simulate import Simulation
+
 
 _PANDAS_TYPES = MappingProxyType({"VARCHAR": "object", "BIGINT": "Int64", "INTEGER": "Int32", "BOOLEAN": "boolean"})
 SCALARS = (

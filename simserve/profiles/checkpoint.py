@@ -1,16 +1,7 @@
-"""A published checkpoint of a model: the number format of each of its parts, and where its weights are.
+"""A published checkpoint of a model: the number format of each of its parts, its weights, the quality of a format.
 
-Knows names of formats and of parts; bits and arithmetic are `simserve.perf.quantization`'s.
-
-Formats of linear weights; ``none``: the model's own ``dtype``.
-
-WIDE_FORMATS: tuple[WeightFormatName, ...] = (none, fp32, fp16, bf16)
-Formats that round nothing: 16 bit and more.
-Matrices that a checkpoint keeps in one format: what attention projects from the hidden state (with MLA's
-up-projections), its output projection, the indexer of sparse attention, linear attention, the MLP of dense layers,
-shared experts, routed experts. Embeddings, LM head, norms and routers stay 16-bit in all but GGUF.
-
-And what a number format costs in quality, as published: simserve measures none, and speed does not depend on it.
+Knows names of formats and of parts; bits and arithmetic are `simserve.perf.quantization`'s. The cost is in quality, as
+others published it: simserve measures none, and speed does not depend on it.
 """
 
 from __future__ import annotations
