@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.metrics.result import RunResult
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.sim.control import FaultSpec
 from simserve.workload.requests import RequestSpecs
 

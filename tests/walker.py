@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.reference.cluster import Cluster
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.replica import Pool, Replica, scheduler_of

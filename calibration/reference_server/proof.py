@@ -29,7 +29,7 @@ from calibration.reference_server.serving import (
 from calibration.reference_server.steps import StepFit, fit_steps
 from simserve.calibrate.simulated import figures
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.sim.simulate import replay
 from simserve.workload.requests import RequestSpecs
 

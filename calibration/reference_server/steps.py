@@ -1,6 +1,6 @@
 """From steps that were served one after another to the tables of seconds that the simulator reads.
 
-The tables are affine in what a step holds (`simserve.engine.tables.StepTimes`); their constants are fitted by
+The tables are affine in what a step holds (`simserve.engine.state.StepTimes`); their constants are fitted by
 non-negative least squares on relative errors.
 """
 
@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 
 from calibration.reference_server.scheduler import Limits
 from calibration.reference_server.serving import StepRecord
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 
 Array = NDArray[np.float64]
 

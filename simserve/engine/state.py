@@ -1,7 +1,8 @@
-"""What the kernel reads and writes: one Replica with a few integers, and one RequestTable of columns.
+"""What the kernel reads and writes: one Replica with a few integers, one RequestTable of columns, and step times.
 
 The state is flat (integers, floats, lists and typed arrays) so that the same kernel source can be compiled. It
-knows no clock but the times handed to it.
+knows no clock but the times handed to it. Step times are arrays of seconds: `perf` fills them, and the engine never asks
+why. Every entry is seconds of one step of one replica (all its tensor- and pipeline-parallel ranks together).
 
 Leaps as the kernel writes them down: one row each, packed into bytes from Python, numbers in compiled code.
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -22,7 +24,6 @@ from numpy.typing import NDArray
 
 from simserve.engine.config import limited
 from simserve.engine.progress import Progress
-from simserve.engine.tables import StepTimes
 from simserve.errors import InvariantError
 
 if TYPE_CHECKING:
@@ -33,34 +34,112 @@ if TYPE_CHECKING:
 UNFINISHED, COMPLETED, FAILED = 4, 0, 3
 PROMPT_TOO_LONG = 1
 INFINITY = math.inf
-
 CONTIGUOUS = ("pow2", "oracle")
 """KV allocations that give a request one range."""
-
 LONGEST = 2**31 - 1
 """Tokens of a prompt as the table holds them, at most; no model takes so many."""
-
 LATE_NOTHING, LATE_DECODE, LATE_PROMPTS = range(3)
 """What the step did whose results the scheduler does not know yet (`simserve.engine.overlap`)."""
 ESTIMATE_CLIP = 4096
 """Most new tokens SGLang's admission expects of one request (``CLIP_MAX_NEW_TOKENS``)."""
-
 CONTINUOUS, STATIC, UNCACHED = range(3)
 """How a replica batches: the hot path of the kernel is the first."""
-
 BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER = range(5)
 BLOCKED_BY_LORAS, BLOCKED_BY_PREFIX = 5, 6
 """What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough; LoRAs: the
 batch has as many adapters as it may, and everybody who waits needs another one; prefix: others compute what everybody
 who waits begins with."""
-
 EVICTED, READMITTED, RECOMPUTED, RETURNED, ADMITTED, FINISHED = range(6)
 """What happens to a request in a batch: it loses its KV cache, has a seat again, has its KV cache again; comes back
 with it from host memory; has a seat for the first time; has all its tokens."""
-
 SHIFT = 32
 """An entry of the finish heap is ``finish_step << SHIFT | index``: one integer orders by step, then by request."""
 MASK = (1 << SHIFT) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Seconds of a step, by what is in it.
+
+    A step that only decodes ``n`` sequences, whose tokens already in the KV cache sum to ``S``, takes::
+
+        decode_base[n] + decode_slope[n] * S
+
+    A step with ``c`` prefill tokens of ``r`` requests beside ``n`` decoding ones (``n`` may be 0) takes::
+
+        token_seconds(x) + sequence_seconds[n + r] + decode_attention_base[n]
+          + decode_slope[n] * mixed_decode_factor * S
+          + prefill_request_seconds * r + prefill_pair_seconds * P + prefill_context_seconds * C
+
+    ``x = max(n + c, p * largest chunk)`` with ``p`` the pipeline size (for ``p = 1`` that is ``n + c``).
+    ``P`` sums the attended pairs of the chunks, ``c_i * done_i + c_i * (c_i + 1) / 2``; ``C`` sums the keys
+    they read, ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C
+    are ``max(sum / p, largest of one chunk)``.
+
+    Where the batch has requests with LoRA adapters, a step takes besides::
+
+        lora_step_seconds + lora_adapter_seconds * a + lora_token_seconds * t
+
+    ``a`` adapters are in the batch (in a step of prompts alone: among those), ``t`` tokens of the step are of requests
+    with one.
+
+    Ranks that step together (`simserve.engine.data_parallel`) each take that long, and all of them ``shared_seconds``
+    of the x of every rank together.
+
+    Attributes:
+        decode_base: Index n = 0..max_num_seqs, ``decode_base[0] == 0``.
+        decode_slope: Index n = 0..max_num_seqs; seconds a context token.
+        token_seconds: Index x = 0..len-1, everything that depends on the tokens of a step, host time included;
+            beyond the last entry, ``token_seconds[-1] + token_seconds_beyond * (x - (len - 1))``.
+        token_seconds_beyond: Seconds a token beyond the table.
+        sequence_seconds: Index 0..max_num_seqs, LM head, sampling, host time a request.
+        decode_attention_base: Index n = 0..max_num_seqs; the part of decode attention that does not depend
+            on the contexts; 0 at n = 0.
+        mixed_decode_factor: Times as long that a context token takes in a step that prefills too.
+        prefill_request_seconds: Seconds a prefilling request in the step.
+        prefill_pair_seconds: Seconds an attended pair.
+        prefill_context_seconds: Seconds a key read.
+        swap_block_seconds: Seconds that copying a KV block to or from host memory adds to the step that does it.
+        lora_step_seconds: Seconds that adapters add to a step with any.
+        lora_adapter_seconds: Seconds of each adapter.
+        lora_token_seconds: Seconds of each token that passes one.
+        shared_seconds: Index x = 0..len-1, what ranks in lockstep do together: routed experts and the collectives
+            around them; empty without such ranks.
+        shared_seconds_beyond: Seconds a token beyond that table.
+    """
+
+    decode_base: Sequence[float]
+    decode_slope: Sequence[float]
+    token_seconds: Sequence[float]
+    token_seconds_beyond: float
+    sequence_seconds: Sequence[float]
+    decode_attention_base: Sequence[float]
+    prefill_request_seconds: float
+    prefill_pair_seconds: float
+    prefill_context_seconds: float
+    mixed_decode_factor: float = 1.0
+    swap_block_seconds: float = 0.0
+    lora_step_seconds: float = 0.0
+    lora_adapter_seconds: float = 0.0
+    lora_token_seconds: float = 0.0
+    shared_seconds: Sequence[float] = ()
+    shared_seconds_beyond: float = 0.0
+
+    def as_lists(self) -> StepTimes:
+        """Return the same with plain lists of floats, which the interpreted kernel reads fastest."""
+        return replace(
+            self,
+            decode_base=_plain_floats(self.decode_base),
+            decode_slope=_plain_floats(self.decode_slope),
+            token_seconds=_plain_floats(self.token_seconds),
+            sequence_seconds=_plain_floats(self.sequence_seconds),
+            decode_attention_base=_plain_floats(self.decode_attention_base),
+            shared_seconds=_plain_floats(self.shared_seconds),
+        )
+
+
+def _plain_floats(values: Sequence[float]) -> list[float]:
+    return [float(value) for value in values]
 
 
 class RequestTable:
@@ -610,7 +689,6 @@ LEAP_FIELDS = (
     "blocked_by",  # what kept the head of the queue out
 )
 LEAP_WIDTH = len(LEAP_FIELDS)
-
 _ROW = Struct("dqddqdqqqddqqdqqdq")
 """Floats, and whole numbers as such: a float is made of neither."""
 _END = Struct("dq")
@@ -618,7 +696,6 @@ _WHOLE = [position for position, code in enumerate(_ROW.format) if code == "q"]
 LEAP_BYTES = _ROW.size
 _BLOCK = 256
 """Rows that are turned together: as many as stay in the processor's first cache."""
-
 leap_row = _ROW.pack
 """Return a leap, its fields given in order, as `take_step_runs` reads it."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.explore.limits import Check, whole
 from simserve.explore.queries import BatchingQuery, PagingQuery
 from simserve.metrics.result import RunResult

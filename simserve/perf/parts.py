@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.perf.efficiency import Array
 from simserve.perf.shape import ReplicaShape
 

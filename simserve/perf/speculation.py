@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.perf.attention import AttentionShape
 from simserve.perf.efficiency import Array, Machine, attention_efficiency
 from simserve.perf.parts import Drafting, PricedDeployment

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.errors import InputError
 from simserve.perf.attention import (
     TILE_PAIRS,

@@ -12,7 +12,7 @@ from simserve.reference.steps import Step
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
 
 
 class DataParallelReplica(Scheduler):

@@ -19,7 +19,7 @@ from simserve.reference.steps import Step
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig, KVTierConfig
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
     from simserve.sim.own_parts import Judge
 
 

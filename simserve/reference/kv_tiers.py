@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simserve.engine.config import EngineConfig, KVTierConfig
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
     from simserve.reference.steps import Step
 
 

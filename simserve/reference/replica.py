@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import simpy
 
     from simserve.engine.config import EngineConfig
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
     from simserve.reference.clock import Clock, Steps
     from simserve.reference.request import Request
     from simserve.reference.steps import Step

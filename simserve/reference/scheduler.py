@@ -18,7 +18,7 @@ from simserve.reference.victims import choose_victim, decode_in_order
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
 
 LOOKS_BETWEEN_USES, MOST_TOUCHED = 32, 128
 """Every so many looks at its queue SGLang uses what so many of those who wait would find (``schedule_policy.py``)."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simserve.reference.request import Request
 
 if TYPE_CHECKING:
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
 
 
 @dataclass

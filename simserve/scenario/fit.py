@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.config import Limited, limited
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.memory import (
     NEAR_FIT_SHARE,

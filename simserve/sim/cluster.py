@@ -26,8 +26,7 @@ from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_run
 from simserve.engine.data_plane import CHORES
 from simserve.engine.plane_state import NOWHERE, ClientState, DataPlane, Part
 from simserve.engine.queue import OrderedQueue
-from simserve.engine.state import INFINITY, LEAP_BYTES, STATIC, Replica, RequestTable, use_times
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import INFINITY, LEAP_BYTES, STATIC, Replica, RequestTable, StepTimes, use_times
 from simserve.sim.chance import Chance
 from simserve.sim.clients import conversations_of, first_sent
 from simserve.sim.control import TOKEN_POLICIES, Role, RoutingPolicy, RoutingSpec

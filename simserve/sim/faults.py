@@ -11,8 +11,7 @@ import simpy
 
 from simserve import rng
 from simserve.engine.data_parallel import break_off, look_again
-from simserve.engine.state import INFINITY, slowed
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import INFINITY, StepTimes, slowed
 from simserve.sim.cluster import DOWN, READY, STARTING, STOPPED, ManagedReplica, Pool
 from simserve.sim.control import BlackHoleFault, FaultSpec, LinkFault, NodeFault, SlowFault, SpotFault
 from simserve.sim.lifecycle import Lifecycle

@@ -38,7 +38,7 @@ from simserve.sim.totals import LeapColumns, LoraSums, LoraTotals, OffloadSums, 
 if TYPE_CHECKING:
     from simserve.engine.cache_state import PrefixPaths
     from simserve.engine.config import EngineConfig
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
     from simserve.sim.step_log import StepLog
     from simserve.sim.totals import DraftSums, SpeculationTotals
 

@@ -29,7 +29,7 @@ from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
     from simserve.perf.parts import PricedDeployment
     from simserve.sim.control import StreamingSpec
     from simserve.sim.encoders import EncoderLives

@@ -46,7 +46,7 @@ class Steps:
         context_tokens: Tokens of the decoding sequences in the KV cache.
         seconds: How long each takes.
         gained_tokens: Tokens that the decoding sequences gain: one each, and the drafts that are accepted.
-        priced_tokens: The tokens whose time a step with prompts takes (x of `simserve.engine.tables.StepTimes`).
+        priced_tokens: The tokens whose time a step with prompts takes (x of `simserve.engine.state.StepTimes`).
     """
 
     start_time: Floats

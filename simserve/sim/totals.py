@@ -19,7 +19,7 @@ from simserve.perf.account import Account, StepCounts
 from simserve.perf.parts import Drafting, PricedDeployment
 
 if TYPE_CHECKING:
-    from simserve.engine.tables import StepTimes
+    from simserve.engine.state import StepTimes
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

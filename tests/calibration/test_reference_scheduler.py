@@ -16,8 +16,7 @@ from calibration.reference_server.scheduler import Limits, Request, Scheduler, S
 from calibration.reference_server.serving import ScheduledClients, StepRecord, VirtualClock, serve
 from simserve.engine.config import EngineConfig
 from simserve.engine.kernel import complete, plan, submit
-from simserve.engine.state import MASK, Replica, RequestTable
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import MASK, Replica, RequestTable, StepTimes
 from simserve.reference.steps import mixed_seconds
 from simserve.sim.simulate import replay
 from simserve.workload.requests import RequestSpecs

@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig, KVTierConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.control import RoutingPolicy, RoutingSpec
 from simserve.workload.classes import Beginnings

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import NEAR, assert_agrees, closest_tie

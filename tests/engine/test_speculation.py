@@ -11,8 +11,7 @@ import pytest
 from simserve import rng
 from simserve.engine.config import EngineConfig
 from simserve.engine.progress import GRID, Progress
-from simserve.engine.state import RequestTable
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import RequestTable, StepTimes
 from simserve.errors import InvariantError
 from simserve.reference.request import Request
 from simserve.reference.scheduler import ContinuousScheduler

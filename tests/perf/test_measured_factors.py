@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.perf.tables import price
 from simserve.profiles.engine import scaled_by
 from simserve.scenario.load import load

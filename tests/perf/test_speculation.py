@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.perf.memory import plan_memory
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.shape import ReplicaShape, Speculation

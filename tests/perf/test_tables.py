@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment
 from simserve.perf.tables import price

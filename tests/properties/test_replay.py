@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.sim.records import COMPLETED, FAILED, RequestRecords
 from simserve.sim.simulate import replay
 from simserve.workload.requests import RequestSpecs

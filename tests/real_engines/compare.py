@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.prefixes import PrefixSegments

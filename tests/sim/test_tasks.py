@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.metrics.latency import tasks_of
 from simserve.sim.records import COMPLETED, FAILED, REASONS, STATUSES, RequestRecords
 from simserve.sim.simulate import replay, simulate

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES, WEIGHTS
 from simserve.perf.parts import PricedDeployment, StepParts
 from simserve.sim.cluster import Routing

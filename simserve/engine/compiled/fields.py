@@ -23,8 +23,7 @@ from simserve.engine.compiled.layout import (
 from simserve.engine.config import EngineConfig
 from simserve.engine.plane_state import DataPlane
 from simserve.engine.sending import Sending
-from simserve.engine.state import Replica, RequestTable
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import Replica, RequestTable, StepTimes
 
 _NUMBERS = {"int": INTEGER, "float": FLOAT, "bool": BOOLEAN}
 

@@ -35,8 +35,7 @@ from simserve.engine.gateway import Gateway
 from simserve.engine.plane_state import ClientState, DataPlane, Port
 from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
-from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable, turn_into
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable, StepTimes, turn_into
 
 Drive = Callable[[int, int, float], int]
 _OF_A_LINK = ("seconds", "waited")

@@ -4,7 +4,7 @@ They come from the priced step tables and the very requests of the run, without 
 deployment only where a bound proves that no schedule of these requests meets the SLO on it; the argument stands
 with each function, and a property test simulates what was dropped.
 
-What the proofs lean on (`simserve.engine.tables.StepTimes`): ``token_seconds``, ``sequence_seconds``,
+What the proofs lean on (`simserve.engine.state.StepTimes`): ``token_seconds``, ``sequence_seconds``,
 ``decode_base`` and ``decode_attention_base`` never fall with their index, no entry is negative, a token is computed
 by a step or not at all. A scenario that uses a feature beyond them (see `is_covered`) gets no bound.
 """
@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.state import FAILED, RequestTable
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import FAILED, RequestTable, StepTimes
 from simserve.metrics.latency import SLO
 from simserve.scenario.schema import Scenario, objective
 from simserve.workload.requests import RequestSpecs

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.metrics.latency import SLO
 from simserve.planner.overrides import with_overrides
 from simserve.planner.search.bound import (

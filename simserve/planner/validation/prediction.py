@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.errors import InputError, SimserveError
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.real_server import conditions

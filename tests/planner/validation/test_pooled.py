@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.engine.tables import StepTimes
+from simserve.engine.state import StepTimes
 from simserve.planner.measured.point import MeasuredPoint, PoolPair
 from simserve.planner.validation import prediction
 from simserve.planner.validation.prediction import Pricer, predict, replay_key
