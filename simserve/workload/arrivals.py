@@ -23,7 +23,7 @@ from simserve.workload.arrival_spec import (
     StepArrivals,
     WeibullArrivals,
 )
-from simserve.workload.root import increasing_root
+from simserve.workload.lengths import increasing_root
 
 RenewalArrivals = PoissonArrivals | GammaArrivals | WeibullArrivals
 VaryingArrivals = BurstArrivals | RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
