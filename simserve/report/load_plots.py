@@ -1,4 +1,4 @@
-"""A run's deployment at other loads, as sketches and in words: `simserve.report.other_loads` found the figures."""
+"""A run's deployment at other loads, as sketches and in words: `simserve.report.background` found the figures."""
 
 from __future__ import annotations
 
