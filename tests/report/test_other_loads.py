@@ -12,7 +12,7 @@ from simserve.metrics.stored import read_result
 from simserve.report import other_loads as other_loads_module
 from simserve.report.background import NUM_REQUESTS, other_loads
 from simserve.report.html import render_report
-from simserve.report.load_plots import borne_words, goodput, knee, knee_words, latency, runs_words
+from simserve.report.panels import borne_words, goodput, knee, knee_words, latency, runs_words
 from simserve.report.sketch import Curve, Level, Note, Rule
 from simserve.sim.simulate import simulate
 from tests.report.builders import run
