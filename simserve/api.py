@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simserve.report.diff import Diff
     from simserve.report.plan import PlanPage
     from simserve.report.sweep import Sweep
-    from simserve.report.validation_page import Validation
+    from simserve.report.validation import Validation
     from simserve.scenario.load import Overrides
     from simserve.scenario.verify import Verification
     from simserve.sim.own_clients import Event
@@ -591,6 +591,6 @@ def validate(
         InputError: A file is missing or cannot be read.
     """
     from simserve.planner.validation.validate import validate as replay_measurements  # joblib: needed here only
-    from simserve.report.validation_page import Validation
+    from simserve.report.validation import Validation
 
     return _dressed(replay_measurements(data, sources, files=files, jobs=jobs, progress=progress), Validation)

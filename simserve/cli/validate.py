@@ -97,7 +97,7 @@ def validate(
     if out is not None:
         _write_points(result, out)
     if report is not None:
-        from simserve.report.validation_page import write_validation_page
+        from simserve.report.validation import write_validation_page
 
         asked = [*(["FILE"] if files else ()), *(["--data DIR"] if data is not None else ())]
         write_validation_page(result, report, asked=" ".join(asked))

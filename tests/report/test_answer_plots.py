@@ -32,7 +32,7 @@ from simserve.report.sketch import (
 )
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.sketch_svg import sketch_svg
-from simserve.report.validation_page import scatter
+from simserve.report.validation import scatter
 from tests.report.test_sketch import texts_of
 
 LOADS = [1.0, 2.0, 4.0]

@@ -9,7 +9,7 @@ import pytest
 
 import simserve as ss
 from simserve.report.html import render_report
-from simserve.report.validation_page import write_validation_page
+from simserve.report.validation import write_validation_page
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,16 @@ import pytest
 from rich.console import Console
 
 from simserve.planner.validation.validate import Validation
-from simserve.report.validation import error_tables, not_run_lines, render_validation, validation_lines
-from simserve.report.validation_page import Validation as ShownValidation
-from simserve.report.validation_page import engine_kind, validation_page, write_validation_page
+from simserve.report.validation import Validation as ShownValidation
+from simserve.report.validation import (
+    engine_kind,
+    error_tables,
+    not_run_lines,
+    render_validation,
+    validation_lines,
+    validation_page,
+    write_validation_page,
+)
 from tests.planner.builders import make_prediction
 from tests.report.builders import Page
 
