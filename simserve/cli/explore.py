@@ -20,7 +20,7 @@ from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from simserve.explore.limits import Check
+    from simserve.explore.queries import Check
     from simserve.explore.twin import TwinFeed
 
 _WATCH, _INTERVAL = "5min", "15 s"

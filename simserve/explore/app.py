@@ -25,7 +25,7 @@ from simserve.errors import InfeasibleError, InputError, SimserveError
 from simserve.explore import batching, lessons, money, queries, simulator, tour, tradeoffs, wizard
 from simserve.explore.catalogue import catalogue
 from simserve.explore.exports import export
-from simserve.explore.limits import BusyError, Check, TooLongError
+from simserve.explore.queries import BusyError, Check, TooLongError
 from simserve.explore.server import MEDIA_TYPE, AnswerInParts, Runner, Tell
 from simserve.explore.twin import TwinFeed
 from simserve.metrics.statistics import in_json

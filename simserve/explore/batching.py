@@ -8,8 +8,7 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import StepTimes
-from simserve.explore.limits import Check, whole
-from simserve.explore.queries import BatchingQuery, PagingQuery
+from simserve.explore.queries import BatchingQuery, Check, PagingQuery, whole
 from simserve.metrics.result import RunResult
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run

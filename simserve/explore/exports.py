@@ -10,9 +10,9 @@ import numpy as np
 from simserve.errors import InputError
 from simserve.explore import money
 from simserve.explore.batching import way_mapping
-from simserve.explore.limits import Check
 from simserve.explore.queries import (
     BatchingQuery,
+    Check,
     CostQuery,
     DeploymentQuery,
     MemoryQuery,

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import InputError, SimserveError
-from simserve.explore.limits import Check
-from simserve.explore.queries import DeploymentQuery, MemoryQuery
+from simserve.explore.queries import Check, DeploymentQuery, MemoryQuery
 from simserve.perf.memory import plan_memory
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.parts import PricedDeployment

@@ -10,8 +10,7 @@ import numpy as np
 
 from simserve import api
 from simserve.errors import InfeasibleError, InputError
-from simserve.explore.limits import Check, whole
-from simserve.explore.queries import CostQuery
+from simserve.explore.queries import Check, CostQuery, whole
 from simserve.metrics.result import RunResult
 from simserve.profiles.hardware import load_hardware
 from simserve.report.cost import sections

@@ -5,12 +5,13 @@ Models and GPUs are names of the catalogue, never paths. Bounds keep a run withi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from simserve.errors import InputError
+from simserve.errors import InputError, SimserveError
+from simserve.metrics.result import RunResult
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import KVCacheDtype, Quantization
 from simserve.scenario.load import from_mapping
@@ -19,6 +20,8 @@ from simserve.validation import FrozenModel
 
 MAX_REQUESTS = 4000
 """Of one run of the page."""
+Check = Callable[[int, int], None]
+"""Handed to a run as its progress: ends it once its time is over."""
 
 
 def _name_of(kind: catalog.Kind) -> AfterValidator:
@@ -344,8 +347,6 @@ class CostQuery(FrozenModel):
 
 Pools = Literal["whichever is better", "prefill and decode apart", "one kind of replica"]
 """What a fleet of the wizard may consist of."""
-
-
 _EVEN = 1.2
 """Peak over the mean up to which a day counts as level."""
 _DAY_REQUESTS = 40_000
@@ -501,3 +502,22 @@ class TwinQuery(FrozenModel):
         if not changed:
             raise InputError("is the deployment as it is", key="what-if", remedy="change one of its settings")
         return changed
+
+
+class TooLongError(SimserveError):
+    """A run of the page took longer than it may."""
+
+
+class BusyError(SimserveError):
+    """A client has as many questions open as it may, or the server has."""
+
+
+def whole(result: RunResult) -> RunResult:
+    """Return a result that is one of all its requests.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, as of an export, has broken the run off: what it has shown until then is no answer.
+    """
+    if result.simulation.was_interrupted:
+        raise KeyboardInterrupt
+    return result

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from simserve.explore.limits import BusyError, Check, TooLongError
+from simserve.explore.queries import BusyError, Check, TooLongError
 
 Answer = TypeVar("Answer")
 Tell = Callable[[dict[str, Any]], None]

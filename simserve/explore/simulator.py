@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import InterruptedRunError
-from simserve.explore.limits import Check, TooLongError, whole
-from simserve.explore.queries import FilmQuery, SimulatorQuery
+from simserve.explore.queries import Check, FilmQuery, SimulatorQuery, TooLongError, whole
 from simserve.metrics.latency import MS, request_latencies
 from simserve.metrics.result import RunResult
 from simserve.metrics.statistics import or_null

@@ -13,14 +13,15 @@ from typing import Any
 
 from simserve.explore.batching import batching, paging
 from simserve.explore.lessons import decode_ms, kv_growth, memory_wall, resolved_query
-from simserve.explore.limits import Check, TooLongError
 from simserve.explore.queries import (
     BatchingQuery,
+    Check,
     DeploymentQuery,
     FilmQuery,
     MemoryQuery,
     PagingQuery,
     SimulatorQuery,
+    TooLongError,
     TourQuery,
     WizardQuery,
 )

@@ -8,8 +8,7 @@ import numpy as np
 
 from simserve.errors import InputError
 from simserve.explore.lessons import decode_ms, resolved_query
-from simserve.explore.limits import Check
-from simserve.explore.queries import MemoryQuery, ParallelQuery, SpeculationQuery
+from simserve.explore.queries import Check, MemoryQuery, ParallelQuery, SpeculationQuery
 from simserve.perf.speculation import cycle_cost, decode_speedup, speedup
 from simserve.perf.tables import price
 from simserve.perf.weights import pipeline_bubble

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from simserve.errors import InputError, SimserveError
-from simserve.explore.limits import Check
-from simserve.explore.queries import TwinQuery
+from simserve.explore.queries import Check, TwinQuery
 from simserve.metrics.statistics import in_json
 from simserve.planner.twin.answer import Twin
 

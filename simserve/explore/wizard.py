@@ -8,8 +8,7 @@ from typing import Any
 from simserve import api
 from simserve.documents import parse_yaml
 from simserve.errors import InfeasibleError, InputError
-from simserve.explore.limits import Check
-from simserve.explore.queries import WizardQuery
+from simserve.explore.queries import Check, WizardQuery
 from simserve.metrics.files import scenario_text
 from simserve.planner.export.export import WHOLE, export
 from simserve.profiles.model import load_model

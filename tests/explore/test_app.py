@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 
 from simserve.explore import app as application
 from simserve.explore.app import _FILES, _PAGE, MAX_BODY, QUESTIONS, create_app
-from simserve.explore.limits import TooLongError
+from simserve.explore.queries import TooLongError
 from simserve.explore.server import AnswerInParts, Runner
 
 _HOST = "http://localhost"

@@ -14,7 +14,6 @@ from simserve.errors import InputError
 from simserve.explore.batching import batching, paging
 from simserve.explore.exports import export
 from simserve.explore.lessons import kv_growth, memory_wall, quantization
-from simserve.explore.limits import TooLongError
 from simserve.explore.money import cost, replica
 from simserve.explore.queries import (
     BatchingQuery,
@@ -24,6 +23,7 @@ from simserve.explore.queries import (
     ParallelQuery,
     SimulatorQuery,
     SpeculationQuery,
+    TooLongError,
     WizardQuery,
 )
 from simserve.explore.simulator import load, simulator

@@ -11,8 +11,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.explore.exports import export
 from simserve.explore.lessons import kv_growth, memory_wall, resolved_query
-from simserve.explore.limits import TooLongError
-from simserve.explore.queries import BatchingQuery, FilmQuery, MemoryQuery, TourQuery
+from simserve.explore.queries import BatchingQuery, FilmQuery, MemoryQuery, TooLongError, TourQuery
 from simserve.explore.simulator import film
 from simserve.explore.tour import STOPS, tour
 from tests.explore.builders import no_limit
