@@ -11,8 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from simserve.reference.cached_blocks import CachedBlocks, RadixTree
-from simserve.reference.kv_tiers import Store, Tier, worth_taking
+from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
 from simserve.reference.request import Request
 from simserve.reference.steps import Step
 

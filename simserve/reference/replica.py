@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from simserve.reference.cached_blocks import Store
 from simserve.reference.clock import PLANS, STEP_ENDS, SUBMITS
 from simserve.reference.data_parallel import DataParallelReplica
 from simserve.reference.invariants import CheckedScheduler
 from simserve.reference.kv_memory import Scheduler
-from simserve.reference.kv_tiers import Store
 from simserve.reference.static import StaticScheduler
 
 if TYPE_CHECKING:
