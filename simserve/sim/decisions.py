@@ -15,10 +15,9 @@ from simserve.sim.cluster import READY, STOPPED, ManagedReplica, end_of
 from simserve.sim.control import Control, LivenessSpec
 from simserve.sim.encoders import EncoderAutoscaler, EncoderLives
 from simserve.sim.faults import Faults, Outages
-from simserve.sim.lifecycle import Lifecycle
+from simserve.sim.lifecycle import Lifecycle, Updates
 from simserve.sim.pools import PoolSetup
 from simserve.sim.recorder import FleetTimeline
-from simserve.sim.updates import Updates
 from simserve.workload.requests import RequestSpecs
 
 
