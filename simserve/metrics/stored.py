@@ -49,7 +49,7 @@ _HOMES: Mapping[str, str] = {
     "StreamTotals": "simserve.sim.streaming",
     "FrontTotals": "simserve.sim.gateway",
     "FleetTimeline": "simserve.sim.recorder",
-    "EncoderLives": "simserve.sim.encoders",
+    "EncoderLives": "simserve.sim.autoscaler",
     "SLO": "simserve.metrics.latency",
 }
 """The records that are known, and the module of each: most results hold two of them, and import no more."""

@@ -25,8 +25,8 @@ from simserve.reference.cluster import Cluster
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.streaming import Sent, busy_share, is_sent_by, send
+from simserve.sim.autoscaler import EncoderLives
 from simserve.sim.control import Control, RoutingSpec
-from simserve.sim.encoders import EncoderLives
 from simserve.sim.gateway import FrontTotals
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolSetup, outcomes_of, together

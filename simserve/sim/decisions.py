@@ -10,10 +10,9 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve.engine.clients import Clients
-from simserve.sim.autoscaler import Autoscaler, Objective
+from simserve.sim.autoscaler import Autoscaler, EncoderAutoscaler, EncoderLives, Objective
 from simserve.sim.cluster import READY, STOPPED, ManagedReplica, end_of
 from simserve.sim.control import Control, LivenessSpec
-from simserve.sim.encoders import EncoderAutoscaler, EncoderLives
 from simserve.sim.faults import Faults, Outages
 from simserve.sim.lifecycle import Lifecycle, Updates
 from simserve.sim.pools import PoolSetup

@@ -37,12 +37,12 @@ from simserve.engine.progress import GRID
 from simserve.engine.routing import JUDGED
 from simserve.engine.state import INFINITY, RequestTable
 from simserve.sim.acceleration import Accelerate, compiled_for
+from simserve.sim.autoscaler import EncoderLives
 from simserve.sim.chance import Chance
 from simserve.sim.clients import clients_of, frontend_spacing, kinds_of
 from simserve.sim.cluster import Cluster, Pool, fresh_replica, pool_of, run_to_end
 from simserve.sim.control import AdmissionSpec, Control, StreamingSpec
 from simserve.sim.decisions import Decisions
-from simserve.sim.encoders import EncoderLives
 from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.state import StepTimes
     from simserve.perf.parts import PricedDeployment
+    from simserve.sim.autoscaler import EncoderLives
     from simserve.sim.control import StreamingSpec
-    from simserve.sim.encoders import EncoderLives
     from simserve.sim.fleet_run import FleetRun
     from simserve.sim.gateway import FrontTotals
     from simserve.sim.own_parts import OwnParts
