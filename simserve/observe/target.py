@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from simserve.errors import InputError, UsageError
-from simserve.observe.exposition import Sample, samples_of
+from simserve.observe.scrapes import Sample, samples_of
 
 LARGEST_PAGE = 8_000_000
 """Bytes of a page that are read."""

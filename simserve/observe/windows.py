@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import InputError
-from simserve.observe.exposition import Sample
-from simserve.observe.scrapes import START, Scrape
+from simserve.observe.scrapes import START, Sample, Scrape
 
 ENGINES = {"vllm:": "vllm", "sglang:": "sglang", "trtllm_": "tensorrt-llm"}
 

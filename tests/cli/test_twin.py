@@ -22,7 +22,7 @@ import yaml
 import simserve as ss
 from simserve.cli.twin import MetricsEndpoint
 from simserve.observe import scrapes
-from simserve.observe.exposition import samples_of
+from simserve.observe.scrapes import samples_of
 from simserve.scenario.load import from_mapping
 from tests.cli.conftest import Simserve
 from tests.planner.twin.exporter import page_at, series

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.observe.exposition import LONGEST_LINE, MOST_SAMPLES, Sample, samples_of
+from simserve.observe.scrapes import LONGEST_LINE, MOST_SAMPLES, Sample, samples_of
 
 
 def test_names_labels_and_figures_are_read() -> None:
