@@ -24,8 +24,7 @@ import typer
 import yaml
 
 from simserve.cli.app import app_of
-from simserve.scenario.bundled import scenario_names
-from simserve.scenario.load import load
+from simserve.scenario.load import load, scenario_names
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 

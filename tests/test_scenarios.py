@@ -12,8 +12,7 @@ import pytest
 from simserve.metrics.result import RunResult
 from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware
-from simserve.scenario.bundled import question, text
-from simserve.scenario.load import load
+from simserve.scenario.load import load, question, text
 from simserve.scenario.run import run
 from simserve.scenario.schema import objective
 from simserve.scenario.verify import verify

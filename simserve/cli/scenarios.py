@@ -21,7 +21,7 @@ def scenarios(
 
     simserve scenarios chatbot > mine.yaml; simserve run mine.yaml
     """
-    from simserve.scenario.bundled import question, scenario_names, text
+    from simserve.scenario.load import question, scenario_names, text
 
     if name is not None:
         if as_json:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simserve.documents import parse_yaml, read_mapping
+from simserve.documents import parse_yaml, read_mapping, read_text
 from simserve.errors import ScenarioError, SimserveError
 from simserve.profiles import catalog
 from simserve.scenario.schema import Scenario, Source
@@ -17,8 +17,6 @@ from simserve.validation import validate
 
 _TEXT_KEYS = ("deployment.engine.version",)
 """Keys whose value is text even where it looks like a number: version 0.10 is not version 0.1."""
-
-
 _DISCRIMINATORS = ("process", "distribution")
 """Keys that choose the member of a union, so that changing one alone leaves keys of the old member behind."""
 
@@ -229,3 +227,31 @@ def _is_same_branch(one: str, other: str) -> bool:
 def _is_discriminator_beside(override_key: str, key: str) -> bool:
     block, _, last = override_key.rpartition(".")
     return last in _DISCRIMINATORS and key.rpartition(".")[0] == block
+
+
+def scenario_names() -> list[str]:
+    """Return the names that `simserve run NAME` accepts, sorted."""
+    return catalog.names("scenario")
+
+
+def text(name: str) -> str:
+    """Return the file of a scenario as it is written.
+
+    Raises:
+        ScenarioError: There is no such scenario; names the nearest.
+    """
+    return read_text(catalog.find("scenario", name), ScenarioError)
+
+
+def question(name: str) -> str:
+    """Return the question a scenario answers: the first sentence of its opening comment, "" without one.
+
+    Raises:
+        ScenarioError: There is no such scenario; names the nearest.
+    """
+    comment: list[str] = []
+    for line in text(name).splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# ").rstrip())
+    return " ".join(comment).partition("?")[0] + "?" if any("?" in line for line in comment) else " ".join(comment[:1])

@@ -17,7 +17,7 @@ import yaml
 from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
 from simserve.profiles import catalog
-from simserve.scenario.bundled import scenario_names
+from simserve.scenario.load import scenario_names
 from simserve.scenario.schema import Scenario
 from simserve.units import DIMENSIONS_BY_EXAMPLE, to_text
 

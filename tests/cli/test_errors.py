@@ -293,7 +293,7 @@ def test_a_defect_is_one_line_and_1(simserve: Simserve, monkeypatch: pytest.Monk
     def broken(name: str) -> str:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("simserve.scenario.bundled.text", broken)
+    monkeypatch.setattr("simserve.scenario.load.text", broken)
 
     outcome = simserve("scenarios")
 

@@ -13,8 +13,7 @@ import yaml
 from simserve.errors import InfeasibleError, InputError, ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.export import ENGINES, WHOLE, export
-from simserve.scenario.bundled import scenario_names
-from simserve.scenario.load import load
+from simserve.scenario.load import load, scenario_names
 from tests.scenario.builders import make_scenario
 
 

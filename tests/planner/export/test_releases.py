@@ -20,8 +20,7 @@ from simserve.planner.export.sglang import export_sglang
 from simserve.planner.export.trtllm import export_trtllm
 from simserve.planner.export.vllm import export_vllm
 from simserve.profiles.engine_profile import load_engine
-from simserve.scenario.bundled import scenario_names
-from simserve.scenario.load import load
+from simserve.scenario.load import load, scenario_names
 from tests.scenario.builders import make_scenario
 
 TARGETS = ("vllm", "sglang", "trtllm")

@@ -19,8 +19,7 @@ from simserve.planner.importers.sglang_command import import_sglang_command
 from simserve.planner.importers.trtllm_command import import_trtllm_command
 from simserve.planner.importers.vllm_command import import_vllm_command
 from simserve.profiles.hardware import hardware_name
-from simserve.scenario.bundled import scenario_names
-from simserve.scenario.load import from_mapping, load
+from simserve.scenario.load import from_mapping, load, scenario_names
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from tests.fuzzing import every_third

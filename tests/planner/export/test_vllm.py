@@ -16,9 +16,8 @@ from simserve.planner.export.deployment import Export
 from simserve.planner.export.export import export
 from simserve.planner.export.flags import flags_of, read_words
 from simserve.profiles.engine_profile import load_engine
-from simserve.scenario.bundled import scenario_names
 from simserve.scenario.deployment_spec import DeploymentSpec, EngineSpec
-from simserve.scenario.load import load
+from simserve.scenario.load import load, scenario_names
 from tests.scenario.builders import make_scenario
 
 

@@ -16,8 +16,7 @@ from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.vllm_command import import_vllm_command
 from simserve.profiles.model import load_model
-from simserve.scenario.bundled import scenario_names
-from simserve.scenario.load import load
+from simserve.scenario.load import load, scenario_names
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import AllAtOnceArrivals
