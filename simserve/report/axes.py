@@ -1,23 +1,19 @@
-"""Axes of the house: size, type, grid and colours, round logarithmic ticks, clock time. Knows no run.
-
-And the figure that they are on: a notebook shows it by itself, whether or not pyplot was ever imported.
-"""
+"""Axes of the house: size, type, grid and colours, round logarithmic ticks, clock time. Knows no run."""
 
 from __future__ import annotations
 
-import io
 import math
 from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
+
 INK = "#1f2430"
 GRID = "#d9dde3"
 BLUE = "#0072b2"
@@ -37,6 +33,7 @@ COLOR_ROLES = {
     GREY: "grey",
 }
 """Colour in a picture -> the custom property of the page that replaces it."""
+
 WIDTH_INCHES = 4.6
 TEXT_POINTS = 9.0
 _MAX_TICKS = 7
@@ -56,7 +53,7 @@ def canvas(
         bottom: Share of the height, as ``top``.
         top: Upper end of the axes.
     """
-    from simserve.report.axes import ShownFigure
+    from simserve.report.figure import ShownFigure
 
     figure = ShownFigure(figsize=(WIDTH_INCHES, height), facecolor="none")
     axes = figure.add_axes((left, bottom, right - left, top - bottom), facecolor="none")
@@ -129,13 +126,3 @@ def clock(edges: Floats) -> tuple[Floats, str]:
         if span < limit:
             return edges / factor, f"simulated time, {unit}"
     return edges / 3600.0, "simulated time, h"
-
-
-class ShownFigure(Figure):
-    """A figure that stands in a notebook as SVG, on white so that any theme can read it."""
-
-    def _repr_svg_(self) -> str:
-        drawn = io.StringIO()
-        with matplotlib.rc_context({"svg.hashsalt": "simserve", "svg.fonttype": "none"}):
-            self.savefig(drawn, format="svg", facecolor="white", metadata={"Date": None})
-        return drawn.getvalue()

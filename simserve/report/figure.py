@@ -1,0 +1,18 @@
+"""A Matplotlib figure that a notebook shows by itself, whether or not pyplot was ever imported. Imports Matplotlib."""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib
+from matplotlib.figure import Figure
+
+
+class ShownFigure(Figure):
+    """A figure that stands in a notebook as SVG, on white so that any theme can read it."""
+
+    def _repr_svg_(self) -> str:
+        drawn = io.StringIO()
+        with matplotlib.rc_context({"svg.hashsalt": "simserve", "svg.fonttype": "none"}):
+            self.savefig(drawn, format="svg", facecolor="white", metadata={"Date": None})
+        return drawn.getvalue()
