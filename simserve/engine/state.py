@@ -1,8 +1,8 @@
 """What the kernel reads and writes: one Replica with a few integers, one RequestTable of columns, and step times.
 
 The state is flat (integers, floats, lists and typed arrays) so that the same kernel source can be compiled. It
-knows no clock but the times handed to it. Step times are arrays of seconds: `perf` fills them, and the engine never asks
-why. Every entry is seconds of one step of one replica (all its tensor- and pipeline-parallel ranks together).
+knows no clock but the times handed to it. Step times are arrays of seconds: `perf` fills them, and the engine never
+asks why. Every entry is seconds of one step of one replica (all its tensor- and pipeline-parallel ranks together).
 
 Leaps as the kernel writes them down: one row each, packed into bytes from Python, numbers in compiled code.
 

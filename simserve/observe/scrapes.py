@@ -1,6 +1,8 @@
 """Scrapes of an engine's ``/metrics`` over time, out of files: text with times, folders of it, Prometheus' answers.
 
-Knows how scrapes are written down, not what they mean; reads no URL.
+Knows how scrapes are written down, not what they mean; reads no URL. Their text is read within bounds: any text gives
+samples or none. Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ and OpenMetrics, whose exemplars
+are passed over.
 """
 
 from __future__ import annotations

@@ -85,14 +85,12 @@ def brief_panel(latencies: Sequence[LatencyLine]) -> Panel | None:
 
 def _load_group(result: RunResult, found: Mapping[str, Any]) -> PanelGroup:
     """Return latency and goodput at other loads, from runs beside this one."""
-    from simserve.report import load_plots
-
     unit = "clients" if found["is_closed"] else "requests/s"
-    told = f"{load_plots.knee_words(found, unit)}; {load_plots.borne_words(result, found, unit)}"
-    note = f"{told}. {load_plots.runs_words(found, unit)}; simserve capacity narrows it"
+    told = f"{knee_words(found, unit)}; {borne_words(result, found, unit)}"
+    note = f"{told}. {runs_words(found, unit)}; simserve capacity narrows it"
     panels = (
-        panel("load-latency", "Latency against load", "", load_plots.latency(result, found), f"{told}."),
-        panel("load-goodput", "Goodput against load", "", load_plots.goodput(found), f"{told}."),
+        panel("load-latency", "Latency against load", "", latency_at_loads(result, found), f"{told}."),
+        panel("load-goodput", "Goodput against load", "", goodput_at_loads(found), f"{told}."),
     )
     return PanelGroup("At other loads", note, panels)
 
@@ -308,7 +306,7 @@ def attainment_over_time(result: RunResult) -> Sketch | None:
     )
 
 
-def latency(result: RunResult, found: Mapping[str, Any]) -> Sketch:
+def latency_at_loads(result: RunResult, found: Mapping[str, Any]) -> Sketch:
     """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
     slo = result.slo
     bounds = (None, None) if slo is None else (slo.ttft, slo.tpot)
@@ -317,7 +315,7 @@ def latency(result: RunResult, found: Mapping[str, Any]) -> Sketch:
     return latency_against_load(found["loads"], ttft, tpot, bounds, label, _own(found))
 
 
-def goodput(found: Mapping[str, Any]) -> Sketch:
+def goodput_at_loads(found: Mapping[str, Any]) -> Sketch:
     """Return requests/s answered, and within the SLO, against the load, with the knee where it was seen."""
     answered, good = _values(found["throughput"]), _values(found["goodput"])
     label = load_label(is_closed=found["is_closed"])

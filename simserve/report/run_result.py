@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 from simserve.errors import UsageError
 from simserve.metrics import result
-from simserve.metrics.result import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simserve.report.film import Film
-    from simserve.report.run_result import RunPlots
     from simserve.report.sketch import Sketch
 
 
@@ -30,8 +28,6 @@ class RunResult(result.RunResult):
     @property
     def plot(self) -> RunPlots:
         """Its figures."""
-        from simserve.report.run_result import RunPlots
-
         return RunPlots(self)
 
     def to_html(self, file: str | Path) -> None:

@@ -1,4 +1,7 @@
-"""From a file or a bundled name, with overrides, to a Scenario. Knows keys and files, runs nothing."""
+"""From a file or a bundled name, with overrides, to a Scenario. Knows keys and files, runs nothing.
+
+Bundled ones: their names, their text, the question each one opens with.
+"""
 
 from __future__ import annotations
 

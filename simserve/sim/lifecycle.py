@@ -2,7 +2,7 @@
 
 The plane (`simserve.engine.event_plane`) moves them, interpreted or compiled; what is decided over time
 (`simserve.sim.decisions`) reaches it between two drives, and where it calls because a step has ended, or a request,
-that somebody waits for.
+that somebody waits for. Rolling updates: replicas are drained and replaced, a few at a time.
 """
 
 from __future__ import annotations

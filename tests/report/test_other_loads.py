@@ -10,9 +10,11 @@ import pytest
 import simserve as ss
 from simserve.metrics.stored import read_result
 from simserve.report import other_loads as other_loads_module
-from simserve.report.background import NUM_REQUESTS, other_loads
 from simserve.report.html import render_report
-from simserve.report.panels import borne_words, goodput, knee, knee_words, latency, runs_words
+from simserve.report.other_loads import NUM_REQUESTS, other_loads
+from simserve.report.panels import borne_words, knee, knee_words, runs_words
+from simserve.report.panels import goodput_at_loads as goodput
+from simserve.report.panels import latency_at_loads as latency
 from simserve.report.sketch import Curve, Level, Note, Rule
 from simserve.sim.simulate import simulate
 from tests.report.builders import run
@@ -167,7 +169,7 @@ def test_stopped_meanwhile_the_run_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simserve.report.background.probe_of", stopped)
+    monkeypatch.setattr("simserve.report.other_loads.probe_of", stopped)
 
     result = ss.run(ss.load("chatbot", SMALL), out=tmp_path / "out")
 
