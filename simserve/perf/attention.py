@@ -1,8 +1,15 @@
-"""Seconds of attention: flash and standard kernels, prefill by attended pairs, decode by keys read.
+"""Seconds of attention: flash and standard kernels, prefill by attended pairs, decode by keys read, and the indexer.
 
 Layers with a short sliding window cost their window. A longer window costs a straight line through what it lets the
 traffic see; where no traffic is known, one of up to 1,024 tokens a line that suits contexts up to four windows, and a
 longer one the whole context, an upper bound.
+
+The indexer of sparse attention (DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3): scoring keys, and choosing. Its projections
+are among those of attention. A prompt of up to ``topk`` tokens attends to all of itself; in a longer one each token
+attends to the ``topk`` keys that were chosen for it. Tables know the tokens of a step and not whose they are: several
+short prompts in a step with more than ``topk`` tokens are priced as one long one, an upper bound. Decode steps are
+priced over the whole context, an upper bound beyond ``topk``. Where keys and values are not latent, and of compressed
+entries, prompts and decode steps alike attend to ``topk`` of them, an upper bound for shorter contexts.
 """
 
 from __future__ import annotations
@@ -11,53 +18,57 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.perf.efficiency import Array, Machine, attention_efficiency, memory_efficiency
+from simserve.perf.efficiency import Array, Machine, attention_efficiency, memory_efficiency, start_latency
+from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.operators import HOST, elementwise_parts
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.model import AttentionLayers, ModelProfile
+from simserve.profiles.model import AttentionLayers, ModelProfile, SparseIndexer
 
 Contexts = tuple[float, ...] | None
 """Tokens of context that decode steps of the traffic see, each as likely; None: unknown."""
-
 SCORE_PASSES = 4
 """Times a standard kernel moves the score matrix: writes S, reads S, writes P, reads P (algorithm 0 of Dao
 et al., FlashAttention, 2022)."""
-
 SCORE_BYTES = 2.0
 """Bytes of a score or probability that a standard kernel keeps in memory: 16 bit."""
-
 SPARSE_HEADS = 64
 """Query heads that the sparse kernels of one vector for all heads compute at least, whatever a rank has (FlashMLA's
 sparse prefill, ``h_q`` a multiple of 64, which SGLang pads to)."""
-
 CAUSAL_WASTE = 2.0
 """Pairs a standard kernel computes for each attended one: it fills the whole square and masks half of it."""
-
 SHORT_WINDOW = 256
 """Longest window, tokens, that nearly every context fills, so that its layers cost the same at any context."""
-
 MEDIUM_WINDOW = 1024
 """Longest window, tokens, that many contexts outgrow: Gemma's. Most contexts stay within those of 4,096 and more."""
-
 WINDOWS_REACHED = 4.0
 """Contexts, in windows, that the straight line for a medium window is made for."""
-
 UNSHARED_BANDWIDTH = 3.7e12
 """Bytes/s at which the query heads of a group, each for itself, read keys through the L2 cache: what the decode steps
 of TensorRT-LLM 0.5 to 0.7 leave for attention, Llama-2-70B on H100 (3.0 to 4.0 TB/s)."""
-
 FLASH_CAPABILITY = 8.0
 """CUDA compute capability from which FlashAttention-2 runs (Ampere)."""
-
 TILE_PAIRS = 128 * 128 / 2
 """Pairs a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2
 tiles)."""
+INDEX_SMALL_CALLS = 8
+"""Element-wise kernels of a layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 of
+queries and key each, storing the key, scaling the heads' weights (``nsa_indexer.py`` of SGLang, ``DeepseekV32Indexer``
+of vLLM). Seen in 5 servers of GLM-5: 2.6 to 2.8 ms a step over 78 layers, where these and the two below say 2.1."""
+INDEX_LARGE_CALLS = 2
+"""Kernels that walk the context as attention does: the scores, and the choice of the best."""
+INDEX_SCORE_BYTES = 4.0
+"""Bytes of a score, FP32."""
+INDEX_SCORE_PASSES = 2.0
+"""Times that a score moves through memory: written, and read by the choice."""
+SPARSE_SHARE = 0.65
+"""Share of the 16-bit peak that sparse kernels reach: 640 TFLOP/s on an H800 (deepseek-ai/FlashMLA, README)."""
 
 
 def growing_share(model: ModelProfile, layers: AttentionLayers, contexts: Contexts = None) -> float:
     """Return what a further token of context costs these layers, as a share of all layers seeing all of it.
 
     Layers that choose a fixed number of keys or entries, and those of a short window, see no more of a longer one;
-    those that choose of a latent cache are priced over all of it, an upper bound (`simserve.perf.indexer`).
+    those that choose of a latent cache are priced over all of it, an upper bound (`simserve.perf.attention`).
     ``contexts`` as `simserve.perf.shape.ReplicaShape` has them.
     """
     share = layers.num_layers / model.num_hidden_layers
@@ -228,3 +239,69 @@ def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *,
 def prefill_key_seconds(shape: AttentionShape, machine: Machine) -> float:
     """Return the seconds of reading one key and value in a prefill, one layer."""
     return shape.kv_bytes_per_token / (machine.bandwidth * memory_efficiency(machine, "attention_prefill"))
+
+
+def indexer_parts(indexer: SparseIndexer, machine: Machine, tokens: Array) -> Array:
+    """Return the seconds by part of one layer's indexer, keys left out, on every rank alike, ``[5, len(tokens)]``."""
+    moved = INDEX_SMALL_CALLS * (indexer.num_heads + 1) * indexer.head_dim * ACTIVATION_BYTES
+    parts = elementwise_parts(moved, tokens, machine, INDEX_SMALL_CALLS)
+    parts[HOST] += INDEX_LARGE_CALLS * start_latency(machine, "attention_decode")
+    return parts
+
+
+def index_key_seconds(indexer: SparseIndexer | None, machine: Machine) -> float:
+    """Return the seconds of one more key in the context of a decoding sequence, one layer; 0 without an indexer."""
+    if indexer is None:
+        return 0.0
+    moved = indexer.key_bytes + INDEX_SCORE_PASSES * INDEX_SCORE_BYTES
+    return max(
+        moved / (machine.bandwidth * memory_efficiency(machine, "attention_decode")), _products(indexer, machine)
+    )
+
+
+def index_pair_seconds(indexer: SparseIndexer | None, machine: Machine) -> float:
+    """Return the seconds of one more query-key pair of a prompt, one layer; 0 without an indexer."""
+    if indexer is None:
+        return 0.0
+    scores = (
+        INDEX_SCORE_PASSES * INDEX_SCORE_BYTES / (machine.bandwidth * memory_efficiency(machine, "attention_prefill"))
+    )
+    return _products(indexer, machine) + scores
+
+
+def _products(indexer: SparseIndexer, machine: Machine) -> float:
+    """Return the seconds of a key's products with one query, in FP8 where the GPU has it."""
+    dtype = next(dtype for dtype in ("fp8", "bf16", "fp16") if dtype in machine.peaks)
+    flops = 2.0 * indexer.num_heads * indexer.head_dim
+    return flops / (machine.peak(dtype) * attention_efficiency(machine))
+
+
+def index_share(model: ModelProfile, layers: AttentionLayers) -> float:
+    """Return the index keys that a further token of context adds in these layers, a share of one in every layer."""
+    if layers.indexer is None:
+        return 0.0
+    return layers.num_layers / model.num_hidden_layers / max(layers.ratio, 1)
+
+
+def sparse_prompt_seconds(
+    layers: AttentionLayers, num_ranks: int, machine: Machine, tokens: Array, pair: float
+) -> Array:
+    """Return the seconds of attention of a prompt in one layer, beside the indexer's, shape of ``tokens``.
+
+    0 where nothing is chosen of a latent cache.
+
+    Args:
+        layers: The layers.
+        num_ranks: Ranks that the heads are dealt to.
+        machine: One GPU.
+        tokens: Tokens of a step.
+        pair: Seconds of an attended pair of a prompt that attends to all of itself.
+    """
+    if layers.topk is None or layers.mla is None:
+        return np.zeros_like(tokens)
+    topk, latent = layers.topk, layers.mla.kv_lora_rank
+    heads = max(SPARSE_HEADS, layers.num_heads // num_ranks)
+    flops = dot_product_flops(heads, latent + layers.mla.qk_rope_head_dim, latent)
+    dtype = "bf16" if "bf16" in machine.peaks else "fp16"
+    chosen = topk * max(flops / (machine.peak(dtype) * SPARSE_SHARE * machine.engine_scale), 0.5 * pair)
+    return np.where(tokens > topk, tokens * chosen, 0.5 * pair * tokens * tokens)

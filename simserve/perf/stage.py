@@ -14,6 +14,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.perf.attention import indexer_parts
 from simserve.perf.attention_curve import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.collectives import (
     COMBINED_BYTES,
@@ -38,7 +39,6 @@ from simserve.perf.gemm import (
     slowed,
     wide_class,
 )
-from simserve.perf.indexer import indexer_parts
 from simserve.perf.linear_attention import mamba_parts, mixing_parts
 from simserve.perf.measured import Line, MeasuredAttention, MeasuredOperators, measured_attention, measured_operators
 from simserve.perf.moe import ExpertLoad, expert_curve, has_fp32_router, layer_parts, routed_load, shape_of_experts

@@ -22,9 +22,13 @@ from simserve.perf.attention import (
     attention_of,
     decode_key_seconds,
     growing_share,
+    index_key_seconds,
+    index_pair_seconds,
+    index_share,
     prefill_key_seconds,
     prefill_pair_seconds,
     reads_keys_by_query_head,
+    sparse_prompt_seconds,
     unshared_key_seconds,
     window_keys,
 )
@@ -32,7 +36,6 @@ from simserve.perf.attention_curve import NARROW_KV_BYTES
 from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.indexer import index_key_seconds, index_pair_seconds, index_share, sparse_prompt_seconds
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
 from simserve.perf.memory import kv_bytes_per_token

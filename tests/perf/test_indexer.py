@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simserve.perf.attention import index_key_seconds, index_pair_seconds, indexer_parts, sparse_prompt_seconds
 from simserve.perf.efficiency import start_latency
-from simserve.perf.indexer import index_key_seconds, index_pair_seconds, indexer_parts, sparse_prompt_seconds
 from simserve.perf.tables import price
 from simserve.profiles.model import load_model
 from tests.perf.shapes import make_shape

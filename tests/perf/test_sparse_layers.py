@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.perf.attention import SPARSE_HEADS, attention_of, growing_share, window_keys
-from simserve.perf.indexer import index_key_seconds, index_share
+from simserve.perf.attention import (
+    SPARSE_HEADS,
+    attention_of,
+    growing_share,
+    index_key_seconds,
+    index_share,
+    window_keys,
+)
 from simserve.perf.memory import plan_memory
 from simserve.perf.stage import stage_of, stage_parts
 from simserve.perf.tables import price
