@@ -531,14 +531,14 @@ class CostPlots:
 
     def break_even(self) -> Figure | None:
         """Return dollars a month of both sides against the requests of a month."""
-        from simserve.report.dollar_plots import break_even
+        from simserve.report.answer_plots import break_even
         from simserve.report.sketch_figure import figure_or_none
 
         return figure_or_none(break_even(self.summary))
 
     def tornado(self) -> Figure | None:
         """Return by how much each input moves the saving of self-hosting."""
-        from simserve.report.dollar_plots import tornado
+        from simserve.report.answer_plots import tornado
         from simserve.report.sketch_figure import figure_or_none
 
         return figure_or_none(tornado(self.summary))

@@ -160,7 +160,7 @@ def dollars_a_month(month: Mapping[str, Any]) -> Sketch:
     Args:
         month: ``month`` of a run's summary, with an API.
     """
-    from simserve.report.dollar_plots import against_requests
+    from simserve.report.answer_plots import against_requests
 
     api, requests, even = month["api"], month["requests_per_month"], month["break_even_requests_per_month"]
     return against_requests(

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from simserve.report.answer_plots import (
+    break_even,
     differences,
     goodput_against_load,
     latency_against_load,
     plan_candidates,
     sweep_curves,
+    tornado,
 )
-from simserve.report.dollar_plots import break_even, tornado
 from simserve.report.sketch import (
     Box,
     Curve,
