@@ -137,7 +137,7 @@ class RunPlots:
 
     def memory(self) -> Figure:
         """Return where the memory of a GPU goes."""
-        from simserve.report.deployment_plots import memory_bar
+        from simserve.report.plots import memory_bar
 
         return _figure(memory_bar(self._result.summary))
 
@@ -147,7 +147,7 @@ class RunPlots:
         Raises:
             UsageError: No request was completed, so there is no step to show.
         """
-        from simserve.report.deployment_plots import roofline
+        from simserve.report.plots import roofline
 
         found = self._result.background.get("roofline")
         if found is None:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 import simserve as ss
 from simserve.errors import UsageError
-from simserve.report.deployment_plots import memory_bar
 from simserve.report.html import render_report
+from simserve.report.plots import memory_bar
 from simserve.report.sketch_svg import sketch_svg
 from simserve.report.tables import memory_rows
 from tests.report.builders import run

@@ -13,8 +13,7 @@ import pytest
 
 import simserve as ss
 from simserve.report.axes import BLUE, TEXT_POINTS, VERMILION
-from simserve.report.deployment_plots import memory_bar
-from simserve.report.plots import kv_over_time, request_latency, requests_over_time, step_time
+from simserve.report.plots import kv_over_time, memory_bar, request_latency, requests_over_time, step_time
 from simserve.report.sketch import Axis, Curve, Dots, Note, Rule, Sketch, Steps, dollar_words, linear_ticks, text_width
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.sketch_svg import sketch_svg
