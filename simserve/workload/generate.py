@@ -116,7 +116,7 @@ def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | No
 
         return draw_dialogues(spec, spec.sessions, seed=seed, replication=replication, base_path=base_path)
     if spec.agents is not None:
-        from simserve.workload.tasks import draw_tasks
+        from simserve.workload.conversations import draw_tasks
 
         return draw_tasks(spec, spec.agents, seed=seed, replication=replication, base_path=base_path)
     if spec.classes is not None:

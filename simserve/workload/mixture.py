@@ -25,12 +25,11 @@ from simserve.workload.classes import (
     with_beginnings,
     with_thinking,
 )
-from simserve.workload.conversations import draw_dialogues, draw_pauses
+from simserve.workload.conversations import draw_dialogues, draw_pauses, draw_tasks
 from simserve.workload.dependencies import Dependencies, from_counts
 from simserve.workload.prefixes import PrefixSegments, joined
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.spec import WorkloadSpec
-from simserve.workload.tasks import draw_tasks
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
 """Requests that are drawn at first for a closed loop: so many, and so many a client."""

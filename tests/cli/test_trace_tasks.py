@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
+from simserve.workload.conversations import draw_agents
 from simserve.workload.generate import generate
 from simserve.workload.spec import WorkloadSpec
-from simserve.workload.tasks import draw_agents
 from tests.cli.conftest import Simserve
 
 BLOCK = 512

@@ -19,12 +19,11 @@ from simserve.engine.state import StepTimes
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.control import RoutingPolicy, RoutingSpec
 from simserve.workload.classes import Beginnings
-from simserve.workload.conversations import Shape, contexts
+from simserve.workload.conversations import Shape, agent_contexts, contexts, dependencies_of_agents, draw_agents
 from simserve.workload.length_spec import UniformLength
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.session_spec import AgentsSpec
-from simserve.workload.tasks import agent_contexts, dependencies_of_agents, draw_agents
 
 # batching, scheduler, admission, kv_allocation; those with the most to go wrong come more often.
 SCHEDULERS = ("mixed", "prefill_first")

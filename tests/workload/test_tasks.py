@@ -12,10 +12,10 @@ from simserve.errors import InputError
 from simserve.scenario.verify import verify
 from simserve.sim.simulate import replay
 from simserve.validation import validate
+from simserve.workload.conversations import mean_calls
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
-from simserve.workload.tasks import mean_calls
 from tests.builders import constant_step_times, make_config
 
 MANY: dict[str, Any] = {

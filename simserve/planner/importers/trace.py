@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.units import to_text
+from simserve.workload.conversations import mean_calls
 from simserve.workload.length_spec import LognormalLength
 from simserve.workload.lengths import length_distribution
 from simserve.workload.session_spec import AgentsSpec
-from simserve.workload.tasks import mean_calls
 from simserve.workload.traces.formats import AUTO, COLUMNS, detect, read_trace
 from simserve.workload.traces.media import RecordedMedia
 from simserve.workload.traces.statistics import (

@@ -28,8 +28,7 @@ from simserve.workload.arrival_spec import (
     SpikeArrivals,
     StepArrivals,
 )
-from simserve.workload.conversations import mean_requests
-from simserve.workload.tasks import mean_calls
+from simserve.workload.conversations import mean_calls, mean_requests
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 FIRST_REQUESTS = 1000
