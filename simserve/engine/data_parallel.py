@@ -32,8 +32,7 @@ from simserve.engine.kv import take_fixed
 from simserve.engine.loras import count_decoding, has_lora_seat, take_adapter
 from simserve.engine.numbers import remove_all
 from simserve.engine.state import ADMITTED, INFINITY, MASK, SHIFT, STATIC, UNCACHED, Replica, RequestTable
-from simserve.engine.static import break_batch, leave_batch
-from simserve.engine.uncached import leave_uncached
+from simserve.engine.static import break_batch, leave_batch, leave_uncached
 from simserve.engine.windows import pool_blocks, take_blocks, window_growth_of_step
 
 

@@ -84,8 +84,7 @@ from simserve.engine.state import (
     RequestTable,
     leap_row,
 )
-from simserve.engine.static import complete_static, plan_static, submit_static
-from simserve.engine.uncached import complete_uncached, plan_uncached
+from simserve.engine.static import complete_static, complete_uncached, plan_static, plan_uncached, submit_static
 from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
 from simserve.errors import InvariantError
 
