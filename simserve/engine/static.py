@@ -1,7 +1,8 @@
-"""Static batching: collect up to a size or a wait, pad to the longest, answer together.
+"""Static batching: collect up to a size or a wait, pad to the longest, answer together. And serving without a KV cache.
 
 A batch is one plan. It is recorded, when it ends, as one leap for its prefill and one for its decode steps; nobody gets
-a token before the end, so TTFT equals E2E and inter-token gaps are undefined.
+a token before the end, so TTFT equals E2E and inter-token gaps are undefined. Without a KV cache every step computes
+the whole prefix of every request again: the context lengths enter squared, so a step is never affine, one step a plan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures of what simserve finds by many runs, as sketches: capacity, differences, sweeps, fleets of a plan."""
+"""Pictures of what many runs find, as sketches: capacity, differences, sweeps, fleets of a plan, dollars."""
 
 from __future__ import annotations
 

@@ -391,19 +391,19 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
         command: How to reproduce it.
         brief: What opens the page; None: what the summary alone says.
     """
-    from simserve.report import dollar_plots
+    from simserve.report import answer_plots
     from simserve.report.panels import panel
 
     told = answer(summary)
     panels = [
         panel(name, title, note, figure, f"{told} {note}")
         for name, title, note, figure in (
-            ("break-even", "Dollars a month", "", dollar_plots.break_even(summary)),
+            ("break-even", "Dollars a month", "", answer_plots.break_even(summary)),
             (
                 "tornado",
                 "What matters most",
                 "The saving of self-hosting as each input goes from its low to its high value; dashed: as it is",
-                dollar_plots.tornado(summary),
+                answer_plots.tornado(summary),
             ),
         )
         if figure is not None

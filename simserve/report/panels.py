@@ -191,14 +191,14 @@ def _spread(result: RunResult, *labels: str) -> str:
 
 def memory_panel(result: RunResult) -> Panel:
     """Return where the memory of a GPU goes, as one bar."""
-    from simserve.report import deployment_plots
+    from simserve.report import plots
 
     parts = [f"{row.label} {row.cells[1].text}" for row in tables.memory_rows(result.summary)[:-1]]
-    return panel("memory", "", "", deployment_plots.memory_bar(result.summary), f"Of one GPU: {', '.join(parts)}.")
+    return panel("memory", "", "", plots.memory_bar(result.summary), f"Of one GPU: {', '.join(parts)}.")
 
 
 def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
-    from simserve.report import deployment_plots
+    from simserve.report import plots
 
     found = result.background.get("roofline")
     if not found:
@@ -218,11 +218,11 @@ def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
         f"{number(each['flops_per_second'] / 1e12)} TFLOP/s"
         for phase, each in slowest.items()
     )
-    return (panel("roofline", "Roofline", note, deployment_plots.roofline(found), f"{told}."),)
+    return (panel("roofline", "Roofline", note, plots.roofline(found), f"{told}."),)
 
 
 def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
-    from simserve.report import deployment_plots
+    from simserve.report import plots
 
     month = result.summary["simserve"].get("month")
     if not month or month["api"] is None or not month["api"]["usd_per_request"]:
@@ -240,7 +240,7 @@ def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
     chosen = "" if api["is_named"] else "The scenario names no API: this is the cheapest listed one with its weights. "
     note = f"{chosen}{text}. A request: {dollars(month['self_host_usd_per_request'])} here, "
     note += f"{dollars(api['usd_per_request'])} there"
-    figure = deployment_plots.dollars_a_month(month)
+    figure = plots.dollars_a_month(month)
     return (panel("api", f"Against {api['name']} (prices of {api['date']})", note, figure, f"{text}."),)
 
 

@@ -1,6 +1,7 @@
-"""The pictures of a run as sketches: drawn small, one message each.
+"""The pictures of a run and of its deployment as sketches: drawn small, one message each.
 
-Colours are those of Okabe and Ito, told apart by any eye, and lines differ in their dashes too.
+Of the deployment: its operators on the roofline, its memory, dollars against an API. Colours are those of Okabe and
+Ito, told apart by any eye, and lines differ in their dashes too.
 """
 
 from __future__ import annotations

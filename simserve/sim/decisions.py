@@ -1,4 +1,7 @@
-"""Decisions: SimPy's side of a run, the processes that change a fleet and the clock they share with its data plane."""
+"""Decisions: SimPy's side of a run, the processes that change a fleet and the clock they share with its data plane.
+
+Faults among them: each waits for its time, breaks what it breaks, and mends it when it is over.
+"""
 
 from __future__ import annotations
 

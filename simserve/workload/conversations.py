@@ -1,6 +1,8 @@
-"""Conversations drawn: turns, what each prompt holds of those before it, thinking times, and their requests.
+"""Conversations and tasks drawn: what each prompt holds of those before it, and when it is sent.
 
-All chance is drawn here, from named streams; when a turn is sent is known only when the one before it is answered.
+Of a conversation: its turns, and thinking times. Of a task: the calls of agents and sub-agents, and what each waits
+for. All chance is drawn here, from named streams; when a turn, or a call, is sent is known only when what it waits for
+is answered.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ from numba.core import types
 from numba.extending import intrinsic, overload_method
 
 from simserve.engine.compiled import (
-    containers,  # noqa: F401
+    containers,
     fields,
-    queues,
     replacements,
 )
 from simserve.engine.compiled.layout import ENTRY, REALLOCATE, SENDING_ENTRY
@@ -172,7 +171,7 @@ class _Rebinding:
         if name == "nextafter":
             return self.dispatcher(_nextafter)
         if name == "exchange_queues":
-            return queues.exchange_queues
+            return containers.exchange_queues
         replaced = _FETCHING.get(name) or replacements.REPLACED.get(name)
         if replaced is not None:
             return self.dispatcher(replaced)
