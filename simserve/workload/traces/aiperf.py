@@ -17,9 +17,8 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.dependencies import dependencies_of
-from simserve.workload.traces.agentic_mooncake import WAIT_FIELD, trace_of_rows
 from simserve.workload.traces.media import RecordedMedia
-from simserve.workload.traces.mooncake import SESSION_FIELD
+from simserve.workload.traces.mooncake import SESSION_FIELD, WAIT_FIELD, trace_of_rows
 from simserve.workload.traces.records import Records, read_records
 from simserve.workload.traces.table import LATEST, is_number
 from simserve.workload.traces.tasks import RecordedTasks

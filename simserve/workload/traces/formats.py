@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError, UsageError, nearest
-from simserve.workload.traces.agentic_mooncake import DELAY_FIELDS, WAIT_FIELD, read_agentic_mooncake
-from simserve.workload.traces.agentic_mooncake import SCHEMA as AGENTIC_SCHEMA
 from simserve.workload.traces.aiperf import TEXT_FIELDS, read_aiperf_conversations, read_aiperf_messages
 from simserve.workload.traces.columns import are_told, header_of, read_columns, told_columns
 from simserve.workload.traces.csv import read_azure, read_burstgpt, read_csv
 from simserve.workload.traces.dynamo import SCHEMA as DYNAMO_SCHEMA
 from simserve.workload.traces.dynamo import read_dynamo, unwrapped
 from simserve.workload.traces.mooncake import (
+    DELAY_FIELDS,
     MOONCAKE_BLOCK_TOKENS,
     SESSION_FIELD,
+    WAIT_FIELD,
+    read_agentic_mooncake,
     read_bailian,
     read_mooncake,
     read_vllm_timed,
 )
+from simserve.workload.traces.mooncake import SCHEMA as AGENTIC_SCHEMA
 from simserve.workload.traces.otel import read_otel
 from simserve.workload.traces.sharegpt import read_sharegpt
 from simserve.workload.traces.table import files_of, read_text

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from simserve.errors import TraceError
+from simserve.workload.dependencies import dependencies_of
 from simserve.workload.traces.records import Records, read_records
+from simserve.workload.traces.table import LATEST, MAX_TOKENS, is_number
+from simserve.workload.traces.tasks import RecordedTasks
 from simserve.workload.traces.trace import PrefixBlocks, Trace, numbered
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -20,6 +25,13 @@ BAILIAN_BLOCK_TOKENS = 16
 _NO_PARENT = -1
 TIMED_BLOCK_TOKENS = 16
 """Tokens of a block where the command line says nothing (`--timed-trace-chunk-hash-size`)."""
+WAIT_FIELD = "wait_for"
+_REQUEST_FIELD = "request_id"
+DELAY_FIELDS = ("delay_ms", "delay")
+_TOOL_FIELD = "tool_wait_ms"
+SCHEMA = "dynamo.agentic_mooncake"
+_VERSION = 2
+_PLAY, _WAITS, _EARLIEST = "play_id", "dependencies", "not_before_ms"
 
 
 def read_mooncake(path: Path) -> Trace:
@@ -103,4 +115,304 @@ def read_vllm_timed(path: Path) -> Trace:
         output_tokens=records.whole_numbers("output_length"),
         prefix_blocks=prefix_blocks(records, TIMED_BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
         session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
+    )
+
+
+def read_agentic_mooncake(path: Path) -> Trace:
+    """Return the rows of a trace in order of their time; times and pauses are milliseconds.
+
+    A row with ``wait_for`` is sent when all of those requests, which stand above it, are answered, after its ``delay``
+    and ``tool_wait_ms``; so is a further row of a session, which waits for the one before it, where no ``delay`` is
+    given as much later as their timestamps are apart. Rows that hang together are a task. Where no row has a timestamp
+    (AIPerf's sessions for a closed loop), nothing says when tasks begin.
+
+    Raises:
+        TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
+    """
+    records = read_records(path)
+    if records.rows[0].get("schema") == SCHEMA:
+        return _read_agentic_graph(records)
+    return trace_of_rows(records, MOONCAKE_BLOCK_TOKENS)[0]
+
+
+def trace_of_rows(records: Records, block_tokens: int) -> tuple[Trace, np.ndarray]:
+    """Return the trace of some rows, and these in its order.
+
+    Args:
+        records: The rows, with the fields of the format.
+        block_tokens: Tokens of a block that ``hash_ids`` name.
+
+    Raises:
+        TraceError: A row breaks a rule; with its line in the file.
+    """
+    parents = _parents(records)
+    has_times = any(row.get("timestamp") is not None for row in records.rows)
+    times, pauses = _times(records, parents, has_times=has_times)
+    order = np.argsort(times, kind="stable") if has_times else np.arange(len(times))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    sorted_rows = Records(records.file, [records.rows[row] for row in order], [records.lines[row] for row in order])
+    own = [sorted(int(place[each]) for each in parents[row]) for row in order]
+    task, agent = _tasks(own, [row.get(SESSION_FIELD) for row in sorted_rows.rows])
+    begins = np.full(len(order), np.inf)
+    np.minimum.at(begins, task, times[order])
+    trace = Trace(
+        arrival_time=times[order] - times[order[0]] if has_times else np.full(len(order), np.nan),
+        prompt_tokens=sorted_rows.whole_numbers("input_length"),
+        output_tokens=sorted_rows.whole_numbers("output_length"),
+        prefix_blocks=prefix_blocks(sorted_rows, block_tokens) if "hash_ids" in sorted_rows.rows[0] else None,
+        session=task,
+        tasks=RecordedTasks(
+            task=task,
+            agent=agent,
+            dependencies=dependencies_of(own),
+            tool_time=pauses[order],
+            offset=times[order] - begins[task],
+        ),
+    )
+    return trace, order
+
+
+def _parents(records: Records) -> list[list[int]]:
+    """Return the rows that each row waits for."""
+    known: dict[str, int] = {}
+    last: dict[str, int] = {}
+    found = []
+    for row, fields in enumerate(records.rows):
+        waits, session = fields.get(WAIT_FIELD), fields.get(SESSION_FIELD)
+        own: list[int] = []
+        if waits:
+            if not isinstance(waits, list):
+                raise records.error(row, WAIT_FIELD, "is not a list of request ids")
+            for each in waits:
+                if str(each) not in known:
+                    rule = f"names {each!r}, which no row above has as its request_id"
+                    raise records.error(row, WAIT_FIELD, rule, "put requests above those that wait for them")
+                own.append(known[str(each)])
+        elif session is not None and str(session) in last:
+            own = [last[str(session)]]
+        found.append(sorted(set(own)))
+        if fields.get(_REQUEST_FIELD) is not None:
+            known[str(fields[_REQUEST_FIELD])] = row
+        if session is not None:
+            last[str(session)] = row
+    return found
+
+
+def _times(records: Records, parents: list[list[int]], *, has_times: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return when each row is sent at the earliest, and its pause after what it waits for, seconds."""
+    times, pauses = np.zeros(len(parents)), np.zeros(len(parents))
+    for row, own in enumerate(parents):
+        fields = records.rows[row]
+        sent = _milliseconds(records, row, "timestamp")
+        if not own:
+            if sent is None and has_times:
+                raise records.error(row, "timestamp", "is missing, and the row waits for no other")
+            times[row] = (sent or 0.0) * _MILLISECOND
+            continue
+        delay = next((_milliseconds(records, row, name) for name in DELAY_FIELDS if fields.get(name) is not None), None)
+        if delay is None and sent is not None and not fields.get(WAIT_FIELD):
+            delay = max(sent - times[own[0]] / _MILLISECOND, 0.0)
+        tool = _milliseconds(records, row, _TOOL_FIELD) or 0.0
+        pauses[row] = ((delay or 0.0) + tool) * _MILLISECOND
+        earliest = max(times[each] for each in own) + pauses[row]
+        times[row] = max(earliest, (sent or 0.0) * _MILLISECOND)
+    return times, pauses
+
+
+def _milliseconds(records: Records, row: int, name: str) -> float | None:
+    value = records.rows[row].get(name)
+    if value is None:
+        return None
+    if not is_number(value, 0):
+        raise records.error(row, name, "is not a number of milliseconds >= 0")
+    return float(value)
+
+
+def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of each row's task and of its agent.
+
+    Rows that hang together by what they wait for are a task. Rows of a session are an agent's; without one, of the
+    calls that wait for another the first goes on for its agent, and the others are other agents' first.
+    """
+    root = list(range(len(parents)))
+
+    def find(row: int) -> int:
+        while root[row] != row:
+            root[row] = root[root[row]]
+            row = root[row]
+        return row
+
+    agent: list[int] = []
+    last: dict[int, int] = {}
+    of_session: dict[str, int] = {}
+    for row, own in enumerate(parents):
+        for each in own:
+            root[find(row)] = find(each)
+        if sessions[row] is None:
+            continued = next((agent[each] for each in own if last[agent[each]] == each), row)
+        else:
+            continued = of_session.setdefault(str(sessions[row]), row)
+        agent.append(continued)
+        last[continued] = row
+    numbers: dict[int, int] = {}
+    task = [numbers.setdefault(find(row), len(numbers)) for row in range(len(parents))]
+    return np.array(task, dtype=np.int64), np.array(agent, dtype=np.int64)
+
+
+def _read_agentic_graph(records: Records) -> Trace:
+    """Return the calls of a file of this version, task by task; a ``play_id`` is a task, a ``session_id`` an agent.
+
+    A call is sent no sooner than ``not_before_ms`` after its task has begun, and than ``delay_ms`` after each call that
+    it names was answered (``completion``) or sent (``dispatch``). Where the pauses after several answers differ, the
+    longest is taken after the last of them: an estimate from above. Block ids hold within a task.
+
+    Args:
+        records: The rows, the header first.
+
+    Raises:
+        TraceError: A row breaks a rule; with its line in the file.
+    """
+    header = records.rows[0]
+    if header.get("version") != _VERSION:
+        raise records.error(0, "version", f"must be {_VERSION}")
+    size = header.get("block_size")
+    if type(size) is not int or not 1 <= size <= MAX_TOKENS:
+        raise records.error(0, "block_size", "must be a whole number >= 1")
+    rows = Records(records.file, _renamed(records.rows[1:]), records.lines[1:])
+    if not rows.rows:
+        raise TraceError("holds no calls behind its header", file=records.file)
+    waits = _waits(rows)
+    order = _in_order(rows, waits)
+    play = _numbers(rows, (_PLAY,))
+    order.sort(key=lambda row: int(play[row]))
+    rank = {row: position for position, row in enumerate(order)}
+    ordered = Records(rows.file, [rows.rows[row] for row in order], [rows.lines[row] for row in order])
+    tasks, agents = (_numbers(ordered, fields) for fields in ((_PLAY,), (_PLAY, SESSION_FIELD)))
+    earliest = np.array([_earliest(ordered, row) for row in range(len(order))]) * _MILLISECOND
+    begins = np.full(len(order), np.inf)
+    np.minimum.at(begins, tasks, earliest)
+    parents, pauses, offset = _graph_parents([waits[row] for row in order], rank, earliest - begins[tasks])
+    return Trace(
+        arrival_time=np.full(len(order), np.nan),
+        prompt_tokens=ordered.whole_numbers("input_length"),
+        output_tokens=ordered.whole_numbers("output_length"),
+        prefix_blocks=_blocks(ordered, size),
+        session=tasks,
+        tasks=RecordedTasks(
+            task=tasks,
+            agent=agents,
+            dependencies=dependencies_of(parents),
+            tool_time=np.where([bool(own) for own in parents], pauses, 0.0),
+            offset=offset,
+            earliest=offset,
+        ),
+    )
+
+
+def _renamed(rows: Any) -> list[Mapping[str, Any]]:
+    other = {"input_tokens": "input_length", "output_tokens": "output_length"}
+    return [{other.get(name, name): value for name, value in row.items()} for row in rows]
+
+
+def _waits(rows: Records) -> list[list[tuple[int, bool, float]]]:
+    """Return what each row waits for: a row, whether for its answer, and seconds."""
+    place: dict[str, int] = {}
+    for row, fields in enumerate(rows.rows):
+        for name in (_REQUEST_FIELD, _PLAY):
+            if not isinstance(fields.get(name), str) or not fields[name]:
+                raise rows.error(row, name, "is missing" if fields.get(name) is None else "is not a name")
+        if fields[_REQUEST_FIELD] in place:
+            raise rows.error(row, _REQUEST_FIELD, "stands in a row above too")
+        place[fields[_REQUEST_FIELD]] = row
+    waits = []
+    for row, fields in enumerate(rows.rows):
+        listed = fields.get(_WAITS) or []
+        if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+            raise rows.error(row, _WAITS, "is not a list of objects")
+        waits.append([_wait(rows, row, each, place) for each in listed])
+    return waits
+
+
+def _wait(rows: Records, row: int, given: Mapping[str, Any], place: Mapping[str, int]) -> tuple[int, bool, float]:
+    known = place.get(str(given.get("request_id")))
+    if known is None or rows.rows[known][_PLAY] != rows.rows[row][_PLAY]:
+        raise rows.error(row, _WAITS, f"names {given.get('request_id')!r}, which is no request_id of its play_id")
+    if given.get("trigger") not in ("completion", "dispatch"):
+        raise rows.error(row, _WAITS, f"has the trigger {given.get('trigger')!r}; it is completion or dispatch")
+    delay = given.get("delay_ms", 0.0)
+    if not is_number(delay, 0, LATEST / _MILLISECOND):
+        raise rows.error(row, _WAITS, f"has a delay_ms of {delay!r}; it is a number of milliseconds >= 0")
+    return known, given["trigger"] == "completion", float(delay) * _MILLISECOND
+
+
+def _in_order(rows: Records, waits: list[list[tuple[int, bool, float]]]) -> list[int]:
+    """Return the rows, those that others wait for before these, else as they stand."""
+    left = [len(each) for each in waits]
+    children: list[list[int]] = [[] for _ in waits]
+    for row, own in enumerate(waits):
+        for parent, _, _ in own:
+            children[parent].append(row)
+    order = [row for row, count in enumerate(left) if not count]
+    for row in order:
+        for child in children[row]:
+            left[child] -= 1
+            if not left[child]:
+                order.append(child)
+    if len(order) < len(waits):
+        row = next(row for row, count in enumerate(left) if count)
+        raise rows.error(row, _WAITS, "waits for itself, by way of those that it names or directly")
+    return order
+
+
+def _graph_parents(
+    waits: list[list[tuple[int, bool, float]]], rank: Mapping[int, int], offset: np.ndarray
+) -> tuple[list[list[int]], np.ndarray, np.ndarray]:
+    """Return whose answers each call waits for, its pause behind them, and the time of its task that it waits for.
+
+    What is sent so long after another is sent waits for what that one waits for, and so much longer.
+    """
+    parents: list[list[int]] = []
+    pauses, offset = np.zeros(len(waits)), offset.copy()
+    for row, own in enumerate(waits):
+        found: set[int] = set()
+        for parent, is_answer, delay in own:
+            known = rank[parent]
+            found.update([known] if is_answer else parents[known])
+            pauses[row] = max(pauses[row], delay if is_answer else pauses[known] + delay)
+            if not is_answer:
+                offset[row] = max(offset[row], offset[known] + delay)
+        parents.append(sorted(found))
+    return parents, pauses, offset
+
+
+def _numbers(rows: Records, fields: tuple[str, ...]) -> np.ndarray:
+    """Return a number for what some fields of each row say together."""
+    known: dict[tuple[str, ...], int] = {}
+    names = [tuple(str(row.get(field)) for field in fields) for row in rows.rows]
+    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+
+
+def _earliest(rows: Records, row: int) -> float:
+    """Return when a call may be sent at the earliest, milliseconds; 0 where its row does not say."""
+    value = rows.rows[row].get(_EARLIEST, 0.0)
+    if not is_number(value, 0, LATEST / _MILLISECOND):
+        raise rows.error(row, _EARLIEST, "is not a number of milliseconds >= 0")
+    return float(value)
+
+
+def _blocks(rows: Records, size: int) -> PrefixBlocks | None:
+    """Return the blocks that the rows name, told apart by task; None where some do not."""
+    if any(row.get("hash_ids") is None for row in rows.rows):
+        return None
+    lists, known = rows.lists("hash_ids"), dict[tuple[str, int], int]()
+    ids = [
+        known.setdefault((row[_PLAY], each), len(known))
+        for row, own in zip(rows.rows, lists, strict=True)
+        for each in own
+    ]
+    return PrefixBlocks(
+        block_tokens=size,
+        ids=np.array(ids, dtype=np.int64),
+        counts=np.array([len(each) for each in lists], dtype=np.int64),
     )
