@@ -10,8 +10,15 @@ from typing import Any
 
 from simserve.errors import TraceError, UsageError, nearest
 from simserve.workload.traces.aiperf import TEXT_FIELDS, read_aiperf_conversations, read_aiperf_messages
-from simserve.workload.traces.columns import are_told, header_of, read_columns, told_columns
-from simserve.workload.traces.csv import read_azure, read_burstgpt, read_csv
+from simserve.workload.traces.columns import (
+    are_told,
+    header_of,
+    read_azure,
+    read_burstgpt,
+    read_columns,
+    read_csv,
+    told_columns,
+)
 from simserve.workload.traces.dynamo import SCHEMA as DYNAMO_SCHEMA
 from simserve.workload.traces.dynamo import read_dynamo, unwrapped
 from simserve.workload.traces.mooncake import (
