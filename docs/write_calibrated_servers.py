@@ -21,7 +21,7 @@ from calibration.laboratory.sources import read_points
 from simserve.calibrate.factors import FREEDOM, PRIORS, SCALE, FactorSearch, Linear, Priors, believed, solve
 from simserve.calibrate.loads import inner_places
 from simserve.calibrate.simulated import slowed
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.planner.measured.reports import read_unseen

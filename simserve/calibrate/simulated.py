@@ -14,7 +14,7 @@ from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.errors import InfeasibleError, TraceError
 from simserve.metrics.latency import request_latencies
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.profiles.engine import ResolvedEngine, scaled_by
 from simserve.scenario.benchmark import arrivals_of, lengths_of

@@ -11,8 +11,7 @@ import numpy as np
 from simserve.errors import InputError, SimserveError
 from simserve.explore.queries import Check, DeploymentQuery, MemoryQuery
 from simserve.perf.memory import plan_memory
-from simserve.perf.operators import PART_NAMES
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PART_NAMES, PricedDeployment
 from simserve.perf.quantization import WEIGHT_FORMATS, quantize_symmetric, weight_bits
 from simserve.perf.tables import price
 from simserve.profiles.checkpoint import published_quality

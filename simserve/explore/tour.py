@@ -26,8 +26,7 @@ from simserve.explore.queries import (
     WizardQuery,
 )
 from simserve.explore.simulator import film, load
-from simserve.perf.operators import PART_NAMES
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PART_NAMES, PricedDeployment
 from simserve.perf.tables import price
 from simserve.report.facts import PART_LABELS
 from simserve.report.quantities import number, share

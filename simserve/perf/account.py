@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.perf.efficiency import Array
-from simserve.perf.operators import OPERATORS, OperatorSeconds
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import OPERATORS, OperatorSeconds, PricedDeployment
 from simserve.perf.stage import stage_of
 from simserve.perf.tables import tables_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """How many steps had how much in them, by the index of the tables of `simserve.perf.parts.StepParts`.
+    """How many steps had how much in them, by the index of the tables of `simserve.perf.operators.StepParts`.
 
     Attributes:
         decode: Steps without a chunk, by sequences that decode.

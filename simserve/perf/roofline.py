@@ -15,8 +15,7 @@ from simserve.perf.attention import attention_of, growing_share
 from simserve.perf.efficiency import Array, start_latency
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_work
 from simserve.perf.moe import expert_work, routed_load, shape_of_experts
-from simserve.perf.operators import Work, arithmetic_intensity
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment, Work, arithmetic_intensity
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of
 from simserve.perf.weights import micro_batch

@@ -46,10 +46,12 @@ from simserve.perf.operators import (
     COMPUTE,
     HOST,
     KV,
+    Fidelity,
     OperatorSeconds,
+    PricedDeployment,
+    StepParts,
     elementwise_parts,
 )
-from simserve.perf.parts import Fidelity, PricedDeployment, StepParts
 from simserve.perf.quantization import kv_element_bytes
 from simserve.perf.shape import ReplicaShape, exposed_mask_seconds
 from simserve.perf.speculation import passing_shape, wide_key_seconds, with_drafts

@@ -16,7 +16,7 @@ from simserve.profiles.model import Gemm
 
 
 class Traffic(TypedDict):
-    """The flops and bytes of `simserve.perf.parts.StepParts`, by the names it gives them."""
+    """The flops and bytes of `simserve.perf.operators.StepParts`, by the names it gives them."""
 
     token_flops: float
     sequence_flops: float

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simserve import rng
 from simserve.errors import ScenarioError
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.scenario.combinations import check_traffic
 from simserve.scenario.deployment_spec import DeploymentSpec

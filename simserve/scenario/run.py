@@ -21,7 +21,7 @@ from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool
 from simserve.metrics.result import RunResult
 from simserve.metrics.steady_state import UsersFacts
 from simserve.metrics.summary import RunFacts, add_interval, latency_values, measure, steady_rates, summarize
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.profiles.api import load_api
 from simserve.profiles.engine_profile import version_note

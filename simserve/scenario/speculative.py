@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from simserve import rng
 from simserve.errors import InputError, ScenarioError
 from simserve.metrics.features import SpeculationFacts
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.perf.tables import price
 from simserve.profiles.checkpoint import Quantization

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simserve.engine.config import EngineConfig
 from simserve.engine.histogram import Histogram
 from simserve.engine.state import RequestTable, StepTimes
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.sim.control import AutoscalingSpec, Role
 from simserve.sim.recorder import FleetTimeline, Recorder, RunTotals
 from simserve.sim.records import RequestRecords

@@ -30,8 +30,7 @@ from simserve.engine.state import (
     take_step_runs,
 )
 from simserve.perf.account import Account
-from simserve.perf.operators import OPERATORS, PART_NAMES
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import OPERATORS, PART_NAMES, PricedDeployment
 from simserve.sim.records import RequestRecords
 from simserve.sim.totals import LeapColumns, LoraSums, LoraTotals, OffloadSums, OffloadTotals, StepSums
 

@@ -30,7 +30,7 @@ from simserve.workload.requests import RequestSpecs
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.engine.state import StepTimes
-    from simserve.perf.parts import PricedDeployment
+    from simserve.perf.operators import PricedDeployment
     from simserve.sim.autoscaler import EncoderLives
     from simserve.sim.control import StreamingSpec
     from simserve.sim.fleet_run import FleetRun

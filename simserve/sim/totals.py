@@ -16,7 +16,7 @@ from simserve.engine.cache_state import KVTier, Loras, PrefixPaths
 from simserve.engine.compiled.layout import View
 from simserve.engine.config import EngineConfig
 from simserve.perf.account import Account, StepCounts
-from simserve.perf.parts import Drafting, PricedDeployment
+from simserve.perf.operators import Drafting, PricedDeployment
 
 if TYPE_CHECKING:
     from simserve.engine.state import StepTimes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from tests.perf.shapes import make_hardware, make_shape

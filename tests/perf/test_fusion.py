@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simserve.perf.operators import COMMUNICATION
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import COMMUNICATION, PricedDeployment
 from simserve.perf.stage import FUSED_BYTES, has_fused_all_reduce
 from simserve.perf.tables import price
 from simserve.perf.weights import marlin_padded

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from tests.perf.shapes import make_shape
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from tests.perf.shapes import make_hardware, make_model, make_shape
 

@@ -11,7 +11,7 @@ import pytest
 
 from simserve.engine.state import StepTimes
 from simserve.perf.memory import plan_memory
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.perf.speculation import (
     decode_speedup,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.engine.state import StepTimes
-from simserve.perf.operators import PART_NAMES
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PART_NAMES, PricedDeployment
 from simserve.perf.tables import price
 from tests.perf.shapes import make_hardware, make_model, make_shape
 

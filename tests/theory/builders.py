@@ -10,8 +10,7 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import StepTimes
-from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES, WEIGHTS
-from simserve.perf.parts import PricedDeployment, StepParts
+from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES, WEIGHTS, PricedDeployment, StepParts
 from simserve.sim.cluster import Routing
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, replay, simulate

@@ -20,7 +20,7 @@ from simserve.engine.state import StepTimes
 from simserve.errors import InputError, SimserveError
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.real_server import conditions
-from simserve.perf.parts import PricedDeployment
+from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol
 from simserve.profiles.expected_errors import Server
