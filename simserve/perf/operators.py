@@ -1,4 +1,4 @@
-"""What a call does, which of its limits its seconds are booked to, the element-wise kernels, and what pricing leaves behind.
+"""What a call does, which of its limits its seconds are booked to, element-wise kernels, what pricing leaves behind.
 
 Knows no model, no engine and no GEMM curve. `StepParts` and `PricedDeployment` are plain records.
 """

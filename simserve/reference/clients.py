@@ -1,4 +1,7 @@
-"""Clients: SimPy processes that send requests, wait for answers, lose patience, and try again."""
+"""Clients: SimPy processes that send requests, wait for answers, lose patience, and try again.
+
+And the workers of an encoder pool: what each has been given, and how their number follows the load.
+"""
 
 from __future__ import annotations
 

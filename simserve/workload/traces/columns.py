@@ -1,6 +1,7 @@
-"""Traces of any table: CSV or JSON lines whose columns are named, or told by their usual names.
+"""Traces of any table: CSV or JSON lines whose columns are named, told by their usual names, or fixed.
 
-Knows names of columns and how they write times, not what a request is.
+Fixed ones: plain CSV, those of the Azure public dataset, and BurstGPT's. Knows names of columns and how they write
+times, not what a request is.
 """
 
 from __future__ import annotations

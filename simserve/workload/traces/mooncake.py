@@ -1,4 +1,12 @@
-"""Traces with Mooncake's fields: Mooncake's own (FAST'25), Alibaba's Bailian (Qwen), and vLLM's timed traces."""
+"""Traces with Mooncake's fields: Mooncake's own (FAST'25), Alibaba's Bailian (Qwen), and vLLM's timed traces.
+
+And Mooncake's rows with dependencies: sessions (`agentic_mooncake` of Dynamo's replay, AIPerf) and graphs of calls.
+Sessions are documented in Dynamo's "DynoSim Replay CLI Reference" (docs.nvidia.com/dynamo) and AIPerf's "Trace Replay
+with Mooncake Traces" (ai-dynamo/aiperf, docs/benchmark-modes/trace-replay.md). Graphs are the second version of these
+rows, whose ``dependencies`` say what each call waits for, and how; their first row names the schema, as
+`dynamo.agentic_mooncake` of Dynamo's replay and AISimulate does (``loadgen/types.rs``, `AgenticMooncakeHeader` and
+`AgenticMooncakeRow`).
+"""
 
 from __future__ import annotations
 
