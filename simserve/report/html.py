@@ -11,8 +11,7 @@ from simserve.profiles.checkpoint import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import steady_state_caveat, verdict, warnings
 from simserve.report.brief import brief_of_run
-from simserve.report.facts import LOOPS, traffic
-from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
+from simserve.report.facts import LOOPS, admission_lines, fleet_lines, gateway_lines, stream_lines, traffic, user_lines
 from simserve.report.kinds import CLASS_COLUMNS, class_rows, round_lines, task_lines
 from simserve.report.page import brief_html, environment, html_table, write_whole
 from simserve.report.panels import brief_panel, figure_groups, memory_panel, sentence_case

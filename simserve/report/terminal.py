@@ -15,8 +15,7 @@ from simserve.profiles.checkpoint import quality_lines
 from simserve.report import facts
 from simserve.report.answer import steady_state_caveat, warnings
 from simserve.report.brief import FILES, Brief, Fact, LatencyLine, Way, brief_of_run
-from simserve.report.facts import traffic
-from simserve.report.fleet import admission_lines, fleet_lines, gateway_lines, stream_lines, user_lines
+from simserve.report.facts import admission_lines, fleet_lines, gateway_lines, stream_lines, traffic, user_lines
 from simserve.report.kinds import (
     CLASS_COLUMNS,
     audio_lines,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simserve import api
-from simserve.report.fleet import admission_lines, fleet_lines
+from simserve.report.facts import admission_lines, fleet_lines
 
 
 def test_changes_of_one_moment_are_one() -> None:

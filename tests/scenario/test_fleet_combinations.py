@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve.metrics.result import RunResult
-from simserve.report.fleet import fleet_lines
+from simserve.report.facts import fleet_lines
 from simserve.scenario.load import load
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
