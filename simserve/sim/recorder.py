@@ -210,7 +210,8 @@ class FleetTimeline:
         gpus: GPUs of each.
         ranks: Schedulers of each, the ranks of data-parallel attention; None: one each.
         pool: Index of its pool.
-        pool_regions: Of the pools; empty texts without regions.
+        pool_names: Of the pools.
+        pool_regions: Theirs; empty texts without regions.
         lost_since: When each replica that was lost at a time went down, shape [losses].
         lost_until: When it was back, shape [losses].
         tries: Of every attempt that came to nothing and was followed by another: when it reached the scheduler,
@@ -229,6 +230,7 @@ class FleetTimeline:
     stopped_at: Floats
     gpus: NDArray[np.int64]
     pool: NDArray[np.int64]
+    pool_names: tuple[str, ...]
     lost_since: Floats
     lost_until: Floats
     tries: Floats
