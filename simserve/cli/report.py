@@ -25,7 +25,7 @@ def report(
 
     simserve report results/before
     """
-    from simserve.metrics.stored import read_result
+    from simserve.metrics.files import read_result
     from simserve.report.answer import answer
     from simserve.report.html import REPORT_FILE, render_report
     from simserve.report.page import write_whole

@@ -1,44 +1,321 @@
-"""Writing a result: `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml`.
+"""The files of a result, written and read: `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml`.
 
-The same result gives the same bytes. Knows where a result goes, not how it came about.
+The same result gives the same bytes. Read back, tables are as they were; the metadata hold what no other file does: the
+simulation as plain JSON values, records, arrays and histograms of the classes listed here, and nothing else is ever made
+from what a file says. Knows where a result goes, not how it came about or how a report looks.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from simserve.documents import read_mapping, read_text
+from simserve.engine.histogram import Histogram
+from simserve.errors import InputError
+from simserve.metrics.latency import MS
 from simserve.metrics.result import Column, RunResult, request_columns, series_columns
-from simserve.metrics.stored import (
-    BACKGROUND_KEY,
-    DIGEST_KEY,
-    REQUESTS_FILE,
-    RESULT_FILE,
-    SCENARIO_FILE,
-    TIMESERIES_FILE,
-    background_text,
-    digest_of,
-)
+from simserve.sim.recorder import RunTotals
+from simserve.sim.records import SERVERS, STATUSES, RequestRecords
 from simserve.unfinished import remove_abandoned, unfinished
 
+if TYPE_CHECKING:
+    from simserve.sim.recorder import TimeSeries
+    from simserve.sim.simulate import Simulation
+
+Columns = Mapping[str, NDArray[Any]]
+RESULT_FILE = "result.json"
+REQUESTS_FILE = "requests.parquet"
+TIMESERIES_FILE = "timeseries.parquet"
+SCENARIO_FILE = "scenario.resolved.yaml"
+BACKGROUND_KEY = "simserve"
+"""Key of the metadata of `requests.parquet`."""
+DIGEST_KEY = "simserve_digest"
+"""Likewise: SHA-256 of the two text files, so that a page is never made of figures that no run gave."""
+_HOMES: Mapping[str, str] = {
+    "RunTotals": "simserve.sim.recorder",
+    "TimeSeries": "simserve.sim.recorder",
+    "SpeculationTotals": "simserve.sim.totals",
+    "OffloadTotals": "simserve.sim.totals",
+    "LoraTotals": "simserve.sim.totals",
+    "TierTotals": "simserve.sim.totals",
+    "PoolOutcome": "simserve.sim.pools",
+    "StreamTotals": "simserve.sim.streaming",
+    "FrontTotals": "simserve.sim.gateway",
+    "FleetTimeline": "simserve.sim.recorder",
+    "EncoderLives": "simserve.sim.autoscaler",
+    "SLO": "simserve.metrics.latency",
+}
+"""The records that are known, and the module of each: most results hold two of them, and import no more."""
+_KIND = "kind"
+_MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
 _ENCODING = "PARQUET_VERSION v2, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 1000"
 """Of Parquet: floats split by byte and whole numbers by difference, before they are compressed. Smaller than one page
 after another under zstd, in less than half the time; dictionaries are for names, not for times that never recur."""
+
+
+def background_text(result: RunResult) -> str:
+    """Return, as JSON, what of a result stands in none of its tables: totals, the ITL histogram, the background.
+
+    Raises:
+        TypeError: A part of the simulation has no form here.
+    """
+    simulation = result.simulation
+    document = {
+        "simulation": {
+            name: encoded(getattr(simulation, name))
+            for name in _stored_fields(simulation)
+            if name not in ("records", "totals", "steps")
+        },
+        "totals": {
+            name: encoded(getattr(simulation.totals, name))
+            for name in _stored_fields(simulation.totals)
+            if name != "series"
+        },
+        "slo": encoded(result.slo),
+        "class_names": simulation.records.class_names,
+        "background": result.background,
+    }
+    return json.dumps(document, separators=(",", ":"))
+
+
+def read_result(folder: Path) -> RunResult:
+    """Return the result that lies in a folder, with everything that a report shows.
+
+    Reasons of failed requests and which of them a length limit cut are counted in the summary alone.
+
+    Raises:
+        InputError: The folder lacks a file of a result, or one is none of simserve's.
+    """
+    if not folder.is_dir():
+        raise InputError("is no folder of a result", file=folder, remedy="name what a run wrote with --out")
+    for name in (RESULT_FILE, REQUESTS_FILE, TIMESERIES_FILE, SCENARIO_FILE):
+        if not (folder / name).is_file():
+            raise InputError(f"holds no {name}", file=folder, remedy="name the folder that a run wrote")
+    texts = {name: read_text(folder / name) for name in (RESULT_FILE, SCENARIO_FILE)}
+    try:
+        summary = json.loads(texts[RESULT_FILE])
+        is_result = isinstance(summary["simserve"]["scenario_hash"], str)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_result = False
+    if not is_result:
+        raise InputError("is no result of simserve", file=folder / RESULT_FILE)
+    requests, metadata = _read_table(folder / REQUESTS_FILE)
+    text = metadata.get(BACKGROUND_KEY)
+    if text is None:
+        raise InputError(
+            "lacks what a report needs besides its rows", file=folder / REQUESTS_FILE, remedy="run the scenario again"
+        )
+    if metadata.get(DIGEST_KEY) not in (None, digest_of(texts[RESULT_FILE], texts[SCENARIO_FILE])):
+        raise _changed(folder, f"{RESULT_FILE} or {SCENARIO_FILE}")
+    series, _ = _read_table(folder / TIMESERIES_FILE)
+    try:
+        document = json.loads(text)
+        return RunResult(
+            summary=summary,
+            scenario=read_mapping(folder / SCENARIO_FILE, InputError),
+            simulation=_simulation(document, requests, series),
+            slo=decoded(document["slo"]),
+            background=document["background"],
+        )
+    except (AttributeError, IndexError, KeyError, ValueError):
+        raise _changed(folder, f"{REQUESTS_FILE} or {TIMESERIES_FILE}") from None
+
+
+def digest_of(summary: str, scenario: str) -> str:
+    """Return by what a reader tells that the text files of a result are as they were written."""
+    return hashlib.sha256(f"{summary}\0{scenario}".encode()).hexdigest()
+
+
+def _changed(folder: Path, files: str) -> InputError:
+    return InputError(f"holds a {files} that is not what the run wrote", file=folder, remedy="run the scenario again")
+
+
+def _read_table(path: Path) -> tuple[Columns, dict[str, str]]:
+    """Return the columns of a Parquet file and its metadata."""
+    import duckdb  # lazy: only reports of stored results need it
+
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    try:
+        columns = connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy()
+        entries = connection.execute("SELECT key, value FROM parquet_kv_metadata(?)", [str(path)]).fetchall()
+    except duckdb.Error as failure:
+        raise InputError(f"cannot be read: {str(failure).splitlines()[0]}", file=path) from None
+    finally:
+        connection.close()
+    texts = {key.decode(): value.decode() for key, value in entries}
+    return {name: np.ma.asarray(column) for name, column in columns.items()}, texts
+
+
+def _simulation(document: Mapping[str, Any], requests: Columns, series: Columns) -> Simulation:
+    from simserve.sim.simulate import Simulation  # SimPy: not needed to read a summary
+
+    records = _records(requests, tuple(document["class_names"]))
+    try:
+        totals = RunTotals(series=_series(series), **decoded(document["totals"]))
+        return Simulation(records=records, totals=totals, **decoded(document["simulation"]))
+    except TypeError:
+        raise InputError(
+            "was written by another version, whose records are others", file=REQUESTS_FILE, remedy="run it again"
+        ) from None
+
+
+def _records(columns: Columns, class_names: tuple[str, ...]) -> RequestRecords:
+    num_requests = len(columns["request_id"])
+    floats = {
+        "arrival_time": "arrival_s",
+        "admitted_time": "admitted_s",
+        "scheduled_time": "scheduled_s",
+        "first_token_time": "first_token_s",
+        "finish_time": "finish_s",
+    }
+    codes = {status: code for code, status in enumerate(STATUSES)}
+    known: dict[str, Any] = {
+        **{name: _floats(columns[column]) for name, column in floats.items()},
+        **{
+            name: np.ma.getdata(columns[name])
+            for name in ("prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions")
+        },
+        "replica_id": np.ma.filled(columns["replica_id"], -1),
+        "itl_max": _floats(columns["itl_max_ms"]) / MS,
+        "status": np.array([codes[status] for status in columns["status"]], dtype=np.int8),
+        "reason": np.zeros(num_requests, dtype=np.int8),
+        "is_truncated": np.zeros(num_requests, dtype=np.bool_),
+        "class_names": class_names,
+    }
+    if class_names:
+        places = {name: place for place, name in enumerate(class_names)}
+        known["request_class"] = np.array([places[name] for name in columns["class"]], dtype=np.int16)
+    if "served_by" in columns:
+        servers: dict[str | None, int] = {name: place for place, name in enumerate(SERVERS)}
+        known["served_by"] = np.array([servers.get(name, 0) for name in _texts(columns["served_by"])], dtype=np.int8)
+    for name, column in (("session", "session_id"), ("turn", "turn"), ("task", "task_id")):
+        cells = np.ma.asarray(columns.get(column, ()))
+        if cells.count():
+            known[name] = np.asarray(cells.filled(-1), dtype=np.int64)
+    if "adapter" in columns:
+        known["adapter"] = np.asarray(np.ma.asarray(columns["adapter"]).filled(-1), dtype=np.int64)
+    if "transfer_start_s" in columns:
+        known["prefill_replica_id"] = np.ma.getdata(columns["prefill_replica_id"])
+        for name in ("prefill_end", "transfer_start", "transfer_end"):
+            known[f"{name}_time"] = _floats(columns[f"{name}_s"])
+    if "answer_s" in columns:
+        known["thinking_tokens"] = np.ma.getdata(columns["thinking_tokens"])
+        known["answer_time"] = _floats(columns["answer_s"])
+    if "region" in columns:
+        names = tuple(dict.fromkeys(columns["region"]))
+        known["region_names"] = names
+        known["client_region"] = np.array([names.index(name) for name in columns["region"]], dtype=np.int16)
+    return RequestRecords(**known)
+
+
+def _series(columns: Columns) -> TimeSeries:
+    from simserve.sim.recorder import TimeSeries
+
+    ends = _floats(columns["end_s"])
+    means = {name: _floats(columns[name]) for name in _names(TimeSeries) if name in columns}
+    return TimeSeries(edges=np.concatenate((_floats(columns["start_s"])[:1], ends)), **means)
+
+
+def _names(kind: type[Any]) -> set[str]:
+    return {each.name for each in fields(kind)}
+
+
+def _texts(column: NDArray[Any]) -> list[str | None]:
+    """Return a column of texts, None where it is null."""
+    texts: list[str | None] = np.ma.filled(np.ma.asarray(column, dtype=object), None).tolist()
+    return texts
+
+
+def _floats(column: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a column as floats, NaN where it is null."""
+    return np.ma.filled(np.ma.asarray(column, dtype=np.float64), np.nan)
+
+
+def encoded(value: Any) -> Any:
+    """Return a value as JSON values; a record carries its kind.
+
+    Raises:
+        TypeError: It is of a kind that is not listed.
+    """
+    if isinstance(value, Histogram):
+        filled = np.flatnonzero(value.counts)
+        moments = {name: float(getattr(value, name)) for name in _MOMENTS}
+        return {_KIND: "Histogram", "bins": filled.tolist(), "counts": value.counts[filled].tolist(), **moments}
+    if isinstance(value, np.ndarray):
+        return {_KIND: "array", "dtype": value.dtype.str, "shape": list(value.shape), "cells": value.ravel().tolist()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if is_dataclass(value) and not isinstance(value, type):
+        name = type(value).__name__
+        if _HOMES.get(name) != type(value).__module__:
+            raise TypeError(f"{name} has no place in the metadata of a result")
+        return {_KIND: name, **{field: encoded(getattr(value, field)) for field in _stored_fields(value)}}
+    if isinstance(value, Mapping):
+        return {str(key): encoded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{type(value).__name__} has no place in the metadata of a result")
+
+
+def _stored_fields(record: Any) -> list[str]:
+    """Return the fields of a record that its metadata do not keep out of files."""
+    return [each.name for each in fields(record) if each.metadata.get("is_stored", True)]
+
+
+def decoded(value: Any) -> Any:
+    """Return what `encoded` was given; lists come back as tuples.
+
+    Raises:
+        InputError: The file was written by a version whose records are others.
+    """
+    if isinstance(value, list):
+        return tuple(decoded(each) for each in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value.get(_KIND)
+    if kind is None:
+        return {key: decoded(each) for key, each in value.items()}
+    try:
+        if kind == "array":
+            return np.array(value["cells"], dtype=np.dtype(value["dtype"])).reshape(value["shape"])
+        if kind == "Histogram":
+            return _histogram(value)
+        return getattr(import_module(_HOMES[kind]), kind)(
+            **{name: decoded(each) for name, each in value.items() if name != _KIND}
+        )
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"holds a {kind} of another version", file="requests.parquet", remedy="run the scenario again"
+        ) from None
+
+
+def _histogram(stored: Mapping[str, Any]) -> Histogram:
+    histogram = Histogram()
+    histogram.counts[np.array(stored["bins"], dtype=np.int64)] = stored["counts"]
+    for name in _MOMENTS:
+        setattr(histogram, name, stored[name])
+    return histogram
 
 
 def write_result(result: RunResult, folder: Path) -> list[Path]:
     """Write the files of a result into ``folder``, which is made if need be, and return their paths.
 
     Each file appears whole or not at all; `result.json` is the last. The metadata of `requests.parquet` hold what no
-    other file does and a report needs: see `simserve.metrics.stored`.
+    other file does and a report needs: see `simserve.metrics.files`.
 
     Raises:
         OSError: The folder or a file cannot be written.

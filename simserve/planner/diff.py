@@ -11,8 +11,8 @@ from typing import Any
 
 from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError, UsageError, nearest
+from simserve.metrics.files import RESULT_FILE, SCENARIO_FILE
 from simserve.metrics.statistics import or_null
-from simserve.metrics.stored import RESULT_FILE, SCENARIO_FILE
 from simserve.planner.compare import FIGURES
 
 _IDENTITY = ("scenario_name", "scenario_hash", "version", "seed", "formats")

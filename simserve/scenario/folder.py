@@ -11,7 +11,7 @@ from pathlib import Path
 
 from simserve.documents import read_text
 from simserve.errors import InputError, SimserveError, UsageError
-from simserve.metrics.stored import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
+from simserve.metrics.files import REQUESTS_FILE, RESULT_FILE, SCENARIO_FILE, TIMESERIES_FILE
 from simserve.scenario.schema import Scenario
 from simserve.unfinished import remove_abandoned, unfinished
 

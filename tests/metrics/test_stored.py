@@ -11,9 +11,8 @@ import pytest
 
 from simserve import api
 from simserve.errors import InputError
-from simserve.metrics.files import _database, _write_parquet, write_result
+from simserve.metrics.files import _database, _read_table, _write_parquet, read_result, write_result
 from simserve.metrics.result import Column, RunResult
-from simserve.metrics.stored import _read_table, read_result
 
 _UNTOLD = ("reason", "is_truncated", "itl_max")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simserve.api import run
-from simserve.metrics.stored import read_result
+from simserve.metrics.files import read_result
 from simserve.report.html import render_report
 from simserve.scenario.load import load
 

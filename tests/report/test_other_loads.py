@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simserve as ss
-from simserve.metrics.stored import read_result
+from simserve.metrics.files import read_result
 from simserve.report import other_loads as other_loads_module
 from simserve.report.html import render_report
 from simserve.report.other_loads import NUM_REQUESTS, other_loads

@@ -13,7 +13,7 @@ import yaml
 import simserve as ss
 from simserve.errors import ScenarioError
 from simserve.metrics.features import LORA_KEYS
-from simserve.metrics.stored import read_result
+from simserve.metrics.files import read_result
 from simserve.perf.loras import adapter_bytes, lora_gemms, stored_adapter_bytes
 from simserve.perf.tables import price
 from simserve.planner.export.export import export
