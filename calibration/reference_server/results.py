@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibration.reference_server.scheduler import Request
-from simserve.observe.bench_file import Answered, bench_file
+from simserve.observe.measure import Answered, bench_file
 
 
 def detailed_result(

@@ -170,7 +170,7 @@ class _Kept:
 
     def keep(self, run: Run) -> None:
         """Write a run that has answers, and note what is to be said of it."""
-        from simserve.observe.bench_file import bench_file, held_back
+        from simserve.observe.measure import bench_file, held_back
 
         server, answers, errors = self.server, run.answers, run.errors
         name = run.load.name

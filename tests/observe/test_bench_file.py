@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.observe.bench_file import Answered, bench_file, held_back
+from simserve.observe.measure import Answered, bench_file, held_back
 from simserve.workload.benchmarks.reading import read_results
 
 ANSWERS = [Answered(10.0, [10.5, 10.6, 10.8], 100, 4), Answered(11.0, [11.25], 50, 1)]
