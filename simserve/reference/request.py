@@ -1,13 +1,19 @@
-"""Request: one request, from the moment its client sends it to its answer. Decides nothing."""
+"""Request: one request, from the moment its client sends it to its answer, and what SGLang's ``estimate`` expects.
+
+Decides nothing, and knows no memory.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import simpy
+
+    from simserve.engine.config import EngineConfig
 
 MAX_ESTIMATED_TOKENS = 4096
 """SGLang expects no more new tokens of a request (``CLIP_MAX_NEW_TOKENS``)."""
@@ -173,3 +179,25 @@ def estimated_tokens(request: Request) -> float:
     if request.max_tokens > MAX_ESTIMATED_TOKENS:
         return MAX_ESTIMATED_TOKENS
     return request.max_tokens - request.generated - request.fraction
+
+
+def page_reserve(config: EngineConfig) -> int:
+    """Return the tokens that admission asks for beyond those of a request."""
+    return config.block_size if config.reserves_page else 0
+
+
+def prefilling_tokens(requests: Sequence[Request], chunks: Sequence[tuple[Request, int]], reserve: int) -> int:
+    """Return what requests that do not decode yet may take beyond the chunks of a step, each ``reserve`` more."""
+    chunk_of = {request.index: chunk for request, chunk in chunks}
+    return sum(
+        min(one.max_tokens, MAX_ESTIMATED_TOKENS) + one.target - one.computed - chunk_of.get(one.index, 0) + reserve
+        for one in requests
+        if not one.is_decoding
+    )
+
+
+def batch_tokens(requests: Sequence[Request], in_flight: Sequence[Request], departing: Sequence[Request]) -> float:
+    """Return the new tokens of those that decode at most, those counted that are had and not known (``in_flight``)."""
+    decoding = sum(estimated_tokens(request) for request in requests if request.is_decoding)
+    decoding += sum(one.max_tokens <= MAX_ESTIMATED_TOKENS for one in in_flight if one not in departing)
+    return decoding + sum(min(new_tokens(one) + 1, MAX_ESTIMATED_TOKENS) for one in departing)

@@ -10,9 +10,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from simserve.reference.cached_blocks import waiting_seconds
-from simserve.reference.estimate import batch_tokens, page_reserve, prefilling_tokens
 from simserve.reference.kv_memory import Scheduler
-from simserve.reference.request import ONE_TOKEN, Request, new_tokens
+from simserve.reference.request import ONE_TOKEN, Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
 from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 from simserve.reference.victims import choose_victim, decode_in_order
 
