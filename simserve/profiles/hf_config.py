@@ -17,13 +17,11 @@ from simserve.profiles.hf_families import (
     EXPERT_KEYS,
     FAMILIES,
     FAMILY_OF_ARCHITECTURE,
+    LAYER_KEYS,
+    MTP_KEYS,
     REGISTERED_ARCHITECTURE,
     UNSUPPORTED_KEYS,
     Family,
-)
-from simserve.profiles.hf_layers import (
-    LAYER_KEYS,
-    MTP_KEYS,
     check_softmax_layers,
     dense_layers,
     indexer_layers,

@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from simserve.profiles.hf_reader import ConfigReader
+
 SlidingRule = Literal["all", "above_max_window_layers", "alternating", "pattern", "chunked"]
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
+MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+_LINEAR_TYPE = "linear_attention"
+_WINDOW_TYPES = ("sliding_attention", "chunked_attention")
+_FULL_TYPES = ("full_attention", "global_attention", "attention")
+_SOFTMAX = 1  # of MiniMax's attn_type_list; 0 is linear attention (MiniMax-Text-01)
+_BLOCK_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
+_LLAMA4_FULL_EVERY = 4  # Llama4TextConfig: every fourth layer is without rotation and sees everything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +103,6 @@ _FALCON = Family(
     defaults={"max_position_embeddings": 2048, **_TIED},
     has_attention_bias_flag=False,
 )
-
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family(),
@@ -205,10 +214,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
     }
 )
-
 # Architectures whose files may carry a ``model_type`` of another's making (conversions by sgl-project).
 FAMILY_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType({"DeepseekV4ForCausalLM": "deepseek_v4"})
-
 # Classes of conversions -> what the engines' registries of models call them.
 REGISTERED_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
     {
@@ -216,10 +223,8 @@ REGISTERED_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
         "Step3p7FlashForCausalLM": "Step3p7ForConditionalGeneration",
     }
 )
-
 # What the counts and widths of experts are called where they are read (`simserve.profiles.hf_config`).
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-
 # Keys that mean layers this module has no formula for, when present and not null, false, 0 or empty.
 UNSUPPORTED_KEYS = (
     "is_encoder_decoder",
@@ -241,3 +246,182 @@ UNSUPPORTED_KEYS = (
     "num_key_value_heads_per_layer",
     "block_configs",
 )
+
+
+def sliding_layers(reader: ConfigReader, rule: SlidingRule) -> tuple[int | None, int]:
+    """Return the window and the number of layers it limits; ``(None, 0)`` where every layer sees everything.
+
+    A window as long as the model's longest context limits nothing and is left out.
+
+    Raises:
+        ProfileError: ``layer_types`` holds a type there is no formula for, or not one entry a layer.
+    """
+    key = "attention_chunk_size" if rule == "chunked" else "sliding_window"
+    if reader.value(key) is None or not reader.flag("use_sliding_window", default=True):
+        count = _listed(reader)
+        if count and reader.flag("use_sliding_window", default=True):
+            raise reader.refusal("is missing, while layer_types has layers that slide", key)
+        return None, 0
+    window = reader.integer(key)
+    longest = reader.integer("max_position_embeddings", "n_positions", default=window + 1)
+    if window >= longest:
+        return None, 0
+    count = _listed(reader)
+    if count is None:
+        count = _by_rule(reader, rule)
+    return (window, count) if count else (None, 0)
+
+
+def _types(reader: ConfigReader) -> list[Any] | None:
+    """Return ``layer_types``, without those of multi-token-prediction layers behind them (Step-3.5); None if absent."""
+    types = reader.sequence("layer_types")
+    layers = reader.integer(*LAYER_KEYS)
+    if types is not None and len(types) == layers + reader.integer(*MTP_KEYS, default=0, minimum=0):
+        return types[:layers]
+    return types
+
+
+def _listed(reader: ConfigReader) -> int | None:
+    types = _types(reader)
+    if types is None:
+        pattern = layer_switches(reader, "hybrid_layer_pattern")
+        return None if pattern is None else sum(pattern)
+    for kind in types:
+        is_linear = kind == _LINEAR_TYPE and reader.value("linear_num_value_heads") is not None
+        if kind not in _WINDOW_TYPES + _FULL_TYPES and not is_linear:
+            raise reader.refusal(f"has layers of the type {kind!r}, for which simserve has no formula", "layer_types")
+    if len(types) != reader.integer(*LAYER_KEYS):
+        raise reader.refusal(f"must have one entry a layer, has {len(types)}", "layer_types")
+    return sum(kind in _WINDOW_TYPES for kind in types)
+
+
+def linear_layers(reader: ConfigReader) -> int:
+    """Return the layers of a gated delta rule: those that ``layer_types`` says, else all but every so many-th.
+
+    Raises:
+        ProfileError: The configuration gives the heads of such layers, and does not say which layers they are.
+    """
+    if reader.value("linear_num_value_heads") is None:
+        return 0
+    types = _types(reader)
+    if types is not None:
+        _listed(reader)
+        return types.count(_LINEAR_TYPE)
+    layers = reader.integer(*LAYER_KEYS)
+    return layers - layers // reader.integer("full_attention_interval")
+
+
+def _by_rule(reader: ConfigReader, rule: SlidingRule) -> int:
+    layers = reader.integer(*LAYER_KEYS)
+    if rule == "above_max_window_layers":
+        return max(0, layers - reader.integer("max_window_layers", default=0, minimum=0))
+    if rule == "alternating":
+        return (layers + 1) // 2
+    if rule == "pattern":
+        return layers - layers // reader.integer("sliding_window_pattern")
+    if rule == "chunked":
+        return layers - layers // _LLAMA4_FULL_EVERY
+    return layers
+
+
+def layer_switches(reader: ConfigReader, key: str) -> list[int] | None:
+    """Return a list of 0 and 1, one a layer, or None where the key is absent or no list.
+
+    Raises:
+        ProfileError: It holds something else, or not one entry a layer.
+    """
+    if not isinstance(reader.value(key), list):
+        return None
+    switches = reader.sequence(key) or []
+    if any(isinstance(switch, bool) or switch not in (0, 1) for switch in switches):
+        raise reader.refusal("must list 0 or 1 for each layer", key)
+    if len(switches) != reader.integer(*LAYER_KEYS):
+        raise reader.refusal(f"must have one entry a layer, has {len(switches)}", key)
+    return switches
+
+
+def layer_pattern(reader: ConfigReader) -> str | None:
+    """Return the letters of Nemotron-H's layers, from ``hybrid_override_pattern`` or ``layers_block_type``.
+
+    Raises:
+        ProfileError: A letter or block is none there is a formula for.
+    """
+    pattern = reader.value("hybrid_override_pattern")
+    if pattern is not None:
+        if not isinstance(pattern, str) or set(pattern) - set(_BLOCK_LETTERS.values()):
+            raise reader.refusal("must be letters of M, *, E and -", "hybrid_override_pattern")
+        return pattern
+    blocks = reader.sequence("layers_block_type")
+    if blocks is None:
+        return None
+    for block in blocks:
+        if block not in _BLOCK_LETTERS:
+            raise reader.refusal(f"has a block {block!r}, for which simserve has no formula", "layers_block_type")
+    return "".join(_BLOCK_LETTERS[block] for block in blocks)
+
+
+def indexer_layers(reader: ConfigReader) -> int | None:
+    """Return the layers that choose tokens themselves; None: all. The others take the choice of the last (GLM-5.2).
+
+    Raises:
+        ProfileError: ``indexer_types`` holds a type there is no formula for, or not one entry a layer.
+    """
+    layers, types = reader.integer(*LAYER_KEYS), reader.sequence("indexer_types")
+    if types is None:
+        freq, first = reader.integer("index_topk_freq", default=1), reader.integer("index_skip_topk_offset", default=1)
+        own = sum(layer < first or (layer - first + 1) % freq == 0 for layer in range(layers))
+        return None if own == layers else own
+    if any(kind not in ("full", "shared") for kind in types) or len(types) != layers:
+        raise reader.refusal(f"must be full or shared for each of {layers} layers", "indexer_types")
+    return None if types.count("full") == layers else types.count("full")
+
+
+def check_softmax_layers(reader: ConfigReader) -> None:
+    """Refuse layers of MiniMax's linear attention.
+
+    Raises:
+        ProfileError: ``attn_type_list`` has a layer that is not softmax attention.
+    """
+    if any(kind != _SOFTMAX for kind in reader.sequence("attn_type_list") or []):
+        raise reader.refusal("has layers of linear attention (0), for which simserve has no formula", "attn_type_list")
+
+
+def dense_layers(reader: ConfigReader) -> tuple[int, ...]:
+    """Return the layers, from 0, that keep a dense MLP.
+
+    Those in ``mlp_only_layers``, not in ``moe_layers`` or ``moe_layers_enum``, 0 in ``moe_layer_freq``, or ``dense`` in
+    ``mlp_layer_types``.
+
+    Raises:
+        ProfileError: A list holds something else than layer numbers, switches or types.
+    """
+    layers = range(reader.integer(*LAYER_KEYS))
+    for key in ("mlp_only_layers", "moe_layers"):
+        for layer in reader.sequence(key) or []:
+            if layer not in layers or isinstance(layer, bool):
+                raise reader.refusal(f"must list layers from 0 to {layers[-1]}", key)
+    dense = set(reader.sequence("mlp_only_layers") or [])
+    with_experts = reader.sequence("moe_layers")
+    if with_experts is None and reader.value("moe_layers_enum") is not None:
+        with_experts = _enumerated(reader, "moe_layers_enum", layers)
+    if with_experts is not None:
+        dense |= set(layers) - set(with_experts)
+    switches = layer_switches(reader, "moe_layer_freq") or []
+    dense |= {layer for layer, switch in enumerate(switches) if not switch}
+    types = reader.sequence("mlp_layer_types") or []
+    if any(kind not in ("dense", "sparse") for kind in types) or len(types) not in (0, len(layers)):
+        raise reader.refusal(f"must be dense or sparse for each of {len(layers)} layers", "mlp_layer_types")
+    dense |= {layer for layer, kind in enumerate(types) if kind == "dense"}
+    first = reader.integer("first_k_dense_replace", default=0, minimum=0)
+    return tuple(sorted(layer for layer in dense if layer >= first))
+
+
+def _enumerated(reader: ConfigReader, key: str, layers: range) -> list[int]:
+    """Return layers given as a text with commas or a list (Step-3.5)."""
+    value = reader.value(key)
+    listed: list[Any] = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [None]
+    try:
+        numbers = [int(each) for each in listed]
+    except (TypeError, ValueError):
+        raise reader.refusal("must list layers, with commas between", key) from None
+    return [layer for layer in numbers if layer in layers]
