@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -23,18 +24,33 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from simserve.errors import InfeasibleError, InputError, SimserveError
 from simserve.explore import batching, lessons, money, queries, simulator, tour, tradeoffs, wizard
-from simserve.explore.catalogue import catalogue
 from simserve.explore.exports import export
 from simserve.explore.queries import BusyError, Check, TooLongError
 from simserve.explore.server import MEDIA_TYPE, AnswerInParts, Runner, Tell
 from simserve.explore.twin import TwinFeed
 from simserve.metrics.statistics import in_json
+from simserve.profiles import catalog
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.model import load_model
 from simserve.report.page import TEMPLATES
+from simserve.units import format_bytes
 from simserve.validation import FrozenModel, validate
 from simserve.version import __version__
 
+_ASKED: dict[str, type[FrozenModel]] = {
+    "tour": queries.TourQuery,
+    "simulator": queries.SimulatorQuery,
+    "film": queries.FilmQuery,
+    "memory": queries.MemoryQuery,
+    "batching": queries.BatchingQuery,
+    "paging": queries.PagingQuery,
+    "cost": queries.CostQuery,
+    "speculation": queries.SpeculationQuery,
+    "parallel": queries.ParallelQuery,
+    "wizard": queries.WizardQuery,
+    "twin": queries.TwinQuery,
+}
 Query = TypeVar("Query", bound=FrozenModel)
-
 MAX_BODY = 16_384
 """Bytes of a question."""
 BODY_SECONDS = 5.0
@@ -63,6 +79,52 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+
+
+@cache
+def catalogue() -> dict[str, Any]:
+    """Return models, GPUs, frameworks and APIs with a word about each, the tour's stops and each query's fields."""
+    return {
+        "version": __version__,
+        "models": [{"name": name, "about": _model(name)} for name in catalog.names("model")],
+        "hardware": [{"name": name, "about": _hardware(name)} for name in catalog.names("hardware")],
+        "apis": catalog.names("api"),
+        "frameworks": catalog.names("engine"),
+        "stops": tour.described(),
+        "fields": {name: _fields(query) for name, query in _ASKED.items()},
+    }
+
+
+def _model(name: str) -> str:
+    return f"{load_model(name).num_parameters / 1e9:.3g} B"
+
+
+def _hardware(name: str) -> str:
+    memory = load_hardware(name).memory
+    return f"{format_bytes(memory.total)}, {memory.bandwidth / 1e12:.3g} TB/s"
+
+
+def _fields(query: type[FrozenModel]) -> dict[str, Any]:
+    """Return default, description, bounds and choices of each field."""
+    schema = query.model_json_schema()
+    return {
+        name: {
+            "default": field.get("default"),
+            "about": field.get("description", ""),
+            **({"choices": field["enum"]} if "enum" in field else {}),
+            **{
+                key: field[bound]
+                for key, bound in (
+                    ("min", "minimum"),
+                    ("max", "maximum"),
+                    ("above", "exclusiveMinimum"),
+                    ("below", "exclusiveMaximum"),
+                )
+                if bound in field
+            },
+        }
+        for name, field in schema["properties"].items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from simserve.errors import InfeasibleError, SimserveError, UsageError
-from simserve.explore.app import QUESTIONS
-from simserve.explore.catalogue import catalogue
+from simserve.explore.app import QUESTIONS, catalogue
 from simserve.explore.queries import Against
 from simserve.explore.tour import LONG_TAIL, STOPS
 from simserve.metrics.statistics import in_json
