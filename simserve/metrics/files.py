@@ -1,8 +1,8 @@
-"""The files of a result, written and read: `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml`.
+"""The files of a result, written and read: `result.json`, requests and time series in Parquet, the resolved scenario.
 
 The same result gives the same bytes. Read back, tables are as they were; the metadata hold what no other file does: the
-simulation as plain JSON values, records, arrays and histograms of the classes listed here, and nothing else is ever made
-from what a file says. Knows where a result goes, not how it came about or how a report looks.
+simulation as plain JSON values, records, arrays and histograms of the classes listed here, and nothing else is ever
+made from what a file says. Knows where a result goes, not how it came about or how a report looks.
 """
 
 from __future__ import annotations

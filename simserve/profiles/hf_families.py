@@ -1,7 +1,8 @@
-"""What a Hugging Face ``model_type`` implies that its ``config.json`` does not say. A table, no reading.
+"""What a Hugging Face ``model_type`` implies that its ``config.json`` does not say: a table, and the kinds of its layers.
 
-Sources: ``configuration_*.py`` and ``modeling_*.py`` of huggingface/transformers for each type (5.23 for the newest),
-and for ``minimax_m2``, ``kimi_k2`` and ``deepseek_v32`` the modelling files beside their checkpoints and vLLM's.
+Which of them slide, choose, are linear or keep a dense MLP. Sources: ``configuration_*.py`` and ``modeling_*.py`` of
+huggingface/transformers for each type (5.23 for the newest), and for ``minimax_m2``, ``kimi_k2`` and ``deepseek_v32``
+the modelling files beside their checkpoints and vLLM's.
 """
 
 from __future__ import annotations
