@@ -1,4 +1,4 @@
-"""What a Hugging Face ``model_type`` implies that its ``config.json`` does not say: a table, and the kinds of its layers.
+"""What a Hugging Face ``model_type`` implies that its ``config.json`` does not say: a table, and its kinds of layers.
 
 Which of them slide, choose, are linear or keep a dense MLP. Sources: ``configuration_*.py`` and ``modeling_*.py`` of
 huggingface/transformers for each type (5.23 for the newest), and for ``minimax_m2``, ``kimi_k2`` and ``deepseek_v32``
