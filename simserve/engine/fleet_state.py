@@ -11,16 +11,7 @@ from heapq import heappush
 from simserve.engine.clients import SUBMIT, next_to_come
 from simserve.engine.data_parallel import seen_time, submit
 from simserve.engine.data_plane import join, note_end
-from simserve.engine.plane_state import (
-    ARRIVED,
-    CALLS,
-    DRAINS,
-    HELD,
-    PARKED,
-    ClientState,
-    DataPlane,
-    FleetState,
-)
+from simserve.engine.plane_state import ARRIVED, CALLS, DRAINS, HELD, PARKED, ClientState, DataPlane, FleetState
 from simserve.engine.routing import set_off
 from simserve.engine.state import STATIC, RequestTable
 from simserve.engine.transfers import begin

@@ -14,14 +14,7 @@ from simserve.engine.decoding import generated_by_now, growth_of_step, release_d
 from simserve.engine.kv import forget_left, note_left
 from simserve.engine.numbers import remove_all
 from simserve.engine.radix_tree import cache_computed, make_free
-from simserve.engine.state import (
-    ESTIMATE_CLIP,
-    LATE_DECODE,
-    LATE_NOTHING,
-    LATE_PROMPTS,
-    Replica,
-    RequestTable,
-)
+from simserve.engine.state import ESTIMATE_CLIP, LATE_DECODE, LATE_NOTHING, LATE_PROMPTS, Replica, RequestTable
 
 
 def expect_results(replica: Replica, requests: RequestTable) -> None:

@@ -11,15 +11,7 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from simserve.engine.clients import LAND
-from simserve.engine.data_parallel import (
-    end_leap,
-    go_on,
-    look_again,
-    num_outstanding_at,
-    stand_still,
-    strike,
-    take_in,
-)
+from simserve.engine.data_parallel import end_leap, go_on, look_again, num_outstanding_at, stand_still, strike, take_in
 from simserve.engine.data_plane import count_off, join, note_end
 from simserve.engine.numbers import least_among
 from simserve.engine.plane_state import (

@@ -31,12 +31,7 @@ from simserve.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
     from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
-from simserve.metrics.latency import (
-    NAMED_TERMS,
-    TERMS,
-    attainment,
-    requests_meeting,
-)
+from simserve.metrics.latency import NAMED_TERMS, TERMS, attainment, requests_meeting
 from simserve.metrics.steady_state import throughput
 from simserve.sim.records import STATUSES
 

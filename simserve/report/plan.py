@@ -41,12 +41,7 @@ from simserve.report.plan_lines import (
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
 from simserve.report.quantities import dollars, number, share, text_columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
-from simserve.report.thresholds import (
-    load_sketch,
-    thresholds_lines,
-    thresholds_sketch,
-    thresholds_table,
-)
+from simserve.report.thresholds import load_sketch, thresholds_lines, thresholds_sketch, thresholds_table
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario

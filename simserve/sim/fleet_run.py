@@ -24,15 +24,7 @@ from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.decoding import Paces
 from simserve.engine.gateway import Gateway
 from simserve.engine.numbers import Uniforms, column
-from simserve.engine.plane_state import (
-    ASKS_ADMISSION,
-    ASKS_SECONDS,
-    ClientState,
-    FleetState,
-    Part,
-    Router,
-    Transfers,
-)
+from simserve.engine.plane_state import ASKS_ADMISSION, ASKS_SECONDS, ClientState, FleetState, Part, Router, Transfers
 from simserve.engine.progress import GRID
 from simserve.engine.routing import JUDGED
 from simserve.engine.state import INFINITY, RequestTable

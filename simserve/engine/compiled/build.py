@@ -17,11 +17,7 @@ from llvmlite import binding, ir
 from numba.core import types
 from numba.extending import intrinsic, overload_method
 
-from simserve.engine.compiled import (
-    containers,
-    fields,
-    replacements,
-)
+from simserve.engine.compiled import containers, fields, replacements
 from simserve.engine.compiled.layout import ENTRY, REALLOCATE, SENDING_ENTRY
 from simserve.engine.compiled.types import ADDRESS, ColumnType, RecordType, next_float, record_at
 from simserve.engine.event_plane import drive

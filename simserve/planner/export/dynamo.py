@@ -8,13 +8,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.encoders import (
-    DYNAMO_ENCODER,
-    KEY,
-    dynamo_encoded_words,
-    encoders_of,
-    refuse_unencoded,
-)
+from simserve.planner.export.encoders import DYNAMO_ENCODER, KEY, dynamo_encoded_words, encoders_of, refuse_unencoded
 from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
 from simserve.planner.export.trtllm import options_text, role_options
 from simserve.planner.export.workers import (

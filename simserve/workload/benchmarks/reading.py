@@ -10,11 +10,7 @@ from simserve.errors import TraceError
 from simserve.workload.benchmarks.aiperf import SUMMARY, is_aiperf, is_aiperf_record, read_aiperf, read_aiperf_records
 from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.guidellm import is_guidellm, read_guidellm
-from simserve.workload.benchmarks.inference_perf import (
-    is_inference_perf,
-    is_inference_perf_record,
-    read_inference_perf,
-)
+from simserve.workload.benchmarks.inference_perf import is_inference_perf, is_inference_perf_record, read_inference_perf
 from simserve.workload.benchmarks.llm_d import is_llm_d, read_llm_d
 from simserve.workload.benchmarks.printed import TITLE, printed_results
 from simserve.workload.benchmarks.result import BenchResult, checked
