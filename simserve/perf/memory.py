@@ -15,9 +15,8 @@ from simserve.perf.attention import score_bytes
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.loras import slot_bytes
 from simserve.perf.quantization import format_name, part_bits
-from simserve.perf.shape import ReplicaShape
+from simserve.perf.shape import ReplicaShape, layer_weights_bytes, weights_bytes_per_gpu
 from simserve.perf.speculation import draft_weights_bytes
-from simserve.perf.weights import layer_weights_bytes, weights_bytes_per_gpu
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_blocks import WindowedKV
 from simserve.units import format_bytes

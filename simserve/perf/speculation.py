@@ -16,9 +16,8 @@ from simserve.engine.state import StepTimes
 from simserve.perf.attention import AttentionShape
 from simserve.perf.efficiency import Array, Machine, attention_efficiency
 from simserve.perf.operators import Drafting, PricedDeployment
-from simserve.perf.shape import ReplicaShape, Speculation
+from simserve.perf.shape import ReplicaShape, Speculation, weights_bytes_per_gpu
 from simserve.perf.stage import stage_of, wide_projection
-from simserve.perf.weights import weights_bytes_per_gpu
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model import Gemm, ModelProfile
 

@@ -53,8 +53,7 @@ from simserve.perf.operators import (
     elementwise_parts,
 )
 from simserve.perf.quantization import Precision, kv_element_bytes
-from simserve.perf.shape import ReplicaShape
-from simserve.perf.weights import launched_gemms, marlin_padded
+from simserve.perf.shape import ReplicaShape, launched_gemms, marlin_padded
 from simserve.profiles.checkpoint import Part
 from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts
 

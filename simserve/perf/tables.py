@@ -53,7 +53,7 @@ from simserve.perf.operators import (
     elementwise_parts,
 )
 from simserve.perf.quantization import kv_element_bytes
-from simserve.perf.shape import ReplicaShape, exposed_mask_seconds
+from simserve.perf.shape import ReplicaShape, exposed_head, exposed_mask_seconds, micro_batch, num_micro_batches, rounds
 from simserve.perf.speculation import passing_shape, wide_key_seconds, with_drafts
 from simserve.perf.stage import (
     LOGIT_BYTES,
@@ -70,7 +70,6 @@ from simserve.perf.stage import (
     wide_projection,
 )
 from simserve.perf.traffic import traffic_of
-from simserve.perf.weights import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.profiles.model import AttentionLayers, MixtureOfExperts
 
 MIN_TABLE_TOKENS = 8192

@@ -10,8 +10,8 @@ from simserve.perf.attention import attention_of, growing_share
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.moe import expected_distinct_experts
+from simserve.perf.shape import micro_batch, num_micro_batches
 from simserve.perf.stage import NORM_PASSES, Stage
-from simserve.perf.weights import micro_batch, num_micro_batches
 from simserve.profiles.model import Gemm
 
 

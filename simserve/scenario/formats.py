@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from simserve.errors import InputError, ScenarioError
-from simserve.perf.shape import ReplicaShape
-from simserve.perf.weights import weights_bytes
+from simserve.perf.shape import ReplicaShape, weights_bytes
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, KVCacheDtype, Quantization, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine

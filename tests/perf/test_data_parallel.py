@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from simserve.perf.memory import kv_bytes_per_token, plan_memory
-from simserve.perf.shape import ReplicaShape
+from simserve.perf.shape import ReplicaShape, weights_bytes_per_gpu
 from simserve.perf.tables import price
-from simserve.perf.weights import weights_bytes_per_gpu
 from simserve.profiles.model import load_model
 from tests.perf.shapes import make_shape
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from simserve.perf.operators import COMMUNICATION, PricedDeployment
+from simserve.perf.shape import marlin_padded
 from simserve.perf.stage import FUSED_BYTES, has_fused_all_reduce
 from simserve.perf.tables import price
-from simserve.perf.weights import marlin_padded
 from simserve.profiles.model import load_model
 from tests.perf.shapes import make_shape
 

@@ -7,8 +7,8 @@ import pytest
 
 from simserve.perf.linear_attention import mixing_parts, state_seconds
 from simserve.perf.memory import plan_memory, state_seats, with_room_for_states
+from simserve.perf.shape import weights_bytes, weights_bytes_per_gpu
 from simserve.perf.tables import price
-from simserve.perf.weights import weights_bytes, weights_bytes_per_gpu
 from simserve.profiles.model import LinearAttention, load_model
 from tests.perf.shapes import make_model, make_shape
 

@@ -17,8 +17,7 @@ from simserve.perf.memory import (
     relaid_expert_bytes,
     with_room_for_context,
 )
-from simserve.perf.shape import ReplicaShape
-from simserve.perf.weights import UNPADDED, weights_bytes, weights_bytes_per_gpu
+from simserve.perf.shape import UNPADDED, ReplicaShape, weights_bytes, weights_bytes_per_gpu
 from simserve.units import GIB
 from tests.perf.shapes import bare_shape, make_hardware, make_model, make_shape
 

@@ -9,8 +9,8 @@ import pytest
 
 from simserve.errors import InputError
 from simserve.perf.memory import plan_memory
+from simserve.perf.shape import exposed_head, layers_per_stage, rounds
 from simserve.perf.tables import price
-from simserve.perf.weights import exposed_head, layers_per_stage, rounds
 from tests.perf.shapes import make_shape
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from simserve.perf.collectives import CURVES, ExchangeLinks, dispatched_bytes, exchange_seconds, messages
 from simserve.perf.moe import balanced_share, busiest_share
-from simserve.perf.shape import ReplicaShape
+from simserve.perf.shape import ReplicaShape, weights_bytes_per_gpu
 from simserve.perf.tables import price
-from simserve.perf.weights import weights_bytes_per_gpu
 from simserve.profiles.model import load_model
 from tests.perf.shapes import make_shape
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simserve.perf.quantization import kv_element_bytes
-from simserve.perf.weights import weights_bytes
+from simserve.perf.shape import weights_bytes
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
 

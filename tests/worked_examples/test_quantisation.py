@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.perf.quantization import quantize_symmetric, weight_bits
-from simserve.perf.weights import weights_bytes
+from simserve.perf.shape import weights_bytes
 from tests.perf.shapes import make_model, nominal_a100
 from tests.worked_examples.bounds import memory_wall_seconds
 

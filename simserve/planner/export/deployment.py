@@ -12,7 +12,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.perf.memory import is_context_cut
-from simserve.perf.weights import checkpoint_bytes
+from simserve.perf.shape import checkpoint_bytes
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
