@@ -1,6 +1,8 @@
 """ReplicaShape: everything that fixes the seconds and bytes of a step of one replica.
 
-Knows profiles and parallel sizes; not how many replicas there are, nor what traffic they get.
+And what each of its GPUs holds of the model: the layers of its pipeline stage, the bytes of their weights, what stages
+idle, rounds of micro-batches. Knows profiles and parallel sizes; not how many replicas there are, nor what traffic they
+get.
 """
 
 from __future__ import annotations
