@@ -92,7 +92,7 @@ def test_loads_of_the_second_run_are_as_its_page_says(server: str) -> None:
     """Medians of the files, and how far the simulator is off, as it is and told of a slow host."""
     rows = [row for row in page_rows(LATER) if row[0] == server and row[1].startswith("answers")]
     scenario = load(LATER / server / "scenario.yaml")
-    slow = scenario.with_overrides({"deployment.engine.host_slowdown": SLOW_HOST})
+    slow = load(LATER / server / "scenario.yaml", [f"deployment.engine.host_slowdown={SLOW_HOST}"])
 
     assert {row[1] for row in rows} == {file.stem for file in (LATER / server).glob("*.json")}
     for row in rows:
