@@ -93,7 +93,7 @@ def kernels(
     """Measure what the kernels of a model take on this machine, as operator tables for deployment.operator_tables.
 
     Every result is checked against double precision before it is timed. Stopped by Ctrl-C or worse, the same command
-    goes on where it was. It has run on one GPU so far, an H200, for 20 s; what others would run is tested on stand-ins.
+    goes on where it was. It has run on one GPU so far, an H200, twice; what others would run is tested on stand-ins.
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
     """
@@ -195,8 +195,8 @@ def fit(
 
     Where a bundled profile has the curve of the very kernel that PyTorch ran, the device's factor on it (measured over
     predicted) scales the engines' curves of that family. Without one, PyTorch's kernels are fitted in absolute terms.
-    Prints each constant with its 95 % interval and the error on calls that the fit did not see. Not yet run on a GPU's
-    own measurement: tried on CPUs, and on published tables of GPUs.
+    Prints each constant with its 95 % interval and the error on calls that the fit did not see. Run on an H200's
+    own measurements so far, beside CPUs and published tables of GPUs.
 
     simserve calibrate fit calibration/runs/my-gpu --out my-gpu.yaml
     """

@@ -22,6 +22,7 @@ from simserve.perf.quantization import HOPPER, Precision, format_name, kv_elemen
 from simserve.profiles.checkpoint import PARTS, Part, WeightFormatName
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_blocks import WindowedKV
+from simserve.profiles.engine_options import MoeBackend
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.model import Gemm, ModelProfile
@@ -531,12 +532,20 @@ class ReplicaShape:
         """To what experts in MXFP4 are padded in memory: by the kernels taken here, by default or as told."""
         if not self.engine.pads_experts:
             return UNPADDED
+        return MARLIN_TILE if self.moe_backend == "marlin" else TRITON_TILE
+
+    @property
+    def moe_backend(self) -> MoeBackend:
+        """Whose kernels run experts in MXFP4: as told, or the engine's on this GPU."""
         if self.engine.moe_backend is not None:
-            return MARLIN_TILE if self.engine.moe_backend == "marlin" else TRITON_TILE
+            return self.engine.moe_backend
+        families = self.engine.triton_expert_families
+        if families and self.model.family not in families:
+            return "marlin"
         span, capability = self.engine.triton_expert_capabilities, self.hardware.compute_capability
         if span is None or capability is None or span[0] <= float(capability) < span[1]:
-            return TRITON_TILE
-        return MARLIN_TILE
+            return "triton"
+        return "marlin"
 
     @property
     def num_layers_per_stage(self) -> int:
@@ -592,7 +601,7 @@ class ReplicaShape:
     @property
     def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:
         """Routed experts of the engine, those in FP8 by blocks as somebody else's kernels where it calls them."""
-        curves = self.hardware.grouped_gemm_curves_of(self.engine.name)
+        curves = self.hardware.grouped_gemm_curves_of(self.engine.name, self.moe_backend)
         if self.model.family in self.engine.block_scaled_experts_except:
             return curves
         others = self.hardware.grouped_gemm_curves.get("fp8_block", ())

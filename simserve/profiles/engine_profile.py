@@ -375,6 +375,8 @@ class KernelTraits(FrozenModel):
     """Whether experts in MXFP4 lie in memory padded to the tiles of the kernels that multiply them."""
     triton_expert_capabilities: tuple[float, float] | None = None
     """CUDA compute capabilities, from and to before, on which those are Triton's, on others Marlin's; absent: all."""
+    triton_expert_families: tuple[str, ...] = ()
+    """Families of models whose experts those are, of others they are Marlin's there too; empty: all."""
     shared_decode_groups: tuple[int, ...] | None = None
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     mixed_decode_tile: int = Field(default=0, ge=0)

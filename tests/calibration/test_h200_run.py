@@ -19,9 +19,9 @@ SEQUENCES = (64, 256, 448, 512, 576, 768, 1024)
 
 
 @cache
-def page_rows() -> list[list[str]]:
-    """Return the cells of the tables of the page, without their titles."""
-    lines = (RUN / "README.md").read_text(encoding="utf-8").splitlines()
+def page_rows(run: Path = RUN) -> list[list[str]]:
+    """Return the cells of the tables of a page, without their titles."""
+    lines = (run / "README.md").read_text(encoding="utf-8").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     return [row for row in cells if any(cell[:1].isdigit() for cell in row)]
 
@@ -79,3 +79,34 @@ def test_requests_are_as_the_page_says(title: str, file: str) -> None:
         seconds = there[f"median_{figure}_ms"] * 1e-3
         assert float(row[place]) == pytest.approx(seconds * 1e3, rel=2e-3)
         assert row[place + 1] == f"{found[f'median_{figure}'] / seconds - 1:+.0%}".replace("%", " %")
+
+
+LATER = RUN.with_name("h200-2026-11-27")
+SLOW_HOST = 3
+SERVERS = ("asynchronous", "synchronous", "fp8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", SERVERS)
+def test_loads_of_the_second_run_are_as_its_page_says(server: str) -> None:
+    """Medians of the files, and how far the simulator is off, as it is and told of a slow host."""
+    rows = [row for row in page_rows(LATER) if row[0] == server and row[1].startswith("answers")]
+    scenario = load(LATER / server / "scenario.yaml")
+    slow = load(LATER / server / "scenario.yaml", [f"deployment.engine.host_slowdown={SLOW_HOST}"])
+
+    assert {row[1] for row in rows} == {file.stem for file in (LATER / server).glob("*.json")}
+    for row in rows:
+        file = LATER / server / f"{row[1]}.json"
+        (result,) = read_results([file])
+        there = json.loads(file.read_text(encoding="utf-8"))
+        measured_there = {
+            "median_ttft": there["median_ttft_ms"] * 1e-3,
+            "median_tpot": there["median_tpot_ms"] * 1e-3,
+            "output_throughput": there["output_throughput"],
+        }
+        for place, (figure, value) in zip((2, 5, 8), measured_there.items(), strict=True):
+            shown = float(row[place]) * (1e-3 if figure.startswith("median") else 1.0)
+            assert shown == pytest.approx(value, rel=5e-3)
+            for column, each in ((place + 1, scenario), (place + 2, slow)):
+                found = ServingModel(each).predict(replay_of(result, each))[figure]
+                assert row[column] == f"{found / value - 1:+.0%}".replace("%", " %")

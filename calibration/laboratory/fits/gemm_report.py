@@ -88,6 +88,7 @@ class ExpertCase:
         is_profiled: Whether profiles hold it.
         beside: Format that runs on the same kernels and is fitted with it.
         kept: Parameters taken from the block's curve for any engine.
+        backend: `moe_backend` that runs it; empty: no other.
         narrow: Rows of a tile in steps of few tokens, and up to how many; None: as in others.
         version: Of the framework in the tables; a star: the last.
         most_ranks: Ranks that share the experts, at most, in the rows that it is fitted to; 1: every rank has a slice
@@ -103,6 +104,7 @@ class ExpertCase:
     is_profiled: bool = True
     beside: str = ""
     kept: tuple[str, ...] = ()
+    backend: str = ""
     narrow: tuple[int, int] | None = None
     version: str = "*"
     most_ranks: int | None = None
@@ -192,13 +194,14 @@ HOPPER_EXPERTS = (
         engines=("vllm",),
         tile_rows=16,
         beside="int4_wo",
+        backend="marlin",
     ),
 )
 """Of Hopper. SGLang's table of MXFP4 is left out: its calls are Triton's, of experts written out in 16 bit (the 32 of
 gpt-oss-20b take 0.59 ms on an H100, what 1.6 GB take to read), which SGLang runs under expert parallelism alone; its
-servers call OpenAI's kernels, which vLLM's table has (server_args.py, triton_kernel). With gpt-oss, servers of vLLM run
-Marlin, and TensorRT-LLM its own build of the Triton kernels, which decodes faster than the table says (programmatic
-launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels (FlashInfer) are left out: neither bandwidth nor peak
+servers call OpenAI's kernels, which vLLM's table has (server_args.py, triton_kernel). vLLM runs the same for gpt-oss, and
+Marlin for other models and where it is told so; TensorRT-LLM runs its own build of the Triton kernels, which decodes
+faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels (FlashInfer) are left out: neither bandwidth nor peak
 binds them, and a fit on H200 is 30 % off on H100."""
 
 
@@ -455,7 +458,12 @@ def profile_blocks(data: Path, hardware: str) -> dict[str, Any]:
         curve = fit_moe(calls, gemm_gpu, expert.tile_rows, _kept(data, hardware, expert))
         off = errors(predict_experts(curve, calls, gemm_gpu), calls.seconds)
         experts.setdefault(expert.kernels, []).append(
-            {**_engines(expert.engines), **_parameters(curve), "fit": _fit(expert.framework, "moe", off, table)}
+            {
+                **_engines(expert.engines),
+                **({"backend": expert.backend} if expert.backend else {}),
+                **_parameters(curve),
+                "fit": _fit(expert.framework, "moe", off, table),
+            }
         )
     return blocks
 

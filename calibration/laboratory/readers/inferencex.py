@@ -262,6 +262,7 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int, *, seats_all:
         "async_scheduling": recipe.is_async,
         "max_cudagraph_capture_size": recipe.max_cudagraph_capture_size,
         "cudagraph_mode": recipe.cudagraph_mode,
+        "moe_backend": recipe.moe_backend,
         "fp8_gemm_backend": recipe.fp8_gemm_backend,
     }
 

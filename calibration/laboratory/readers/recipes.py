@@ -28,6 +28,7 @@ class Recipe:
         places_experts: Expert parallelism, whatever a row says; None: as the row says.
         drafts: Drafts a step of the model's MTP layer; one where attention is data-parallel.
         cudagraph_mode: Which steps run on CUDA graphs.
+        moe_backend: Whose kernels run experts in MXFP4.
         fp8_gemm_backend: Under SGLang, whose products of FP8 weights by blocks.
         polled_steps: Under SGLang, decode steps between two looks for new requests, with fewer than 16 clients; else
         3 times
@@ -48,6 +49,7 @@ class Recipe:
     places_experts: bool | None = None
     drafts: int = 0
     cudagraph_mode: str | None = None
+    moe_backend: str | None = None
     fp8_gemm_backend: str | None = None
     polled_steps: int = 0
     cold_seconds: float = 0.0
@@ -76,8 +78,14 @@ _TENSORRT_DEEPSEEK = Recipe(
 )
 _RECIPES = {
     ("vllm", "llama-3.1-70b"): replace(_BY_CLIENT, max_num_batched_tokens=8192, share=0.90, is_async=True),
+    # gptoss_fp4_h200 sets VLLM_MXFP4_USE_MARLIN
     ("vllm", "gpt-oss-120b"): replace(
-        _BY_CLIENT, max_num_batched_tokens=8192, share=0.90, is_async=True, max_cudagraph_capture_size=2048
+        _BY_CLIENT,
+        max_num_batched_tokens=8192,
+        share=0.90,
+        is_async=True,
+        max_cudagraph_capture_size=2048,
+        moe_backend="marlin",
     ),
     # "For all sequence lengths, EP=TP" (nvidia-master.yaml at 48f302c); runs whose columns say otherwise took as long.
     ("tensorrt-llm", "gpt-oss-120b"): replace(
