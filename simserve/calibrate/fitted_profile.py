@@ -130,6 +130,8 @@ def _plain_device(run: KernelRun) -> dict[str, Any]:
         },
         "efficiency": {},
     }
+    if device["kind"] == "cpu":
+        mapping["is_cpu"] = True
     if device["kind"] == "cuda":
         mapping["compute"]["num_multiprocessors"] = int(device["num_multiprocessors"])
         mapping["compute_capability"] = device.get("compute_capability")

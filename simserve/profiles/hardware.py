@@ -256,6 +256,8 @@ class HardwareProfile(FrozenModel):
     """Device memory."""
     compute: Compute
     """Dense compute peaks."""
+    is_cpu: bool = False
+    """Whether it is a CPU: one thread calls the kernels and runs them, and nothing is captured in a CUDA graph."""
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
     """CUDA compute capability as text (``"9.0"``); none for other makers."""
     intra_node: IntraNodeLink

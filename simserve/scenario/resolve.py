@@ -22,6 +22,7 @@ from simserve.perf.windowed_kv import with_windowed_kv
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_memory import TOWER_LAYERS
+from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
@@ -567,7 +568,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             gpu_memory_bytes=hardware.memory.total,
             gpu_name=hardware.name,
             model_max_len=model.max_position_embeddings,
-            options=deployment.engine,
+            options=_options_on(hardware, deployment.engine),
             compute_capability=hardware.compute_capability,
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
@@ -600,6 +601,13 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
+
+
+def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:
+    """Return an engine's options on this device: a CPU has no CUDA graphs, whatever the engine would capture."""
+    if not hardware.is_cpu or options.enforce_eager:
+        return options
+    return options.model_copy(update={"cudagraph_mode": "NONE"})
 
 
 def _with_kernel_block(

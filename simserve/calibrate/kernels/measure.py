@@ -106,6 +106,8 @@ def measure(
         "torch": facts["torch"],
         "models": [model.name for model in models],
     }
+    if device.engine is not None:
+        identity["engine"] = device.engine.name
     log = open_run(folder, identity, force=force)
     planned = points.plan_points(
         models,
