@@ -1,4 +1,4 @@
-"""An environment outside the checkout that holds a vLLM for CPUs, and what this project needs to measure its kernels."""
+"""An environment outside the checkout: a vLLM for CPUs, and what this project needs to measure its kernels there."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def kernels(
 ) -> None:
     """Measure what the kernels of a model take on this machine, as operator tables for deployment.operator_tables.
 
-    Every result is checked against double precision before it is timed. On a CPU, run it in the environment of its vLLM:
-    vLLM's own attention and products are timed then, else PyTorch's. Stopped by Ctrl-C or worse, the same command
+    Every result is checked against double precision before it is timed. On a CPU, run it in the environment of its
+    vLLM: vLLM's own attention and products are timed then, else PyTorch's. Stopped by Ctrl-C or worse, the same command
     goes on where it was. It has run on one GPU so far, an H200, for 20 s; what others would run is tested on stand-ins.
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
@@ -143,7 +143,8 @@ def kernels(
 
 def _run_summary(run: KernelRun) -> dict[str, Any]:
     """Return what a run holds, as ``--json`` prints it."""
-    keys = ("device_name", "torch", "engine", "date", "models", "ended", "is_complete", "planned_points", "measured_points")
+    keys = ("device_name", "torch", "engine", "date", "models", "ended", "is_complete")
+    keys += ("planned_points", "measured_points")
     summary = {"out": str(run.folder)} | {key: run.provenance.get(key) for key in keys}
     return summary | {"tables": run.provenance.get("tables"), "skipped": run.provenance.get("skipped")}
 

@@ -6,10 +6,10 @@ The layout is NVIDIA AIConfigurator's, checked column by column:
 Inside the measured sizes, tables are interpolated in logarithms. A call counts for no longer than any with more work
 took, so that no operator gets faster with more work: measured outliers are slow ones. Where a table says how far its
 repeats were apart (``latency_p10``, ``latency_p90``, as `simserve calibrate kernels` does), a product of few rows that
-is slower than one of more, beyond these repeats, stays so: oneDNN's of two rows are on some CPUs. Outside, and for what no table
-holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Of attention the engine
-knows sums of lengths only, so its calls are brought into the affine forms of the fitted curves: a start, a time a
-token, a request, an attended pair, a key. Knows calls; no step.
+is slower than one of more, beyond these repeats, stays so: oneDNN's of two rows are on some CPUs. Outside, and for
+what no table holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Of
+attention the engine knows sums of lengths only, so its calls are brought into the affine forms of the fitted curves: a
+start, a time a token, a request, an attended pair, a key. Knows calls; no step.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _sdpa_source(device: TorchDevice, inputs: Sequence[Tensor], *, is_causal: bo
 
 
 def decodes(point: Point, device: TorchDevice) -> Kernel:
-    """Return one decode step: the engine's, or the first of paged, packed and padded KV that the device has a kernel for.
+    """Return one decode step: the engine's, or the first of paged, packed and padded KV that there is a kernel for.
 
     Paged and packed contexts are ragged around the mean ``step + 1``. Padded ones are of that length; on a CPU behind a
     mask, and its kernel reads the padding too.
