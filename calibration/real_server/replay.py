@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from simserve.workload.requests import RequestSpecs
 
 FITTED = ("clients-02", "clients-16")
 """Loads of the plain server that the factors are fitted to, all runs of each; all others are held out."""
+PRODUCTS = "gemm_perf.parquet"
 BLOCK_SIZE = 128
 """Tokens of a KV block on a CPU, as `cache_config_info` of its metrics says."""
 COMPARED = {"mean_tpot": "TPOT", "mean_ttft": "TTFT", "output_throughput": "tokens/s"}
@@ -78,10 +80,9 @@ def scenario_of(out: Path, server: Server, engine: str, acceptance: Sequence[flo
         "num_gpu_blocks_override": (log.kv.tokens or 0) // BLOCK_SIZE,
         **limits(out / server.name / "server.log"),
     }
-    kernels = out / "kernels"
     deployment: dict[str, Any] = {
-        "hardware": str(kernels / "profile.yaml"),
-        "operator_tables": str(kernels),
+        "hardware": str(out / "kernels" / "profile.yaml"),
+        "operator_tables": str(_products(out)),
         "engine": options,
     }
     for key, value in server.options.items():
@@ -102,6 +103,14 @@ def scenario_of(out: Path, server: Server, engine: str, acceptance: Sequence[flo
     }
     (out / server.name / "scenario.yaml").write_text(yaml.safe_dump(mapping, sort_keys=False), encoding="utf-8")
     return from_mapping(mapping)
+
+
+def _products(out: Path) -> Path:
+    """Return a folder with the measured products alone: of attention the profile's fitted curves follow the calls."""
+    folder = out / "products"
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(out / "kernels" / PRODUCTS, folder / PRODUCTS)
+    return folder
 
 
 def limits(log: Path) -> dict[str, int]:
