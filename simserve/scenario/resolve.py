@@ -580,6 +580,9 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
         )
+    if hardware.is_cpu and deployment.engine.async_scheduling is None:
+        sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
+        engine = engine.model_copy(update={"sources": sources})
     if profile.devices is not None:
         keys = ("supported_quantizations", "quantises_on_load", "quantises_before_loading")
         known = {key: getattr(engine, key) for key in keys}
@@ -604,10 +607,17 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
 
 
 def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:
-    """Return an engine's options on this device: a CPU has no CUDA graphs, whatever the engine would capture."""
-    if not hardware.is_cpu or options.enforce_eager:
+    """Return an engine's options on this device.
+
+    A CPU has no CUDA graphs, whatever the engine would capture, and vLLM schedules no step on it before the last has
+    ended (`platforms/cpu.py` of 0.32); of other engines that is assumed.
+    """
+    if not hardware.is_cpu:
         return options
-    return options.model_copy(update={"cudagraph_mode": "NONE"})
+    known: dict[str, object] = {} if options.enforce_eager else {"cudagraph_mode": "NONE"}
+    if options.async_scheduling is None:
+        known["async_scheduling"] = False
+    return options.model_copy(update=known)
 
 
 def _with_kernel_block(

@@ -60,10 +60,21 @@ def test_batches_are_not_padded_and_launches_add_up(tmp_path: Path) -> None:
 
 
 def test_who_turns_graphs_off_by_name_gets_the_same(tmp_path: Path) -> None:
-    """`enforce_eager` and `cudagraph_mode` say what is so on a CPU in any case."""
+    """`enforce_eager` and `cudagraph_mode` say what is so on a CPU in any case; so is scheduling in turn."""
     plain = price(resolve(served(tmp_path, is_cpu=True)).shape).step_times
-    for options in ({"enforce_eager": True}, {"cudagraph_mode": "NONE"}):
+    for options in ({"enforce_eager": True}, {"cudagraph_mode": "NONE"}, {"async_scheduling": None}):
         assert price(resolve(served(tmp_path, is_cpu=True, **options)).shape).step_times == plain
+
+
+def test_what_a_cpu_turns_off_is_not_called_the_scenario_s(tmp_path: Path) -> None:
+    """Unless it is."""
+    own, asked = (
+        resolve(served(tmp_path, is_cpu=True, async_scheduling=each)).shape.engine.sources["async_scheduling"]
+        for each in (None, False)
+    )
+
+    assert own == "vllm, off on a CPU"
+    assert asked == "scenario"
 
 
 def test_the_host_of_a_cpu_is_known_less_well(tmp_path: Path) -> None:
