@@ -143,8 +143,8 @@ def kernels(
 
 def _run_summary(run: KernelRun) -> dict[str, Any]:
     """Return what a run holds, as ``--json`` prints it."""
-    keys = ("device_name", "torch", "engine", "date", "models", "ended", "is_complete")
-    keys += ("planned_points", "measured_points")
+    keys = [*("device_name", "torch", "engine", "date", "models"), "ended", "is_complete", "planned_points"]
+    keys.append("measured_points")
     summary = {"out": str(run.folder)} | {key: run.provenance.get(key) for key in keys}
     return summary | {"tables": run.provenance.get("tables"), "skipped": run.provenance.get("skipped")}
 
