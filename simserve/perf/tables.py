@@ -560,7 +560,8 @@ def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
     seconds = stage.nothing(len(sequences))
     seconds.add("lm_head", wide_projection(stage, model.lm_head_gemm(num_ranks), sequences))
     logits = model.vocab_size * LOGIT_BYTES
-    seconds.add("sampling", elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES))
+    passes = SAMPLING_PASSES
+    seconds.add("sampling", elementwise_parts(passes * logits, sequences, stage.machine, passes, "sampling"))
     if num_ranks > 1:
         gathered = sequences * model.vocab_size * ACTIVATION_BYTES
         gathering = all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)

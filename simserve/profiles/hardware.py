@@ -231,6 +231,8 @@ class Efficiency(FrozenModel):
     """The same of Triton's kernels, where they are far from the GPU's own; absent: as those."""
     memory: Share
     """Share of the bandwidth peak in kernels that stream weights or KV."""
+    sampling: Share | None = None
+    """The same of sampling, where it was measured (on a CPU, whose arithmetic it waits for); absent: as `memory`."""
     kernel_latency: PositiveSeconds
     """Least time of one kernel inside a CUDA graph."""
     source: Source

@@ -1,4 +1,4 @@
-"""The kernels that vLLM has on a CPU: paged attention and products, where this environment holds vLLM for CPUs.
+"""The kernels that vLLM has on a CPU, where this environment holds one: paged attention, products and sampling.
 
 They are called as vLLM 0.32 calls them (`v1/attention/backends/cpu_attn.py`, `_custom_ops.py`): keys and values lie in
 blocks of 128 tokens in a layout of the kernel's own, and a step's metadata, which all layers share, is not timed. None
@@ -70,6 +70,15 @@ class CpuEngine:
     def multiply(self, x: Tensor, weight: Any) -> Tensor:
         """Return ``[m, n]`` of inputs ``[m, k]`` and weights laid out."""
         return self.operators.onednn_mm(weight, x, None)
+
+    @property
+    def has_sampling(self) -> bool:
+        """Whether it draws tokens in a kernel of its own."""
+        return hasattr(self.torch.ops._C, "fused_gumbel_argmax")
+
+    def sample(self, logits: Tensor, seeds: Tensor) -> Tensor:
+        """Return a token a row, drawn from logits in FP32 ``[rows, vocabulary]`` with a seed each."""
+        return self.torch.ops._C.fused_gumbel_argmax(logits, seeds)
 
     def instructions(self, heads: Heads) -> str:
         """Return which of its kernels the engine takes here (``amx``, ``vec``, ...)."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve.calibrate.kernels import attention, cpu_engine, points, products
+from simserve.calibrate.kernels import attention, cpu_engine, elementwise, points, products
 from simserve.calibrate.kernels.cpu_engine import BLOCK, CpuEngine, Heads, engine_kernels
 from simserve.calibrate.kernels.measure import measure
 from simserve.calibrate.kernels.points import Point
@@ -121,6 +121,26 @@ def test_the_engine_s_products_are_timed_where_it_has_them(cpu: TorchDevice) -> 
     assert calls == ["product"]
     assert own.source.startswith("vLLM 0.32.0 onednn_mm")
     assert other.source.startswith("torch linear")
+
+
+def test_the_engine_s_sampling_is_timed_where_it_has_it(cpu: TorchDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that does not heed the logits is found out."""
+    point = Point(
+        table=points.ELEMENTWISE, sizes={"op_name": points.SAMPLING, "m": 5, "width": 64}, flops=0.0, num_bytes=1e4
+    )
+    cpu.engine = engine_of(cpu.torch)
+    plain = elementwise.elementwise(point, cpu)
+    monkeypatch.setattr(CpuEngine, "has_sampling", property(lambda _: True))
+    monkeypatch.setattr(CpuEngine, "sample", lambda engine, logits, seeds: logits.argmax(dim=1, keepdim=True))
+    own = elementwise.elementwise(point, cpu)
+    drawn, error = own.call(0), own.error()
+    monkeypatch.setattr(CpuEngine, "sample", lambda engine, logits, seeds: seeds % logits.shape[1])
+
+    assert plain.source == "torch softmax, max"
+    assert own.source == "vLLM 0.32.0 fused_gumbel_argmax"
+    assert drawn.shape == (5, 1)
+    assert error == 0.0
+    assert own.error() > own.tolerance
 
 
 def test_heads_that_the_engine_has_no_kernel_for_are_pytorch_s(cpu: TorchDevice) -> None:
