@@ -79,12 +79,18 @@ and say little there: nodes differ by 1.4 to 2 (`host_cores` of the hardware pro
 scheduler, worker and client share the cores, each of which may wait for another as long as it works (2):
 (ln 1.5)^2 + (ln 2)^2 = 0.8^2. An assumption: two CPU servers have been measured."""
 
+CPU_KERNEL_WIDTH = 0.05
+"""Scale of the log factors on what a CPU computes (`gpu`, `prompts`, `batch`): its profile was fitted to kernels that
+were measured on the very core, and single calls that were held out are 4 to 8 % off (calibration/runs/
+vllm-cpu-2026-11-27). The wider scales of `PRIORS` hold the distance of a server's kernels from bundled curves too."""
+
 
 def priors_on(*, is_cpu: bool) -> Priors:
     """Return how far servers on such a device are from their profiles."""
     if not is_cpu:
         return PRIORS
-    return replace(PRIORS, widths={**PRIORS.widths, "host": CPU_HOST_WIDTH})
+    computing = dict.fromkeys(("gpu", "prompts", "batch"), CPU_KERNEL_WIDTH)
+    return replace(PRIORS, widths={**PRIORS.widths, **computing, "host": CPU_HOST_WIDTH})
 
 
 def kind_of(figure: str) -> str:

@@ -361,9 +361,10 @@ class _Builder:
             constants = kinds["element-wise"].regressor.constants_
             found["memory"] = self._memory_share(constants[forms.MEMORY])
             found["kernel_latency"] = _text(constants[forms.START] / KERNEL_LATENCIES["elementwise"], "time")
-        if "sampling" in kinds and self.run.provenance["device"]["kind"] == "cpu":
+        sampling = self.fit.kinds_.get("sampling")
+        if sampling is not None and self.run.provenance["device"]["kind"] == "cpu":
             moved = SAMPLING_PASSES * LOGIT_BYTES / points.ELEMENTWISE_BYTES[points.SAMPLING]
-            found["sampling"] = self._memory_share(kinds["sampling"].regressor.constants_[forms.MEMORY] * moved)
+            found["sampling"] = self._memory_share(sampling.regressor.constants_[forms.MEMORY] * moved)
         assumed = {**ASSUMED, "kernel_latency": _text(ASSUMED_LATENCY, "time")}
         missing = [name for name in assumed if name not in efficiency and name not in found]
         source = f"{self.source}: {', '.join(found) or 'nothing'}."

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from simserve.calibrate.factors import CPU_HOST_WIDTH, PRIORS
+from simserve.calibrate.factors import CPU_HOST_WIDTH, CPU_KERNEL_WIDTH, PRIORS
 from simserve.calibrate.serving_factors import FactorCalibration
 from simserve.calibrate.simulated import ServingModel
 from simserve.perf.operators import COMPUTE
@@ -20,10 +20,12 @@ from simserve.scenario.schema import Scenario
 PROFILE = Path(__file__).resolve().parents[2] / "calibration/runs/vllm-cpu-2026-11-26/profile-laid-out.yaml"
 
 
-def served(folder: Path, *, is_cpu: bool, **engine: Any) -> Scenario:
+def served(folder: Path, *, is_cpu: bool, sampling: float | None = None, **engine: Any) -> Scenario:
     """Return a small model on the measured device, which its profile calls a CPU or not."""
     profile = {**yaml.safe_load(PROFILE.read_text(encoding="utf-8")), "is_cpu": is_cpu}
-    file = folder / f"{is_cpu}.yaml"
+    if sampling is not None:
+        profile["efficiency"]["sampling"] = sampling
+    file = folder / f"{is_cpu}-{sampling}.yaml"
     file.write_text(yaml.safe_dump(profile), encoding="utf-8")
     options = {"name": "vllm", "version": "0.32.0", "async_scheduling": False, "block_size": 128, **engine}
     options["num_gpu_blocks_override"] = 200
@@ -77,10 +79,23 @@ def test_what_a_cpu_turns_off_is_not_called_the_scenario_s(tmp_path: Path) -> No
     assert asked == "scenario"
 
 
+def test_sampling_takes_what_was_measured_of_it(tmp_path: Path) -> None:
+    """Four passes over the logits in FP32, at a tenth of the bandwidth; a request more, as much more."""
+    plain, slow = (resolve(served(tmp_path, is_cpu=True, sampling=each)).shape for each in (None, 0.1))
+    logits = 16.0 * plain.model.vocab_size / plain.hardware.memory.bandwidth
+    further = logits * (1 / 0.1 - 1 / plain.hardware.efficiency.memory)
+    times, slower = price(plain).step_times, price(slow).step_times
+
+    assert slower.decode_base[8] - times.decode_base[8] == pytest.approx(8 * further, rel=1e-6)
+    assert slower.sequence_seconds[3] - times.sequence_seconds[3] == pytest.approx(3 * further, rel=1e-6)
+
+
 def test_the_host_of_a_cpu_is_known_less_well(tmp_path: Path) -> None:
-    """Its prior is as wide as hosts and shared cores make it; the other factors' stay."""
+    """Its prior is as wide as hosts and shared cores make it; of what was measured on the core, narrower."""
     cpu, gpu = (FactorCalibration(ServingModel(served(tmp_path, is_cpu=each))).priors for each in (True, False))
 
     assert gpu == PRIORS
-    assert cpu.widths == {**PRIORS.widths, "host": CPU_HOST_WIDTH}
+    computing = dict.fromkeys(("gpu", "prompts", "batch"), CPU_KERNEL_WIDTH)
+    assert cpu.widths == {**PRIORS.widths, **computing, "host": CPU_HOST_WIDTH}
+    assert cpu.misfit == PRIORS.misfit
     assert cpu.widths["host"] > 10 * PRIORS.widths["host"]
