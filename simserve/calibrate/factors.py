@@ -73,6 +73,25 @@ PRIORS = Priors(
 """Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also has the widths with
 each source left out); unseen reports are not among them."""
 
+CPU_HOST_WIDTH = 0.8
+"""Scale of the host's log factor where the device is a CPU. The times of the engine profiles come from hosts of GPUs,
+and say little there: nodes differ by 1.4 to 2 (`host_cores` of the hardware profiles; taken as 1.5), and front end,
+scheduler, worker and client share the cores, each of which may wait for another as long as it works (2):
+(ln 1.5)^2 + (ln 2)^2 = 0.8^2. An assumption: two CPU servers have been measured."""
+
+CPU_KERNEL_WIDTH = 0.05
+"""Scale of the log factors on what a CPU computes (`gpu`, `prompts`, `batch`): its profile was fitted to kernels that
+were measured on the very core, and single calls that were held out are 4 to 8 % off (calibration/runs/
+vllm-cpu-2026-11-27). The wider scales of `PRIORS` hold the distance of a server's kernels from bundled curves too."""
+
+
+def priors_on(*, is_cpu: bool) -> Priors:
+    """Return how far servers on such a device are from their profiles."""
+    if not is_cpu:
+        return PRIORS
+    computing = dict.fromkeys(("gpu", "prompts", "batch"), CPU_KERNEL_WIDTH)
+    return replace(PRIORS, widths={**PRIORS.widths, **computing, "host": CPU_HOST_WIDTH})
+
 
 def kind_of(figure: str) -> str:
     """Return whether a figure is a ``tpot`` (with its first token or without), a ``ttft`` or a ``throughput``."""

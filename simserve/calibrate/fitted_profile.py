@@ -22,6 +22,8 @@ from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
 from simserve.calibrate.run_report import ending_line
 from simserve.perf.efficiency import KERNEL_LATENCIES
+from simserve.perf.stage import LOGIT_BYTES
+from simserve.perf.tables import SAMPLING_PASSES
 from simserve.profiles import catalog
 from simserve.profiles.hardware import Calibration, HardwareProfile, load_hardware
 from simserve.unfinished import remove_abandoned, unfinished
@@ -130,6 +132,8 @@ def _plain_device(run: KernelRun) -> dict[str, Any]:
         },
         "efficiency": {},
     }
+    if device["kind"] == "cpu":
+        mapping["is_cpu"] = True
     if device["kind"] == "cuda":
         mapping["compute"]["num_multiprocessors"] = int(device["num_multiprocessors"])
         mapping["compute_capability"] = device.get("compute_capability")
@@ -357,6 +361,10 @@ class _Builder:
             constants = kinds["element-wise"].regressor.constants_
             found["memory"] = self._memory_share(constants[forms.MEMORY])
             found["kernel_latency"] = _text(constants[forms.START] / KERNEL_LATENCIES["elementwise"], "time")
+        sampling = self.fit.kinds_.get("sampling")
+        if sampling is not None and self.run.provenance["device"]["kind"] == "cpu":
+            moved = SAMPLING_PASSES * LOGIT_BYTES / points.ELEMENTWISE_BYTES[points.SAMPLING]
+            found["sampling"] = self._memory_share(sampling.regressor.constants_[forms.MEMORY] * moved)
         assumed = {**ASSUMED, "kernel_latency": _text(ASSUMED_LATENCY, "time")}
         missing = [name for name in assumed if name not in efficiency and name not in found]
         source = f"{self.source}: {', '.join(found) or 'nothing'}."

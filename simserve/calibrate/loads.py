@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.calibrate.factors import PRIORS, FactorSearch, Linear, Priors
+from simserve.calibrate.factors import FactorSearch, Linear, Priors, priors_on
 from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, figures, replay_of
 from simserve.errors import ScenarioError
@@ -143,7 +143,7 @@ def model_id(model: ServingModel) -> str:
     return model.resolved.shape.model.huggingface_id or model.scenario.model
 
 
-def propose(model: ServingModel, progress: Progress | None = None, priors: Priors = PRIORS) -> Proposal:
+def propose(model: ServingModel, progress: Progress | None = None, priors: Priors | None = None) -> Proposal:
     """Return the two loads that stand for all from one client to as many requests as the scenario has in flight.
 
     Each load is simulated a little faster and slower by every factor; that one comes first after which the variance of
@@ -162,6 +162,7 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
     said = figures(own.records, own.totals.itl)
     asked = {metric: figure for metric, figure in FIGURES.items() if figure in said}
     model = model.of_one_replica()
+    priors = priors or priors_on(is_cpu=model.resolved.shape.hardware.is_cpu)
     counts = sorted({min(each, seats) for each in inner_clients(most)})
     replays = [closed_loop(model, specs, count) for count in (*counts, in_flight)]
     linear = _linear(model, replays, tuple(asked.values()), priors, progress)

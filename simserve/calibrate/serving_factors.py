@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.factors import FEWEST_FOR_HOLDING_OUT, PRIORS, FactorFit, FactorSearch, Priors, kind_of
+from simserve.calibrate.factors import FEWEST_FOR_HOLDING_OUT, FactorFit, FactorSearch, Priors, kind_of, priors_on
 from simserve.calibrate.loads import FIGURES, ProposedLoad, benchmark_command, client_counts, closed_loop, model_id
 from simserve.calibrate.serving import RunErrors, fit_figures, median_error, runs_as_mapping, shown_figures
 from simserve.calibrate.serving_search import Progress
@@ -61,7 +61,7 @@ class FactorCalibration:
         model: The deployment.
         statistic: ``median`` or ``mean``: which TTFT and TPOT of a file is fitted; the other where it has only that.
         progress: Called now and then.
-        priors: How far servers are from their profiles.
+        priors: How far servers are from their profiles; None: those of the device.
     """
 
     fit_: ServerFactors
@@ -71,9 +71,10 @@ class FactorCalibration:
         model: ServingModel,
         statistic: str = "median",
         progress: Progress | None = None,
-        priors: Priors = PRIORS,
+        priors: Priors | None = None,
     ) -> None:
-        self.model, self.statistic, self.progress, self.priors = model, statistic, progress, priors
+        self.model, self.statistic, self.progress = model, statistic, progress
+        self.priors = priors or priors_on(is_cpu=model.resolved.shape.hardware.is_cpu)
         self._replays: list[Replay] = []
         self._num_simulated = 0
 

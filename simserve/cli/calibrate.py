@@ -80,6 +80,13 @@ def kernels(
             "Default: all on a GPU, bfloat16 on a CPU.",
         ),
     ] = None,
+    engine: Annotated[
+        Literal["vllm", "none"] | None,
+        typer.Option(
+            help="Whose attention and products a CPU is measured with: vLLM's own, which this environment must hold, "
+            "or none's (PyTorch's). Default: vLLM's where it is there.",
+        ),
+    ] = None,
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="It ends within this time, such as 5min or 90s.")
     ] = "5min",
@@ -92,19 +99,22 @@ def kernels(
 ) -> None:
     """Measure what the kernels of a model take on this machine, as operator tables for deployment.operator_tables.
 
-    Every result is checked against double precision before it is timed. Stopped by Ctrl-C or worse, the same command
+    Every result is checked against double precision before it is timed. On a CPU, run it in the environment of its
+    vLLM: vLLM's own attention and products are timed then, else PyTorch's. Stopped by Ctrl-C or worse, the same command
     goes on where it was. It has run on one GPU so far, an H200, twice; what others would run is tested on stand-ins.
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
     """
     seconds = budget_seconds(budget)
     deadline = time.monotonic() + seconds - min(SPARE_SECONDS, SPARE_SHARE * seconds)
+    from simserve.calibrate.kernels.cpu_engine import engine_kernels
     from simserve.calibrate.kernels.measure import check_choices, measure
     from simserve.calibrate.kernels.torch_device import open_device
     from simserve.calibrate.run_folder import read_run
     from simserve.profiles.model import load_model
 
     opened = open_device(device)
+    opened.engine = engine_kernels(opened.torch, opened.kind, engine)
     models = [load_model(name) for name in model or [DEFAULT_MODELS[opened.kind]]]
     check_choices(models, number_format or ())
     with progress(is_shown=not quiet) as tell:
@@ -133,7 +143,8 @@ def kernels(
 
 def _run_summary(run: KernelRun) -> dict[str, Any]:
     """Return what a run holds, as ``--json`` prints it."""
-    keys = ("device_name", "torch", "date", "models", "ended", "is_complete", "planned_points", "measured_points")
+    keys = [*("device_name", "torch", "engine", "date", "models"), "ended", "is_complete", "planned_points"]
+    keys.append("measured_points")
     summary = {"out": str(run.folder)} | {key: run.provenance.get(key) for key in keys}
     return summary | {"tables": run.provenance.get("tables"), "skipped": run.provenance.get("skipped")}
 
@@ -146,7 +157,12 @@ def _render_kernels(run: KernelRun) -> None:
     from simserve.calibrate.run_report import clock_lines, ending_line, spread_line, table_rows
 
     provenance: Mapping[str, Any] = run.provenance
-    print_lines([f"{provenance['device_name']}, PyTorch {provenance['torch']}: {ending_line(run)}"])
+    kernels_of = f"PyTorch {provenance['torch']}"
+    if provenance.get("engine"):
+        kernels_of = f"{kernels_of}, attention and products of {provenance['engine']}"
+    print_lines([f"{provenance['device_name']}, {kernels_of}: {ending_line(run)}"])
+    if provenance["device"]["kind"] == "cpu" and not provenance.get("engine"):
+        print_lines(["attention is PyTorch's, slower than vLLM's: run this in the environment of vLLM to time its own"])
     header = ("kernels", "calls", "from", "to", "spread", "fastest")
     print_table(header, table_rows(run), note="spread: median of 10th to 90th percentile over the median of a call")
     print_lines(clock_lines(run))

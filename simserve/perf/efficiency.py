@@ -17,7 +17,7 @@ from simserve.errors import InvariantError
 from simserve.profiles.kernel_curves import ActivationQuantisation, GemmClass, GemmCurve, GroupedGemmCurve
 
 Array = NDArray[np.float64]
-OperatorClass = Literal["gemm", "grouped_gemm", "attention_prefill", "attention_decode", "elementwise"]
+OperatorClass = Literal["gemm", "grouped_gemm", "attention_prefill", "attention_decode", "elementwise", "sampling"]
 
 NARROW_DTYPE_SHARE: Mapping[str, float] = {"fp8": 0.75, "fp4": 0.7, "int8": 0.75}
 """Share of the 16-bit GEMM efficiency that 8-bit GEMMs reach: ideal over measured is 0.3 to 0.55 against
@@ -68,6 +68,7 @@ class Machine:
         attention_efficiency: Share of the peak FLOP/s of prefill attention on long prompts.
         memory_efficiency: Share of the bandwidth of a kernel that streams weights.
         decode_efficiency: The same of decode attention, where measured apart; None: a little above that.
+        sampling_efficiency: The same of sampling, where measured apart; None: as other memory-bound kernels.
         gemm_overlap: How well their arithmetic hides memory traffic, where the hardware profile says it.
         tile_rows: Rows of the smallest tile of any product, where the hardware profile says it.
         unpacking: Share of a 16-bit product's FLOP/s left where its kernels unpack weights at any number of rows.
@@ -91,6 +92,7 @@ class Machine:
     tile_rows: int | None = None
     unpacking: float | None = None
     decode_efficiency: float | None = None
+    sampling_efficiency: float | None = None
     engine_scale: float = 1.0
     memory_share: float = 1.0
     num_multiprocessors: int = 1
@@ -124,6 +126,8 @@ def memory_efficiency(machine: Machine, operator: OperatorClass) -> float:
     """Return the share of the memory bandwidth that a call reaches, flat in its size."""
     if operator == "attention_decode" and machine.decode_efficiency is not None:
         return min(machine.decode_efficiency * machine.memory_scale, 1.0)
+    if operator == "sampling" and machine.sampling_efficiency is not None:
+        return min(machine.sampling_efficiency * machine.memory_scale, 1.0)
     share = ATTENTION_MEMORY_SHARE if operator in ("attention_decode", "attention_prefill") else 1.0
     return min(machine.memory_efficiency * share * machine.memory_scale, 1.0)
 

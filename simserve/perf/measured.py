@@ -4,10 +4,12 @@ The layout is NVIDIA AIConfigurator's, checked column by column:
 ``<system>/<family>/<backend>/<version>/*_perf.parquet``, latency in milliseconds of one call on one rank.
 
 Inside the measured sizes, tables are interpolated in logarithms. A call counts for no longer than any with more work
-took, so that no operator gets faster with more work: measured outliers are slow ones. Outside, and for what no table
-holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Of attention the engine
-knows sums of lengths only, so its calls are brought into the affine forms of the fitted curves: a start, a time a
-token, a request, an attended pair, a key. Knows calls; no step.
+took, so that no operator gets faster with more work: measured outliers are slow ones. Where a table says how far its
+repeats were apart (``latency_p10``, ``latency_p90``, as `simserve calibrate kernels` does), a product of few rows that
+is slower than one of more, beyond these repeats, stays so: oneDNN's of two rows are on some CPUs. Outside, and for
+what no table holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Of
+attention the engine knows sums of lengths only, so its calls are brought into the affine forms of the fitted curves: a
+start, a time a token, a request, an attended pair, a key. Knows calls; no step.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +67,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Operator tables that are read, and the columns each must have beside ``latency``."""
 KEY = "deployment.operator_tables"
+SPREAD = ("latency_p10", "latency_p90")
+"""Columns that say how far the repeats of a call were apart, where a table has them."""
 _LAYOUT = "give a folder laid out as SYSTEM/FAMILY/BACKEND/VERSION/*_perf.parquet, or part of one"
 SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
 """Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
@@ -148,7 +153,7 @@ def _read(path: str, modified: float, table: str) -> Mapping[str, Array]:
         rule = f"lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         remedy = f"an operator table has {', '.join(COLUMNS[table])} and latency in ms"
         raise InputError(rule, file=path, key=KEY, remedy=remedy)
-    extra = [name for name in ("backend", "kernel_source") if name in relation.columns]
+    extra = [name for name in ("backend", "kernel_source", *SPREAD) if name in relation.columns]
     columns: dict[str, Array] = relation.select(*COLUMNS[table], "latency", *extra).fetchnumpy()
     latency = np.asarray(columns["latency"], dtype=np.float64)
     if not len(latency) or not np.all(np.isfinite(latency)) or np.any(latency <= 0):
@@ -186,7 +191,7 @@ class Line:
 
     Attributes:
         size: Measured sizes.
-        seconds: Their times, never falling.
+        seconds: Their times, falling only where a table's repeats say so.
     """
 
     size: Array
@@ -211,12 +216,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Seconds of matrix products by m, n and k; NaN where nothing was measured."""
+    """Seconds of matrix products by m, n and k; NaN where nothing was measured.
+
+    ``has_dips``: whether fewer rows may take longer than more, as their repeats say.
+    """
 
     rows: Array
     columns: Array
     reduction: Array
     seconds: Array
+    has_dips: bool = False
 
     def line(self, out_features: float, in_features: float) -> Line | None:
         """Return the times over m of one n and k, none where they lie outside what was measured."""
@@ -231,7 +240,8 @@ class Grid:
         known = np.isfinite(corners)
         if np.count_nonzero(known) < 2:
             return None
-        return Line(self.rows[known], np.maximum.accumulate(np.exp(np.asarray(corners)[known])))
+        seconds = np.exp(np.asarray(corners)[known])
+        return Line(self.rows[known], seconds if self.has_dips else np.maximum.accumulate(seconds))
 
 
 def _bracket(sizes: Array, size: float) -> list[tuple[int, float]] | None:
@@ -257,11 +267,36 @@ def _gemm_grid(tables: TableFilesKey, dtype: str) -> Grid | None:
     seconds = np.full([len(values) for values, _ in axes], np.nan)
     places = tuple(index for _, index in axes)
     np.fmin.at(seconds, places, columns["seconds"][chosen])
+    has_spread = all(name in columns for name in SPREAD)
+    slow = _slower_than_more_rows(seconds, [columns[name][chosen] for name in SPREAD], places) if has_spread else None
     for axis in range(3):
         least = np.flip(np.fmin.accumulate(np.flip(seconds, axis), axis=axis), axis)
         seconds = np.where(np.isnan(seconds), np.nan, least)
+    if slow is not None:
+        seconds = np.where(np.isnan(slow), seconds, slow)
     rows, widths, depths = (np.asarray(values, dtype=np.float64) for values, _ in axes)
-    return Grid(rows, widths, depths, seconds)
+    return Grid(rows, widths, depths, seconds, has_dips=slow is not None and bool(np.isfinite(slow).any()))
+
+
+def _slower_than_more_rows(
+    seconds: Array, spread: Sequence[NDArray[Any]], places: tuple[NDArray[np.intp], ...]
+) -> Array:
+    """Return the seconds of the products that take longer than some of more rows beyond their repeats; else NaN.
+
+    Each of the two medians lies outside of what 80 % of the other's repeats took.
+
+    Args:
+        seconds: By m, n and k; NaN where nothing was measured.
+        spread: 10th and 90th percentiles of the calls, ms.
+        places: Indices of the calls by m, n and k.
+    """
+    low, high = np.full(seconds.shape, np.nan), np.full(seconds.shape, np.nan)
+    np.fmin.at(low, places, np.asarray(spread[0], dtype=np.float64) * 1e-3)
+    np.fmin.at(high, places, np.asarray(spread[1], dtype=np.float64) * 1e-3)
+    is_slow = np.zeros(seconds.shape, dtype=bool)
+    for row in range(len(seconds) - 1):
+        is_slow[row] = np.any((low[row] > seconds[row + 1 :]) & (high[row + 1 :] < seconds[row]), axis=0)
+    return np.where(is_slow, seconds, np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +319,14 @@ class MeasuredOperators:
     """The tables of one deployment."""
 
     key: TableFilesKey
+
+    @property
+    def has_dips(self) -> bool:
+        """Whether some product of few rows takes longer than one of more, beyond its repeats."""
+        columns = read_columns(self.key.files, "gemm_perf")
+        dtypes = [] if columns is None else np.unique(columns["gemm_dtype"].astype(str)).tolist()
+        grids = (_gemm_grid(self.key, dtype) for dtype in dtypes)
+        return any(grid is not None and grid.has_dips for grid in grids)
 
     def gemm(self, precision: Precision, gemm: Gemm) -> Line | None:
         """Return the times of a projection over its tokens; FP8 ones hold the quantisation of its inputs."""

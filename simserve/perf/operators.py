@@ -149,12 +149,19 @@ def bound_parts(work: Work, *, arithmetic: Array, memory: Array, total: Array) -
     return parts
 
 
-def elementwise_parts(bytes_per_token: float, tokens: Array, machine: Machine, calls: int = 1) -> Array:
+def elementwise_parts(
+    bytes_per_token: float,
+    tokens: Array,
+    machine: Machine,
+    calls: int = 1,
+    operator: Literal["elementwise", "sampling"] = "elementwise",
+) -> Array:
     """Return the seconds by part of ``calls`` memory-bound kernels that move ``bytes_per_token`` in all.
 
-    Norms, activations, rotary embedding, residuals, quantisation of activations: their flops never bind.
+    Norms, activations, rotary embedding, residuals, quantisation of activations: their flops never bind. Sampling's may
+    on a CPU, where it was measured apart.
     """
-    memory = bytes_per_token * tokens / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+    memory = bytes_per_token * tokens / (machine.bandwidth * memory_efficiency(machine, operator))
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     parts[COMPUTE] = memory
     parts[HOST] = calls * start_latency(machine, "elementwise")

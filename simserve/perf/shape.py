@@ -568,6 +568,7 @@ class ReplicaShape:
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency * self._kernel_starts,
             decode_efficiency=self._decode_efficiency,
+            sampling_efficiency=efficiency.sampling,
             engine_scale=self.engine.compute_efficiency,
             memory_share=self.engine.memory_share,
             num_multiprocessors=self.hardware.compute.num_multiprocessors or 1,

@@ -97,11 +97,12 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
     stage = stage_of(shape)
     tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
     tables = tables_of(stage, tokens, np.arange(shape.engine.max_num_seqs + 1.0), tokens)
+    may_fall = stage.measured is not None and stage.measured.has_dips
     parts = StepParts(
-        decode=_monotone(tables.decode.parts),
-        token=_monotone(tables.token.parts),
+        decode=_monotone(tables.decode.parts, may_fall=may_fall),
+        token=_monotone(tables.token.parts, may_fall=may_fall),
         token_beyond=tables.token_beyond.parts[:, 0],
-        sequence=_monotone(tables.sequence.parts),
+        sequence=_monotone(tables.sequence.parts, may_fall=may_fall),
         decode_attention=_monotone(tables.decode_attention.parts),
         shared=_monotone(tables.shared.parts),
         **traffic_of(stage, tokens),
@@ -534,17 +535,25 @@ def _with_empty_step(seconds: OperatorSeconds) -> OperatorSeconds:
     return seconds.mapped(lambda row: np.concatenate((np.zeros((*row.shape[:-1], 1)), row), axis=-1))
 
 
-def _monotone(parts: Array) -> Array:
-    """Return ``parts`` scaled so that their sums never fall from one column to the next."""
+def _monotone(parts: Array, *, may_fall: bool = False) -> Array:
+    """Return ``parts`` scaled so that their sums never fall from one column to the next, but where they may."""
+    if may_fall:
+        return parts
     sums = parts.sum(axis=0)
     raised = np.maximum.accumulate(sums)
     return np.asarray(parts * np.divide(raised, sums, out=np.ones_like(sums), where=sums > 0))
 
 
 def _sums(parts: Array) -> list[float]:
-    """Return the sums over the parts, without the last-bit dips that summation leaves."""
-    sums: list[float] = np.maximum.accumulate(parts.sum(axis=0)).tolist()
-    return sums
+    """Return the sums over the parts, without the last-bit dips that summation leaves; real ones stay."""
+    sums = parts.sum(axis=0)
+    raised = np.maximum.accumulate(sums)
+    kept: list[float] = np.where(raised - sums > LAST_BITS * raised, sums, raised).tolist()
+    return kept
+
+
+LAST_BITS = 1e-12
+"""Share of a sum below which a dip is one of rounding."""
 
 
 SAMPLING_PASSES = 4
@@ -557,7 +566,8 @@ def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
     seconds = stage.nothing(len(sequences))
     seconds.add("lm_head", wide_projection(stage, model.lm_head_gemm(num_ranks), sequences))
     logits = model.vocab_size * LOGIT_BYTES
-    seconds.add("sampling", elementwise_parts(SAMPLING_PASSES * logits, sequences, stage.machine, SAMPLING_PASSES))
+    passes = SAMPLING_PASSES
+    seconds.add("sampling", elementwise_parts(passes * logits, sequences, stage.machine, passes, "sampling"))
     if num_ranks > 1:
         gathered = sequences * model.vocab_size * ACTIVATION_BYTES
         gathering = all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)
@@ -587,7 +597,8 @@ def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], l
     """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
 
     ``step = max(gpu, layers * layer_seconds) + gaps``; contexts and prompts' pairs, which are added to a
-    step later, are not set against it.
+    step later, are not set against it. A CPU's worker calls its kernels one after another on the thread that runs
+    them, and the engine's own code between two calls adds up: ``step = kernels + layers * layer_seconds + gaps``.
 
     Args:
         stage: The layers of a stage.
@@ -611,7 +622,8 @@ def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], l
     if float(stage.shape.hardware.compute_capability or 0.0) >= engine.latent_launch_since:
         latent = sum(each.share for each in stage.attentions if each.layers.mla is not None)
         launching = max(launching, stage.num_layers * latent * engine.latent_launch * engine.host_slowdown)
-    return np.where(is_eager, np.maximum(launching - gpu_seconds, 0.0) + gaps, 0.0)
+    beside = 0.0 if stage.shape.hardware.is_cpu else gpu_seconds
+    return np.where(is_eager, np.maximum(launching - beside, 0.0) + gaps, 0.0)
 
 
 def _further_launches(stage: Stage) -> float:

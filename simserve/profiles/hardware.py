@@ -384,6 +384,8 @@ class Efficiency(FrozenModel):
     """The same of Triton's kernels, where they are far from the GPU's own; absent: as those."""
     memory: Share
     """Share of the bandwidth peak in kernels that stream weights or KV."""
+    sampling: Share | None = None
+    """The same of sampling, where it was measured (on a CPU, whose arithmetic it waits for); absent: as `memory`."""
     kernel_latency: PositiveSeconds
     """Least time of one kernel inside a CUDA graph."""
     source: Source
@@ -409,6 +411,8 @@ class HardwareProfile(FrozenModel):
     """Device memory."""
     compute: Compute
     """Dense compute peaks."""
+    is_cpu: bool = False
+    """Whether it is a CPU: one thread calls the kernels and runs them, and nothing is captured in a CUDA graph."""
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
     """CUDA compute capability as text (``"9.0"``); none for other makers."""
     intra_node: IntraNodeLink

@@ -21,6 +21,7 @@ from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_blocks import TOWER_LAYERS
+from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
@@ -573,7 +574,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             gpu_memory_bytes=hardware.memory.total,
             gpu_name=hardware.name,
             model_max_len=model.max_position_embeddings,
-            options=deployment.engine,
+            options=_options_on(hardware, deployment.engine),
             compute_capability=hardware.compute_capability,
             tensor_parallel_size=deployment.tensor_parallel_size,
             pipeline_parallel_size=deployment.pipeline_parallel_size,
@@ -585,6 +586,9 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
         )
+    if hardware.is_cpu and deployment.engine.async_scheduling is None:
+        sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
+        engine = engine.model_copy(update={"sources": sources})
     if profile.devices is not None:
         keys = ("supported_quantizations", "quantises_on_load", "quantises_before_loading")
         known = {key: getattr(engine, key) for key in keys}
@@ -606,6 +610,20 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
+
+
+def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:
+    """Return an engine's options on this device.
+
+    A CPU has no CUDA graphs, whatever the engine would capture, and vLLM schedules no step on it before the last has
+    ended (`platforms/cpu.py` of 0.32); of other engines that is assumed.
+    """
+    if not hardware.is_cpu:
+        return options
+    known: dict[str, object] = {} if options.enforce_eager else {"cudagraph_mode": "NONE"}
+    if options.async_scheduling is None:
+        known["async_scheduling"] = False
+    return options.model_copy(update=known)
 
 
 def _with_kernel_block(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -132,6 +134,21 @@ def test_class_efficiencies_follow_the_fit(profile: HardwareProfile, fit: Kernel
 
     assert profile.efficiency.memory * profile.memory.bandwidth == pytest.approx(passing[MEMORY], rel=1e-3)
     assert profile.efficiency.kernel_latency == pytest.approx(2.0 * passing[START], rel=1e-3)
+
+
+def test_a_cpu_is_marked_and_samples_at_the_rate_that_was_measured(run: KernelRun, fit: KernelFit) -> None:
+    """Its calls move 18 bytes a logit, the simulator's four passes 16; a GPU samples as it streams."""
+    device = {**run.provenance["device"], "kind": "cpu"}
+    sampled = copy.copy(fit)
+    sampled.kinds_ = {**fit.kinds_, "sampling": replace(fit.kinds_["element-wise"], name="sampling")}
+    on_cpu = fitted_profile(replace(run, provenance={**run.provenance, "device": device}), sampled)
+    on_gpu = fitted_profile(run, sampled)
+    rate = sampled.kinds_["sampling"].regressor.constants_[MEMORY]
+
+    assert on_cpu.is_cpu
+    assert not on_gpu.is_cpu
+    assert on_cpu.efficiency.sampling == pytest.approx(rate * 16.0 / 18.0 / on_cpu.memory.bandwidth, rel=1e-3)
+    assert on_gpu.efficiency.sampling is None
 
 
 def test_a_written_profile_reads_back(profile: HardwareProfile, tmp_path: Path) -> None:

@@ -141,6 +141,23 @@ def test_no_step_gets_faster_with_more_tokens_however_odd_the_table(tmp_path: Pa
     assert times[2000] >= times[256]
 
 
+@pytest.mark.parametrize(("slow", "is_kept"), [(1.5, True), (1.05, False)], ids=["beyond repeats", "within repeats"])
+def test_few_rows_stay_slower_than_more_where_repeats_say_so(tmp_path: Path, slow: float, is_kept: bool) -> None:
+    """Two rows take half as much again as four; with repeats 10 % up and down, 5 % more is chance, and cut off."""
+    time = f"(1e-9 * n * k * case when m = 2 then {slow} else 1 + m / 1e4 end)"
+    calls = gemm_query(time, (1, 2, 4, 64))
+    write(tmp_path, "gemm_perf", f"select *, 0.9 * latency as latency_p10, 1.1 * latency as latency_p90 from ({calls})")
+    operators = measured_operators(tmp_path, "vllm")
+    times = price(with_tables(tmp_path), 64).step_times
+
+    assert operators.has_dips == is_kept
+    assert (times.decode_base[2] > 1.3 * times.decode_base[4]) == is_kept
+    assert (times.token_seconds[3] > 1.1 * times.token_seconds[4]) == is_kept
+    assert (times.token_seconds[2] > 1.3 * times.token_seconds[4]) == is_kept
+    if not is_kept:
+        assert np.all(np.diff(times.decode_base) >= 0)
+
+
 def test_outside_the_measured_sizes_the_curve_stays(tmp_path: Path) -> None:
     """A table of products up to 256 columns says nothing of a model's."""
     query = gemm_query("1.0").replace(str(list(HIDDEN)), "[32, 256]")

@@ -1,4 +1,4 @@
-"""Attention over prompts and over the KV cache of decode steps, as PyTorch has it."""
+"""Attention over prompts and over the KV cache of decode steps, as PyTorch has it, or on a CPU its engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from simserve.calibrate.kernels.cpu_engine import CpuEngine, Heads, cache_shape
 from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError, relative_error, spread_indices
 from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
@@ -28,7 +29,12 @@ _BACKENDS = {0: "math", 2: "memory-efficient", 3: "cuDNN"}
 
 
 def prompts(point: Point, device: TorchDevice) -> Kernel:
-    """Return causal attention of several prompts of one length (SDPA: flash attention on a GPU)."""
+    """Return causal attention of several prompts of one length (SDPA: flash attention on a GPU), or the engine's."""
+    if device.engine is not None:
+        try:
+            return _engine_prompts(point, device, device.engine)
+        except UnsupportedError:
+            pass
     torch = device.torch
     batch, tokens, heads, kv_heads, width = _sizes(point, "isl")
     copies = min(device.num_copies(point.num_bytes), 16)
@@ -72,11 +78,16 @@ def _sdpa_source(device: TorchDevice, inputs: Sequence[Tensor], *, is_causal: bo
 
 
 def decodes(point: Point, device: TorchDevice) -> Kernel:
-    """Return one decode step: the first of paged, packed and padded KV that the device has a kernel for.
+    """Return one decode step: the engine's, or the first of paged, packed and padded KV that there is a kernel for.
 
     Paged and packed contexts are ragged around the mean ``step + 1``. Padded ones are of that length; on a CPU behind a
     mask, and its kernel reads the padding too.
     """
+    if device.engine is not None:
+        try:
+            return _engine_decodes(point, device, device.engine)
+        except UnsupportedError:
+            pass
     if not device.is_cuda:
         return _masked(point, device)
     for build in (_paged, _packed):
@@ -85,6 +96,84 @@ def decodes(point: Point, device: TorchDevice) -> Kernel:
         except UnsupportedError:
             continue
     return _padded(point, device)
+
+
+def _engine_prompts(point: Point, device: TorchDevice, engine: CpuEngine) -> Kernel:
+    """Prompts whose keys and values are written to the blocks of the engine's cache, and read from there."""
+    torch = device.torch
+    batch, tokens, num_heads, num_kv_heads, width = _sizes(point, "isl")
+    heads = Heads(num_heads, num_kv_heads, width)
+    step = engine.step_over(heads, [tokens] * batch, [tokens] * batch)
+    copies = min(device.num_copies(point.num_bytes), 16)
+    shapes = ((batch * tokens, num_heads, width), *[(batch * tokens, num_kv_heads, width)] * 2)
+    caches = [torch.zeros(cache_shape(step.num_blocks, heads), dtype=torch.bfloat16) for _ in range(copies)]
+    output = torch.empty(shapes[0], dtype=torch.bfloat16)
+
+    def inputs(copy: int) -> list[Tensor]:
+        return [device.random(torch.bfloat16, shape, 3 * copy + n) for n, shape in enumerate(shapes)]
+
+    def call(copy: int) -> Tensor:
+        query, key, value = inputs(copy)
+        step.write(caches[copy], key, value)
+        return step.attend(query, caches[copy], output)
+
+    def error() -> float:
+        result = call(0)
+        query, key, value = inputs(0)
+        first = (batch - 1) * tokens
+        errors = []
+        for head in spread_indices(num_heads, CHECKED_HEADS):
+            kv_head = head * num_kv_heads // num_heads
+            for row in spread_indices(tokens, 3):
+                seen, last = slice(first, first + row + 1), first + row
+                truth = _attended(query[last, head], key[seen, kv_head], value[seen, kv_head])
+                errors.append(relative_error(result[last, head], truth))
+        return max(errors)
+
+    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=step.source)
+
+
+def _engine_decodes(point: Point, device: TorchDevice, engine: CpuEngine) -> Kernel:
+    """One token of each sequence: written, and its ragged context read from the blocks of the engine's cache.
+
+    What is read are random bits of values, as the layout is the kernel's own; the new tokens go to blocks beside them.
+    The check has the engine write the contexts of some sequences before it reads them.
+    """
+    torch = device.torch
+    batch, context, num_heads, num_kv_heads, width = _sizes(point, "step")
+    heads = Heads(num_heads, num_kv_heads, width)
+    lengths = ragged_lengths(batch, context)
+    step = engine.step_over(heads, [1] * batch, lengths, seed=context)
+    beside = engine.step_over(heads, [1] * batch, [1] * batch)
+    shape = cache_shape(step.num_blocks, heads)
+    copies = device.num_copies(point.num_bytes)
+    device.random(torch.bfloat16, shape)  # or it is too large
+    written = torch.zeros(cache_shape(beside.num_blocks, heads), dtype=torch.bfloat16)
+    query = device.fresh(torch.bfloat16, (batch, num_heads, width))
+    new = device.fresh(torch.bfloat16, (batch, num_kv_heads, width))
+    output = torch.empty_like(query)
+
+    def call(copy: int) -> Tensor:
+        beside.write(written, new, new)
+        return step.attend(query, device.random(torch.bfloat16, shape, copy), output)
+
+    def error() -> float:
+        chosen = [lengths[row] for row in spread_indices(batch, 3)]
+        filled = engine.step_over(heads, chosen, chosen, seed=context)
+        checked = engine.step(heads, [1] * len(chosen), chosen, filled.table)
+        cache = torch.zeros(cache_shape(filled.num_blocks, heads), dtype=torch.bfloat16)
+        key, value = device.keys_and_values(torch.bfloat16, (sum(chosen), num_kv_heads, width))
+        filled.write(cache, key, value)
+        result = checked.attend(query[: len(chosen)], cache, torch.empty_like(query[: len(chosen)]))
+        errors = []
+        for row, (keys, values) in enumerate(zip(key.split(chosen), value.split(chosen), strict=True)):
+            for head in spread_indices(num_heads, CHECKED_HEADS):
+                kv_head = head * num_kv_heads // num_heads
+                truth = _attended(query[row, head], keys[:, kv_head], values[:, kv_head])
+                errors.append(relative_error(result[row, head], truth))
+        return max(errors)
+
+    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=step.source)
 
 
 def ragged_lengths(batch: int, mean: int) -> list[int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from simserve.calibrate.kernels.cpu_engine import CpuEngine
 from simserve.calibrate.kernels.kernel import CHECKED_ROWS, Kernel, relative_error, spread_indices
 from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 
 EPSILON = 1e-5
 TOLERANCE = 0.02
+CERTAIN = 1e3
+"""Logit of a token that is drawn whatever the noise; all others are 0."""
 
 
 def elementwise(point: Point, device: TorchDevice) -> Kernel:
@@ -115,10 +118,12 @@ def _silu_and_mul(point: Point, device: TorchDevice) -> Kernel:
 
 
 def _sampling(point: Point, device: TorchDevice) -> Kernel:
-    """Softmax of the logits in FP32 and the most likely token."""
+    """Softmax of the logits in FP32 and the most likely token; an engine's own draws at random, as servers do."""
     torch = device.torch
     rows, width = _shape(point)
     copies = device.num_copies(2.0 * rows * width)
+    if device.engine is not None and device.engine.has_sampling:
+        return _drawing(device, device.engine, rows, width, copies)
 
     def call(number: int) -> Tensor:
         logits = device.random(torch.bfloat16, (rows, width), number).float()
@@ -131,6 +136,24 @@ def _sampling(point: Point, device: TorchDevice) -> Kernel:
         return relative_error(result.values[picked], truth)
 
     return Kernel(call=call, copies=copies, error=error, tolerance=1e-3, source="torch softmax, max")
+
+
+def _drawing(device: TorchDevice, engine: CpuEngine, rows: int, width: int, copies: int) -> Kernel:
+    """Tokens drawn by their logits (Gumbel noise, a seed a row); the check has one token a row that no noise beats."""
+    torch = device.torch
+
+    def call(number: int) -> Tensor:
+        seeds = torch.randint(0, 2**31, (rows,), dtype=torch.long)
+        return engine.sample(device.random(torch.bfloat16, (rows, width), number).float(), seeds)
+
+    def error() -> float:
+        certain = torch.arange(rows) * (width - 1) // max(rows - 1, 1)
+        logits = torch.zeros((rows, width)).scatter_(1, certain[:, None], CERTAIN)
+        is_right = bool((engine.sample(logits, torch.arange(rows)).view(-1) == certain).all())
+        drawn = call(0).view(-1)
+        return 0.0 if is_right and bool(((drawn >= 0) & (drawn < width)).all()) else float("inf")
+
+    return Kernel(call=call, copies=copies, error=error, tolerance=0.0, source=f"{engine.name} fused_gumbel_argmax")
 
 
 def _by_rows(

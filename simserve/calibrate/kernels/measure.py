@@ -105,6 +105,7 @@ def measure(
         "num_multiprocessors": device.num_multiprocessors,
         "torch": facts["torch"],
         "models": [model.name for model in models],
+        "engine": None if device.engine is None else device.engine.name,
     }
     log = open_run(folder, identity, force=force)
     planned = points.plan_points(

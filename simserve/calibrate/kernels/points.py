@@ -29,9 +29,12 @@ FORMATS: Mapping[str, tuple[float, float]] = {
 """Number format of a product, as operator tables name it -> bytes of a weight and of an input element."""
 
 DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+CPU_ROWS = (3, 6, 12)
+"""Rows beside them on a CPU, whose decode steps no CUDA graph pads to a captured size."""
 CHUNK_ROWS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
 TOKENS = DECODE_ROWS + CHUNK_ROWS
 """Rows of the products: steps of decode, of chunks, and of whole prompts."""
+CPU_TOKENS = tuple(sorted(CPU_ROWS + TOKENS))
 
 SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 4, 16, 64))
 """Square products, width and rows: so short that they show what a call takes however small."""
@@ -134,11 +137,11 @@ def plan_points(
         models: Models whose layer shapes are measured, each whole on one rank.
         formats: Number formats of the products, of `FORMATS`.
         num_devices: GPUs; collectives need two.
-        has_graphs: Whether whole layers are captured in CUDA graphs too.
+        has_graphs: Whether whole layers are captured in CUDA graphs too, and batches padded to their sizes.
     """
     groups: list[list[Point]] = [_copies(), _launches(has_graphs)]
     for model in models:
-        groups += [_products(model, name) for name in formats]
+        groups += [_products(model, name, TOKENS if has_graphs else CPU_TOKENS) for name in formats]
         groups += [_prompts(model), _decodes(model), _elementwise(model), _layers(model, has_graphs)]
         groups += [_experts(model)] if model.moe is not None else []
     if num_devices > 1:
@@ -200,13 +203,13 @@ def product_shapes(model: ModelProfile) -> list[tuple[int, int]]:
     return [*shapes, (model.lm_head_gemm(1).out_features, model.lm_head_gemm(1).in_features)]
 
 
-def _products(model: ModelProfile, name: str) -> list[Point]:
+def _products(model: ModelProfile, name: str, counts: Sequence[int]) -> list[Point]:
     shapes = product_shapes(model)
     head = [shapes[-1]] if name == "bfloat16" else []
     small = [_product(name, rows, size, size) for size, rows in SMALL_PRODUCTS]
     return small + [
         _product(name, tokens, n, k)
-        for tokens in TOKENS
+        for tokens in counts
         for n, k in [*shapes[:-1], *(head if tokens <= MAX_SAMPLED_ROWS else [])]
     ]
 

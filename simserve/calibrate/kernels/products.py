@@ -57,7 +57,7 @@ def _bfloat16(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
     torch = device.torch
     x = device.fresh(torch.bfloat16, (m, k))
     copies = device.num_copies(2.0 * n * k)
-    linear = linear_of(torch, is_plain=device.is_cuda)
+    linear = _engine_linear(device) or linear_of(torch, is_plain=device.is_cuda)
     weights = [linear.laid_out(device.random(torch.bfloat16, (n, k), copy)) for copy in range(copies)]
 
     def call(copy: int) -> Tensor:
@@ -99,6 +99,14 @@ def linear_of(torch: Any, *, is_plain: bool) -> Linear:
         return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
     return Linear(torch.ops.mkldnn._reorder_linear_weight, multiply, "torch linear, weights laid out once")
+
+
+def _engine_linear(device: TorchDevice) -> Linear | None:
+    """Return how the engine of the device multiplies; none where it has none, or no such products."""
+    engine = device.engine
+    if engine is None or not engine.has_products:
+        return None
+    return Linear(engine.laid_out, engine.multiply, f"{engine.name} onednn_mm, weights laid out once")
 
 
 def _has_laid_out_weights(torch: Any) -> bool:

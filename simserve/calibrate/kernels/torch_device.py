@@ -80,6 +80,7 @@ class TorchDevice:
         compute_capability: Of a GPU, as ``9.0``.
         flash_attention: Whose flash attention PyTorch calls: its own (FA2), or a newer one that is installed.
         smi_id: How nvidia-smi calls the GPU, which counts those that ``CUDA_VISIBLE_DEVICES`` hides too.
+        engine: Kernels of an engine in place of PyTorch's (`simserve.calibrate.kernels.cpu_engine`); None: PyTorch's.
     """
 
     torch: Any
@@ -91,6 +92,7 @@ class TorchDevice:
     compute_capability: str | None = None
     flash_attention: str = "FA2"
     smi_id: str = "0"
+    engine: Any = None
     _pools: dict[str, Tensor] = field(default_factory=dict)
 
     @property
