@@ -199,10 +199,10 @@ HOPPER_EXPERTS = (
 )
 """Of Hopper. SGLang's table of MXFP4 is left out: its calls are Triton's, of experts written out in 16 bit (the 32 of
 gpt-oss-20b take 0.59 ms on an H100, what 1.6 GB take to read), which SGLang runs under expert parallelism alone; its
-servers call OpenAI's kernels, which vLLM's table has (server_args.py, triton_kernel). vLLM runs the same for gpt-oss, and
-Marlin for other models and where it is told so; TensorRT-LLM runs its own build of the Triton kernels, which decodes
-faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels (FlashInfer) are left out: neither bandwidth nor peak
-binds them, and a fit on H200 is 30 % off on H100."""
+servers call OpenAI's kernels, which vLLM's table has (server_args.py, triton_kernel). vLLM runs the same for gpt-oss,
+and Marlin for other models and where it is told so; TensorRT-LLM runs its own build of the Triton kernels, which
+decodes faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels
+(FlashInfer) are left out: neither bandwidth nor peak binds them, and a fit on H200 is 30 % off on H100."""
 
 
 TRITON_NARROW = (16, 64)
