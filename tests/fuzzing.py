@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-_QUICK = 1 / 4
+_QUICK = 1 / 3
 """Share of the examples in the quick tier: `make test-slow` tries all of every property."""
 _TIMES = float(os.environ.get("FUZZ", _QUICK))
 
