@@ -26,18 +26,20 @@ RARE = (
 what most runs do not use."""
 OTHERS = tuple(f"simserve.cli.{name}" for name in ("apis", "compare", "cost", "plan", "sweep", "trace"))
 """Commands that are neither `run` nor `memory`."""
-HELP = {"--help": (*HEAVY, "numpy", "pydantic", "simpy", "yaml")}
-"""The help of all commands imports them all."""
+HELP = {
+    "--help": (*HEAVY, "numpy", "pydantic", "simpy", "yaml"),
+    "run single-gpu-7b --check --quiet": HEAVY,
+}
+"""Command -> what it does without; the help imports all commands, and a check some."""
 ABSENT = {
     "memory chatbot": (*HEAVY, *RARE, *OTHERS, "simserve.cli.run"),
-    "run single-gpu-7b --check --quiet": HEAVY,
     "run single-gpu-7b --set workload.num_requests=50 --out OUT --quiet": (
         *(name for name in HEAVY if name not in ("duckdb", "jinja2")),
         *RARE,
         *OTHERS,
     ),
 }
-"""Command -> what it does without. What one needs not, none before it has needed: they run in one process."""
+"""Likewise. What one needs not, none before it has needed: each group runs in one process."""
 COMMANDS = """
 import json, sys
 from simserve.cli.main import main
