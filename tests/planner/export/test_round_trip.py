@@ -24,7 +24,6 @@ from simserve.scenario.bundled import scenario_names
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
-from tests.fuzzing import every_third
 
 NAMES = scenario_names()
 COMMANDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
@@ -120,12 +119,33 @@ def told_scaling(scenario: Scenario) -> object:
     return None if scaling is None else scaling.model_dump(exclude={"startup"})
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "engines"),
+    [
+        pytest.param(name, target, [list(COMMANDS.values())[(place // 3 + other) % len(COMMANDS)]])
+        for place, name in enumerate(NAMES)
+        for other, target in enumerate(WHOLE)
+        if place % 3 == 0
+    ],
+    ids=str,
+)
+def test_some_manifests_come_back(name: str, target: str, engines: list[str]) -> None:
+    """Of every third bundled scenario and every target, under engines that take turns."""
+    check_manifests(name, target, engines)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", WHOLE)
-@pytest.mark.parametrize("name", every_third(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_manifest_comes_back(name: str, target: str) -> None:
-    """Of every bundled scenario and target: shapes, roles, numbers, autoscaler and, where they say it, the router."""
+    """Of every bundled scenario and target, under every engine."""
+    check_manifests(name, target, list(COMMANDS.values()))
+
+
+def check_manifests(name: str, target: str, engines: list[str]) -> None:
+    """Check that shapes, roles, numbers, autoscaler and, where manifests say it, the router come back."""
     written = 0
-    for engine in COMMANDS.values():
+    for engine in engines:
         try:
             scenario = under(name, engine)
             result = export(scenario, target)
