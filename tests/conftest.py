@@ -80,6 +80,15 @@ def best_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run without what `simserve.run` adds of a month, for which the deployment is run at other loads as well.
+
+    That takes as long as a small run.
+    """
+    monkeypatch.setattr("simserve.planner.cost.month.month", lambda *_: None)
+
+
+@pytest.fixture
 def fresh_acceleration() -> Iterator[None]:
     """Forget which compiled kernel was loaded and what was said of it, before and after."""
     _forget_acceleration()

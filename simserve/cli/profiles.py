@@ -280,10 +280,10 @@ def _models_named(name: str | None) -> list[ModelProfile]:
     """
     from simserve.planner.importers.model_names import find_model
     from simserve.profiles import catalog
-    from simserve.profiles.model import load_model
+    from simserve.profiles.model import catalogue_models, load_model
     from simserve.profiles.model_names import layers_without_formula, repositories_on_record
 
-    profiles = [load_model(each) for each in catalog.names("model")]
+    profiles = list(catalogue_models().values())
     if name is None:
         return profiles
     found = [

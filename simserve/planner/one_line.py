@@ -24,7 +24,7 @@ from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
-from simserve.profiles.model import load_model
+from simserve.profiles.model import catalogue_models, load_model
 from simserve.profiles.model_names import format_named, layers_without_formula, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
@@ -288,7 +288,7 @@ def _known_model(word: str) -> NamedModel:
             raise ScenarioError(
                 rule, value=word, remedy=f"compare a model with it: simserve cost MODEL --api {word}"
             ) from None
-        repositories = [load_model(name).stored.repository for name in catalog.names("model")]
+        repositories = [model.stored.repository for model in catalogue_models().values()]
         of_owner = [*filter(None, repositories), *repositories_on_record()] if "/" in word else []
         choices = of_owner or [*catalog.names("scenario"), *catalog.names("model")]
         rule = "is neither a scenario nor a model that has a profile"

@@ -278,8 +278,13 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_moe_layers(self) -> int:
-        """Layers that have experts."""
-        return 0 if self.moe is None else sum(map(self.is_moe_layer, range(self.num_hidden_layers)))
+        """Layers that have experts: as many as `is_moe_layer` says so of, which is too slow for searches."""
+        moe, count = self.moe, self.num_hidden_layers
+        if moe is None or self.layer_pattern is not None:
+            return 0 if moe is None or self.layer_pattern is None else self.layer_pattern.count("E")
+        first = min(moe.first_dense_layers, count)
+        dense = [each for each in set(moe.dense_layers) if first <= each < count and (each + 1) % moe.layer_step == 0]
+        return count // moe.layer_step - first // moe.layer_step - len(dense)
 
     @property
     def num_dense_layers(self) -> int:

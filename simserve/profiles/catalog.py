@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -26,6 +27,7 @@ _FOLDERS: dict[Kind, str] = {
     "published": "calibration/published",
     "unseen": "calibration/unseen",
 }
+_ENDING = ".yaml"
 _MEASURED: tuple[Kind, ...] = ("published", "unseen")
 """Kinds of which only those that ship are looked for: `simserve validate FILE` takes a user's own measurements."""
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -41,7 +43,7 @@ def folders(kind: Kind) -> list[Path]:
         return [_bundled(kind)]
     entries = [Path(entry) for entry in os.environ.get(PROFILE_PATH_VARIABLE, "").split(os.pathsep) if entry]
     user = [folder for entry in entries for folder in (entry / _FOLDERS[kind], entry)]
-    return [folder for folder in [*user, _bundled(kind)] if folder.is_dir()]
+    return [folder for folder in [*user, _bundled(kind)] if os.path.isdir(folder)]
 
 
 @cache
@@ -67,30 +69,43 @@ def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
     @wraps(read)
     def read_once(path: Path) -> Profile:
         try:
-            state = path.stat()
+            state = os.stat(path)
         except OSError:
             return read(path)
-        stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
-        known = memory.get(path.absolute())
+        stamp, place = (state.st_mtime_ns, state.st_size, state.st_ino), path.absolute()
+        known = memory.get(place)
         if known is None or known[0] != stamp:
-            known = memory[path.absolute()] = (stamp, read(path))
+            known = memory[place] = (stamp, read(path))
         return known[1]
 
     return read_once
 
 
-def names(kind: Kind) -> list[str]:
-    """Return the names of a kind that can be asked for, sorted.
+def files(kind: Kind) -> dict[str, Path]:
+    """Return each name of a kind that can be asked for, sorted, and its file.
 
     An entry of ``SIMSERVE_PROFILE_PATH`` without the sub-folders offers its files under every kind; only the
     kind's own reader can tell whether a file fits.
     """
-    return sorted({path.stem for folder in folders(kind) for path in folder.glob("*.yaml")})
+    found: dict[str, Path] = {}
+    for folder in folders(kind):
+        with suppress(PermissionError):  # what may not be listed offers nothing
+            for file in os.listdir(folder):
+                if file.endswith(_ENDING):
+                    found.setdefault(file.removesuffix(_ENDING), folder / file)
+    return dict(sorted(found.items()))
+
+
+def names(kind: Kind) -> list[str]:
+    """Return the names of a kind that can be asked for, sorted."""
+    return list(files(kind))
 
 
 def has(kind: Kind, name: str) -> bool:
     """Return whether a name is one of `names`, without listing them."""
-    return Path(name).name == name and any(os.path.exists(folder / f"{name}.yaml") for folder in folders(kind))
+    if os.path.basename(name) != name:
+        return False
+    return any(os.path.exists(os.path.join(folder, f"{name}{_ENDING}")) for folder in folders(kind))
 
 
 def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:

@@ -76,8 +76,26 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
     if layers is not None:
         raise ProfileError(layers, value=name, remedy="simserve models lists those it has")
     path = _config_in_folder(name, relative_to) or catalog.find("model", name, relative_to)
+    return _read_as(name, path) if path.suffix != ".json" and path.stem == name else _read(path)
+
+
+def catalogue_models() -> dict[str, ModelProfile]:
+    """Return every model that has a catalogue name, by it, in alphabetical order.
+
+    Raises:
+        ProfileError: A file is invalid; names the file, the key and the rule.
+    """
+    return {name: _read_as(name, path) for name, path in catalog.files("model").items()}
+
+
+def _read_as(name: str, path: Path) -> ModelProfile:
+    """Return the profile in a file that is called like it.
+
+    Raises:
+        ProfileError: It is invalid, or has another name.
+    """
     profile = _read(path)
-    if path.suffix != ".json" and path.stem == name and profile.name != name:
+    if profile.name != name:
         raise ProfileError("must be the name of its file", file=path, key="name", value=profile.name)
     return profile
 
@@ -113,11 +131,12 @@ def profile_named_like(name: str) -> str | None:
     tuned = tuned_from(name)
     if tuned is not None:
         return tuned[1]
-    wanted, models = plain_name(name), catalog.names("model")
-    for profile in models:
+    wanted, models = plain_name(name), catalogue_models()
+    sought = letters(wanted)
+    for profile, model in models.items():
         # A tag of Ollama parts the size by a colon alone: ``llama3.1:8b-instruct-q4_K_M``.
-        known = plain_name(profile), plain_name(load_model(profile).huggingface_id or profile)
-        if letters(wanted) in map(letters, known):
+        known = plain_name(profile), plain_name(model.huggingface_id or profile)
+        if sought in map(letters, known):
             return profile
     rest = [(profile, profile.removeprefix(f"{wanted.replace(' ', '-')}-")) for profile in models]
     begun = [profile for profile, size in rest if size != profile and _SIZE.fullmatch(size)]
@@ -133,8 +152,7 @@ def is_repository(name: str, relative_to: Path | None = None) -> bool:
 
 def _of_repository(name: str) -> ModelProfile | None:
     """Return the model that a repository is a checkpoint of, or is named like, stored as it is there; None: neither."""
-    for each in catalog.names("model"):
-        model = load_model(each)
+    for model in catalogue_models().values():
         named = [own for own in model.checkpoints if (own.repository or "").lower() == name.lower()]
         if named:
             rest = [own for own in model.checkpoints if own is not named[0]]

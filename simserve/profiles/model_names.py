@@ -6,7 +6,10 @@ Knows names alone, no profile.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
+_KEPT_NAMES = 4096
+"""Names whose plain ones are remembered: the catalogue's are compared with every name that is asked for."""
 _FORMATS = (
     ("bnb-4bit", "nf4"),
     ("awq", "awq-int4"),
@@ -192,6 +195,7 @@ def format_named(text: str) -> str:
     return {part: known for part, known in _FORMATS if part not in _OF_THEMSELVES}.get(text.lower(), text)
 
 
+@lru_cache(maxsize=_KEPT_NAMES)
 def plain_name(name: str) -> str:
     """Return a name without owner, tuning and number format: ``org/Meta-Llama-3.1-8B-Instruct-FP8`` is llama-3.1-8b."""
     plain = _PREFIX.sub("", name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")).replace("_", "-")

@@ -16,7 +16,7 @@ from tests.calibrate.synthetic_run import COMPUTE, MEMORY, START, TRUTHS, calls_
 DRAWS = 40
 LEAST_HITS = 34
 WIDEST = 0.10
-QUICK = ("products bfloat16", "decode attention", "element-wise")
+QUICK = ("decode attention", "element-wise")
 SIZES = np.geomspace(1.0, 1e4, 40)
 TRUE = np.array([3.0, 0.02])
 

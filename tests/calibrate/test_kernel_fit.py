@@ -207,11 +207,16 @@ def test_too_few_calls_leave_a_class_as_it_is_and_it_is_named(tmp_path: Path) ->
     assert "stays at class efficiencies" in "".join(warnings(run, KernelFit().fit(run)))
 
 
+@pytest.fixture(scope="module")
+def half_fit(tmp_path_factory: pytest.TempPathFactory) -> KernelFit:
+    """Return a fit to half of the calls, which are the same however the run ended."""
+    return KernelFit().fit(read_run(write_run(tmp_path_factory.mktemp("runs") / "half", keep=0.5)))
+
+
 @pytest.mark.parametrize("ended", ["budget", "interrupted", "killed", "out of memory", "device failed"])
-def test_a_fit_on_half_a_run_says_so(tmp_path: Path, ended: str) -> None:
+def test_a_fit_on_half_a_run_says_so(tmp_path: Path, ended: str, half_fit: KernelFit) -> None:
     """In its warnings, in its summary, in the profile, and in the source of every curve."""
-    run = read_run(write_run(tmp_path / "half", keep=0.5, ended=ended))
-    fit = KernelFit().fit(run)
+    run, fit = read_run(write_run(tmp_path / "half", keep=0.5, ended=ended)), half_fit
 
     profile = fitted_profile(run, fit)
 

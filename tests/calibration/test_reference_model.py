@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,15 @@ from calibration.reference_server.serving import RealClock, ScheduledClients, St
 from simserve.profiles.model import load_model
 from simserve.workload.benchmarks.reading import read_results
 
-torch = pytest.importorskip("torch", reason="the reference server's model needs PyTorch")
-
 TINY = "calibration/reference_server/tiny.yaml"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch() -> Any:
+    """Return PyTorch on one thread; imported where these tests run, not wherever they are collected."""
+    module = pytest.importorskip("torch", reason="the reference server's model needs PyTorch")
+    module.set_num_threads(1)
+    return module
 
 
 def tiny_profile(**changes: int) -> object:
@@ -29,7 +36,6 @@ def generate(limits: Limits, prompts: list[list[int]], outputs: int) -> tuple[li
     """Serve prompts that are all there at once."""
     from calibration.reference_server.model import PagedModel
 
-    torch.set_num_threads(1)
     model = PagedModel(
         tiny_profile(),  # type: ignore[arg-type]
         num_blocks=limits.num_blocks,
@@ -60,7 +66,9 @@ def test_tokens_do_not_depend_on_how_they_are_batched(num_blocks: int, budget: i
         assert request.token_ids == expected
 
 
-def test_decode_steps_are_replayed_in_the_shapes_that_were_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_steps_are_replayed_in_the_shapes_that_were_captured(
+    monkeypatch: pytest.MonkeyPatch, torch: Any
+) -> None:
     """With graphs that run the step anew: padded batches and tables give the same tokens, none is captured late."""
     from calibration.reference_server import model as module
 
@@ -107,7 +115,6 @@ def test_a_served_run_reads_as_a_detailed_result(tmp_path: Path) -> None:
     from calibration.reference_server.model import PagedModel
     from calibration.reference_server.results import detailed_result
 
-    torch.set_num_threads(1)
     model = PagedModel(tiny_profile(), num_blocks=64, block_size=8, device="cpu", max_model_len=64)  # type: ignore[arg-type]
     requests = [Request(index, 6, 4, token_ids=[1, 2, 3, 4, 5, index]) for index in range(6)]
     clients = LiveClients(requests, concurrency=2)
@@ -149,7 +156,7 @@ def test_experts_are_refused() -> None:
         PagedModel(load_model("mixtral-8x7b"), num_blocks=1, block_size=4, device="cpu", max_model_len=4)
 
 
-def test_packed_decodes_pass_the_checks_of_their_kernel_on_a_gpu() -> None:
+def test_packed_decodes_pass_the_checks_of_their_kernel_on_a_gpu(torch: Any) -> None:
     """Flash attention over contexts one after another, on tensors without memory: shapes and dtypes are PyTorch's."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from simserve.workload.benchmarks.reading import read_results
-
-torch = pytest.importorskip("torch", reason="the reference server's model needs PyTorch")
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -28,6 +27,12 @@ SMALL = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def torch() -> Any:
+    """Return PyTorch; imported where these tests run, not wherever they are collected."""
+    return pytest.importorskip("torch", reason="the reference server's model needs PyTorch")
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """Return a model of one narrow layer."""
@@ -40,7 +45,12 @@ def model(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("clock", ["wall", "processor"])
 def test_the_proof_writes_runs_fits_and_comparison(
-    clock: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clock: str,
+    model: str,
+    torch: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Four loads as detailed results, errors beside them, and the settings that led to them."""
     from calibration.reference_server.__main__ import main
@@ -75,6 +85,7 @@ def test_the_proof_writes_runs_fits_and_comparison(
 def test_what_cannot_be_run_here_is_said(
     flags: tuple[str, ...],
     message: str,
+    torch: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

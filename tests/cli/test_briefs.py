@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,30 @@ COMMANDS = {
     "capacity": ["--requests", "400", "--replications", "2"],
     "cost": [],
     "compare": ["--with", "a fresh name: workload.num_requests=300", "--replications", "2"],
-    "plan": ["--keep", "gpus,weights,kv-cache,engine,drafts,pools", "--trials", "0", "--max-gpus", "16"],
+    "plan": [
+        *("--keep", "gpus,weights,kv-cache,engine,drafts,pools", "--trials", "0", "--max-gpus", "16", "--jobs", "1")
+    ],
 }
 """Command -> flags that make its search a small one."""
 FEW = ["--set", "workload.num_requests=300"]
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Outcome]:
+    """Return what was printed so far, by the command."""
+    return {}
+
+
+@pytest.fixture
+def brief_of(simserve: Simserve, known: dict[str, Outcome]) -> Callable[[str], Outcome]:
+    """Return a function that gives what a small search of a command prints; it runs once for all tests."""
+
+    def asked(command: str) -> Outcome:
+        if command not in known:
+            known[command] = simserve(command, "single-gpu-7b", *FEW, *COMMANDS[command])
+        return known[command]
+
+    return asked
 
 
 def num_warning_lines(lines: Sequence[str]) -> int:
@@ -42,9 +62,11 @@ def check_brief(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_brief_says_what_it_costs_how_loaded_it_is_and_how_far_to_trust_it(simserve: Simserve, command: str) -> None:
+def test_a_brief_says_what_it_costs_how_loaded_it_is_and_how_far_to_trust_it(
+    brief_of: Callable[[str], Outcome], command: str
+) -> None:
     """In at most 14 lines of 80 columns, with the four latencies of one run."""
-    outcome = simserve(command, "single-gpu-7b", *FEW, *COMMANDS[command])
+    outcome = brief_of(command)
 
     check_brief(outcome)
     lines = outcome.stdout.splitlines()
@@ -126,11 +148,13 @@ def test_ten_deployments_have_one_answer_in_every_command(simserve: Simserve, ca
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_verbose_prints_the_brief_and_every_figure_below_it(simserve: Simserve, command: str) -> None:
+def test_verbose_prints_the_brief_and_every_figure_below_it(
+    simserve: Simserve, brief_of: Callable[[str], Outcome], command: str
+) -> None:
     """Nothing of the brief is lost, and nothing is cut; beside --json there is nothing to lengthen."""
     words = [command, "single-gpu-7b", *FEW, *COMMANDS[command]]
 
-    brief, whole = simserve(*words).stdout.splitlines(), simserve(*words, "-v").stdout.splitlines()
+    brief, whole = brief_of(command).stdout.splitlines(), simserve(*words, "-v").stdout.splitlines()
 
     assert len(whole) > len(brief) + 3
     assert whole[0] == brief[0]
@@ -171,9 +195,9 @@ def test_a_cost_beside_a_named_api_does_not_hide_a_cheaper_one(simserve: Simserv
     assert re.search(r"^Also +\S+llama-3.1-8b asks \$[\d,.]+, \d+% less$", outcome.stdout, re.M)
 
 
-def test_a_comparison_says_whose_figures_it_shows(simserve: Simserve) -> None:
+def test_a_comparison_says_whose_figures_it_shows(brief_of: Callable[[str], Outcome]) -> None:
     """The table is the base's; each variant has its own means on its line."""
-    outcome = simserve("compare", "single-gpu-7b", *FEW, *COMMANDS["compare"])
+    outcome = brief_of("compare")
 
     assert re.search(r"^Now +The SLO ", outcome.stdout, re.M)
     assert re.search(r"^base +[\d.]+% meet the SLO; mean TTFT ", outcome.stdout, re.M)

@@ -71,7 +71,8 @@ def test_the_tables_of_a_run_are_operator_tables(simserve: Simserve) -> None:
 
 def test_an_incomplete_run_says_so_wherever_its_fit_goes(simserve: Simserve) -> None:
     """On the terminal, in JSON, in the profile, and in every result of a run on it."""
-    write_run(Path("half"), keep=0.5, ended="killed")
+    gpu = "NVIDIA H100 80GB HBM3"
+    write_run(Path("half"), kinds=("copies", "element-wise"), keep=0.5, ended="killed", device_name=gpu)
 
     shown = simserve("calibrate", "fit", "half")
     as_json = simserve("calibrate", "fit", "half", "--json")

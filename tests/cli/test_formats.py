@@ -20,7 +20,7 @@ from simserve.explore.simulator import simulator
 from simserve.explore.wizard import first
 from simserve.report.plan_lines import answer_lines
 from simserve.report.terminal import MOST_LINES
-from tests.cli.conftest import Simserve
+from tests.cli.conftest import Outcome, Simserve
 from tests.planner.twin.exporter import series
 from tests.scenario.builders import scenario_mapping
 
@@ -79,8 +79,31 @@ _LINE_OF_FORMATS = re.compile(r"weights [\w-]+, (?:as stored in|checkpoint) [\w.
 Walk = Callable[[Simserve, str, Path], object]
 
 
+_WRITES_NOTHING = ("plan", "capacity", "cost", "memory", "export", "verify")
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[tuple[str, ...], Outcome]:
+    """Return what commands have printed so far."""
+    return {}
+
+
 @pytest.fixture
-def stored(tmp_path: Path) -> str:
+def simserve(simserve: Simserve, known: dict[tuple[str, ...], Outcome]) -> Simserve:
+    """Return a function that runs `simserve`; the same words of a command that writes nothing run once."""
+
+    def run(*words: str) -> Outcome:
+        if words[0] not in _WRITES_NOTHING or "--out" in words:
+            return simserve(*words)
+        if words not in known:
+            known[words] = simserve(*words)
+        return known[words]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a scenario of gpt-oss-20b that says nothing of formats."""
     engine = {"name": "vllm", "version": "0.33", "max_model_len": 8192, "max_num_seqs": 64}
     mapping = scenario_mapping(
@@ -88,7 +111,7 @@ def stored(tmp_path: Path) -> str:
         deployment={"hardware": "h100-sxm-80gb", "engine": engine},
         slo={"ttft": "2 s", "tpot": "100 ms", "attainment": 0.9},
     )
-    path = tmp_path / "stored.yaml"
+    path = tmp_path_factory.mktemp("formats") / "stored.yaml"
     path.write_text(yaml.safe_dump(mapping))
     return str(path)
 

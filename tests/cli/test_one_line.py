@@ -235,7 +235,7 @@ def test_a_trace_has_its_images_and_recordings(simserve: Simserve) -> None:
     both = answer(simserve, "run qwen3-omni-30b-a3b --gpus H100 --trace media.csv --out one")
     imported = answer(simserve, "run both.yaml --out two")
     resolved = answer(simserve, "run two/scenario.resolved.yaml --out again")
-    planned = answer(simserve, "plan both.yaml --keep gpus --slo ttft=5s")
+    planned = answer(simserve, "plan both.yaml --keep gpus --slo ttft=5s --trials 0 --jobs 1")
     text = simserve("run", "llama-3.1-8b", "--gpus", "H100", "--trace", "media.csv", "--json", "--out", "three")
 
     assert both["simserve"]["images"]["images"] == imported["simserve"]["images"]["images"] == 8

@@ -10,6 +10,7 @@ import pty
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +188,27 @@ PRINTING = ["gpus", "gpus --json", "schema", "scenarios chatbot", "memory chatbo
 
 
 @pytest.mark.parametrize("arguments", PRINTING)
-def test_a_closed_pipe_ends_quietly(arguments: str, folder: Path) -> None:
-    """`simserve schema | head` is no error worth a line."""
+def test_a_closed_pipe_ends_quietly(arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`simserve schema | head` is no error worth a line, whatever is printed."""
+    complaints = io.StringIO()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", complaints)
+
+        try:
+            code: Any = main(arguments.split())
+        except SystemExit as ended:  # Rich ends the process by itself
+            code = ended.code
+        monkeypatch.undo()
+
+    assert (code, complaints.getvalue()) == (1, "")
+
+
+@pytest.mark.parametrize("arguments", ["gpus", "schema"])
+def test_a_process_whose_pipe_is_closed_ends_quietly(arguments: str, folder: Path) -> None:
+    """What fits into the buffer fails when it is written out, and more than that while it is printed."""
     reading, writing = os.pipe()
     os.close(reading)
 
@@ -241,8 +261,18 @@ def test_what_is_printed_before_an_error_arrives_through_a_pipe(folder: Path) ->
     assert json.loads(done.stdout)["fits"] is False
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-@pytest.mark.parametrize("arguments", ["gpus", "gpus --json", "run small.yaml --quiet"])
+_CLOSED = {"gpus": ">&-", "gpus --json": "2>&-", "run small.yaml --quiet": ">&- 2>&-"}
+"""Each command with another stream closed; the full tier tries every command with every stream."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed"),
+    [
+        pytest.param(arguments, closed, marks=[] if _CLOSED[arguments] == closed else pytest.mark.slow)
+        for arguments in _CLOSED
+        for closed in _CLOSED.values()
+    ],
+)
 def test_a_process_without_stdout_or_stderr_works(arguments: str, closed: str, folder: Path, small: str) -> None:
     """A service manager may start it so: what is printed goes nowhere."""
     command = f"{shlex.quote(sys.executable)} -m simserve {arguments} {closed}"
@@ -254,7 +284,15 @@ def test_a_process_without_stdout_or_stderr_works(arguments: str, closed: str, f
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", ["run small.yaml --json", "run small.yaml", "gpus --json", "gpus"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "run small.yaml",
+        "gpus --json",
+        pytest.param("run small.yaml --json", marks=pytest.mark.slow),
+        pytest.param("gpus", marks=pytest.mark.slow),
+    ],
+)
 def test_a_pipe_gets_the_same_bytes_in_every_locale(
     arguments: str, folder: Path, small: str, simserve: Simserve
 ) -> None:
@@ -288,10 +326,9 @@ def test_what_no_disk_takes_is_one_line(arguments: str, folder: Path, monkeypatc
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-@pytest.mark.parametrize("arguments", ["gpus", "schema"])
-def test_a_full_disk_is_one_line(arguments: str, folder: Path) -> None:
-    """It is the disk's fault, not a defect."""
-    command = [sys.executable, "-m", "simserve", *arguments.split()]
+def test_a_full_disk_is_one_line(folder: Path) -> None:
+    """It is the disk's fault, not a defect; of a process of its own, too."""
+    command = [sys.executable, "-m", "simserve", "gpus"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command, cwd=folder, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -300,12 +337,21 @@ def test_a_full_disk_is_one_line(arguments: str, folder: Path) -> None:
     assert (done.returncode, done.stderr) == (1, _FULL)
 
 
-@pytest.mark.parametrize("arguments", ["memory chatbot", "engines vllm", "run chatbot --check", "engines sglang"])
-def test_no_line_is_wider_than_the_terminal(arguments: str, folder: Path) -> None:
+_ALL_TO_A_TERMINAL = """
+import sys
+from simserve.cli.main import main
+
+for arguments in ("memory chatbot", "engines vllm", "run chatbot --check", "engines sglang"):
+    assert main(arguments.split()) == 0, arguments
+    print("printed", arguments)
+"""
+
+
+def test_no_line_is_wider_than_the_terminal(folder: Path) -> None:
     """At 80 columns, whatever is printed wraps between words."""
     reading, writing = pty.openpty()
     done = subprocess.Popen(
-        [sys.executable, "-m", "simserve", *arguments.split()],
+        [sys.executable, "-c", _ALL_TO_A_TERMINAL],
         cwd=folder,
         env=environment(COLUMNS="80", TERM="dumb", NO_COLOR="1"),
         stdout=writing,
@@ -325,7 +371,9 @@ def test_no_line_is_wider_than_the_terminal(arguments: str, folder: Path) -> Non
 
     assert done.wait() == 0
     lines = b"".join(chunks).decode().splitlines()
-    assert lines
+    commands = [place for place, line in enumerate(lines) if line.startswith("printed ")]
+    assert len(commands) == 4
+    assert all(after - before > 1 for before, after in pairwise([-1, *commands]))
     assert max(len(line) for line in lines) <= 80
 
 
@@ -344,15 +392,26 @@ def _example(line: str) -> Any:
     return pytest.param(line, marks=marks)
 
 
+_FEW_RUNS = {
+    "capacity": f"--set {_FEW_REQUESTS} --requests 300 --replications 2",
+    "compare": f"--set {_FEW_REQUESTS} --replications 2",
+    "frameworks": f"--set {_FEW_REQUESTS}",
+    "run": f"--set {_FEW_REQUESTS}",
+    "sweep": f"--set {_FEW_REQUESTS} --workers 1",
+}
+"""Command -> what makes its example a short one."""
+
+
 def _shortened(line: str) -> str:
     """Return an example with fewer requests, and plans of the largest over one GPU."""
-    if line.startswith("simserve run "):
-        return f"{line} --set {_FEW_REQUESTS}"
+    command = line.split()[1]
     if line.startswith("simserve plan chatbot --objective"):
         return f"{line} --gpus 2xh100 --trials 1"
     if line.startswith("simserve plan chatbot"):
         return f"{line} --hardware h100 --max-gpus {8 if '--confidence' in line else 4} --trials 1"
-    return line
+    if command == "plan":
+        return f"{line} --trials 0 --jobs 1"
+    return f"{line} {_FEW_RUNS[command]}" if command in _FEW_RUNS else line
 
 
 @pytest.mark.usefixtures("best_alone")

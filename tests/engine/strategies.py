@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, get_args
 
 import numpy as np
@@ -44,10 +45,24 @@ SPECULATIVE_RULES = [
     *GROWING_RULES * 3,
     *(("continuous", scheduler, "reserve", "paged") for scheduler in SCHEDULERS),
 ]
+Rules = Sequence[tuple[str, str, str, str]]
+CONTINUOUS_RULES: Rules = [each for each in RULES if each[0] == "continuous"]
+SEATED_RULES: Rules = [each for each in CONTINUOUS_RULES if each[3] in ("paged", "static")]
+ON_DEMAND_RULES: Rules = [each for each in GROWING_RULES if each[2] == "on_demand"]
+PASSING_RULES: Rules = [each for each in ON_DEMAND_RULES if each[1] == "mixed"]
+TREE_RULES: Rules = [each for each in GROWING_RULES if each[1:3] == ("prefill_first", "estimate")]
+WAITING_RULES: Rules = [each for each in SPECULATIVE_RULES if each[1] == "mixed"]
+"""Those of which a kind of case needs one: what it cannot be is then not drawn, with its requests, for nothing."""
 ARRIVAL_UNIT = math.sqrt(2.0) / 8.0
 FRONTEND_UNIT = math.sqrt(5.0) / 64.0
 THINK_UNIT = math.sqrt(3.0) / 8.0
 WAIT_UNIT = math.sqrt(7.0) / 4.0
+
+
+@lru_cache(maxsize=None, typed=True)
+def among(*values: Any) -> st.SearchStrategy[Any]:
+    """Return what draws one of some values; made once, as Hypothesis checks every new one."""
+    return st.sampled_from(values)
 
 
 @dataclass(frozen=True)
@@ -60,24 +75,25 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """Draw a replica, its step times and its requests."""
-    config = draw(configs())
+def cases(draw: st.DrawFn, rules: Rules = RULES, is_alone: bool = False) -> Case:
+    """Draw a replica, its step times and its requests; alone, it has one stage."""
+    config = draw(configs(False, rules, is_alone))
     return Case(config, draw(step_times(config)), draw(request_specs(config)))
 
 
 @st.composite
-def pressed_cases(draw: st.DrawFn) -> Case:
+def pressed_cases(draw: st.DrawFn, rules: Rules = GROWING_RULES, is_alone: bool = False) -> Case:
     """Draw a replica whose memory runs out: many seats, few blocks, long outputs, requests in clusters."""
-    config = draw(configs(is_pressed=True))
+    config = draw(configs(True, rules, is_alone))
     return Case(config, draw(step_times(config)), draw(request_specs(config, is_pressed=True)))
 
 
 @st.composite
-def ranked_cases(draw: st.DrawFn) -> Case:
+def ranked_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
     """Draw ranks that step together: continuous batching in blocks, one stage, more requests than one rank holds."""
-    case = draw(st.one_of(cases(), pressed_cases()).filter(_can_have_ranks))
-    timeout = draw(st.sampled_from([0, 0, 2, 5]))
+    growing = [each for each in rules if each in GROWING_RULES]
+    case = draw(st.one_of(cases(rules, is_alone=True), pressed_cases(growing, is_alone=True)))
+    timeout = draw(among(0, 0, 2, 5))
     config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), attention_dp_timeout_iters=timeout)
     rises = draw(st.lists(st.integers(0, 5), max_size=60))
     times = replace(
@@ -88,16 +104,11 @@ def ranked_cases(draw: st.DrawFn) -> Case:
     return Case(config, times, case.specs)
 
 
-def _can_have_ranks(case: Case) -> bool:
-    config = case.config
-    return (config.batching, config.kv_allocation, config.pipeline_parallel_size) == ("continuous", "paged", 1)
-
-
 @st.composite
-def speculative_cases(draw: st.DrawFn) -> Case:
+def speculative_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
     """Draw a replica that verifies drafts, with or without enough memory, and requests of uneven paces."""
     is_pressed = draw(st.booleans())
-    plain = draw(configs(is_pressed, SPECULATIVE_RULES))
+    plain = draw(configs(is_pressed, rules))
     drafts = draw(st.integers(1, 5))
     width = 1 + drafts
     budget = max(plain.max_num_batched_tokens, width * plain.max_num_seqs)
@@ -115,14 +126,11 @@ def speculative_cases(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def configs(
-    draw: st.DrawFn, is_pressed: bool = False, allowed: Sequence[tuple[Any, ...]] | None = None
-) -> EngineConfig:
-    """Draw a replica that the specification allows."""
-    rules = allowed or (GROWING_RULES if is_pressed else RULES)
+def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = False) -> EngineConfig:
+    """Draw a replica that the specification allows; alone, it has one stage."""
     batching, scheduler, admission, kv_allocation = draw(st.sampled_from(rules))
     is_growing = batching == "continuous" and kv_allocation == "paged" and admission != "reserve"
-    block_size = draw(st.sampled_from([1, 2, 3, 4, 16]))
+    block_size = draw(among(1, 2, 3, 4, 16))
     max_model_len = draw(st.integers(20 if is_pressed else 4, 40))
     num_blocks = math.ceil(max_model_len / block_size)
     num_blocks += draw(st.integers(0, num_blocks // 2 if is_pressed else 2 * num_blocks))
@@ -146,7 +154,7 @@ def configs(
         reserve_full_prompt=draw(st.booleans()),
         block_size=block_size,
         num_blocks=num_blocks,
-        watermark_blocks=draw(st.sampled_from([0, 1, 3])) if is_growing and not is_pressed else 0,
+        watermark_blocks=draw(among(0, 1, 3)) if is_growing and not is_pressed else 0,
         static_batch_size=draw(st.integers(1, 8)),
         static_max_wait=draw(st.integers(0, 12)) * WAIT_UNIT,
         strikes_at_once=draw(st.booleans()) if admission == "estimate" else False,
@@ -154,14 +162,14 @@ def configs(
         reserves_page=draw(st.booleans()) if admission == "estimate" else False,
         evicts_missing=draw(st.booleans()) if admission == "estimate" else False,
         new_token_ratio_initial=initial,
-        new_token_ratio_minimum=initial * draw(st.sampled_from([0.0, 0.14142136, 1.0])),
-        new_token_ratio_decay=draw(st.sampled_from([0.0010033333, 0.017320508, 0.22360680])),
-        pipeline_parallel_size=1 if kv_allocation == "none" else draw(st.sampled_from([1, 1, 2, 3, 4])),
+        new_token_ratio_minimum=initial * draw(among(0.0, 0.14142136, 1.0)),
+        new_token_ratio_decay=draw(among(0.0010033333, 0.017320508, 0.22360680)),
+        pipeline_parallel_size=1 if is_alone or kv_allocation == "none" else draw(among(1, 1, 2, 3, 4)),
         frontend_latency=draw(st.integers(0, 2)) * FRONTEND_UNIT,
         async_output=draw(st.booleans()),
         transfer_step_seconds=0.01,
         transfer_request_seconds=0.003,
-        transfer_prompt_seconds=draw(st.sampled_from([0.0, 0.07])),
+        transfer_prompt_seconds=draw(among(0.0, 0.07)),
     )
 
 
@@ -173,7 +181,7 @@ def step_times(draw: st.DrawFn, config: EngineConfig) -> StepTimes:
     uneven = st.integers(0, 5)
 
     def rising(unit: float, size: int, start: float = 0.0) -> list[float]:
-        kind = draw(st.sampled_from(["flat", "straight", "uneven"]))
+        kind = draw(among("flat", "straight", "uneven"))
         if kind == "uneven":
             rises = draw(st.lists(uneven, min_size=size, max_size=size))
         else:
@@ -191,7 +199,7 @@ def step_times(draw: st.DrawFn, config: EngineConfig) -> StepTimes:
         prefill_request_seconds=draw(uneven) * math.sqrt(17.0) / 512.0,
         prefill_pair_seconds=draw(uneven) * math.sqrt(19.0) / 4096.0,
         prefill_context_seconds=draw(uneven) * math.sqrt(23.0) / 2048.0,
-        mixed_decode_factor=draw(st.sampled_from([1.0, 1.75])),
+        mixed_decode_factor=draw(among(1.0, 1.75)),
     )
 
 
@@ -219,7 +227,7 @@ def request_specs(draw: st.DrawFn, config: EngineConfig, is_pressed: bool = Fals
         "offered_rate": math.nan,
     }
     if draw(st.integers(0, 3)) == 0:
-        thinks = draw(st.lists(st.sampled_from([0, 0, 1, 7]), min_size=count, max_size=count))
+        thinks = draw(st.lists(among(0, 0, 1, 7), min_size=count, max_size=count))
         return RequestSpecs(
             arrival_time=np.full(count, math.nan),
             think_time=np.array(thinks) * THINK_UNIT,
@@ -227,7 +235,7 @@ def request_specs(draw: st.DrawFn, config: EngineConfig, is_pressed: bool = Fals
             **columns,
         )
     scale = draw(st.sampled_from([1, 1, 2] if is_pressed else [1, 1, 8]))
-    pauses = draw(st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 5, 40]), min_size=count, max_size=count))
+    pauses = draw(st.lists(among(0, 0, 0, 1, 1, 2, 5, 40), min_size=count, max_size=count))
     return RequestSpecs(
         arrival_time=np.cumsum(np.array(pauses) * scale) * ARRIVAL_UNIT,
         think_time=np.empty(0),
@@ -242,12 +250,15 @@ def max_tokens_changes() -> st.SearchStrategy[int | None]:
 
 
 @st.composite
-def shared_cases(draw: st.DrawFn) -> Case:
-    """Draw a replica with a prefix cache, with or without enough memory, and requests that begin alike."""
+def shared_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES, is_alone: bool = False) -> Case:
+    """Draw a replica with a prefix cache, with or without enough memory, and requests that begin alike.
+
+    Alone, it has one stage and one rank.
+    """
     is_pressed = draw(st.booleans())
-    plain = draw(configs(is_pressed, SPECULATIVE_RULES))
+    plain = draw(configs(is_pressed, rules, is_alone))
     config = replace(plain, enable_prefix_caching=True)
-    kind = draw(st.sampled_from(["conversations", "branches", "forks", "tasks"]))
+    kind = draw(among("conversations", "branches", "forks", "tasks"))
     if kind in ("conversations", "tasks"):
         drawn = draw(conversations(config) if kind == "conversations" else tasks(config))
     else:
@@ -276,7 +287,7 @@ def shared_cases(draw: st.DrawFn) -> Case:
         )
         paces = st.lists(st.integers(ONE_TOKEN, ONE_TOKEN * (1 + drafts)), min_size=len(drawn), max_size=len(drawn))
         drawn = replace(drawn, pace=np.array(draw(paces), dtype=np.int64))
-    elif config.pipeline_parallel_size == 1 and draw(st.integers(0, 4)) == 0:
+    elif not is_alone and config.pipeline_parallel_size == 1 and draw(st.integers(0, 4)) == 0:
         config = replace(config, data_parallel_size=draw(st.integers(2, 3)))
     times = draw(step_times(config))
     if config.data_parallel_size > 1:
@@ -285,14 +296,14 @@ def shared_cases(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def offloading_cases(draw: st.DrawFn) -> Case:
+def offloading_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
     """Draw a replica with a prefix cache and a tier behind it, that may be too small, slow, or free of cost."""
-    case = draw(shared_cases().filter(_has_one_rank))
+    case = draw(shared_cases(rules).filter(_has_one_rank))
     tier = KVTierConfig(
         name="host",
-        num_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
+        num_blocks=draw(among(1, 3, 10, 1000)),
         block_seconds=draw(st.integers(0, 5)) * math.sqrt(41.0) / 512.0,
-        latency=draw(st.sampled_from([0, 1])) * math.sqrt(43.0) / 64.0,
+        latency=draw(among(0, 1)) * math.sqrt(43.0) / 64.0,
     )
     return Case(replace(case.config, kv_tiers=(tier,)), case.times, case.specs)
 
@@ -307,13 +318,13 @@ def tiered_cases(draw: st.DrawFn) -> Case:
 @st.composite
 def kv_tiers(draw: st.DrawFn) -> tuple[KVTierConfig, ...]:
     """Draw one to three tiers of a replica, a store that replicas share, or both."""
-    names = draw(st.sampled_from([(), ("host",), ("host", "disk"), ("host", "disk", "remote")]))
+    names = draw(among((), ("host",), ("host", "disk"), ("host", "disk", "remote")))
     own = tuple(
         KVTierConfig(
             name=name,
-            num_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
+            num_blocks=draw(among(1, 3, 10, 1000)),
             block_seconds=draw(st.integers(0, 5)) * math.sqrt(41.0 + place) / 512.0,
-            latency=draw(st.sampled_from([0, 1])) * math.sqrt(47.0 + place) / 64.0,
+            latency=draw(among(0, 1)) * math.sqrt(47.0 + place) / 64.0,
             has_choice=draw(st.booleans()),
             overlaps=draw(st.booleans()),
         )
@@ -327,9 +338,9 @@ def stores(draw: st.DrawFn) -> KVTierConfig:
     """Draw a store that replicas share, at a bandwidth that they may share, too."""
     return KVTierConfig(
         name="store",
-        num_blocks=draw(st.sampled_from([1, 3, 10, 1000])),
+        num_blocks=draw(among(1, 3, 10, 1000)),
         block_seconds=draw(st.integers(0, 5)) * math.sqrt(59.0) / 512.0,
-        latency=draw(st.sampled_from([0, 1])) * math.sqrt(67.0) / 64.0,
+        latency=draw(among(0, 1)) * math.sqrt(67.0) / 64.0,
         is_shared=True,
         store_block_seconds=draw(st.integers(0, 3)) * math.sqrt(61.0) / 512.0,
         has_choice=draw(st.booleans()),
@@ -338,15 +349,18 @@ def stores(draw: st.DrawFn) -> KVTierConfig:
 
 
 @st.composite
-def adapted_cases(draw: st.DrawFn) -> Case:
+def adapted_cases(draw: st.DrawFn, rules: Rules = SEATED_RULES) -> Case:
     """Draw a replica with few LoRA seats and requests with a few adapters, or none; loads may be free of cost."""
-    kinds = [cases(), pressed_cases(), pressed_cases(), shared_cases(), speculative_cases(), ordered_cases()]
-    case = draw(st.one_of(*kinds, windowed_cases()).filter(_can_have_adapters))
+    paged = [each for each in rules if each in SPECULATIVE_RULES]
+    growing = [each for each in rules if each in GROWING_RULES]
+    kinds = [cases(rules), pressed_cases(growing), pressed_cases(growing), shared_cases(paged)]
+    kinds += [speculative_cases(paged), ordered_cases(rules), windowed_cases(growing)]
+    case = draw(st.one_of(*kinds).filter(_can_have_adapters))
     seats, count = draw(st.integers(1, 3)), len(case.specs)
     config = replace(
         case.config,
         max_loras=seats,
-        max_cpu_loras=seats + draw(st.sampled_from([0, 1, 2, 100])),
+        max_cpu_loras=seats + draw(among(0, 1, 2, 100)),
         lora_host_seconds=draw(st.integers(0, 3)) * math.sqrt(47.0) / 64.0,
         lora_disk_seconds=draw(st.integers(0, 3)) * math.sqrt(53.0) / 32.0,
     )
@@ -428,7 +442,7 @@ def with_forks(draw: st.DrawFn, specs: RequestSpecs, config: EngineConfig) -> Re
 @st.composite
 def conversations(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
     """Draw conversations of a few turns, some of which hold several requests, up to and above what the model takes."""
-    calls = draw(st.lists(st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=4), min_size=1, max_size=5))
+    calls = draw(st.lists(st.lists(among(1, 1, 1, 2), min_size=1, max_size=4), min_size=1, max_size=5))
     rows = [
         (session, turn, call)
         for session, turns in enumerate(calls)
@@ -445,19 +459,19 @@ def conversations(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
         group = np.array(draw(st.lists(st.integers(-1, 1), min_size=len(calls), max_size=len(calls))), dtype=np.int64)
         system = draw(st.integers(1, config.max_model_len // 2))
         beginnings = Beginnings(group=group, tokens=np.where(group < 0, 0, system), num_groups=2)
-    growth = draw(st.sampled_from([1.0, 1.0, 0.5, 0.0]))
+    growth = draw(among(1.0, 1.0, 0.5, 0.0))
     prompts, prefixes = contexts(shape, new, outputs, growth, beginnings)
-    pauses = draw(st.lists(st.sampled_from([0, 1, 5]), min_size=len(calls), max_size=len(calls)))
+    pauses = draw(st.lists(among(0, 1, 5), min_size=len(calls), max_size=len(calls)))
     starts = np.cumsum(np.array(pauses)) * ARRIVAL_UNIT
     # Who holds each conversation: nobody, or the clients of one closed loop or another; those of a loop are neighbours.
-    owners = [draw(st.sampled_from([OPEN, OPEN, 0]))] * len(calls)
+    owners = [draw(among(OPEN, OPEN, 0))] * len(calls)
     if draw(st.booleans()):
         owners = sorted(draw(st.lists(st.integers(OPEN, 1), min_size=len(calls), max_size=len(calls))))
     owner = np.array(owners, dtype=np.int8)[session]
     clients = [draw(st.integers(1, 3)) for _ in range(max(owners) + 1)]
-    thinks = draw(st.lists(st.sampled_from([0, 1, 7]), min_size=count, max_size=count))
+    thinks = draw(st.lists(among(0, 1, 7), min_size=count, max_size=count))
     # Some turns are not sent before a time of their own, recorded turns for one.
-    units = draw(st.lists(st.sampled_from([math.nan, math.nan, 3.0, 40.0]), min_size=count, max_size=count))
+    units = draw(st.lists(among(math.nan, math.nan, 3.0, 40.0), min_size=count, max_size=count))
     earliest = np.where(turn == 1, math.nan, np.array(units) * ARRIVAL_UNIT)
     return RequestSpecs(
         arrival_time=np.where((turn == 1) & (owner == OPEN), starts[session], earliest),
@@ -480,25 +494,27 @@ def conversations(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
 def routings(draw: st.DrawFn) -> RoutingSpec:
     """Draw a router: any policy, looking all the time or now and then, with an affinity that is strict or not."""
     policy = draw(st.sampled_from(get_args(RoutingPolicy)))
-    options: dict[str, Any] = {"update_interval": f"{draw(st.sampled_from([0, 0, 0.37, 2.9]))} s"}
+    options: dict[str, Any] = {"update_interval": f"{draw(among(0, 0, 0.37, 2.9))} s"}
     if policy in ("session", "prefix"):
-        options["imbalance_guard"] = draw(st.sampled_from([None, 1.0, 1.3]))
+        options["imbalance_guard"] = draw(among(None, 1.0, 1.3))
     if policy == "prefix":
-        options["cache_threshold"] = draw(st.sampled_from([None, 0.0, 0.2, 0.9]))
+        options["cache_threshold"] = draw(among(None, 0.0, 0.2, 0.9))
     return RoutingSpec(policy=policy, **options)
 
 
 @st.composite
-def ordered_cases(draw: st.DrawFn) -> Case:
+def ordered_cases(draw: st.DrawFn, rules: Rules = CONTINUOUS_RULES, is_alone: bool = False) -> Case:
     """Draw a replica whose queue goes by priority or by size, with few levels, so that many are alike."""
-    case = draw(st.one_of(cases(), pressed_cases(), pressed_cases(), shared_cases()).filter(_is_continuous))
-    policy = draw(st.sampled_from(["priority", "priority", "shortest_first"]))
+    paged = [each for each in rules if each in SPECULATIVE_RULES]
+    pressed = pressed_cases([each for each in rules if each in GROWING_RULES], is_alone)
+    case = draw(st.one_of(cases(rules, is_alone), pressed, pressed, shared_cases(paged, is_alone)))
+    policy = draw(among("priority", "priority", "shortest_first"))
     config = replace(case.config, scheduling_policy=policy)
     if policy == "priority":
         is_on_demand = (config.kv_allocation, config.admission) == ("paged", "on_demand")
         config = replace(
             config,
-            priority_ageing=draw(st.sampled_from([0.0, 0.0, 0.37, 2.9])),
+            priority_ageing=draw(among(0.0, 0.0, 0.37, 2.9)),
             priority_preemption=is_on_demand and draw(st.booleans()),
         )
     priorities = st.lists(st.integers(0, 2), min_size=len(case.specs), max_size=len(case.specs))
@@ -508,8 +524,10 @@ def ordered_cases(draw: st.DrawFn) -> Case:
 @st.composite
 def passing_cases(draw: st.DrawFn) -> Case:
     """Draw a replica short of blocks whose steps may pass over requests, as vLLM's with priorities up to 0.32."""
-    kinds = [pressed_cases(), pressed_cases(), shared_cases(), windowed_cases(), adapted_cases(), ranked_cases()]
-    case = draw(st.one_of(*kinds, thinking_cases()).filter(_may_pass_over))
+    rules = PASSING_RULES
+    kinds = [pressed_cases(rules), pressed_cases(rules), shared_cases(rules), windowed_cases(rules)]
+    kinds += [adapted_cases(rules), ranked_cases(rules), thinking_cases(rules)]
+    case = draw(st.one_of(*kinds).filter(_may_pass_over))
     config = replace(
         case.config,
         scheduling_policy="priority",
@@ -519,7 +537,7 @@ def passing_cases(draw: st.DrawFn) -> Case:
     )
     if config.data_parallel_size == 1:
         config = replace(config, async_scheduling=draw(st.booleans()), releases_late=True)
-    levels = st.integers(0, draw(st.sampled_from([0, 1, 2, 20])))
+    levels = st.integers(0, draw(among(0, 1, 2, 20)))
     priorities = draw(st.lists(levels, min_size=len(case.specs), max_size=len(case.specs)))
     return Case(config, case.times, replace(case.specs, priority=np.array(priorities, dtype=np.int64)))
 
@@ -533,10 +551,11 @@ def _is_continuous(case: Case) -> bool:
 
 
 @st.composite
-def swapping_cases(draw: st.DrawFn) -> Case:
+def swapping_cases(draw: st.DrawFn, rules: Rules = ON_DEMAND_RULES) -> Case:
     """Draw a replica that runs short of blocks and swaps, to host memory that may be too small."""
-    case = draw(st.one_of(pressed_cases(), ordered_cases()).filter(_can_swap))
-    config = replace(case.config, preemption_mode="swap", num_swap_blocks=draw(st.sampled_from([0, 3, 10, 1000])))
+    kinds = [pressed_cases(rules), ordered_cases(rules)]
+    case = draw(st.one_of(*kinds).filter(_can_swap))
+    config = replace(case.config, preemption_mode="swap", num_swap_blocks=draw(among(0, 3, 10, 1000)))
     times = replace(case.times, swap_block_seconds=draw(st.integers(0, 5)) * math.sqrt(37.0) / 512.0)
     return Case(config, times, case.specs)
 
@@ -549,12 +568,13 @@ def _can_swap(case: Case) -> bool:
 
 
 @st.composite
-def windowed_cases(draw: st.DrawFn) -> Case:
+def windowed_cases(draw: st.DrawFn, rules: Rules = GROWING_RULES) -> Case:
     """Draw a replica whose layers keep a window of each request, in the pool of the others or in one of their own."""
-    kinds = [pressed_cases(), pressed_cases(), cases(), shared_cases(), speculative_cases(), ranked_cases()]
-    case = draw(st.one_of(*kinds, ordered_cases(), offloading_cases()).filter(_grows))
+    kinds = [pressed_cases(rules), pressed_cases(rules), cases(rules), shared_cases(rules), speculative_cases(rules)]
+    kinds += [ranked_cases(rules), ordered_cases(rules), offloading_cases(rules)]
+    case = draw(st.one_of(*kinds).filter(_grows))
     config = case.config
-    full_groups = 1 if config.enable_prefix_caching else draw(st.sampled_from([1, 1, 1, 0]))
+    full_groups = 1 if config.enable_prefix_caching else draw(among(1, 1, 1, 0))
     longest = math.ceil((config.max_model_len + config.num_speculative_tokens) / config.block_size)
     window = draw(st.integers(1, longest + 1))
     chunk = config.max_chunk_tokens if config.enable_chunked_prefill else config.max_model_len
@@ -587,24 +607,25 @@ def _grows(case: Case) -> bool:
 
 
 @st.composite
-def thinking_cases(draw: st.DrawFn) -> Case:
+def thinking_cases(draw: st.DrawFn, rules: Rules = RULES) -> Case:
     """Draw a replica with a KV cache, and requests a part of whose tokens is thinking, up to all of them.
 
     Some have images, whose encoding makes a step longer.
     """
-    case = draw(
-        st.one_of(
-            cases(), pressed_cases(), ranked_cases(), shared_cases(), speculative_cases(), swapping_cases()
-        ).filter(_has_cache)
-    )
+    paged = [each for each in rules if each in SPECULATIVE_RULES]
+    growing = [each for each in paged if each in GROWING_RULES]
+    kinds = [cases([each for each in rules if each[3] != "none"]), pressed_cases(growing), ranked_cases(paged)]
+    kinds += [shared_cases(paged), speculative_cases(paged)]
+    kinds.append(swapping_cases([each for each in growing if each in ON_DEMAND_RULES]))
+    case = draw(st.one_of(*kinds))
     outputs = case.specs.output_tokens.tolist()
     thinking = [draw(st.integers(0, output)) for output in outputs]
     ahead = draw(st.booleans()) and case.config.batching == "continuous"
-    sending = draw(st.sampled_from([0.0, 0.0, 0.011, 0.2]))
+    sending = draw(among(0.0, 0.0, 0.011, 0.2))
     config = replace(case.config, async_scheduling=ahead, api_token_seconds=sending, async_output=False)
     specs = replace(case.specs, thinking_tokens=np.array(thinking, dtype=np.int64))
     if case.config.batching == "continuous" and draw(st.booleans()):
-        images = [draw(st.sampled_from([0, 0, 1, 5])) for _ in outputs]
+        images = [draw(among(0, 0, 1, 5)) for _ in outputs]
         seconds = np.array(images) * np.sqrt(47.0) / 32.0
         ends = np.maximum(specs.prompt_tokens // 2, 1) if draw(st.booleans()) else None
         earlier = earlier_images(specs.prompt_tokens)
@@ -616,10 +637,6 @@ def earlier_images(prompt_tokens: np.ndarray) -> np.ndarray:
     """Return of each request the one before it that may have the images its prompt begins with: it is shorter."""
     shorter = np.tril(prompt_tokens[:, None] > prompt_tokens[None, :], -1)
     return np.where(shorter.any(axis=1), len(shorter) - 1 - shorter[:, ::-1].argmax(axis=1), -1)
-
-
-def _has_cache(case: Case) -> bool:
-    return case.config.kv_allocation != "none"
 
 
 @st.composite
@@ -637,12 +654,12 @@ def tasks(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
     count = len(agents.task)
     new = np.array(draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)), dtype=np.int64)
     outputs = np.array(draw(st.lists(st.integers(1, 8), min_size=count, max_size=count)), dtype=np.int64)
-    prompts, prefixes = agent_contexts(agents, new, outputs, draw(st.sampled_from([1.0, 1.0, 0.5, 0.0])), None)
+    prompts, prefixes = agent_contexts(agents, new, outputs, draw(among(1.0, 1.0, 0.5, 0.0)), None)
     graph = dependencies_of_agents(agents)
-    clients = draw(st.sampled_from([None, 1, 2]))
-    pauses = draw(st.lists(st.sampled_from([0, 1, 5]), min_size=num_tasks, max_size=num_tasks))
+    clients = draw(among(None, 1, 2))
+    pauses = draw(st.lists(among(0, 1, 5), min_size=num_tasks, max_size=num_tasks))
     starts = np.cumsum(np.array(pauses)) * ARRIVAL_UNIT
-    thinks = draw(st.lists(st.sampled_from([0, 1, 7]), min_size=count, max_size=count))
+    thinks = draw(st.lists(among(0, 1, 7), min_size=count, max_size=count))
     is_open_root = (graph.num_parents == 0) & (clients is None)
     return RequestSpecs(
         arrival_time=np.where(is_open_root, starts[agents.task], math.nan),

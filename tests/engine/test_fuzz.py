@@ -16,6 +16,8 @@ from simserve.engine.config import EngineConfig
 from tests.agreement import NEAR, assert_agrees, closest_tie
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import (
+    TREE_RULES,
+    WAITING_RULES,
     Case,
     adapted_cases,
     cases,
@@ -60,7 +62,14 @@ def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -
     agree_or_discard(replace(case, config=replace(config, async_scheduling=True, releases_late=is_vllm)))
 
 
-@given(st.one_of(cases(), pressed_cases(), shared_cases(), ordered_cases()).filter(lambda case: has_overlap(case)))
+@given(
+    st.one_of(
+        cases(TREE_RULES, is_alone=True),
+        pressed_cases(TREE_RULES, is_alone=True),
+        shared_cases(TREE_RULES, is_alone=True),
+        ordered_cases(TREE_RULES, is_alone=True),
+    ).filter(lambda case: has_overlap(case))
+)
 @settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_where_results_are_known_late(case: Case) -> None:
     """SGLang's overlapped loop: who is done decodes once more, and who is retracted loses the token on its way."""
@@ -105,14 +114,14 @@ def test_the_kernel_agrees_with_the_walker_when_prompts_begin_alike(case: Case) 
     agree_or_discard(case)
 
 
-@given(shared_cases().filter(lambda case: case.config.has_radix_tree))
+@given(shared_cases(TREE_RULES).filter(lambda case: case.config.has_radix_tree))
 @settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_where_a_tree_is_kept(case: Case) -> None:
     """The same where steps add what they computed to a tree, whose nodes are cut, shared and give way whole."""
     agree_or_discard(case)
 
 
-@given(shared_cases().filter(lambda case: waiting(case.config).has_prefix_waits), st.booleans())
+@given(shared_cases(WAITING_RULES).filter(lambda case: waiting(case.config).has_prefix_waits), st.booleans())
 @settings(max_examples=examples(200), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_where_requests_wait_for_prefixes(case: Case, is_ahead: bool) -> None:
     """The same where a request waits for a prompt that another computes (TensorRT-LLM), with steps ahead or not."""

@@ -25,6 +25,7 @@ from tests.agreement import assert_agrees, assert_same_records
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import Case, shared_cases
 from tests.engine.test_fuzz import CHECKS
+from tests.fuzzing import examples
 from tests.walker import walk
 
 SECOND = constant_step_times(1.0)
@@ -79,7 +80,7 @@ def test_a_preempted_request_finds_its_own_blocks_where_nothing_is_shared() -> N
 
 
 @given(case=shared_cases().filter(lambda case: case.specs.turn is None and case.specs.concurrency is None))
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_requests_that_share_nothing_are_those_with_segments_of_their_own(case: Case) -> None:
     """Kernel and walker agree on them, short of memory or not, and naming each request's own tokens changes nothing."""
     alone = replace(case.specs, prefixes=None)

@@ -25,6 +25,7 @@ from simserve.explore import app as application
 from simserve.explore.app import _FILES, _PAGE, MAX_BODY, QUESTIONS, create_app
 from simserve.explore.queries import TooLongError
 from simserve.explore.server import AnswerInParts, Runner
+from tests.fuzzing import examples
 
 _HOST = "http://localhost"
 
@@ -211,6 +212,7 @@ def test_every_tab_is_saved_as_a_scenario_that_runs(client: TestClient, question
 
 
 _PARTS = {"accept": "application/x-ndjson"}
+_ALIKE = "one kind of replica"
 
 
 def lines_of(answer: Any) -> list[dict[str, Any]]:
@@ -222,7 +224,7 @@ def lines_of(answer: Any) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("best_alone")
 def test_the_wizard_answers_at_once_and_then_better(client: TestClient) -> None:
     """A first fleet in the model's own format, how far the search is, and what it says when asked as a whole."""
-    asked = {"hardware": ["h100-sxm-80gb"], "rate": 4, "pools": "one kind of replica"}
+    asked = {"hardware": ["h100-sxm-80gb"], "rate": 4, "pools": _ALIKE}
 
     lines = lines_of(client.post("/api/wizard", json=asked, headers=_PARTS))
     whole = client.post("/api/wizard", json=asked).json()
@@ -240,7 +242,7 @@ def test_the_wizard_answers_at_once_and_then_better(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("asked", "status", "words"),
     [
-        ({"hardware": ["h100-sxm-80gb"], "model": "llama-3.1-405b", "max_gpus": 1}, None, ""),
+        ({"hardware": ["h100-sxm-80gb"], "model": "llama-3.1-405b", "max_gpus": 1, "pools": _ALIKE}, None, ""),
         ({"rate": 0}, 422, "rate"),
     ],
 )
@@ -359,7 +361,7 @@ def test_a_question_that_comes_too_slowly_is_given_up(monkeypatch: pytest.Monkey
     assert sent[0]["status"] == 408
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     question=st.sampled_from([*QUESTIONS, *(f"{name}/scenario" for name in QUESTIONS)]),
     body=st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=4),

@@ -132,7 +132,14 @@ def test_no_path_reads_a_file(address: tuple[str, int], line: bytes) -> None:
 
 
 if schemathesis is not None:
-    schema = schemathesis.openapi.from_asgi("/api/openapi.json", create_app(hosts=("*",), runner=Runner(seconds=0.05)))
+
+    @pytest.fixture(scope="module")
+    def questions() -> Any:
+        """Return the page's own OpenAPI; its cases are made where they are run, not wherever tests are collected."""
+        app = create_app(hosts=("*",), runner=Runner(seconds=0.05))
+        return schemathesis.openapi.from_asgi("/api/openapi.json", app)
+
+    schema = schemathesis.pytest.from_fixture("questions")
 
     @schema.exclude(path_regex="load/scenario").parametrize()
     @settings(max_examples=examples(2), deadline=None, suppress_health_check=list(HealthCheck))

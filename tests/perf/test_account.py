@@ -16,6 +16,8 @@ from simserve.perf.stage import stage_blocks, stage_of, stage_parts
 from simserve.perf.tables import Tables, tables_of
 from simserve.scenario.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("run_alone")
+
 SMALL = ["workload.num_requests=150"]
 BESIDE_THE_TABLES = {"rank_wait", "kv_copies", "lora", "image_encoder", "draft"}
 """Operators of a run that no table of a step holds."""

@@ -12,9 +12,10 @@ from simserve.perf.moe import ExpertLoad, ExpertShape, expert_seconds, routed_lo
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import GemmCurve, GroupedGemmCurve
+from tests.fuzzing import examples
 from tests.perf.shapes import make_shape
 
-MANY = settings(max_examples=200, deadline=None)
+MANY = settings(max_examples=examples(200), deadline=None)
 DEVICE = GemmDevice(peak=989.4e12, bandwidth=3.35e12, num_multiprocessors=132)
 FITTED = ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb")
 ENGINES = ("vllm", "sglang", "tensorrt-llm")

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
+from tests.fuzzing import examples
 from tests.perf.shapes import make_hardware, make_model, make_shape
 
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=examples(40), deadline=None)
 
 deployments = st.fixed_dictionaries(
     {

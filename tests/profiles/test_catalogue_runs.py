@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -53,6 +54,8 @@ ON_ONE_GPU = {
     "gaudi3-128gb": "qwen3-32b",
 }
 SMALL_MODEL = "llama-3.2-1b"
+NUM_PARTS = 6
+"""Tests that go through a catalogue together, so that workers share it."""
 
 
 def make_shape_of(
@@ -104,15 +107,31 @@ def assert_priced(shape: ReplicaShape) -> None:
     assert times.prefill_pair_seconds > 0, where
 
 
-@pytest.mark.parametrize("model", catalog.names("model"))
-def test_every_model_runs_under_every_engine(model: str) -> None:
-    """In 16 bits, on as many H200 as it takes, up to six nodes."""
+def check_model(model: str, priced: Sequence[str]) -> None:
+    """Assert that a model fits under every engine, and that each step under those of ``priced`` has a time."""
     for engine in catalog.names("engine"):
         shape, plan = smallest_fit("h200-sxm-141gb", model, engine)
 
-        assert_priced(shape)
-        assert plan.weights_bytes > 0, engine
-        assert plan.longest_sequence >= plan.max_model_len, engine
+        if engine in priced:
+            assert_priced(shape)
+        assert plan.weights_bytes > 0, (model, engine)
+        assert plan.longest_sequence >= plan.max_model_len, (model, engine)
+
+
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_every_model_fits_under_every_engine_and_runs(part: int) -> None:
+    """In 16 bits, on as many H200 as it takes, up to six nodes; the engines that price its steps take turns."""
+    engines = catalog.names("engine")
+
+    for place, model in list(enumerate(catalog.names("model")))[part::NUM_PARTS]:
+        check_model(model, [engines[place % len(engines)], engines[(place + len(engines) // 2) % len(engines)]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", catalog.names("model"))
+def test_every_model_runs_under_every_engine(model: str) -> None:
+    """Likewise, with the steps of all of them."""
+    check_model(model, catalog.names("engine"))
 
 
 def engines_of(gpu: str) -> list[str]:
@@ -121,29 +140,30 @@ def engines_of(gpu: str) -> list[str]:
     return [name for name, each in devices.items() if each is not None and load_hardware(gpu).vendor in each.makers]
 
 
-@pytest.mark.parametrize("gpu", catalog.names("hardware"))
-def test_every_gpu_runs_under_every_engine_of_its_maker(gpu: str) -> None:
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_every_gpu_runs_under_every_engine_of_its_maker(part: int) -> None:
     """One GPU of every kind holds a model of its size."""
-    engines = engines_of(gpu)
+    for gpu in catalog.names("hardware")[part::NUM_PARTS]:
+        engines = engines_of(gpu)
 
-    assert engines
-    for engine in engines:
-        shape = make_shape_of(gpu, ON_ONE_GPU.get(gpu, SMALL_MODEL), engine)
-        assert_priced(shape)
-        assert plan_memory(shape).fits, engine
+        assert engines, gpu
+        for engine in engines:
+            shape = make_shape_of(gpu, ON_ONE_GPU.get(gpu, SMALL_MODEL), engine)
+            assert_priced(shape)
+            assert plan_memory(shape).fits, (gpu, engine)
 
 
-@pytest.mark.parametrize("gpu", catalog.names("hardware"))
-def test_every_gpu_with_links_runs_in_parallel(gpu: str) -> None:
+def test_every_gpu_with_links_runs_in_parallel() -> None:
     """Two ranks over whatever link the kind has, and a refusal by name where it has none."""
-    shape = make_shape_of(gpu, SMALL_MODEL, "vllm", tensor_parallel_size=2)
-    hardware = load_hardware(gpu)
+    for gpu in catalog.names("hardware"):
+        shape = make_shape_of(gpu, SMALL_MODEL, "vllm", tensor_parallel_size=2)
+        hardware = load_hardware(gpu)
 
-    if hardware.intra_node.kind == hardware.inter_node.kind == "none":
-        with pytest.raises(InputError, match="tensor_parallel_size"):
-            price(shape, TABLE_TOKENS)
-    else:
-        assert_priced(shape)
+        if hardware.intra_node.kind == hardware.inter_node.kind == "none":
+            with pytest.raises(InputError, match="tensor_parallel_size"):
+                price(shape, TABLE_TOKENS)
+        else:
+            assert_priced(shape)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import yaml
 
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.model import ModelProfile, load_model, profile_named_like, weights_name
+from simserve.profiles.model import ModelProfile, catalogue_models, load_model, profile_named_like, weights_name
 from simserve.profiles.model_blocks import Gemm
 from simserve.profiles.model_names import context_of
 from simserve.validation import validate
@@ -569,6 +569,20 @@ def test_layers_with_experts_have_a_router_and_experts() -> None:
         Gemm("expert_down", 4096, 7168, "row", part="experts"),
     ]
     assert load_model("llama-3-8b").expert_gemms() == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"layer_step": 3}, {"layer_step": 3, "first_dense_layers": 4}, {"dense_layers": (2, 5, 5, 99)}]
+)
+def test_layers_with_experts_are_counted(changes: dict[str, Any]) -> None:
+    """As many as there are, one by one; so for every model of the catalogue."""
+    model = load_model("mixtral-8x7b")
+    assert model.moe is not None
+    changed = model.model_copy(update={"moe": model.moe.model_copy(update=changes)})
+
+    for each in (changed, *catalogue_models().values()):
+        layers = range(each.num_hidden_layers)
+        assert each.num_moe_layers == (each.moe is not None) * sum(map(each.is_moe_layer, layers)), each.name
 
 
 def test_dense_and_moe_layers_are_told_apart() -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-import simserve as ss
 from simserve.report.axes import BLUE, TEXT_POINTS, VERMILION
 from simserve.report.plots import kv_over_time, memory_bar, request_latency, requests_over_time, step_time
 from simserve.report.sketch import Axis, Curve, Dots, Note, Rule, Sketch, Steps, dollar_words, linear_ticks, text_width
@@ -109,21 +105,6 @@ def test_linear_ticks_are_round_and_inside(low: float, high: float, ticks: list[
 def test_counts_have_whole_ticks() -> None:
     """No half requests."""
     assert linear_ticks(0.0, 2.0, is_whole=True) == [0, 1, 2]
-
-
-def test_a_report_needs_no_matplotlib(tmp_path: Path) -> None:
-    """Nor do the files of a run; it would be a third of what a short one takes."""
-    code = (
-        "import sys, simserve as ss\n"
-        f"ss.run(ss.load('single-gpu-7b', ['workload.num_requests=50']), out={str(tmp_path / 'out')!r})\n"
-        "print('matplotlib' in sys.modules)"
-    )
-
-    root = Path(ss.__file__).resolve().parents[1]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
-
-    assert done.stdout.strip() == "False"
-    assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8").count("<svg") >= 7
 
 
 def test_words_at_the_end_of_an_axis_stay_inside_the_picture() -> None:

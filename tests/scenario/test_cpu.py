@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from simserve.perf.pricing import price
 
 from simserve.calibrate.factors import CPU_HOST_WIDTH, CPU_KERNEL_WIDTH, PRIORS
 from simserve.calibrate.serving_factors import FactorCalibration
 from simserve.calibrate.simulated import ServingModel
 from simserve.perf.operators import COMPUTE
+from simserve.perf.tables import price
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario

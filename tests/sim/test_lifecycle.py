@@ -31,6 +31,7 @@ from simserve.workload.requests import RequestSpecs
 from tests.agreement import on_both_kernels
 from tests.builders import constant_step_times, make_config, make_faults, make_specs
 from tests.engine.test_fuzz import CHECKS
+from tests.fuzzing import examples
 from tests.sim.test_fleet_run import (
     KINDS,
     SMALL,
@@ -128,7 +129,9 @@ def shifting(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSpecs]:
 @needs_numba
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(24), deadline=None, derandomize=True, suppress_health_check=[*CHECKS, HealthCheck.too_slow]
+)
 def test_replicas_come_and_go_in_compiled_code(kind: str, data: st.DataObject) -> None:
     """The same cases, compiled: every record and every total is the same, to the bit."""
     deployment, specs = data.draw(shifting(kind))

@@ -12,6 +12,8 @@ import simserve as ss
 from simserve.errors import UsageError
 from simserve.scenario.verify import compared
 
+pytestmark = pytest.mark.usefixtures("run_alone")
+
 
 def simulation(changes: dict[str, Any] | None = None, **how: Any) -> ss.Simulation:
     """Return a simulation of the chatbot with changes."""

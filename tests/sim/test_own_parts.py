@@ -15,6 +15,8 @@ from simserve.errors import UsageError
 from simserve.scenario.verify import compared
 from simserve.sim.own_parts import PoolView, ReplicaView, RequestView
 
+pytestmark = pytest.mark.usefixtures("run_alone")
+
 FLEET = {"deployment.replicas": 3, "workload.arrivals.rate": 25.0}
 SCALED = {
     "deployment.autoscaling": {

@@ -29,6 +29,8 @@ from tests.builders import constant_step_times, make_closed_loop, make_config, m
 from tests.metrics.builders import make_facts
 from tests.theory.builders import make_deployment
 
+pytestmark = pytest.mark.usefixtures("run_alone")
+
 MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
 
 

@@ -14,6 +14,8 @@ from simserve.errors import UsageError
 from simserve.sim import step_log
 from simserve.sim.step_log import COLUMNS
 
+pytestmark = pytest.mark.usefixtures("run_alone")
+
 CASES: dict[str, dict[str, Any]] = {
     "chatbot": {"deployment.replicas": 2},
     "preempted": {"deployment.engine.num_gpu_blocks_override": 300, "deployment.engine.max_model_len": 4000},

@@ -335,7 +335,7 @@ def _events(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+@settings(max_examples=examples(36), deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
 def test_clients_see_what_a_walk_over_all_tokens_says(kind: str, data: st.DataObject) -> None:
     """Any replicas, costs and buffers, sent one by one, a few at a time or all at once: the same instants."""
     case = data.draw(KINDS[kind]().filter(_is_streamed))

@@ -12,6 +12,8 @@ from simserve.errors import TraceError
 from simserve.scenario.verify import verify
 from simserve.workload.traces.formats import detect, read_trace
 
+pytestmark = pytest.mark.usefixtures("run_alone")
+
 HEADER = {
     "schema": "dynamo.agentic_mooncake",
     "version": 2,

@@ -105,8 +105,12 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         _refuse_several_servers(scenario)
         deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
         written = _EXPORTERS[target](deployment)
-    formats = deployment.resolved.formats
-    notes = (*leading_warnings(scenario), f"simulated with {formats_line(formats)}", *written.notes)
+    resolved, formats = deployment.resolved, deployment.resolved.formats
+    notes = (
+        *leading_warnings(resolved if resolved.scenario is scenario else scenario),
+        f"simulated with {formats_line(formats)}",
+        *written.notes,
+    )
     return replace(written, formats=formats, notes=notes, checkpoint=deployment.checkpoint)
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simserve.errors import ScenarioError, nearest
-from simserve.profiles import catalog
-from simserve.profiles.model import is_repository, load_model, profile_named_like
+from simserve.profiles.model import catalogue_models, is_repository, load_model, profile_named_like
 from simserve.profiles.model_names import (
     layers_without_formula,
     letters,
@@ -64,7 +63,7 @@ def find_model(name: str, file: object) -> NamedModel:
         return NamedModel(str(path), stored_format(name), is_exact=True)
     if name.endswith(_FILES) and _is_file(Path(name)):
         return NamedModel(str(Path(name).expanduser()), None, is_exact=True)
-    models = {each: load_model(each) for each in catalog.names("model")}
+    models = catalogue_models()
     for profile, model in models.items():
         published = (*model.checkpoints, *model.tuned_checkpoints)
         repositories = {(each.repository or "").lower(): each.repository for each in published}

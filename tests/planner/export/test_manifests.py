@@ -40,9 +40,18 @@ def flags_in(words: list[str]) -> dict[str, str]:
     return {word: following for word, following in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
 
 
-@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if place % 3 == 1 else pytest.mark.slow)
+        for place, name in enumerate(scenario_names())
+    ],
+)
 def test_every_scenario_is_written_for_every_target_or_refused_in_a_line(name: str) -> None:
-    """YAML that reads back, with as many servers as were simulated; a refusal is one line with its key and a remedy."""
+    """YAML that reads back, with as many servers as were simulated; a refusal is one line with its key and a remedy.
+
+    In the quick tier others than those that come back whole (`test_round_trip`).
+    """
     scenario, written = load(name), 0
     refusals: list[str] = []
     for target in WHOLE:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,6 @@ from simserve.profiles.hardware import hardware_name
 from simserve.scenario.load import from_mapping, load, scenario_names
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
-from tests.fuzzing import every_third
 
 NAMES = scenario_names()
 COMMANDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
@@ -62,6 +62,7 @@ def imported(line: str, scenario: Scenario) -> Scenario:
     return found.model_copy(update={"workload": scenario.workload})
 
 
+@cache
 def under(name: str, engine: str) -> Scenario:
     """Return a bundled scenario under an engine; where it is another's, the newest version with its knobs.
 
@@ -74,8 +75,14 @@ def under(name: str, engine: str) -> Scenario:
     return load(name, [f"deployment.engine.name={engine}", "deployment.engine.version=null"])
 
 
-@pytest.mark.parametrize("target", COMMANDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        pytest.param(name, target, marks=[] if target == "vllm" or (place + other) % 3 == 0 else pytest.mark.slow)
+        for place, name in enumerate(NAMES)
+        for other, target in enumerate(COMMANDS)
+    ],
+)
 def test_a_command_line_comes_back(name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every bundled scenario that can be told to an engine, in few flags and in all, with the files it reads."""
     monkeypatch.chdir(tmp_path)
@@ -111,12 +118,33 @@ def told_scaling(scenario: Scenario) -> object:
     return None if scaling is None else scaling.model_dump(exclude={"startup"})
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "engines"),
+    [
+        pytest.param(name, target, [list(COMMANDS.values())[(place // 3 + other) % len(COMMANDS)]])
+        for place, name in enumerate(NAMES)
+        for other, target in enumerate(WHOLE)
+        if place % 3 == 0
+    ],
+    ids=str,
+)
+def test_some_manifests_come_back(name: str, target: str, engines: list[str]) -> None:
+    """Of every third bundled scenario and every target, under engines that take turns."""
+    check_manifests(name, target, engines)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", WHOLE)
-@pytest.mark.parametrize("name", every_third(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_manifest_comes_back(name: str, target: str) -> None:
-    """Of every bundled scenario and target: shapes, roles, numbers, autoscaler and, where they say it, the router."""
+    """Of every bundled scenario and target, under every engine."""
+    check_manifests(name, target, list(COMMANDS.values()))
+
+
+def check_manifests(name: str, target: str, engines: list[str]) -> None:
+    """Check that shapes, roles, numbers, autoscaler and, where manifests say it, the router come back."""
     written = 0
-    for engine in COMMANDS.values():
+    for engine in engines:
         try:
             scenario = under(name, engine)
             result = export(scenario, target)
@@ -129,9 +157,10 @@ def test_a_manifest_comes_back(name: str, target: str) -> None:
         if not any(each.pool or each.region for each in scenario.workload.classes or ()):
             again = again.model_copy(update={"workload": scenario.workload})
 
-        assert shapes(again, result) == shapes(scenario, result)
+        own = shapes(scenario, result)
+        assert shapes(again, result) == own
         assert told_scaling(again) == told_scaling(scenario)
-        if target not in UNROUTED and any(count > 1 for _, count, _ in shapes(scenario, result)):
+        if target not in UNROUTED and any(count > 1 for _, count, _ in own):
             assert again.deployment.routing.policy == scenario.deployment.routing.policy
         written += 1
     if not written:

@@ -40,6 +40,7 @@ def test_vllms_operators_carry_over_from_h200_to_h100(rows: list[dict[str, Any]]
     assert on_h100["GEMM bfloat16"]["limit"] == LIMITS["bfloat16"] == 0.06
 
 
+@pytest.mark.slow
 def test_one_scale_from_a_tenth_of_the_rows_carries_bf16_to_a100(rows: list[dict[str, Any]]) -> None:
     """Tested on the nine tenths that the scale has not seen."""
     (scaled,) = (row for row in rows if row["tested"] == "a100-sxm-80gb")
