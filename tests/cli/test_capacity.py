@@ -105,6 +105,20 @@ def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) ->
     assert "max_rate" not in answer
     assert answer["fails_at"] - answer["max_concurrency"] <= max(1, 0.01 * answer["fails_at"])
     assert answer["requests"]["per_run"] == 200
+    assert "in at least 95% of runs of 200 requests" in " ".join(simserve("capacity", "closed.yaml").stdout.split())
+
+
+def test_a_fleet_that_changes_is_promised_for_runs_like_its_own(simserve: Simserve, small: str) -> None:
+    """A run lasts as long as the scenario says, whatever the load; the mean load is told beside the promise."""
+    fault = 'deployment.faults=[{kind: replica, at: "2 s", duration: "50 ms"}]'
+    arguments = ("capacity", small, "--set", _SLO, "--set", fault)
+
+    answer = json.loads(simserve(*arguments, "--json").stdout)
+    words = " ".join(simserve(*arguments, "-v").stdout.split())
+
+    assert 0 < answer["max_rate"] <= answer["mean_capacity"]
+    assert answer["requests"]["settled"] is None
+    assert ", in at least 95% of runs as long as the scenario's" in words
 
 
 def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None:
