@@ -121,6 +121,20 @@ def test_a_fleet_that_changes_is_promised_for_runs_like_its_own(simserve: Simser
     assert ", in at least 95% of runs as long as the scenario's" in words
 
 
+def test_the_page_of_classes_with_objectives_of_their_own_is_written(simserve: Simserve, folder: Path) -> None:
+    """Its scenario has none: no bound is drawn, and clients are whole on it."""
+    mapping = scenario_mapping()
+    mapping["workload"] |= {"arrivals": {"process": "closed_loop", "concurrency": 3}, "num_requests": 100}
+    mapping["workload"]["classes"] = [{"name": "chat", "share": 1.0, "slo": {"tpot": "4 ms"}}]
+    (folder / "classes.yaml").write_text(yaml.safe_dump(mapping), encoding="utf-8")
+
+    outcome = simserve("capacity", "classes.yaml", "--html", "page.html", "--json")
+
+    most = json.loads(outcome.stdout)["max_concurrency"]
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert f"holds up to {most}<" in (folder / "page.html").read_text(encoding="utf-8")
+
+
 def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None:
     """Then the load that fails, then the table."""
     outcome = simserve("capacity", small, "--set", _SLO, *_FAST, "-v")

@@ -175,6 +175,8 @@ class Capacity:
                 f"what is promised lies {1 - promised / capacity:.1%} below the mean capacity of {capacity:.3g}: "
                 f"{self._differing_runs}"
             )
+        if any(each.slo is not None for each in self.scenario.workload.classes or ()):
+            notes.append("shares are those of the class that is nearest to missing its own objective, if one is")
         overflow = self.scenario.deployment.overflow
         if overflow is not None:
             rest = (

@@ -26,7 +26,8 @@ class Trial:
     """One run at one load.
 
     Attributes:
-        attainment: Share of the measured requests that met every bound; NaN without one.
+        attainment: Share of the measured requests that met every bound; NaN without one. Where a class with an
+            objective of its own is nearer to missing that, the share of the class.
         by_metric: The same by bound: ``ttft tpot e2e``, those that are set.
         stability: Of the run.
         p95_ttft: Seconds; NaN where undefined, as all that follow.
@@ -37,7 +38,8 @@ class Trial:
         throughput: Requests/s answered.
         output_throughput: Output tokens/s.
         in_flight: Requests in the system on average.
-        met: Whether each measured request met every bound, in order of arrival.
+        met: Whether each measured request met every bound, in order of arrival; of a class that asks for another share
+            than all do, one less the times that a miss counts.
         has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
             the load ratio is not known.
         num_simulated: Requests of the run, the warm-up's too.
@@ -56,7 +58,9 @@ class Trial:
     throughput: float = math.nan
     output_throughput: float = math.nan
     in_flight: float = math.nan
-    met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
+    met: NDArray[np.bool_] | NDArray[np.float64] = field(
+        default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False
+    )
     has_settled: bool | None = None
     num_simulated: int = 0
     probability: float = math.nan

@@ -46,7 +46,9 @@ def searched(run: Prober, *, is_whole: bool = False) -> Found:
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_what_is_promised_holds_in_95_of_100_further_runs(is_whole: bool) -> None:
     """Where half of them miss what holds on average, which becomes the capacity with its interval."""
-    at_mean, promised, holding = [], [], []
+    at_mean: list[float] = []
+    holding: list[float] = []
+    promised: list[float] = []
     for draw in range(20):
         run = probe(0.08, name=f"edge {draw}")
         mean = searched(run, is_whole=is_whole)
@@ -63,7 +65,7 @@ def test_what_is_promised_holds_in_95_of_100_further_runs(is_whole: bool) -> Non
         assert level.num_measured == 16 * 500
         further = range(1000, 1200)
         for shares, at in ((at_mean, mean.largest.value), (holding, load)):
-            shares.append(np.mean([run(at, each, 500).attainment >= ASKED for each in further]))
+            shares.append(float(np.mean([run(at, each, 500).attainment >= ASKED for each in further])))
         promised.append(load)
 
     assert np.mean(at_mean) < 0.65
@@ -129,5 +131,5 @@ def test_bursts_hold_what_capacity_promises_of_them() -> None:
     assert holding(summary["max_rate"]) >= 9
     assert holding(summary["mean_capacity"]) < 9
     assert summary["confidence_interval"]["low"] <= summary["max_rate"] < summary["mean_capacity"]
-    assert summary["max_rate_90"] < summary["max_rate"]
+    assert 0 < summary["max_rate_90"] <= summary["max_rate"]
     assert any("and --precision makes them longer" in note for note in answer.notes)
