@@ -16,7 +16,7 @@ from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.result import RunResult
 from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised
-from simserve.planner.overrides import Overrides, value_of, with_overrides
+from simserve.planner.overrides import ONCE, Overrides, value_of, with_overrides
 from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
@@ -241,7 +241,7 @@ class _Advising:
 
     def _with(self, changes: Overrides) -> Scenario | None:
         try:
-            return with_overrides(self.scenario, {**changes, "run.replications": 1, "run.precision": None})
+            return with_overrides(self.scenario, {**changes, **ONCE})
         except InputError:
             return None
 

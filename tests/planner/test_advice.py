@@ -127,6 +127,13 @@ def test_clients_of_a_closed_loop_are_the_load() -> None:
     assert 1 <= ways[-1]["changes"]["workload.arrivals.concurrency"] < 120
 
 
+def test_a_precision_with_a_most_number_of_runs_is_advised_alike() -> None:
+    """Each change is run once, without either; it was refused, and nothing was found to be enough."""
+    precise = [*OVERLOADED, "run.precision=50%", "run.max_replications=4"]
+
+    assert [each["changes"] for each in advice(precise)] == [each["changes"] for each in advice(OVERLOADED)] != []
+
+
 def test_many_more_clients_than_a_replica_holds_are_advised_as_many_replicas() -> None:
     """No ratio tells how many; twice the replicas hold none of them, sixteen times hold all."""
     ways = advice(

@@ -58,9 +58,7 @@ class Trial:
     throughput: float = math.nan
     output_throughput: float = math.nan
     in_flight: float = math.nan
-    met: NDArray[np.bool_] | NDArray[np.float64] = field(
-        default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False
-    )
+    met: NDArray[np.bool_ | np.float64] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
     has_settled: bool | None = None
     num_simulated: int = 0
     probability: float = math.nan

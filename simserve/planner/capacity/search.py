@@ -761,7 +761,7 @@ class _SteadySearch(_Search):
         )
 
 
-def _agree(early: NDArray[np.bool_], late: NDArray[np.bool_]) -> bool:
+def _agree(early: NDArray[np.bool_ | np.float64], late: NDArray[np.bool_ | np.float64]) -> bool:
     """Return whether the attainment of two halves of a run differs by no more than their intervals."""
     first, second = (batch_means(half.astype(np.float64), NUM_BATCHES // 2) for half in (early, late))
     width = math.hypot(first.half_width, second.half_width)
