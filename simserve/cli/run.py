@@ -25,6 +25,7 @@ from simserve.cli.options import (
     print_json,
     print_version_notes,
     set_words,
+    share,
     takes_flags,
 )
 from simserve.cli.progress import progress
@@ -52,7 +53,7 @@ def run(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Add independent runs until the 95% interval of every latency is this narrow, such as 2%.",
+            help="Run longer until runs settle, then more of them, until 95% intervals are this narrow, such as 2%.",
             show_default=False,
         ),
     ] = None,
@@ -93,6 +94,8 @@ def run(
 
     simserve run Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20 --rate 3 --prompt-tokens 2k --output-tokens 500
     """
+    if precision is not None:
+        share(precision, "--precision")
     changes = [
         *(overrides or ()),
         *_flag("run.seed", seed),

@@ -16,7 +16,7 @@ from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.result import RunResult
 from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised
-from simserve.planner.overrides import Overrides, value_of, with_overrides
+from simserve.planner.overrides import ONCE, Overrides, value_of, with_overrides
 from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
@@ -50,6 +50,8 @@ LOOK_REQUESTS = 2000
 """Requests of a first look, where the beginning of a run says what the whole does; what holds is run whole."""
 MOST_REPLICAS = 8
 """Times the replicas up to which more are tried, unless the load alone takes more than half as many."""
+MOST_REPLICAS_OF_CLIENTS = 32
+"""The same in a closed loop, of whose load no ratio is known: up to one a client."""
 MOST_MORE = 3
 """Numbers of replicas, from the first that may hold on, that are run whole and with fresh seeds."""
 MOST_HARDWARE = 3
@@ -62,7 +64,7 @@ LOAD_STEP = 0.05
 """Share of the scenario's load, or of what can be finished of it, to which the load that can be taken is found."""
 MOST_STEPS_DOWN = 8
 """Steps down from the highest load that one run holds, for one that fresh runs hold."""
-LEAST_LOAD = 0.1
+LEAST_LOAD = 0.05
 """Share of the same below which it is not looked for."""
 FEWEST_SEATS = 8
 FEWEST_BATCHED_TOKENS = 512
@@ -239,7 +241,7 @@ class _Advising:
 
     def _with(self, changes: Overrides) -> Scenario | None:
         try:
-            return with_overrides(self.scenario, {**changes, "run.replications": 1, "run.precision": None})
+            return with_overrides(self.scenario, {**changes, **ONCE})
         except InputError:
             return None
 
@@ -342,7 +344,12 @@ class _Advising:
         there = sum(pool.replicas for pool in deployment.pools) or deployment.replicas
         there = there if deployment.autoscaling is None else deployment.autoscaling.max_replicas
         low, count = there, max(there + 1, math.ceil(there * self._load_ratio))
-        most = max(MOST_REPLICAS * there, 2 * count)
+        arrivals, most = self.scenario.workload.arrivals, max(MOST_REPLICAS * there, 2 * count)
+        is_closed = isinstance(arrivals, ClosedLoopArrivals)
+        if isinstance(arrivals, ClosedLoopArrivals):
+            most = min(MOST_REPLICAS_OF_CLIENTS * there, arrivals.concurrency)
+        if count > most:
+            return
         high, before = None, self.result.summary["simserve"]["slo"]["attainment"] or 0.0
         for tries in range(MOST_SIZES):
             tried = self._look(settings(deployment, count))
@@ -353,7 +360,8 @@ class _Advising:
             else:
                 reached = tried.attainment or 0.0
                 # The first number is only what the load takes: latencies may take more.
-                if tries and count >= 2 * low and reached < before + LEAST_GAIN:
+                # Of clients, twice the replicas may still be too few for any of them.
+                if tries and not is_closed and count >= 2 * low and reached < before + LEAST_GAIN:
                     break
                 low, before = count, max(before, reached)
             count = min(2 * low, most) if high is None else (low + high) // 2

@@ -6,10 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve.scenario.load import from_mapping
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import RunSpec, Scenario
 
 Overrides = Mapping[str, Any]
 """Dotted key -> value."""
+ONE_RUN: Mapping[str, Any] = {
+    "replications": 1,
+    "precision": None,
+    "max_replications": RunSpec.model_fields["max_replications"].default,
+}
+"""Keys of ``run`` of a scenario that is run once: without a precision there is no most number of runs either."""
+ONCE: Overrides = {f"run.{name}": value for name, value in ONE_RUN.items()}
 
 
 def with_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:

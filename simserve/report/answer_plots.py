@@ -36,6 +36,7 @@ from simserve.report.sketch import (
     spaced,
     text_width,
 )
+from simserve.scenario.schema import objective
 from simserve.units import HOURS_PER_MONTH, format_seconds
 
 if TYPE_CHECKING:
@@ -173,8 +174,8 @@ def _latency_words(line: LatencyLine) -> str:
 
 def capacity_latency(capacity: Capacity) -> Sketch:
     """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO and the load that is borne."""
-    slo = capacity.scenario.slo
-    assert slo is not None  # as the search required
+    slo = objective(capacity.scenario)
+    assert slo is not None  # as the search required; without bounds of its own where only classes have some
     levels = capacity.found.levels
     return latency_against_load(
         [level.load for level in levels],
@@ -289,7 +290,7 @@ def _borne(capacity: Capacity) -> list[Mark]:
     if not value:
         return []
     marks: list[Mark] = [] if interval is None else [Band(low=interval[0], high=interval[1], color=GREY)]
-    text = f"holds up to {number(value)}"
+    text = f"holds up to {count(value) if capacity.is_closed_loop else number(value)}"
     return [
         *marks,
         Rule(x=value, color=INK, dashes=DASHED),

@@ -375,8 +375,10 @@ def _slo_reach(result: RunResult) -> str:
     ]
     tried = _held_loads(result)
     reached = max([*advised, *tried], default=None)
-    unit = " clients" if result.summary["simserve"]["load"] == "closed" else ""
-    return "" if reached is None else f"SLO held at {number(reached)}{unit} (one run)"
+    if reached is None:
+        return ""
+    is_closed = result.summary["simserve"]["load"] == "closed"
+    return f"SLO held at {counted(round(reached), 'client') if is_closed else number(reached)} (one run)"
 
 
 def _held_loads(result: RunResult) -> list[float]:

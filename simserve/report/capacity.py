@@ -115,15 +115,15 @@ def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
             f"The SLO holds at no load: even at {_load(capacity, found.largest.fails_at)} {unit}, {shown} of requests "
             f"meet it ({asked} asked); {_breaks(capacity)}.",
         ]
-    within = ""
-    if found.has_settled is not None:
-        within = f", in at least 95% of runs of {count(found.num_requests)} requests"
+    within, is_known = "", interval is not None and interval["method"] != "bracket"
+    if found.is_promised:
+        runs = "as long as the scenario's" if capacity.lasts_as_said else f"of {count(found.num_requests)} requests"
+        within = f", in at least 95% of runs {runs}"
     elif interval is not None:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
-        is_known = interval["method"] != "bracket"
         within = f" (95% interval {low} to {high})" if is_known else f" (and no longer at {high})"
     lines = [f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
-    if found.has_settled is not None and interval is not None:
+    if found.is_promised and interval is not None and (found.has_settled is not None or is_known):
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         mean = f"The mean run holds it up to {_load(capacity, found.capacity)} {unit}" if found.capacity else "Capacity"
         lines.append(f"{mean} (95% interval {low} to {high}).")

@@ -105,6 +105,34 @@ def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) ->
     assert "max_rate" not in answer
     assert answer["fails_at"] - answer["max_concurrency"] <= max(1, 0.01 * answer["fails_at"])
     assert answer["requests"]["per_run"] == 200
+    assert "in at least 95% of runs of 200 requests" in " ".join(simserve("capacity", "closed.yaml").stdout.split())
+
+
+def test_a_fleet_that_changes_is_promised_for_runs_like_its_own(simserve: Simserve, small: str) -> None:
+    """A run lasts as long as the scenario says, whatever the load; the mean load is told beside the promise."""
+    fault = 'deployment.faults=[{kind: replica, at: "2 s", duration: "50 ms"}]'
+    arguments = ("capacity", small, "--set", _SLO, "--set", fault)
+
+    answer = json.loads(simserve(*arguments, "--json").stdout)
+    words = " ".join(simserve(*arguments, "-v").stdout.split())
+
+    assert 0 < answer["max_rate"] <= answer["mean_capacity"]
+    assert answer["requests"]["settled"] is None
+    assert ", in at least 95% of runs as long as the scenario's" in words
+
+
+def test_the_page_of_classes_with_objectives_of_their_own_is_written(simserve: Simserve, folder: Path) -> None:
+    """Its scenario has none: no bound is drawn, and clients are whole on it."""
+    mapping = scenario_mapping()
+    mapping["workload"] |= {"arrivals": {"process": "closed_loop", "concurrency": 3}, "num_requests": 100}
+    mapping["workload"]["classes"] = [{"name": "chat", "share": 1.0, "slo": {"tpot": "4 ms"}}]
+    (folder / "classes.yaml").write_text(yaml.safe_dump(mapping), encoding="utf-8")
+
+    outcome = simserve("capacity", "classes.yaml", "--html", "page.html", "--json")
+
+    most = json.loads(outcome.stdout)["max_concurrency"]
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert f"holds up to {most}<" in (folder / "page.html").read_text(encoding="utf-8")
 
 
 def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None:

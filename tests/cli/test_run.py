@@ -93,6 +93,14 @@ def test_precision_is_short_for_set_and_said(simserve: Simserve, small: str) -> 
     assert "at most 90% of every latency" in " ".join(result.stdout.split())
 
 
+def test_a_precision_that_is_no_share_is_refused_by_its_flag(simserve: Simserve, small: str) -> None:
+    """2 for 2 % is the likely slip; the scenario's key, which nobody wrote, is not what is named."""
+    outcome = simserve("run", small, "--precision", "2", "--out", "out")
+
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert "--precision: '2' must be a share between 0 and 1; for example 2% or 0.02" in outcome.error_line
+
+
 def test_seed_and_replications_are_short_for_set(simserve: Simserve, small: str) -> None:
     """The resolved scenario shows what was asked."""
     simserve("run", small, "--seed", "5", "--replications", "2", "--out", "out", "--quiet")

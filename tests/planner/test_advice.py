@@ -127,6 +127,29 @@ def test_clients_of_a_closed_loop_are_the_load() -> None:
     assert 1 <= ways[-1]["changes"]["workload.arrivals.concurrency"] < 120
 
 
+def test_a_precision_with_a_most_number_of_runs_is_advised_alike() -> None:
+    """Each change is run once, without either; it was refused, and nothing was found to be enough."""
+    precise = [*OVERLOADED, "run.precision=50%", "run.max_replications=4"]
+
+    assert [each["changes"] for each in advice(precise)] == [each["changes"] for each in advice(OVERLOADED)] != []
+
+
+def test_many_more_clients_than_a_replica_holds_are_advised_as_many_replicas() -> None:
+    """No ratio tells how many; twice the replicas hold none of them, sixteen times hold all."""
+    ways = advice(
+        [
+            "workload.arrivals={process: closed_loop, concurrency: 400}",
+            "workload.num_requests=800",
+            "slo={tpot: 26 ms, attainment: 0.95}",
+        ]
+    )
+
+    replicas, clients = ways[0]["changes"]["deployment.replicas"], ways[-1]["changes"]["workload.arrivals.concurrency"]
+    assert replicas > 8
+    assert 20 <= clients < 50  # below a tenth of them, a replica's share is still looked for
+    assert 0.5 < clients * replicas / 400 < 1.5
+
+
 def test_a_threshold_alone_is_enough_to_ask() -> None:
     """Without an SLO a threshold that fails is what must hold."""
     ways = advice(["slo=null", "thresholds={tpot_ms: ['p(95)<60']}", *CLIENTS])

@@ -11,6 +11,7 @@ from typing import Any
 from simserve.errors import UsageError
 from simserve.metrics.latency import MS
 from simserve.metrics.statistics import or_null
+from simserve.planner.capacity.fresh import hold_in_fresh_runs
 from simserve.planner.capacity.level import Found, Level, Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import FIRST_FRESH, Effort, find_capacity
@@ -59,8 +60,9 @@ class Capacity:
     ``max_concurrency_90``) what nine in ten real servers bear, by the errors to expect; ``mean_capacity`` the rate at
     which their mean is what is asked; ``confidence_interval`` of the rate at which a run without end is;
     ``finishable`` what the deployment finishes with its queue never empty, and half the interval of that;
-    ``requests.settled`` whether halves of the runs agree. Of other traffic ``max_rate`` is the largest that was seen to
-    hold, and these are null.
+    ``requests.settled`` whether halves of the runs agree. Of other traffic fresh runs are as long as the scenario says,
+    or ``requests.per_run`` requests, and ``finishable`` and ``requests.settled`` are null. Of a trace, which has no
+    other runs, ``max_rate`` is the largest that was seen to hold, and ``mean_capacity`` is null, too.
 
     Attributes:
         scenario: What was asked, at its own load.
@@ -168,11 +170,13 @@ class Capacity:
                 "longer ones may show less"
             )
         promised, capacity = found.largest.value, found.capacity
-        if found.finishable is not None and promised and capacity and 1 - promised / capacity > NOTED_BELOW:
+        if promised and capacity and 1 - promised / capacity > NOTED_BELOW:
             notes.append(
                 f"what is promised lies {1 - promised / capacity:.1%} below the mean capacity of {capacity:.3g}: "
-                f"runs of {found.num_requests:,} requests differ by so much, and --precision makes them longer"
+                f"{self._differing_runs}"
             )
+        if any(each.slo is not None for each in self.scenario.workload.classes or ()):
+            notes.append("shares are those of the class that is nearest to missing its own objective, if one is")
         overflow = self.scenario.deployment.overflow
         if overflow is not None:
             rest = (
@@ -182,6 +186,19 @@ class Capacity:
         if found.largest.value and found.largest.fails_at is None:
             notes.append(self._open_end)
         return notes
+
+    @property
+    def _differing_runs(self) -> str:
+        """How much runs differ, and what makes them longer."""
+        if self.lasts_as_said:
+            return "runs as long as the scenario's differ by so much"
+        longer = "--requests" if self.is_closed_loop else "--precision"
+        return f"runs of {self.found.num_requests:,} requests differ by so much, and {longer} makes them longer"
+
+    @property
+    def lasts_as_said(self) -> bool:
+        """Whether a run lasts as long as the scenario says, with as many requests as come by then."""
+        return has_own_clock(self.scenario)
 
     @property
     def _open_end(self) -> str:
@@ -264,8 +281,9 @@ def capacity(
     limit = math.inf if highest is None else highest
     if is_closed and scenario.workload.trace is not None:
         limit = min(limit, len(traffic))  # further clients would find no request left
+    watched = probe if progress is None else _told(probe, progress)
     found = find_capacity(
-        probe if progress is None else _told(probe, progress),
+        watched,
         asked=slo.attainment,
         start=load_of(scenario, traffic),
         effort=effort,
@@ -276,6 +294,8 @@ def capacity(
     borne: Sustained | None = None
     if not found.was_interrupted:
         try:
+            if not probe.is_steady and scenario.workload.trace is None and found.largest.value:
+                found = hold_in_fresh_runs(watched, found, asked=slo.attainment, effort=effort, is_whole=is_closed)
             borne = sustained(probe, found, is_whole=is_closed, confidence=confidence or CONFIDENCE)
         except KeyboardInterrupt:
             found = replace(found, was_interrupted=True)
@@ -401,6 +421,8 @@ def sustained(probe: Prober, found: Found, *, is_whole: bool, confidence: float 
     trials = {load: trial for load, trial in seen.items() if trial is not None}
     if not most or not trials:
         return None
+    if most not in trials:
+        trials[most] = probe(most, FIRST_FRESH, found.num_requests)
     known = {load: trial.probability for load, trial in trials.items()}
     for _ in range(MOST_RUNS_BELOW if _held(known, confidence) is None else MOST_RUNS):
         load = _next(known, confidence, is_whole=is_whole)

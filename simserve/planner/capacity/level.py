@@ -26,7 +26,8 @@ class Trial:
     """One run at one load.
 
     Attributes:
-        attainment: Share of the measured requests that met every bound; NaN without one.
+        attainment: Share of the measured requests that met every bound; NaN without one. Where a class with an
+            objective of its own is nearer to missing that, the share of the class.
         by_metric: The same by bound: ``ttft tpot e2e``, those that are set.
         stability: Of the run.
         p95_ttft: Seconds; NaN where undefined, as all that follow.
@@ -37,7 +38,8 @@ class Trial:
         throughput: Requests/s answered.
         output_throughput: Output tokens/s.
         in_flight: Requests in the system on average.
-        met: Whether each measured request met every bound, in order of arrival.
+        met: Whether each measured request met every bound, in order of arrival; of a class that asks for another share
+            than all do, one less the times that a miss counts.
         has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
             the load ratio is not known.
         num_simulated: Requests of the run, the warm-up's too.
@@ -56,7 +58,7 @@ class Trial:
     throughput: float = math.nan
     output_throughput: float = math.nan
     in_flight: float = math.nan
-    met: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
+    met: NDArray[np.bool_ | np.float64] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
     has_settled: bool | None = None
     num_simulated: int = 0
     probability: float = math.nan
@@ -127,8 +129,8 @@ class Found:
     """What a search found.
 
     Attributes:
-        largest: The largest load that holds, and the load above it that fails. Of steady open traffic the first is
-            what 95 % of fresh runs hold, and the second may be what can be finished, which is not tried.
+        largest: The largest load that holds, and the load above it that fails. Where `is_promised`, the first is what
+            95 % of fresh runs hold; of steady open traffic the second may be what can be finished, which is not tried.
         levels: Every load tried with all replications, or as many as it took to fail, and the curve, ascending.
         interval: 95 % interval of the capacity, the load at which the attainment of a run without end is what is asked;
             None where it is 0, or nothing was seen to fail.
@@ -138,10 +140,12 @@ class Found:
         needed_requests: That the attainment asked needs, ten beyond the percentile; inf at 1.
         was_interrupted: The user stopped the search: the loads are those of the longest runs until then.
         finishable: What the deployment finishes with its queue never empty; None where it is not known.
-        capacity: Of steady open traffic the load at which the mean of the fresh runs is what is asked; None where they
-            hold up to the highest load that is tried.
+        capacity: Where `is_promised`, the load at which the mean of the runs is what is asked; None where they hold up
+            to the highest load that is tried.
         has_settled: Whether the runs at the largest load are long enough for their halves to agree; None where this
             is not looked at.
+        num_fresh: Of other traffic, the runs at the largest load that the search has not seen, all of which hold (see
+            `simserve.planner.capacity.fresh`); 0 where the largest load is one that holds on average.
     """
 
     largest: Largest
@@ -154,6 +158,12 @@ class Found:
     finishable: Finishable | None = None
     capacity: float | None = None
     has_settled: bool | None = None
+    num_fresh: int = 0
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether 95 % of runs hold at the largest load, rather than their mean."""
+        return self.has_settled is not None or self.num_fresh > 0
 
     def level(self, load: float | None) -> Level | None:
         """Return the runs at a load; None where it was not tried."""

@@ -205,7 +205,7 @@ def is_load_borne(probe: Prober, load: float, *, asked: float, finishable: Finis
 def highest_promised(finishable: Finishable) -> float:
     """Return the load above which nothing is promised: a run there would last ever longer to be like the next."""
     rate = finishable.rate
-    return _rounded(min(NEAR_FULL * rate, max(rate - finishable.half_width, rate / 2)))
+    return rounded(min(NEAR_FULL * rate, max(rate - finishable.half_width, rate / 2)))
 
 
 def long_run_requests(load: float) -> int:
@@ -517,20 +517,20 @@ class _SteadySearch(_Search):
 
     def _failing(self, capacity: float, fall: float, num_requests: int) -> Level:
         """Return fresh runs at a load whose mean fails; where there is none, at the highest load that is tried."""
-        load, step = min(_rounded(capacity * ABOVE, up=True), self._ceiling), ABOVE
+        load, step = min(rounded(capacity * ABOVE, up=True), self._ceiling), ABOVE
         while True:
             level = self._fresh(load, num_requests)
             if load >= self._ceiling or not level.holds(self.asked):
                 return level
             further = max(load * math.exp(min(level.margin(self.asked) / fall, 1.0)), load) * step
-            load, step = min(_rounded(further, up=True), self._ceiling), step**2
+            load, step = min(rounded(further, up=True), self._ceiling), step**2
 
     def _expected(self, lower: Level, upper: Level, num_requests: int) -> float:
         """Return the load at which one more run of a length would just hold, seen from shorter ones at two loads."""
         held, failed = (self._spare(level, num_requests=num_requests) for level in (lower, upper))
         share = held / (held - failed) if held > failed else 0.0
         load = lower.load * (upper.load / lower.load) ** max(0.0, min(share, 1.0))
-        return max(_rounded(load * STEP_DOWN), lower.load)
+        return max(rounded(load * STEP_DOWN), lower.load)
 
     def _borne(self, level: Level, upper: Level, fall: float, num_requests: int) -> Level | None:
         """Return a load at which fresh runs hold and one more would, from one on down; None where there is none.
@@ -545,7 +545,7 @@ class _SteadySearch(_Search):
         missed = max(1 - self.asked, 0.5 / max(upper.num_measured, 1))
         spare_fall = fall * math.sqrt(missed) * (1 - missed) / 2  # of the square root, where log-odds fall so fast
         while not self._is_borne(level):
-            load = _rounded(min(self._bound(level, spare_fall), load) * step)
+            load = rounded(min(self._bound(level, spare_fall), load) * step)
             if load <= DEEPEST * upper.load:
                 return None
             step **= 2
@@ -557,7 +557,7 @@ class _SteadySearch(_Search):
         """Return the highest load at which fresh runs hold, and the two between which their mean ceases to."""
         if not upper.holds(self.asked) and not self.effort.promise_only:
             expected = math.exp(self._crossing(lower, upper))
-            load = _rounded(expected * ABOVE, up=True)
+            load = rounded(expected * ABOVE, up=True)
             if upper.load > NARROW * expected and lower.load < load < upper.load:
                 self._fresh(load, num_requests)
         has_climbed = False
@@ -570,9 +570,9 @@ class _SteadySearch(_Search):
                         break
                     lower = each
             fall = self._spare_fall(lower, above)
-            load = lower.load if fall is None else _rounded(self._bound(lower, fall) * STEP_DOWN)
+            load = lower.load if fall is None else rounded(self._bound(lower, fall) * STEP_DOWN)
             if has_climbed:  # the line was too low already: traffic without chance falls as a step does
-                load = max(load, _rounded(math.sqrt(lower.load * above.load)))
+                load = max(load, rounded(math.sqrt(lower.load * above.load)))
             if not WORTH_A_LOOK * lower.load < load < above.load:
                 break
             higher = self._fresh(load, num_requests)
@@ -761,14 +761,14 @@ class _SteadySearch(_Search):
         )
 
 
-def _agree(early: NDArray[np.bool_], late: NDArray[np.bool_]) -> bool:
+def _agree(early: NDArray[np.bool_ | np.float64], late: NDArray[np.bool_ | np.float64]) -> bool:
     """Return whether the attainment of two halves of a run differs by no more than their intervals."""
     first, second = (batch_means(half.astype(np.float64), NUM_BATCHES // 2) for half in (early, late))
     width = math.hypot(first.half_width, second.half_width)
     return math.isnan(width) or abs(first.mean - second.mean) <= width + ROUNDING - 1
 
 
-def _rounded(load: float, *, up: bool = False) -> float:
+def rounded(load: float, *, up: bool = False) -> float:
     """Return a load rounded down, or up, to three digits."""
     unit = 10.0 ** (math.floor(math.log10(load)) - 2)
     units = math.ceil(load / unit - 1e-9) if up else math.floor(load / unit + 1e-9)

@@ -11,7 +11,7 @@ from simserve.errors import InfeasibleError, InputError
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic
 from simserve.planner.capacity.search import FEW_FRESH_RUNS, Effort, find_capacity, long_run_requests
 from simserve.planner.cost.month import month
-from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.overrides import ONCE, Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of, steady_probe
 from simserve.planner.search.order import smallest_integer
@@ -250,7 +250,7 @@ def month_of(fleet: Fleet) -> dict[str, Any] | None:
 
     None where it has no price.
     """
-    there = deployed(fleet.scenario, {**fleet.overrides, "run.replications": 1, "run.precision": None}, fleet.replicas)
+    there = deployed(fleet.scenario, {**fleet.overrides, **ONCE}, fleet.replicas)
     resolved = resolve(there)
     result = run(resolved, explain=False, finishable=None)
     if result.simulation.was_interrupted:

@@ -20,7 +20,7 @@ import numpy as np
 from simserve.metrics.statistics import two_sided_quantile
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import highest_promised, is_load_borne, long_run_requests, settled_requests
-from simserve.planner.overrides import Overrides, with_overrides
+from simserve.planner.overrides import ONCE, Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
@@ -161,7 +161,7 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
 
 def _fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> tuple[FreshRuns, Finishable | None]:
     """Return fresh runs of bursts, days and the like, and what the fleet finishes of them where that was found."""
-    once = {**overrides, "run.replications": 1, "run.precision": None}
+    once = {**overrides, **ONCE}
     there = deployed(scenario, once, replicas)
     if not is_uneven(there):
         return FreshRuns(True, ()), None

@@ -11,6 +11,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from simserve.metrics.latency import RequestLatencies
+from simserve.metrics.slo import SLO
 from simserve.planner.capacity.answer import (
     CLOSE,
     MOST_RUNS,
@@ -22,9 +24,10 @@ from simserve.planner.capacity.answer import (
 )
 from simserve.planner.capacity.bracket import Largest
 from simserve.planner.capacity.level import Found, Level, Trial
-from simserve.planner.capacity.probe import probe_of
+from simserve.planner.capacity.probe import _asked, probe_of
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.load import load
+from simserve.scenario.run import run
 
 Chance = Callable[[float], float]
 
@@ -151,3 +154,53 @@ def test_clients_are_whole_numbers() -> None:
     assert answer.load == round(answer.load or 0.0)
     assert all(load == round(load) for load in tried)
     assert falling(40.0)(answer.load or 0.0) >= 0.9
+
+
+CLASSES = (
+    "workload.classes=[{name: chat, share: 0.2, slo: {ttft: 1 s, tpot: 60 ms, attainment: %s}}, "
+    "{name: jobs, share: 0.8}]"
+)
+ONE_GPU = ["model=llama-3.1-8b", "deployment.hardware=l40s-48gb", "deployment.tensor_parallel_size=1"]
+UNASKED = ["deployment.quantization=auto", "deployment.kv_cache_dtype=auto", "slo=null"]
+
+
+@pytest.mark.parametrize("asked", ["0.95", "0.99"])
+def test_a_class_with_an_objective_holds_it_where_the_others_have_none(asked: str) -> None:
+    """As `simserve run` judges; four fifths of the requests, of which nothing is asked, make up for no miss."""
+    changes = [*ONE_GPU, *UNASKED, CLASSES % asked]
+    answer = capacity(load("chatbot", changes), num_requests=4000)
+
+    def share(rate: float) -> float:
+        there = load("chatbot", [*changes, f"workload.arrivals.rate={rate}", "workload.num_requests=8000"])
+        inner = run(there, explain=False, finishable=None).summary["simserve"]
+        return float(inner["classes"]["chat"]["slo"]["attainment"])
+
+    promised = answer.found.largest.value
+    assert share(promised) >= float(asked) - 0.002
+    assert share(1.15 * promised) < float(asked)
+    assert answer.binding == "tpot"
+    assert any("class" in note for note in answer.notes)
+
+
+def test_a_miss_counts_as_often_as_fewer_may_miss() -> None:
+    """Of the few 4 of 500 miss, where 1 in 100 may; of all 24 of 1,000, where 5 in 100 may."""
+    bound = SLO(ttft=1.0, tpot=None, e2e=None, attainment=0.95)
+    ttft = np.full(1000, 0.5)
+    ttft[:20], ttft[500:504] = 2.0, 2.0
+    latencies = RequestLatencies(
+        ttft=ttft,
+        tpot=np.full(1000, 0.01),
+        e2e=ttft,
+        is_completed=np.ones(1000, dtype=bool),
+        request_class=np.repeat([0, 1], 500).astype(np.int16),
+        class_names=("many", "few"),
+    )
+
+    asked = _asked(latencies, replace(bound, by_class={"few": replace(bound, attainment=0.99)}), latencies.is_completed)
+
+    assert asked.attainment == pytest.approx(1 - 5 * 4 / 500)
+    assert asked.by_metric == {"ttft": pytest.approx(1 - 4 / 500)}
+    assert len(asked.met) == 500
+    alike = _asked(latencies, replace(bound, by_class={"few": bound}), latencies.is_completed)
+    assert alike.attainment == pytest.approx(0.976)
+    assert len(alike.met) == 1000

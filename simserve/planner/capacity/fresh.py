@@ -1,0 +1,107 @@
+"""From a load that holds on average to one that holds in runs that the search has not seen.
+
+Of traffic that is tried as it is: bursts, patterns in time, faults, autoscaling, clients of a closed loop. Half of its
+runs miss at a load that holds on average. Steady open traffic has a search of its own
+(`simserve.planner.capacity.search`), whose runs are made longer until they are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from simserve.metrics.statistics import t_quantile
+from simserve.planner.capacity.bracket import Largest
+from simserve.planner.capacity.level import Found, Level, Prober, Trial
+from simserve.planner.capacity.search import FINE_TOLERANCE, FRESH_CONFIDENCE, Effort, rounded
+
+TIMES_FRESH = 2
+"""Times the runs that decide on steady traffic: of those the quarters tell how runs differ, of these whole runs do."""
+FEWEST_RUNS = 3
+MOST_REQUESTS = 240_000
+"""Requests of the runs at one load together, from which on they are fewer: long runs differ less."""
+FIRST_STEP, MOST_STEP = 0.02, 0.5
+"""Share by which the second load lies below the first; each further one lies twice as far below, up to the other."""
+LEAST_SHARE = 0.1
+"""Of the load that holds on average, below which none is looked for."""
+
+
+def hold_in_fresh_runs(probe: Prober, found: Found, *, asked: float, effort: Effort, is_whole: bool) -> Found:
+    """Return what was found with the highest load at which all fresh runs hold, and a further one would by a bound.
+
+    The bound is Student's t (98 %) over whole runs, in square roots of the share that misses. Loads below the one that
+    holds on average are tried, ever further apart, and then halved to 3 %. What holds on average becomes ``capacity``,
+    and its interval reaches down to the load that is returned. Where no load down to a tenth of it is held, what was
+    found is returned as it is.
+
+    Args:
+        probe: Runs the deployment.
+        found: What the search found, on its own replications.
+        asked: Share of requests that must meet every bound.
+        effort: Of the search; replications from its number on are fresh.
+        is_whole: Whether loads are whole numbers.
+
+    Raises:
+        KeyboardInterrupt: The user stopped a run.
+    """
+    mean = found.largest.value
+    fresh = _FreshRuns(probe, asked, effort, found.num_requests, is_whole)
+    load, failed, step = fresh.allowed(mean), math.inf, FIRST_STEP
+    while (held := fresh.at(load)) is None:
+        failed, load = load, fresh.allowed(min(load * (1 - step), load - is_whole))
+        step = min(2 * step, MOST_STEP)
+        if load < LEAST_SHARE * mean or load < is_whole:
+            return found
+    while math.isfinite(failed) and failed > (1 + FINE_TOLERANCE) * held.load:
+        load = fresh.allowed(math.sqrt(held.load * failed))
+        if not held.load < load < failed:
+            break
+        closer = fresh.at(load)
+        held, failed = (held, load) if closer is None else (closer, failed)
+    levels = [each for each in found.levels if each.load != held.load]
+    interval = None if found.interval is None else (min(found.interval[0], held.load), found.interval[1])
+    return replace(
+        found,
+        largest=Largest(value=held.load, fails_at=found.largest.fails_at),
+        levels=tuple(sorted([*levels, held], key=lambda level: level.load)),
+        interval=interval,
+        capacity=None if found.largest.fails_at is None else mean,
+        num_fresh=len(held.trials),
+    )
+
+
+class _FreshRuns:
+    """Runs that the search has not seen, at any load."""
+
+    def __init__(self, probe: Prober, asked: float, effort: Effort, num_requests: int, is_whole: bool) -> None:
+        self._probe = probe
+        self._asked = asked
+        self._first = effort.replications
+        self._most = max(TIMES_FRESH * effort.fresh_runs, FEWEST_RUNS)
+        self._num_requests = num_requests
+        self._is_whole = is_whole
+
+    def allowed(self, load: float) -> float:
+        """Return a load rounded down, to a whole number or to three digits."""
+        return float(math.floor(load + 1e-9)) if self._is_whole else rounded(load)
+
+    def at(self, load: float) -> Level | None:
+        """Return the runs at a load, all of which hold, and one more would; None where they do not."""
+        trials: list[Trial] = []
+        most = self._most
+        while len(trials) < most:
+            trial = self._probe(load, self._first + len(trials), self._num_requests)
+            if not Level(load=load, trials=(trial,)).holds(self._asked):
+                return None
+            trials.append(trial)
+            most = min(most, max(FEWEST_RUNS, MOST_REQUESTS // max(trial.num_simulated, 1)))
+        return Level(load=load, trials=tuple(trials)) if self._spare(trials) >= 0 else None
+
+    def _spare(self, trials: list[Trial]) -> float:
+        """Return a lower bound of what one more run has to spare, in square roots of the share that misses."""
+        missed = np.sqrt(1 - np.array([trial.attainment for trial in trials]))
+        spread = float(np.std(missed, ddof=1)) * math.sqrt(1 + 1 / len(missed))
+        reach = t_quantile(len(missed) - 1, FRESH_CONFIDENCE) * spread
+        return math.sqrt(1 - self._asked) - float(missed.mean()) - reach + 1e-9
