@@ -543,12 +543,34 @@ def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pyt
         return trial if len(asked) > 1 else replace(trial, holds=False)
 
     monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse_first)
+    monkeypatch.setattr("simserve.planner.plan.plan.AGAIN_AT_MOST", 0)
     first = plan(busy_scenario(), options(trials=4)).summary
 
     by_fleet = {repr(each["overrides"]): each.get("probability") for each in first["candidates"] if "overrides" in each}
     assert first["feasible"]
     assert len(asked) == 2
     assert asked[1][1] > asked[0][1] or by_fleet[asked[1][0]] > by_fleet[asked[0][0]]
+
+
+@pytest.mark.usefixtures("best_alone")
+def test_fleets_between_what_failed_and_what_was_confirmed_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds in the search alone hides no fleet that is dearer than it and cheaper than the plan."""
+    asked: list[tuple[str, int]] = []
+
+    def refuse_first(fleet: Fleet) -> Trial:
+        asked.append((repr(fleet.overrides), fleet.replicas))
+        trial = confirm(fleet)
+        return replace(trial, holds=False) if asked[-1] == asked[0] else trial
+
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse_first)
+    best = plan(busy_scenario(), options(trials=4)).summary["best"]
+    seen = list(asked)
+    asked.clear()
+    monkeypatch.setattr("simserve.planner.plan.plan.AGAIN_AT_MOST", 0)
+    hidden = plan(busy_scenario(), options(trials=4)).summary["best"]
+
+    assert best["usd_per_hour"] < hidden["usd_per_hour"]
+    assert len(seen) == len(set(seen))  # nothing is confirmed twice
 
 
 def test_where_no_probability_is_known_every_fleet_that_held_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
