@@ -57,6 +57,7 @@ from simserve.scenario.formats import with_stored_format
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario, objective
 
+_SearchKinds = Callable[[Sequence[Space], Sequence[int]], list[float]]
 Progress = Callable[[int, int], None]
 """Called now and then with the pieces of work done and all of them, as far as they are known."""
 
@@ -165,10 +166,9 @@ class _Planning:
         self._progress = progress
         self._equals: list[tuple[int, Member]] = []
         self._confirmed: dict[str, tuple[Fleet, Trial]] = {}
-        self._refused: dict[str, _Open] = {}
+        self._passed: dict[str, _Open] = {}
         self._picked: _Open | None = None
-        self._neighboured: set[int] = set()
-        self._kinds = 0
+        self._shapes: list[GroupResult] = []
         self._done = self._known = 0
 
     def plan(self) -> Plan:
@@ -212,71 +212,87 @@ class _Planning:
     def _find(self) -> None:
         found = self.findings
         spaces = self._spaces()
-        self._kinds = len(spaces)
         # The scenario's own GPU first: what costs several times its plan is not worth sizing.
         found.groups += self._each(search_group, [(spaces[0], self.goal)])
         best, is_tight = _best_value(spaces[0], found.groups[0], self.goal), not is_short(self.searched)
         goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
         found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
-        self._refine(spaces, found.groups)
-        self._choose(spaces)
-        for _ in range(AGAIN_AT_MOST):
-            if not self._has_gap():
-                break
-            self._search_again(spaces)
+        limits = [self.goal.ceiling, *(goal.ceiling for _ in spaces[1:])]
+        self._shapes = list(found.groups)
+        self._close(spaces, self._seen_to(spaces, found.groups, limits), self._search_again)
+        self._close(spaces, self._refine(spaces), self._refine)
+        if self._split(spaces):
             self._choose(spaces)
-        for _ in range(1 + AGAIN_AT_MOST):
-            if not self._split(spaces):
-                break
-            self._choose(spaces)
-            if not self._has_gap():
-                break
         if not any(group.best for group in found.groups):
             found.miss = self._missed(spaces)
-        elif found.fleet is None or self._picked is None:
+            return
+        self._settle_equals(spaces)
+        self._choose(spaces)
+        if found.fleet is None:
             found.miss = unconfirmed_miss(found.confirmations, found.groups, self.borne, self.goal)
         else:
-            found.group = found.groups[self._picked.index]
             self._look_around(spaces, found.fleet)
+
+    def _close(self, spaces: Sequence[Space], limits: list[float], search: _SearchKinds) -> None:
+        """Confirm the best, and search again each kind of GPU that was searched only up to less than that is worth.
+
+        A search leaves out what is dearer than the best that it knows, and this may not hold when it is confirmed: then
+        fleets between the two were passed over. What failed is known from here on.
+
+        Args:
+            spaces: Kinds of GPU.
+            limits: Up to which value each was searched.
+            search: Searches some kinds again, up to what was confirmed, and returns the new limits.
+        """
+        self._choose(spaces)
+        for _ in range(AGAIN_AT_MOST):
+            places = [place for place, limit in enumerate(limits) if self._is_below(limit)]
+            if not places:
+                return
+            for place, limit in zip(places, search(spaces, places), strict=True):
+                limits[place] = limit
+            self._choose(spaces)
 
     def _choose(self, spaces: Sequence[Space]) -> None:
         """Confirm the best of what holds, equals in their order; what failed no longer counts as holding."""
-        found = self.findings
-        if not any(group.best for group in found.groups):
-            return
-        self._settle_equals(spaces)
-        self._confirm(spaces)
+        found, known = self.findings, self._confirmed
+        if any(group.best for group in found.groups):
+            self._confirm(spaces)
         if self._picked is None:
             return
-        for fleet, each in self._refused.items():
-            each.member.status, each.member.reason = "misses", UNCONFIRMED if fleet in self._confirmed else UNSURE
+        passed = {
+            fleet: each for fleet, each in self._passed.items() if fleet in known or self._is_below(each.value[0])
+        }
+        self.goal = replace(self.goal, refused=self.goal.refused | passed.keys())
+        for fleet, each in passed.items():
+            each.member.status, each.member.reason = "misses", UNCONFIRMED if fleet in known else UNSURE
             each.member.trial = replace(_trial(each.member), holds=False)
         for index, (space, group) in enumerate(zip(spaces, found.groups, strict=True)):
             found.groups[index] = replace(group, best=_best(Search(space, self.goal), group))
         found.group = found.groups[self._picked.index]
 
-    def _has_gap(self) -> bool:
-        """Return whether fleets between what failed and what was confirmed may have been passed over.
+    def _is_below(self, value: float) -> bool:
+        """Return whether a value is better than that of what was confirmed."""
+        return self._picked is not None and is_less((value, 0.0), (self._picked.value[0], 0.0))
 
-        A search leaves out what is dearer than the best that it knows, and this may not hold when it is confirmed. What
-        failed is known from here on.
-        """
-        if self._picked is None:
-            return False
-        before, value = self.goal.refused, self._picked.value
-        self.goal = replace(self.goal, refused=before | self._refused.keys())
-        new = [each for fleet, each in self._refused.items() if fleet not in before]
-        return any(is_less((each.value[0], 0.0), (value[0], 0.0)) for each in new)
+    def _seen_to(self, spaces: Sequence[Space], groups: Sequence[GroupResult], limits: Sequence[float]) -> list[float]:
+        """Return up to which value searches with some limits have looked: none beyond the best that they found."""
+        worth = [
+            math.inf if group.best is None else Search(space, self.goal).value(_trial(group.best))[0]
+            for space, group in zip(spaces, groups, strict=True)
+        ]
+        return [min(each) for each in zip(worth, limits, strict=True)]
 
-    def _search_again(self, spaces: Sequence[Space]) -> None:
-        """Search up to the price of what was confirmed, without what failed."""
-        groups = self.findings.groups
-        goal = replace(self.goal, ceiling=self._ceiling(), is_tight=True)
-        tasks = [(space, goal, group) for space, group in zip(spaces, groups, strict=True)]
-        shapes = list(self._each(search_group, tasks))
-        for index, again in enumerate(shapes):
-            groups[index] = _renewed(Search(spaces[index], self.goal), groups[index], again)
-        self._refine(spaces, shapes)
+    def _search_again(self, spaces: Sequence[Space], places: Sequence[int]) -> list[float]:
+        """Search the shapes of some kinds of GPU up to what was confirmed, without what failed."""
+        groups, goal = self.findings.groups, replace(self.goal, ceiling=self._ceiling(), is_tight=True)
+        chosen = [spaces[place] for place in places]
+        tasks = [(spaces[place], goal, groups[place]) for place in places]
+        again = list(self._each(search_group, tasks))
+        for place, found in zip(places, again, strict=True):
+            groups[place] = _renewed(Search(spaces[place], self.goal), groups[place], found)
+            self._shapes[place] = found
+        return self._seen_to(chosen, again, [goal.ceiling for _ in places])
 
     def _ceiling(self) -> float:
         """Return the value of what was confirmed; infinite for latency, or without one."""
@@ -331,21 +347,34 @@ class _Planning:
             raise ScenarioError(f"nothing can be priced: {reasons}", remedy=remedy)
         return spaces
 
-    def _refine(self, spaces: Sequence[Space], shapes: Sequence[GroupResult]) -> None:
-        """Search engine knobs and options, too, where a shape could still be better than the best of all shapes."""
+    def _refine(self, spaces: Sequence[Space], places: Sequence[int] | None = None) -> list[float]:
+        """Search engine knobs and options, too, where a shape could still be better than the best of all shapes.
+
+        Args:
+            spaces: Kinds of GPU.
+            places: Those that are searched; None: all.
+
+        Returns:
+            Up to which value each was searched; infinite where the shapes were all there is.
+        """
         groups = self.findings.groups
-        order = [index for index, group in enumerate(shapes) if group.method == "shapes"]
-        if not self.options.trials or not order:
-            return
-        while True:
+        asked = range(len(groups)) if places is None else places
+        order = [place for place in asked if self._shapes[place].method == "shapes"]
+        limits = dict.fromkeys(asked, math.inf)
+        while self.options.trials and order:
             values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
             goal = replace(self.goal, ceiling=min(values), is_tight=True)
-            tasks = [(spaces[index], goal, shapes[index], self.options.trials, groups[index]) for index in order]
-            for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
-                groups[index] = _joined(spaces[index], self.goal, groups[index], refined)
+            tasks = [(spaces[place], goal, self._shapes[place], self.options.trials, groups[place]) for place in order]
+            again = list(self._each(refine_group, tasks))
+            for place, refined in zip(order, again, strict=True):
+                groups[place] = _joined(spaces[place], self.goal, groups[place], refined)
+            seen = self._seen_to([spaces[place] for place in order], again, [goal.ceiling for _ in order])
+            limits |= dict(zip(order, seen, strict=True))
             # Where nothing held, a few shapes were tried; what holds now is a limit for all of them.
             if math.isfinite(goal.ceiling) or self.goal.objective == "latency" or not any(each.best for each in groups):
-                return
+                break
+            self._shapes = list(groups)
+        return [limits[place] for place in asked]
 
     def _split(self, spaces: list[Space]) -> bool:
         """Search prefill and decode workers, each with a shape of its own, where they are no dearer than the best.
@@ -355,7 +384,7 @@ class _Planning:
         """
         groups, able, costs, has_found = self.findings.groups, [], [], False
         ceiling = self._ceiling()
-        for index, space in enumerate(spaces[: self._kinds]):
+        for index, space in enumerate(spaces):
             if not has_role_search(space, self.goal):
                 continue
             goal = replace(self.goal, ceiling=ceiling, is_tight=True)
@@ -374,11 +403,8 @@ class _Planning:
         found = next(self._each(search_mixed, [(mixed, goal)]))
         if found.best is None:
             return has_found
-        if len(spaces) > self._kinds:
-            groups[-1] = _renewed(Search(mixed, self.goal), groups[-1], found)
-        else:
-            spaces.append(mixed)
-            groups.append(found)
+        spaces.append(mixed)
+        groups.append(found)
         return True
 
     def _promise(self, member: Member) -> Promise:
@@ -405,9 +431,8 @@ class _Planning:
             if math.isclose(Search(space, goal).value(_trial(member))[0], least, rel_tol=EQUAL)
         ]
         self._rank()
-        index, best = self._equals[0]
-        if self.options.trials and not is_split(best.overrides) and id(best) not in self._neighboured:
-            self._neighboured.add(id(best))
+        if self.options.trials and not is_split(self._equals[0][1].overrides):
+            index, best = self._equals[0]
             held = next(self._each(held_neighbours, [(spaces[index], goal, best)]))
             groups[index].members.extend(held)
             self._equals = [self._equals[0], *((index, member) for member in held), *self._equals[1:]]
@@ -503,7 +528,7 @@ class _Planning:
                     each for each in open_fleets if each.is_searched and not _may_be_surer(each.member, best.member)
                 ]
                 open_fleets = [each for each in open_fleets if each not in failed]
-            self._refused |= {self._hash(spaces, each): each for each in failed}
+            self._passed |= {self._hash(spaces, each): each for each in failed}
             if best.replicas < Search(spaces[best.index], self.goal).most_replicas(best.member):
                 bumped = replace_replicas(trial, best.replicas + 1)
                 value = self._objective_of(spaces[best.index], bumped)
