@@ -23,11 +23,9 @@ from simserve.planner.overrides import value_of, with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import settled_run
-from simserve.planner.search.member import Goal, GroupResult
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.roles import search_roles
 from simserve.planner.search.trial import Trial, try_fleet
-from simserve.planner.space.space import KEEPABLE, Space, parse_choices
+from simserve.planner.space.space import KEEPABLE, parse_choices
 from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware
 from simserve.report.brief import brief_of_run
@@ -556,23 +554,21 @@ def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pyt
 @pytest.mark.usefixtures("best_alone")
 def test_fleets_between_what_failed_and_what_was_confirmed_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """What holds in the search alone hides no fleet that is dearer than it and cheaper than the next that holds."""
-    asked: list[Trial] = []
-    ceilings: list[float] = []
+    small: list[float] = []
 
-    def refuse_first(fleet: Fleet) -> Trial:
-        asked.append(replace(confirm(fleet), holds=bool(asked)))
-        return asked[-1]
+    def refuse_small(fleet: Fleet) -> Trial:
+        trial = confirm(fleet)
+        is_small = with_overrides(fleet.scenario, fleet.overrides).deployment.hardware == "l4-24gb"
+        if not is_small:
+            return trial
+        small.append(trial.usd_per_hour or 0.0)
+        return replace(trial, holds=trial.num_gpus > 3)
 
-    def noted(space: Space, goal: Goal) -> GroupResult:
-        ceilings.append(goal.ceiling)
-        return search_roles(space, goal)
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse_small)
+    best = plan(busy_scenario(), options(hardware=("l4-24gb", "l40s-48gb"), trials=4)).summary["best"]
 
-    monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse_first)
-    monkeypatch.setattr("simserve.planner.plan.plan.search_roles", noted)
-    best = plan(busy_scenario(), options(trials=4)).summary["best"]
-
-    assert best["usd_per_hour"] < asked[1].usd_per_hour
-    assert ceilings[0] == pytest.approx(best["usd_per_hour"])  # what holds in the search alone limits no roles, either
+    assert best["hardware"] == "l40s-48gb"
+    assert min(small) * CEILING < best["usd_per_hour"] < max(small)
 
 
 def test_where_no_probability_is_known_every_fleet_that_held_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
