@@ -140,10 +140,20 @@ def _shapes(search: Search, found: GroupResult) -> list[tuple[Value, Member]]:
             reached = 0.0 if member.trial is None else member.trial.attainment or 0.0
             gpus = gpus_of(search.space.scenario, search.space.chosen(member.overrides))
             kept.append(((float(FURTHEST.index(member.status)) - reached, float(gpus)), member))
-        elif is_less(least, search.best_value):
+        elif is_less(least, search.best_value) and not (goal.refused and _is_far(search, member)):
             kept.append((least, member))
     most = MOST_SHAPES if math.isfinite(goal.ceiling) else MOST_NEAREST
     return sorted(kept, key=lambda each: each[0])[:most]
+
+
+def _is_far(search: Search, shape: Member) -> bool:
+    """Return whether a shape has been run and missed by far, or not at all.
+
+    Where a fleet that held in the search was not confirmed, the ceiling is higher and many more shapes lie below it:
+    knobs are then tried on those alone that come near with the scenario's own.
+    """
+    asked, trial = objective(search.space.scenario), shape.trial
+    return asked is not None and (trial is None or (trial.attainment or 0.0) < NEAR * asked.attainment)
 
 
 def _may_win(search: Search, shape: Member) -> bool:
