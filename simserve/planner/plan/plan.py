@@ -46,7 +46,7 @@ from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import has_role_search, mixed_space, search_mixed, search_roles
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Promise, Trial, is_one_job, is_short, is_uneven
+from simserve.planner.search.trial import Promise, Trial, deployed, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
 from simserve.planner.space.space import GPUS, REPLICAS, Space, default_hardware, kept_of, space_on
@@ -57,12 +57,17 @@ from simserve.scenario.formats import with_stored_format
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario, objective
 
+_SearchKinds = Callable[[Sequence[Space], Sequence[int]], list[float]]
 Progress = Callable[[int, int], None]
 """Called now and then with the pieces of work done and all of them, as far as they are known."""
 
 MAX_GPUS = 256
 CONFIRMED_AT_MOST = 12
 """Fleets that are confirmed until one holds in every respect."""
+AGAIN_AT_MOST = 3
+"""Searches up to the price of what was confirmed, where cheaper fleets that held had failed."""
+UNCONFIRMED = "held in the search, but not when it was confirmed"
+UNSURE = "held in the search, but is no surer to hold than one that was not confirmed"
 SEARCH_SEED = 1
 """Seed of the runs that decide which fleet is picked, whatever ``run.seed`` says: who asks again with another seed asks
 about the same problem. ``run.seed`` draws the runs that confirm the pick and what is reported of it."""
@@ -117,6 +122,21 @@ def plan(
     return planning.throughput() if planning.goal.objective == "throughput" else planning.plan()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Open:
+    """A fleet that may be confirmed: what it is worth, the place of its space, its replicas, and its deployment."""
+
+    value: Value
+    index: int
+    replicas: int
+    member: Member
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the search has run it, not one with a replica less."""
+        return self.replicas == _trial(self.member).replicas
+
+
 class _Planning:
     """One plan in the making."""
 
@@ -145,6 +165,10 @@ class _Planning:
         self.findings.kept = options.keep
         self._progress = progress
         self._equals: list[tuple[int, Member]] = []
+        self._confirmed: dict[str, tuple[Fleet, Trial]] = {}
+        self._passed: dict[str, _Open] = {}
+        self._picked: _Open | None = None
+        self._shapes: list[GroupResult] = []
         self._done = self._known = 0
 
     def plan(self) -> Plan:
@@ -193,17 +217,86 @@ class _Planning:
         best, is_tight = _best_value(spaces[0], found.groups[0], self.goal), not is_short(self.searched)
         goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
         found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
-        self._refine(spaces)
-        self._split(spaces)
-        self._settle_equals(spaces)
+        limits = [self.goal.ceiling, *(goal.ceiling for _ in spaces[1:])]
+        self._shapes = list(found.groups)
+        self._close(spaces, self._seen_to(spaces, found.groups, limits), self._search_again)
+        self._close(spaces, self._refine(spaces), self._refine)
+        if self._split(spaces):
+            self._choose(spaces)
         if not any(group.best for group in found.groups):
             found.miss = self._missed(spaces)
             return
-        self._confirm(spaces)
+        self._settle_equals(spaces)
+        self._choose(spaces)
         if found.fleet is None:
             found.miss = unconfirmed_miss(found.confirmations, found.groups, self.borne, self.goal)
         else:
             self._look_around(spaces, found.fleet)
+
+    def _close(self, spaces: Sequence[Space], limits: list[float], search: _SearchKinds) -> None:
+        """Confirm the best, and search again each kind of GPU that was searched only up to less than that is worth.
+
+        A search leaves out what is dearer than the best that it knows, and this may not hold when it is confirmed: then
+        fleets between the two were passed over. What failed is known from here on.
+
+        Args:
+            spaces: Kinds of GPU.
+            limits: Up to which value each was searched.
+            search: Searches some kinds again, up to what was confirmed, and returns the new limits.
+        """
+        self._choose(spaces)
+        for _ in range(AGAIN_AT_MOST):
+            places = [place for place, limit in enumerate(limits) if self._is_below(limit)]
+            if not places:
+                return
+            for place, limit in zip(places, search(spaces, places), strict=True):
+                limits[place] = limit
+            self._choose(spaces)
+
+    def _choose(self, spaces: Sequence[Space]) -> None:
+        """Confirm the best of what holds, equals in their order; what failed no longer counts as holding."""
+        found, known = self.findings, self._confirmed
+        if any(group.best for group in found.groups):
+            self._confirm(spaces)
+        if self._picked is None:
+            return
+        passed = {
+            fleet: each for fleet, each in self._passed.items() if fleet in known or self._is_below(each.value[0])
+        }
+        self.goal = replace(self.goal, refused=self.goal.refused | passed.keys())
+        for fleet, each in passed.items():
+            each.member.status, each.member.reason = "misses", UNCONFIRMED if fleet in known else UNSURE
+            each.member.trial = replace(_trial(each.member), holds=False)
+        for index, (space, group) in enumerate(zip(spaces, found.groups, strict=True)):
+            found.groups[index] = replace(group, best=_best(Search(space, self.goal), group))
+        found.group = found.groups[self._picked.index]
+
+    def _is_below(self, value: float) -> bool:
+        """Return whether a value is better than that of what was confirmed."""
+        return self._picked is not None and is_less((value, 0.0), (self._picked.value[0], 0.0))
+
+    def _seen_to(self, spaces: Sequence[Space], groups: Sequence[GroupResult], limits: Sequence[float]) -> list[float]:
+        """Return up to which value searches with some limits have looked: none beyond the best that they found."""
+        worth = [
+            math.inf if group.best is None else Search(space, self.goal).value(_trial(group.best))[0]
+            for space, group in zip(spaces, groups, strict=True)
+        ]
+        return [min(each) for each in zip(worth, limits, strict=True)]
+
+    def _search_again(self, spaces: Sequence[Space], places: Sequence[int]) -> list[float]:
+        """Search the shapes of some kinds of GPU up to what was confirmed, without what failed."""
+        groups, goal = self.findings.groups, replace(self.goal, ceiling=self._ceiling(), is_tight=True)
+        chosen = [spaces[place] for place in places]
+        tasks = [(spaces[place], goal, groups[place]) for place in places]
+        again = list(self._each(search_group, tasks))
+        for place, found in zip(places, again, strict=True):
+            groups[place] = _renewed(Search(spaces[place], self.goal), groups[place], found)
+            self._shapes[place] = found
+        return self._seen_to(chosen, again, [goal.ceiling for _ in places])
+
+    def _ceiling(self) -> float:
+        """Return the value of what was confirmed; infinite for latency, or without one."""
+        return math.inf if self._picked is None or self.goal.objective == "latency" else self._picked.value[0]
 
     def _each(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         self._known += len(tasks)
@@ -254,58 +347,65 @@ class _Planning:
             raise ScenarioError(f"nothing can be priced: {reasons}", remedy=remedy)
         return spaces
 
-    def _refine(self, spaces: Sequence[Space]) -> None:
-        """Search engine knobs and options, too, where a shape could still be better than the best of all shapes."""
+    def _refine(self, spaces: Sequence[Space], places: Sequence[int] | None = None) -> list[float]:
+        """Search engine knobs and options, too, where a shape could still be better than the best of all shapes.
+
+        Args:
+            spaces: Kinds of GPU.
+            places: Those that are searched; None: all.
+
+        Returns:
+            Up to which value each was searched; infinite where the shapes were all there is.
+        """
         groups = self.findings.groups
-        order = [index for index, group in enumerate(groups) if group.method == "shapes"]
-        if not self.options.trials or not order:
-            return
-        while True:
+        asked = range(len(groups)) if places is None else places
+        order = [place for place in asked if self._shapes[place].method == "shapes"]
+        limits = dict.fromkeys(asked, math.inf)
+        while self.options.trials and order:
             values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
             goal = replace(self.goal, ceiling=min(values), is_tight=True)
-            tasks = [(spaces[index], goal, groups[index], self.options.trials) for index in order]
-            for index, refined in zip(order, self._each(refine_group, tasks), strict=True):
-                groups[index] = _joined(spaces[index], self.goal, groups[index], refined)
+            tasks = [(spaces[place], goal, self._shapes[place], self.options.trials, groups[place]) for place in order]
+            again = list(self._each(refine_group, tasks))
+            for place, refined in zip(order, again, strict=True):
+                groups[place] = _joined(spaces[place], self.goal, groups[place], refined)
+            seen = self._seen_to([spaces[place] for place in order], again, [goal.ceiling for _ in order])
+            limits |= dict(zip(order, seen, strict=True))
             # Where nothing held, a few shapes were tried; what holds now is a limit for all of them.
             if math.isfinite(goal.ceiling) or self.goal.objective == "latency" or not any(each.best for each in groups):
-                return
+                break
+            self._shapes = list(groups)
+        return [limits[place] for place in asked]
 
-    def _split(self, spaces: list[Space]) -> None:
+    def _split(self, spaces: list[Space]) -> bool:
         """Search prefill and decode workers, each with a shape of its own, where they are no dearer than the best.
 
-        First on each kind of GPU, then with one for each role: what that adds is a kind of its own.
+        First on each kind of GPU, then with one for each role: what that adds is a kind of its own. Return whether any
+        were found.
         """
-        groups, able, costs = self.findings.groups, [], []
+        groups, able, costs, has_found = self.findings.groups, [], [], False
+        ceiling = self._ceiling()
         for index, space in enumerate(spaces):
             if not has_role_search(space, self.goal):
                 continue
-            goal = replace(self.goal, ceiling=self._promised_value(spaces), is_tight=True)
+            goal = replace(self.goal, ceiling=ceiling, is_tight=True)
             found = next(self._each(search_roles, [(space, goal)]))
             groups[index] = _joined(space, self.goal, groups[index], found)
+            has_found |= bool(_held(found))
+            ceiling = min(ceiling, _best_value(space, found, goal))
             able.append(space)
             costs.append(found.role_costs)
         if len(able) < 2:
-            return
-        goal = replace(self.goal, ceiling=self._promised_value(spaces), is_tight=True)
+            return has_found
+        goal = replace(self.goal, ceiling=ceiling, is_tight=True)
         mixed = mixed_space(able, costs, goal.ceiling)
         if mixed is None:
-            return
+            return has_found
         found = next(self._each(search_mixed, [(mixed, goal)]))
-        if found.best is not None:
-            spaces.append(mixed)
-            groups.append(found)
-
-    def _promised_value(self, spaces: Sequence[Space]) -> float:
-        """Return the value of the best of those that hold in fresh runs, too; infinite where none of them does."""
-        groups = self.findings.groups
-        values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
-        for value, group in sorted(zip(values, groups, strict=True), key=lambda each: each[0]):
-            if not math.isfinite(value):
-                break
-            assert group.best is not None  # its value is finite
-            if self._promise(group.best).holds:
-                return value
-        return math.inf
+        if found.best is None:
+            return has_found
+        spaces.append(mixed)
+        groups.append(found)
+        return True
 
     def _promise(self, member: Member) -> Promise:
         """Return whether the fleet of a member's trial holds in fresh runs, looked at once."""
@@ -400,43 +500,59 @@ class _Planning:
         Of equals the one that comes first. What held with no higher probability than one that has failed since is left
         out: it only costs a confirmation.
         """
-        found = self.findings
-        open_fleets: list[tuple[Value, int, int, Member]] = [
-            (self._objective_of(spaces[index], _trial(member)), index, _trial(member).replicas, member)
+        found, left = self.findings, CONFIRMED_AT_MOST
+        open_fleets = [
+            _Open(self._objective_of(spaces[index], _trial(member)), index, _trial(member).replicas, member)
             for index, member in members
         ]
-        for _ in range(CONFIRMED_AT_MOST):
-            if not open_fleets:
-                return False
+        while left and open_fleets:
             best = open_fleets[0]
             for each in open_fleets[1:]:
-                if is_less(each[0], best[0]):
+                if is_less(each.value, best.value):
                     best = each
             open_fleets.remove(best)
-            _, index, replicas, member = best
-            is_searched = replicas == _trial(member).replicas
+            known = len(self._confirmed)
+            fleet, trial = self._confirmed_fleet(spaces, best)
+            left -= len(self._confirmed) - known
+            if trial.holds:
+                found.fleet, found.confirmed, found.member = fleet, trial, best.member
+                if not best.is_searched:
+                    found.member = replace(best.member, status="holds", trial=trial, promise=fleet.promise)
+                    found.groups[best.index].members.append(found.member)
+                found.group, self._picked = found.groups[best.index], best
+                return True
+            failed = [best]
+            # How sure a fleet is on real servers says nothing of other days: those all have their turn.
+            if best.is_searched and not is_uneven(self.borne):
+                failed += [
+                    each for each in open_fleets if each.is_searched and not _may_be_surer(each.member, best.member)
+                ]
+                open_fleets = [each for each in open_fleets if each not in failed]
+            self._passed |= {self._hash(spaces, each): each for each in failed}
+            if best.replicas < Search(spaces[best.index], self.goal).most_replicas(best.member):
+                bumped = replace_replicas(trial, best.replicas + 1)
+                value = self._objective_of(spaces[best.index], bumped)
+                open_fleets.append(replace(best, value=value, replicas=best.replicas + 1))
+        return False
+
+    def _confirmed_fleet(self, spaces: Sequence[Space], tried: _Open) -> tuple[Fleet, Trial]:
+        """Return a fleet and the run that confirms it or does not, looked at once."""
+        key, member, replicas = self._hash(spaces, tried), tried.member, tried.replicas
+        if key not in self._confirmed:
             fleet = Fleet(
                 scenario=self.borne,
                 overrides=member.overrides,
                 replicas=replicas,
                 confidence=self.goal.confidence,
-                promise=self._promise(member) if is_searched else self._promised(member.overrides, replicas),
+                promise=self._promise(member) if tried.is_searched else self._promised(member.overrides, replicas),
             )
-            trial = next(self._each(confirm, [(fleet,)]))
-            found.confirmations.append(trial)
-            if trial.holds:
-                found.fleet, found.confirmed, found.member, found.group = fleet, trial, member, found.groups[index]
-                return True
-            # How sure a fleet is on real servers says nothing of other days: those all have their turn.
-            if is_searched and not is_uneven(self.borne):
-                open_fleets = [
-                    each for each in open_fleets if each[2] > _trial(each[3]).replicas or _may_be_surer(each[3], member)
-                ]
-            search = Search(spaces[index], self.goal)
-            if replicas < search.most_replicas(member):
-                bumped = replace_replicas(trial, replicas + 1)
-                open_fleets.append((self._objective_of(spaces[index], bumped), index, replicas + 1, member))
-        return False
+            self._confirmed[key] = fleet, next(self._each(confirm, [(fleet,)]))
+            self.findings.confirmations.append(self._confirmed[key][1])
+        return self._confirmed[key]
+
+    def _hash(self, spaces: Sequence[Space], tried: _Open) -> str:
+        """Return what tells fleets apart, as the search does."""
+        return deployed(spaces[tried.index].scenario, tried.member.overrides, tried.replicas).hash
 
     def _objective_of(self, space: Space, trial: Trial) -> Value:
         """Return what decides between fleets; of equals that are ranked the objective alone."""
@@ -446,6 +562,8 @@ class _Planning:
     def _settle(self) -> None:
         """Take the best so far, unconfirmed, where the search was stopped before one was confirmed."""
         found = self.findings
+        if self._picked is not None:
+            found.group = found.groups[self._picked.index]
         held = [group for group in found.groups if group.best is not None]
         if found.member is None and held:
             search = Search(self._spaces()[0], self.goal)
@@ -563,6 +681,28 @@ def _held(group: GroupResult) -> list[Member]:
     return sorted(held, key=lambda member: member is not group.best)
 
 
+def _best(search: Search, group: GroupResult) -> Member | None:
+    """Return the best of what holds; of equals the one that is taken for it already, or the first."""
+    best, least = None, math.inf
+    for member in _held(group):
+        value = search.value(_trial(member))[0]
+        if best is None or is_less((value, 0.0), (least, 0.0)):
+            best, least = member, value
+    return best
+
+
+def _renewed(search: Search, group: GroupResult, again: GroupResult) -> GroupResult:
+    """Return a search of a kind of GPU with what another search of it, which knew more, has found."""
+    members: dict[tuple[tuple[str, str], ...], Member] = {}
+    for member in (*group.members, *again.members):
+        before = members.get(member.key)
+        if before is None or before.trial is None or (member.trial is not None and not before.trial.holds):
+            members[member.key] = member
+    trials = [*group.trials, *again.trials]
+    renewed = replace(group, members=[*members.values()], trials=trials, tried={**group.tried, **again.tried})
+    return replace(renewed, best=_best(search, renewed))
+
+
 def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) -> GroupResult:
     """Return both searches of one kind of GPU as one."""
     search = Search(space, goal)
@@ -573,6 +713,7 @@ def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) 
         members=[*group.members, *refined.members],
         best=best,
         trials=[*group.trials, *refined.trials],
+        tried={**group.tried, **refined.tried},
         method=refined.method if refined.method == "settings" else group.method,
     )
 

@@ -42,12 +42,19 @@ FURTHEST = ("holds", "misses", "not_better", "too_many_gpus", "invalid", "out_of
 """Where nothing holds: what came how far, as other knobs may help it."""
 
 
-def search_group(space: Space, goal: Goal) -> GroupResult:
+def search_group(space: Space, goal: Goal, known: GroupResult | None = None) -> GroupResult:
     """Return the best fleet of a space: exact over all dimensions, or over the shapes where those are too many.
 
     Shapes are searched with every option plain, and again with the scenario's own choices.
+
+    Args:
+        space: What may be deployed.
+        goal: What is to be small, and within which limits.
+        known: What earlier searches of the space have judged and run; None: there was none.
     """
     search = Search(space, goal)
+    if known is not None:
+        search.recall(known)
     is_small = space.size <= EXHAUSTIVE_COMBINATIONS
     search.run(None if is_small else space.shape_keys)
     if not is_small and space.has_own_options:
@@ -55,7 +62,9 @@ def search_group(space: Space, goal: Goal) -> GroupResult:
     return group_result(search, "exhaustive" if is_small else "shapes")
 
 
-def refine_group(space: Space, goal: Goal, found: GroupResult, num_settings: int) -> GroupResult:
+def refine_group(
+    space: Space, goal: Goal, found: GroupResult, num_settings: int, known: GroupResult | None = None
+) -> GroupResult:
     """Return the best fleet that other engine knobs and options make of the shapes; without a best where none is.
 
     A shape is looked at where a bound leaves it a fleet that would be better than the goal's ceiling, at its own knobs
@@ -67,10 +76,11 @@ def refine_group(space: Space, goal: Goal, found: GroupResult, num_settings: int
         goal: What is to be small; its ceiling is the best value known.
         found: The search over the shapes.
         num_settings: Settings that are tried on a shape.
+        known: What earlier searches of the space have judged and run; None: that of the shapes alone.
     """
     search = Search(space, goal)
     search.best_value = (goal.ceiling, -math.inf)
-    search.remember(found.members)
+    search.recall(known or found)
     for _, shape in _shapes(search, found):
         if not _may_win(search, shape):
             continue
@@ -130,10 +140,20 @@ def _shapes(search: Search, found: GroupResult) -> list[tuple[Value, Member]]:
             reached = 0.0 if member.trial is None else member.trial.attainment or 0.0
             gpus = gpus_of(search.space.scenario, search.space.chosen(member.overrides))
             kept.append(((float(FURTHEST.index(member.status)) - reached, float(gpus)), member))
-        elif is_less(least, search.best_value):
+        elif is_less(least, search.best_value) and not (goal.refused and _is_far(search, member)):
             kept.append((least, member))
     most = MOST_SHAPES if math.isfinite(goal.ceiling) else MOST_NEAREST
     return sorted(kept, key=lambda each: each[0])[:most]
+
+
+def _is_far(search: Search, shape: Member) -> bool:
+    """Return whether a shape has been run and missed by far, or not at all.
+
+    Where a fleet that held in the search was not confirmed, the ceiling is higher and many more shapes lie below it:
+    knobs are then tried on those alone that come near with the scenario's own.
+    """
+    asked, trial = objective(search.space.scenario), shape.trial
+    return asked is not None and (trial is None or (trial.attainment or 0.0) < NEAR * asked.attainment)
 
 
 def _may_win(search: Search, shape: Member) -> bool:
@@ -226,4 +246,5 @@ def group_result(search: Search, method: str) -> GroupResult:
         size=space.size,
         method=method,
         role_costs=search.role_costs,
+        tried=search.tried,
     )

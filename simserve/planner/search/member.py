@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from simserve.planner.overrides import Overrides
@@ -15,6 +15,11 @@ from simserve.planner.space.makeup import Makeup
 Objective = Literal["cost", "gpus", "latency", "energy", "throughput"]
 OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "latency", "energy", "throughput")
 Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "not_better", "misses", "holds"]
+
+
+def key_of(overrides: Overrides) -> tuple[tuple[str, str], ...]:
+    """Return what tells deployments of one space apart."""
+    return tuple(sorted((name, repr(value)) for name, value in overrides.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,7 @@ class Goal:
         replicas: How many there must be; None: as few as hold.
         confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
         gpus_by_kind: GPU -> how many there are, of fixed GPUs of several kinds; empty: of one kind, ``max_gpus``.
+        refused: Hashes of scenarios on fleets that failed when they were confirmed: none of these holds.
     """
 
     objective: Objective = "cost"
@@ -40,6 +46,7 @@ class Goal:
     replicas: int | None = None
     confidence: float | None = None
     gpus_by_kind: Mapping[str, int] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +82,17 @@ class Member:
     headroom: int = 0
     promise: Promise | None = None
 
+    def untried(self) -> Member:
+        """Return what was known of it before it was tried."""
+        if self.status not in ("holds", "misses", "not_better"):
+            return self
+        return replace(self, status="not_better", reason="", trial=None, promise=None, headroom=0)
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """What is deployed, the number of replicas aside."""
+        return key_of(self.overrides)
+
     @property
     def encoders(self) -> int:
         """GPUs of an encoder pool, whatever the number of replicas."""
@@ -96,6 +114,7 @@ class GroupResult:
             ``roles``: prefill and decode workers, each role with a shape of its own.
         role_costs: Role -> what is to be small, of all workers of it, at least (bound); empty where it was not looked
             at.
+        tried: Hash of the scenario on a fleet -> its deciding run.
     """
 
     hardware: str
@@ -106,3 +125,4 @@ class GroupResult:
     size: int
     method: str
     role_costs: Mapping[str, float] = field(default_factory=dict)
+    tried: Mapping[str, Trial] = field(default_factory=dict)

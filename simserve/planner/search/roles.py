@@ -521,7 +521,8 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
         front: What both roles share.
         roles: The shapes.
         limit: Value from which on a fleet is of no interest. Sizes one worker of which makes it too dear are left out,
-            and settings of a knob where its size would have to do much better than with the scenario's own.
+            and settings of a knob where its size would have to do much better than with the scenario's own; all other
+            settings where no bound holds and the limit is higher since a fleet that held was not confirmed.
     """
     goal = search.goal
     kinds = {role: _by_kind(roles.shapes(role)) for role in (PREFILL, DECODE)}
@@ -555,7 +556,8 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
                 least = max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
                 if math.isfinite(own.needed):
                     found[role].append(own)
-            others[role] += [(least * unit(each), each) for each in knobs[1:]]
+            if is_proven or not goal.refused:
+                others[role] += [(least * unit(each), each) for each in knobs[1:]]
         costs = [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])]
         cheapest[role] = min(costs, default=math.inf)
         bounds[role] = min(cheapest[role], skipped)

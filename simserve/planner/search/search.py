@@ -24,7 +24,7 @@ from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, fleet_bound
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
 from simserve.planner.search.explain import bound_reason, clause, context_shortage, shortage
-from simserve.planner.search.member import Goal, Member
+from simserve.planner.search.member import Goal, GroupResult, Member, key_of
 from simserve.planner.search.order import WORST, Value, is_less, smallest_integer
 from simserve.planner.search.trial import (
     DOUBT,
@@ -69,8 +69,9 @@ class Search:
         self.known: Member | None = None
         self.best_value = (goal.ceiling, math.inf)
         self.role_costs: dict[str, float] = {}
+        self.tried: dict[str, Trial] = {}
         self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
-        self._tried: dict[str, Trial] = {}
+        self._known_members: dict[tuple[tuple[str, str], ...], Member] = {}
         self._specs: RequestSpecs | None = None
         self._has_missed = False
 
@@ -110,6 +111,12 @@ class Search:
         """Take the price of a GPU from deployments that another search has judged."""
         self.known = next(filter(_has_one_kind, members), None)
 
+    def recall(self, found: GroupResult) -> None:
+        """Take what another search of the space has judged and run, so that nothing of it is done again."""
+        self.remember(found.members)
+        self._known_members = {each.key: each for each in found.members}
+        self.tried = dict(found.tried)
+
     def least_unit(self, overrides: Overrides) -> Value:
         """Return a bound below the value of every fleet of a deployment from its GPUs alone: one replica of it."""
         known = next((each for each in self.members if _has_one_kind(each)), self.known)
@@ -122,9 +129,10 @@ class Search:
 
     def member(self, overrides: Overrides) -> Member:
         """Return what is known of a deployment without simulating it."""
-        key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
+        key = key_of(overrides)
         if key not in self._seen:
-            self._seen[key] = self._judged(overrides)
+            known = self._known_members.get(key)
+            self._seen[key] = self._judged(overrides) if known is None else known.untried()
             self.members.append(self._seen[key])
         return self._seen[key]
 
@@ -353,9 +361,10 @@ class Search:
     def trial(self, member: Member, replicas: int) -> Trial:
         """Run a fleet, once: members that differ in how many replicas a pool has come to the same ones."""
         fleet = deployed(self.space.scenario, member.overrides, replicas).hash
-        if fleet not in self._tried:
-            self._tried[fleet] = self._trial(member, replicas)
-        return replace(self._tried[fleet], overrides=dict(member.overrides))
+        if fleet not in self.tried:
+            self.tried[fleet] = self._trial(member, replicas)
+        trial = replace(self.tried[fleet], overrides=dict(member.overrides))
+        return replace(trial, holds=False) if fleet in self.goal.refused else trial
 
     def _trial(self, member: Member, replicas: int) -> Trial:
         """Run a fleet: a short look first, all requests only where that does not fail by far."""

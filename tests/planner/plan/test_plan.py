@@ -547,8 +547,28 @@ def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pyt
 
     by_fleet = {repr(each["overrides"]): each.get("probability") for each in first["candidates"] if "overrides" in each}
     assert first["feasible"]
-    assert len(asked) == 2
+    assert len(asked) == len(set(asked)) >= 2  # nothing is confirmed twice
     assert asked[1][1] > asked[0][1] or by_fleet[asked[1][0]] > by_fleet[asked[0][0]]
+
+
+@pytest.mark.usefixtures("best_alone")
+def test_fleets_between_what_failed_and_what_was_confirmed_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds in the search alone hides no fleet that is dearer than it and cheaper than the next that holds."""
+    small: list[float] = []
+
+    def refuse_small(fleet: Fleet) -> Trial:
+        trial = confirm(fleet)
+        is_small = with_overrides(fleet.scenario, fleet.overrides).deployment.hardware == "l4-24gb"
+        if not is_small:
+            return trial
+        small.append(trial.usd_per_hour or 0.0)
+        return replace(trial, holds=trial.num_gpus > 3)
+
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse_small)
+    best = plan(busy_scenario(), options(hardware=("l4-24gb", "l40s-48gb"), trials=4)).summary["best"]
+
+    assert best["hardware"] == "l40s-48gb"
+    assert min(small) * CEILING < best["usd_per_hour"] < max(small)
 
 
 def test_where_no_probability_is_known_every_fleet_that_held_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
