@@ -11,8 +11,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from simserve.metrics.latency import RequestLatencies
-from simserve.metrics.slo import SLO
+from simserve.metrics.latency import SLO, RequestLatencies
 from simserve.planner.capacity.answer import (
     CLOSE,
     MOST_RUNS,
