@@ -172,8 +172,7 @@ class Capacity:
         promised, capacity = found.largest.value, found.capacity
         if promised and capacity and 1 - promised / capacity > NOTED_BELOW:
             notes.append(
-                f"what is promised lies {1 - promised / capacity:.1%} below the mean capacity of {capacity:.3g}: "
-                f"{self._differing_runs}"
+                f"promised {1 - promised / capacity:.0%} below the mean of {capacity:.3g}, as {self._differing_runs}"
             )
         if any(each.slo is not None for each in self.scenario.workload.classes or ()):
             notes.append("shares are those of the class that is nearest to missing its own objective, if one is")
@@ -189,11 +188,10 @@ class Capacity:
 
     @property
     def _differing_runs(self) -> str:
-        """How much runs differ, and what makes them longer."""
+        """That runs differ, and what makes them longer."""
         if self.lasts_as_said:
-            return "runs as long as the scenario's differ by so much"
-        longer = "--requests" if self.is_closed_loop else "--precision"
-        return f"runs of {self.found.num_requests:,} requests differ by so much, and {longer} makes them longer"
+            return "runs as long as this differ"
+        return f"runs differ; {'--requests' if self.is_closed_loop else '--precision'} lengthens them"
 
     @property
     def lasts_as_said(self) -> bool:

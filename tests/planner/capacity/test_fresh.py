@@ -132,4 +132,4 @@ def test_bursts_hold_what_capacity_promises_of_them() -> None:
     assert holding(summary["mean_capacity"]) < 9
     assert summary["confidence_interval"]["low"] <= summary["max_rate"] < summary["mean_capacity"]
     assert 0 < summary["max_rate_90"] <= summary["max_rate"]
-    assert any("and --precision makes them longer" in note for note in answer.notes)
+    assert any("runs differ; --precision lengthens them" in note for note in answer.notes)
