@@ -119,9 +119,9 @@ class EngineOptions(FrozenModel):
     the launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
     those with prompts too, and are priced alike. Absent: as the engine's version has it."""
     moe_backend: MoeBackend | None = None
-    """vLLM: whose kernels multiply experts in MXFP4, to whose tiles they are padded in memory; time is priced alike.
-    `--moe-backend` from 0.17 on, before that `VLLM_MXFP4_USE_MARLIN`. Absent: Triton's on Hopper and B200, Marlin's on
-    other GPUs; a wheel of vLLM up to 0.11.2 lacks Triton's and takes Marlin's everywhere."""
+    """vLLM: whose kernels multiply experts in MXFP4, at whose pace (H100 and H200 have both) and to whose tiles they
+    are padded in memory. `--moe-backend` from 0.17 on, before that `VLLM_MXFP4_USE_MARLIN`. Absent: Triton's for
+    gpt-oss on Hopper and B200, Marlin's for others; a wheel up to 0.11.2 lacks Triton's and takes Marlin's."""
     language_model_only: bool | None = None
     """Leave out the encoders of images and audio, whose weights and largest step a server otherwise keeps room for,
     whatever its prompts have: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded with the model."""
