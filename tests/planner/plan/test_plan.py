@@ -547,7 +547,7 @@ def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pyt
 
     by_fleet = {repr(each["overrides"]): each.get("probability") for each in first["candidates"] if "overrides" in each}
     assert first["feasible"]
-    assert len(asked) == len(set(asked)) >= 2  # nothing is confirmed twice
+    assert len(asked) == len(set(asked)) == 3  # the two shapes and the knobs, and nothing twice
     assert asked[1][1] > asked[0][1] or by_fleet[asked[1][0]] > by_fleet[asked[0][0]]
 
 
