@@ -32,6 +32,8 @@ def main() -> int:
     parser.add_argument("--budget", default="150s", help="time for the kernels")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="day that provenance names")
     arguments = parser.parse_args()
+    if environment.CPU_INFO.is_file() and (reason := environment.unfit(environment.CPU_INFO.read_text())):
+        parser.error(reason)
     out: Path = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     commands = environment.make(arguments.env.resolve())

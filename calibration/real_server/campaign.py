@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class Load:
         prompt_tokens: Mean length, 30 % up and down.
         output_tokens: The same of the answers.
         num_prefixes: Shared beginnings, of three quarters of the prompt; 0: none. All lengths are equal then.
+        priority: The smaller the sooner; None: the server does not ask.
+        beside: What another client sends to the same server in the same time.
     """
 
     name: str
@@ -35,6 +38,13 @@ class Load:
     prompt_tokens: int = 256
     output_tokens: int = OUTPUT_TOKENS
     num_prefixes: int = 0
+    priority: int | None = None
+    beside: Load | None = None
+
+    @property
+    def parts(self) -> tuple[Load, ...]:
+        """What each of the clients sends that run at once; mostly one."""
+        return (self,) if self.beside is None else (self, *self.beside.parts)
 
     def arguments(self, seed: int) -> list[str]:
         """Return what vLLM's client is told."""
@@ -51,6 +61,7 @@ class Load:
             ]
         words += ["--dataset-name", "random", "--random-range-ratio", "0.3"]
         words += ["--random-input-len", str(self.prompt_tokens), "--random-output-len", str(self.output_tokens)]
+        words += ["--extra-body", json.dumps({"priority": self.priority})] if self.priority is not None else []
         return words
 
 
@@ -101,7 +112,19 @@ def servers(capacity: float) -> list[Server]:
             ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'),
             {"speculative": {"method": "ngram", "num_speculative_tokens": 3}},
         ),
+        Server(
+            "priorities",
+            (_urgent_and_patient(capacity),),
+            ("--scheduling-policy", "priority", "--max-num-seqs", "4"),
+            {"scheduling_policy": "priority", "max_num_seqs": 4},
+        ),
     ]
+
+
+def _urgent_and_patient(capacity: float) -> Load:
+    """Return a third of the requests with a better priority: together nearly what four seats finish."""
+    urgent, patient = (round(share * capacity, 3) for share in (0.2, 0.4))
+    return Load("urgent", 20, rate=urgent, priority=0, beside=Load("patient", 40, rate=patient, priority=1))
 
 
 def measure(commands: Path, model: Path, out: Path, capacity: float, tell: Callable[[str], None]) -> None:
@@ -135,7 +158,18 @@ def _measure(
         (folder / "warm.json").unlink()
         for load, turn in missing:
             began, before = time.monotonic(), metrics(address)
-            bench(commands, model, address, load.arguments(100 * turn + 7), folder / f"{load.name}-{turn}.json")
+            _send(commands, model, folder, load, turn, address)
             counted = {"before": before, "after": metrics(address)}
             (folder / f"{load.name}-{turn}.metrics.json").write_text(json.dumps(counted), encoding="utf-8")
             tell(f"{server.name} {load.name} {turn}: {time.monotonic() - began:.0f} s")
+
+
+def _send(commands: Path, model: Path, folder: Path, load: Load, turn: int, address: str) -> None:
+    """Send all parts of a load at once, each by a client of its own."""
+    with ThreadPoolExecutor() as clients:
+        sent = [
+            clients.submit(bench, commands, model, address, part.arguments(seed), folder / f"{part.name}-{turn}.json")
+            for seed, part in enumerate(load.parts, start=100 * turn + 7)
+        ]
+    for each in sent:
+        each.result()

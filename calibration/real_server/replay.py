@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from calibration.real_server.campaign import REPEATS, Load, Server
 from calibration.real_server.environment import VERSION
@@ -33,6 +34,7 @@ FITTED = ("clients-02", "clients-16")
 PRODUCTS = "gemm_perf.parquet"
 BLOCK_SIZE = 128
 """Tokens of a KV block on a CPU, as `cache_config_info` of its metrics says."""
+Clients = NDArray[np.intp]
 COMPARED = {"mean_tpot": "TPOT", "mean_ttft": "TTFT", "output_throughput": "tokens/s"}
 
 
@@ -146,44 +148,80 @@ def rows(out: Path, servers: Sequence[Server]) -> list[Row]:
     plain = servers[0]
     scenario_of(out, plain, "vllm")
     profile = fit(out, plain)
+    return [row for server in servers for load in server.loads for row in _rows(out, server, load, profile)]
+
+
+def _rows(out: Path, server: Server, load: Load, profile: Path) -> list[Row]:
+    """Return a row for each client of a load; none where it was not measured."""
+    folder = out / server.name
+    turns = [[folder / f"{part.name}-{turn}.json" for part in load.parts] for turn in range(REPEATS)]
+    turns = [files for files in turns if all(each.is_file() for each in files)]
+    if not turns:
+        return []
+    counted = [_counted(files[0]) for files in turns]
+    results = [read_results(files) for files in turns]
+    acceptance = np.mean([each["acceptance"] for each in counted], axis=0).tolist() if counted[0]["acceptance"] else ()
+    runs: dict[str, list[tuple[list[dict[str, float]], dict[str, float]]]] = {}
+    for which, engine in (("kernels", "vllm"), ("fitted", str(profile))):
+        scenario = scenario_of(out, server, engine, acceptance)
+        specs = [[replay_of(each, scenario).specs for each in parts] for parts in results]
+        sent = [sent_at_once(load, files, parts) for files, parts in zip(turns, specs, strict=True)]
+        runs[which] = [_simulated(scenario, load, *each) for each in sent]
     found = []
-    for server in servers:
-        for load in server.loads:
-            files = _runs(out, server, load.name)
-            if files:
-                found.append(_row(out, server, load, files, profile))
+    for part, sent_by in enumerate(load.parts):
+        measured = [{key: parts[part].measured[key] for key in COMPARED} for parts in results]
+        means = {which: [figures_of[part] for figures_of, _ in turns_of] for which, turns_of in runs.items()}
+        found.append(
+            Row(
+                server=server.name,
+                load=sent_by.name,
+                is_fitted=server.name == "plain" and sent_by.name in FITTED,
+                is_open=bool(sent_by.rate),
+                measured=_means(measured),
+                spread={
+                    key: float(np.ptp([each[key] for each in measured])) / _mean(measured, key) for key in COMPARED
+                },
+                kernels=_means(means["kernels"]),
+                fitted=_means(means["fitted"]),
+                counts={} if part else _counts(counted, [counts for _, counts in runs["fitted"]]),
+            )
+        )
     return found
 
 
-def _row(out: Path, server: Server, load: Load, files: Sequence[Path], profile: Path) -> Row:
-    counted = [_counted(each) for each in files]
-    runs: dict[str, list[tuple[dict[str, float], dict[str, float]]]] = {}
-    results = read_results(files)
-    acceptance = np.mean([each["acceptance"] for each in counted], axis=0).tolist() if counted[0]["acceptance"] else ()
-    for which, engine in (("kernels", "vllm"), ("fitted", str(profile))):
-        scenario = scenario_of(out, server, engine, acceptance)
-        runs[which] = [_simulated(scenario, load, replay_of(each, scenario).specs) for each in results]
-    measured = [{key: each.measured[key] for key in COMPARED} for each in results]
-    counts = {}
-    for key in ("preemptions", "prefix_hit_rate"):
-        seen, simulated = _mean(counted, key), _mean([each[1] for each in runs["fitted"]], key)
-        if seen or simulated > 0.01:
-            counts[key] = (seen, simulated)
-    return Row(
-        server=server.name,
-        load=load.name,
-        is_fitted=server.name == "plain" and load.name in FITTED,
-        is_open=bool(load.rate),
-        measured={key: _mean(measured, key) for key in COMPARED},
-        spread={key: float(np.ptp([each[key] for each in measured])) / _mean(measured, key) for key in COMPARED},
-        kernels={key: _mean([each[0] for each in runs["kernels"]], key) for key in COMPARED},
-        fitted={key: _mean([each[0] for each in runs["fitted"]], key) for key in COMPARED},
-        counts=counts,
-    )
+def _counts(
+    counted: Sequence[Mapping[str, Any]], simulated: Sequence[Mapping[str, float]]
+) -> dict[str, tuple[float, float]]:
+    """Return what was counted of the KV cache, by the server and simulated, where there was anything."""
+    both = {key: (_mean(counted, key), _mean(simulated, key)) for key in ("preemptions", "prefix_hit_rate")}
+    return {key: (seen, ours) for key, (seen, ours) in both.items() if seen or ours > 0.01}
 
 
-def _simulated(scenario: Scenario, load: Load, specs: RequestSpecs) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the figures of a run of these requests, and how often the cache ran short or helped."""
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: _mean(rows, key) for key in COMPARED}
+
+
+def sent_at_once(load: Load, files: Sequence[Path], parts: Sequence[RequestSpecs]) -> tuple[RequestSpecs, Clients]:
+    """Return the requests of all clients by arrival, with their priorities, and which client sent each, shape [N]."""
+    client = np.repeat(np.arange(len(parts)), [len(each) for each in parts])
+    if len(parts) == 1:
+        return parts[0], client
+    begun = [min(json.loads(file.read_text(encoding="utf-8"))["start_times"]) for file in files]  # one clock for all
+    arrival = np.concatenate([each.arrival_time + start - min(begun) for each, start in zip(parts, begun, strict=True)])
+    order = np.argsort(arrival, kind="stable")
+    joined = {
+        name: np.concatenate([getattr(each, name) for each in parts])[order]
+        for name in ("prompt_tokens", "output_tokens", "max_tokens")
+    }
+    priority = np.array([each.priority or 0 for each in load.parts], dtype=np.int64)[client]
+    specs = replace(parts[0], arrival_time=arrival[order], priority=priority[order], **joined)
+    return specs, client[order]
+
+
+def _simulated(
+    scenario: Scenario, load: Load, specs: RequestSpecs, client: Clients
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Return the figures of each client's requests, and how often the cache ran short or helped."""
     if load.num_prefixes:
         count = len(specs)
         groups = np.random.default_rng(0).permutation(np.arange(count) % load.num_prefixes).astype(np.int64)
@@ -194,7 +232,9 @@ def _simulated(scenario: Scenario, load: Load, specs: RequestSpecs) -> tuple[dic
     deployment = Deployment(num_replicas=1, engine=resolved.engine, priced=price(resolved.shape))
     simulation = simulate(deployment, specs)
     records = simulation.records
-    found = figures(records, simulation.totals.itl)
+    found = [
+        figures(records.rows(np.flatnonzero(client == part)), simulation.totals.itl) for part in range(len(load.parts))
+    ]
     hits = float(records.cached_tokens.sum() / records.prompt_tokens.sum())
     return found, {"preemptions": float(records.num_preemptions.sum()), "prefix_hit_rate": hits}
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from calibration.real_server import page, replay
+from calibration.real_server import environment, page, replay
 from calibration.real_server.campaign import Load, servers
 from calibration.real_server.model import CONFIG, write
 from calibration.real_server.replay import Row
 from calibration.real_server.serving import ServerError, served
 from calibration.real_server.steps import step_seconds
 from simserve.profiles.model import load_model
+from tests.builders import make_specs
 
 METRICS = """# HELP vllm:num_preemptions_total Preemptions.
 vllm:num_preemptions_total{engine="0",model_name="tiny"} %d
@@ -55,7 +56,7 @@ def test_the_model_is_read_as_the_server_reads_it(tmp_path: Path) -> None:
 def test_every_load_is_sent_with_a_seed_of_its_own_run() -> None:
     """Clients or a rate, never both; lengths of prefixes add up to the prompt's."""
     for server in servers(2.0):
-        for load in server.loads:
+        for load in (part for each in server.loads for part in each.parts):
             first, second = load.arguments(7), load.arguments(107)
             assert [each for each in zip(first, second, strict=True) if each[0] != each[1]] == [("7", "107")]
             assert ("--max-concurrency" in first) != ("--request-rate" in first)
@@ -63,6 +64,23 @@ def test_every_load_is_sent_with_a_seed_of_its_own_run() -> None:
     sizes = {words[at]: int(words[at + 1]) for at in range(len(words)) if words[at].endswith("fix-len")}
 
     assert sum(sizes.values()) == 1024
+
+
+def test_two_clients_at_once_are_one_stream_of_requests(tmp_path: Path) -> None:
+    """By the clock that their files share; each request keeps its client's priority."""
+    urgent = Load("urgent", 2, rate=1.0, priority=0, beside=Load("patient", 2, rate=1.0, priority=1))
+    files = [tmp_path / "urgent.json", tmp_path / "patient.json"]
+    for file, starts in zip(files, ([100.5, 103.0], [100.0, 101.0]), strict=True):
+        file.write_text(json.dumps({"start_times": starts}))
+    parts = [make_specs([0.0, 2.5], [10, 20], [5, 5]), make_specs([0.0, 1.0], [11, 21], [5, 5])]
+    specs, client = replay.sent_at_once(urgent, files, parts)
+
+    assert client.tolist() == [1, 0, 1, 0]
+    assert specs.priority is not None
+    assert specs.priority.tolist() == [1, 0, 1, 0]
+    assert specs.arrival_time.tolist() == [0.0, 0.5, 1.0, 3.0]
+    assert specs.prompt_tokens.tolist() == [11, 10, 21, 20]
+    assert json.loads(urgent.arguments(1)[-1]) == {"priority": 0}
 
 
 def test_counters_are_what_a_load_added(tmp_path: Path) -> None:
@@ -87,6 +105,13 @@ def test_the_page_counts_what_was_held_out() -> None:
     text = page.as_markdown(rows, {"what": "A server."})
     assert "| plain | clients-02* |" in text
     assert "preemptions 65, 62.5" in text
+
+
+def test_a_cpu_without_wide_registers_is_refused() -> None:
+    """As its flags say; a machine that has no such list, an ARM, is tried."""
+    assert "AVX-512" in environment.unfit("processor: 0\nflags\t\t: fpu sse avx2\n")
+    assert environment.unfit("flags\t\t: fpu avx2 avx512f amx_bf16\n") == ""
+    assert environment.unfit("Features : fp asimd\n") == ""
 
 
 def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
