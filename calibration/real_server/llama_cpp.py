@@ -213,15 +213,15 @@ def write_profile(out: Path, speeds: Mapping[str, float], date: str) -> None:
         rates = {"flops": 1e11, "bandwidth": 1e10, "keys": 1e10, "overlap": overlap}
         for _ in range(12):
             _write_hardware(out, rates, date)
-            first, few = (_alone(out, tokens) for tokens in (BENCH_PROMPT, 1))
+            first, few = (alone(out, tokens) for tokens in (BENCH_PROMPT, 1))
             rates["flops"] *= first["mean_ttft"] / prompt
             rates["bandwidth"] *= few["mean_tpot"] / short
             rates["keys"] *= (first["mean_tpot"] - few["mean_tpot"]) / (deep - short)
-        found.append((abs(_alone(out, BENCH_ROWS)["mean_ttft"] / rows - 1), rates))
+        found.append((abs(alone(out, BENCH_ROWS)["mean_ttft"] / rows - 1), rates))
     _write_hardware(out, min(found, key=lambda each: each[0])[1], date)
 
 
-def _alone(out: Path, prompt_tokens: int) -> dict[str, float]:
+def alone(out: Path, prompt_tokens: int) -> dict[str, float]:
     """Return the figures of two requests, one after the other, as the kernels alone take them."""
     model = ServingModel(scenario_of(out, "llama.cpp", clients=1))
     result = BenchResult(

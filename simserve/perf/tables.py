@@ -70,6 +70,7 @@ from simserve.perf.stage import (
     wide_projection,
 )
 from simserve.perf.traffic import traffic_of
+from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.model import AttentionLayers, MixtureOfExperts
 
 MIN_TABLE_TOKENS = 8192
@@ -98,12 +99,13 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
     tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
     tables = tables_of(stage, tokens, np.arange(shape.engine.max_num_seqs + 1.0), tokens)
     may_fall = stage.measured is not None and stage.measured.has_dips
+    in_runs = shape.engine.kv_unified is False  # a full server computes one, a half full one several
     parts = StepParts(
-        decode=_monotone(tables.decode.parts, may_fall=may_fall),
+        decode=_monotone(tables.decode.parts, may_fall=may_fall or in_runs),
         token=_monotone(tables.token.parts, may_fall=may_fall),
         token_beyond=tables.token_beyond.parts[:, 0],
         sequence=_monotone(tables.sequence.parts, may_fall=may_fall),
-        decode_attention=_monotone(tables.decode_attention.parts),
+        decode_attention=_monotone(tables.decode_attention.parts, may_fall=in_runs),
         shared=_monotone(tables.shared.parts),
         **traffic_of(stage, tokens),
     )
@@ -361,10 +363,12 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     captured = _graph_batch(counted * decoding, shape.engine.cuda_graph_sizes)
     padded = captured * (width // counted)
     in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
-    passes = rounds(in_flight, layers)
-    head, seconds = head_seconds(stage, padded), stage_seconds(stage, padded, has_prompts=False)
-    seconds.add("offload", offload_parts(stage, padded))
+    passes, runs = rounds(in_flight, layers), slot_runs(shape.engine, decoding)
+    in_run = padded / runs
+    head, seconds = head_seconds(stage, in_run), stage_seconds(stage, in_run, has_prompts=False)
+    seconds.add("offload", offload_parts(stage, in_run))
     seconds.add_all(head, in_flight / passes * exposed_head(head.parts.sum(axis=0), seconds.parts.sum(axis=0), layers))
+    seconds.scale(runs)
     for each in stage.attentions:
         if each.kernel is not None:
             start = stage.num_layers * each.share * each.kernel.decode_base_seconds(decoding)
@@ -383,6 +387,31 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     seconds.scale(passes)
     if num_stages > 1:
         seconds.add_row("pipeline_transfer", COMMUNICATION, (num_stages - 1) * transfer_seconds(shape, padded))
+    return _with_empty_step(seconds)
+
+
+def slot_runs(engine: ResolvedEngine, decoding: Array) -> Array:
+    """Return in how many runs of consecutive slots so many sequences lie: each is computed by itself.
+
+    llama.cpp with a KV buffer for each slot takes only consecutive ones together (src/llama-batch.cpp, `split_equal`
+    with `sequential`). Of N slots any n are taken alike, in ``n (N - n + 1) / N`` runs on average: whichever has been
+    free for longest is next (tools/server), which leaves them in no order.
+    """
+    if engine.kv_unified is not False:
+        return np.ones_like(decoding)
+    slots = float(engine.max_num_seqs)
+    return np.asarray(decoding * (slots - decoding + 1.0) / slots)
+
+
+def _apart_from_prompts(stage: Stage, sequences: Array) -> OperatorSeconds:
+    """Return what a step with prompts takes longer as its decodes are computed apart from them, in their runs."""
+    decoding = sequences[1:]
+    runs = slot_runs(stage.shape.engine, decoding)
+    seconds = stage_seconds(stage, decoding / runs, has_prompts=False)
+    seconds.add("offload", offload_parts(stage, decoding / runs))
+    seconds.scale(runs)
+    beside = _marginal_token(stage).mapped(lambda row: row * decoding)
+    seconds.set_parts(np.maximum(seconds.parts - beside.parts, 0.0))
     return _with_empty_step(seconds)
 
 
@@ -476,6 +505,8 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
         drafts.add_all(head_seconds(stage, sequences[1:]), -1.0)
         seconds.add_all(_with_empty_step(drafts))
     engine = stage.shape.engine
+    if engine.kv_unified is False:
+        seconds.add_all(_apart_from_prompts(stage, sequences))
     seconds.scale(engine.gpu_time_factor * engine.batch_time_factor)
     if width > 1:
         host = (1.0 - engine.host_overlap) * (width - 1) * engine.host_seconds_per_request * sequences

@@ -373,6 +373,7 @@ def resolve_engine(
     choices.sources["version"] = profile.version_source(version)
     scheduling = _scheduling(choices, known, place)
     limits = _limits(choices, known, place, model_max_len, scheduling["batching"])
+    unified = choices.pick("kv_unified", not choices.is_set("max_num_seqs") if "kv_unified" in features else None)
     fused = choices.pick("flashinfer_sampler", known.runtime_memory.flashinfer_sampler and bool(compute_capability))
     settings = {
         **scheduling,
@@ -382,6 +383,7 @@ def resolve_engine(
         **_host(choices, known, place, scheduling["enable_prefix_caching"], sorts=not fused),
         "activation_logit_bytes": known.runtime_memory.logit_bytes(fused),
         "flashinfer_sampler": fused,
+        "kv_unified": unified,
         **_kernels(known, features),
         **block_scaled_kernels(options, compute_capability),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},

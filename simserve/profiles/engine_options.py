@@ -151,6 +151,9 @@ class EngineOptions(FrozenModel):
     """vLLM and SGLang: GiB of weights a GPU that stay in host memory and cross the host link in every step."""
     n_gpu_layers: Count | None = None
     """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
+    kv_unified: bool | None = None
+    """llama.cpp: whether all slots share one KV buffer. Otherwise only requests in consecutive slots are computed
+    together. Absent: as the server does, shared unless `max_num_seqs` is set."""
     num_gpu: Count | None = None
     """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
     swap_space: Bytes | None = None

@@ -63,6 +63,7 @@ FEATURES: Mapping[str, str] = {
     "max_loras": "LoRA adapters",
     "cpu_offload_gb": "weights kept in host memory",
     **dict.fromkeys(("n_gpu_layers", "num_gpu"), "choice of the layers on the GPU"),
+    "kv_unified": "choice of one KV buffer for all slots",
     "num_gpu_blocks_override": "number of KV blocks set by hand",
     "kv_cache_memory_bytes": "KV memory set in bytes",
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",

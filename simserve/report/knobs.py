@@ -48,6 +48,7 @@ _RARE = (
     "cpu_offload_gb",
     "n_gpu_layers",
     "num_gpu",
+    "kv_unified",
 )
 """Shown only where the scenario sets them."""
 _NOT_KNOBS = ("name", "version", "requested_version", "sources", "notes")

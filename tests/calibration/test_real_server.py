@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibration.real_server import environment, page, replay
+from calibration.real_server import environment, llama_cpp, page, replay
 from calibration.real_server.campaign import Load, servers
 from calibration.real_server.model import CONFIG, write
 from calibration.real_server.replay import Row
@@ -148,3 +149,28 @@ def test_a_model_folder_has_a_word_for_each_token_of_its_config(tmp_path: Path) 
 
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == 50
     assert len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]) == 50
+
+
+def test_a_gguf_model_has_the_tensors_of_its_config() -> None:
+    """As many parameters as the profile of the same configuration."""
+    sizes = [math.prod(shape) for shape in llama_cpp.tensors(CONFIG).values()]
+
+    assert sum(sizes) == pytest.approx(0.254e9, rel=0.01)
+    assert len(sizes) == 3 + 9 * CONFIG["num_hidden_layers"]
+
+
+def test_a_profile_of_four_speeds_gives_them_back(tmp_path: Path) -> None:
+    """Prompts, single tokens and those with a context exactly; eight tokens at once by the nearest overlap."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    rows = [(512, 0, 0, 117.0), (8, 0, 0, 81.0), (0, 64, 0, 29.7), (0, 64, 512, 18.7)]
+    names = ("n_prompt", "n_gen", "n_depth", "avg_ts")
+    (tmp_path / "llama-bench.json").write_text(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
+    speeds = llama_cpp.bench(tmp_path, tmp_path / "model.gguf", tmp_path)
+
+    llama_cpp.write_profile(tmp_path, speeds, "2026-11-27")
+
+    long, short, few = (llama_cpp.alone(tmp_path, tokens) for tokens in (512, 1, 8))
+    assert long["mean_ttft"] == pytest.approx(512 / speeds["pp512"], rel=0.01)
+    assert short["mean_tpot"] == pytest.approx(1 / speeds["tg64"], rel=0.01)
+    assert long["mean_tpot"] == pytest.approx(1 / speeds["tg64@d512"], rel=0.01)
+    assert few["mean_ttft"] == pytest.approx(8 / speeds["pp8"], rel=0.1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import numpy as np
 import pytest
 
 from simserve.engine.state import StepTimes
 from simserve.perf.operators import PART_NAMES, PricedDeployment
-from simserve.perf.tables import price
+from simserve.perf.tables import price, slot_runs
 from tests.perf.shapes import make_hardware, make_model, make_shape
 
 
@@ -426,3 +427,49 @@ def test_launches_of_latent_attention_and_of_experts_in_one_operator_are_counted
     layer = _launched_layer("deepseek-v3", "tensorrt-llm", "0.17", "fp8")
 
     assert layer == pytest.approx(0.1 * (1 + (5 + 6 + 9 * 58 / 61) / 10), rel=1e-3)
+
+
+def runs_of_a_loop(slots: int, clients: int) -> float:
+    """Return in how many runs of consecutive slots a closed loop lies, on average over time.
+
+    Each request gets the slot that has been free for longest, and takes 0.7 to 1.3 s.
+    """
+    rng = random.Random(slots * 100 + clients)
+    freed, ends = [-1.0 - slot for slot in range(slots)], {}
+    now = whole = 0.0
+    for _ in range(clients):
+        ends[min(set(range(slots)) - set(ends), key=freed.__getitem__)] = rng.uniform(0.7, 1.3)
+    for _ in range(4000):
+        slot = min(ends, key=ends.__getitem__)
+        whole += sum(each - 1 not in ends for each in ends) * (ends[slot] - now)
+        now = ends.pop(slot)
+        freed[slot] = now
+        ends[min(set(range(slots)) - set(ends), key=freed.__getitem__)] = now + rng.uniform(0.7, 1.3)
+    return whole / now
+
+
+def test_slots_of_their_own_are_computed_in_runs() -> None:
+    """As many on average as a loop of slots has; one where all are taken, or share a buffer."""
+    apart, shared = (
+        make_shape("rtx-4090", engine="llama.cpp", max_num_seqs=8, max_model_len=4096, kv_unified=unified).engine
+        for unified in (None, True)
+    )
+    counts = np.arange(1.0, 9.0)
+
+    assert slot_runs(apart, counts) == pytest.approx([runs_of_a_loop(8, int(each)) for each in counts], rel=0.05)
+    assert slot_runs(shared, counts).tolist() == [1.0] * 8
+
+
+def test_a_half_full_llama_server_reads_its_weights_for_each_run() -> None:
+    """Decode steps of 4 of 8 slots take 2.5 times the weights; one request, and eight, are one batch either way."""
+    own = {"quantization": "gguf-q8_0", "max_num_seqs": 8, "max_model_len": 4096}
+    apart, shared, old = (
+        price(make_shape("rtx-4090", engine="llama.cpp", **own, **more)).step_times  # type: ignore[arg-type]
+        for more in ({}, {"kv_unified": True}, {"version": "b4000"})
+    )
+
+    assert apart.decode_base[1] == shared.decode_base[1]
+    assert apart.decode_base[8] == pytest.approx(shared.decode_base[8], rel=1e-9)
+    assert apart.decode_base[4] / shared.decode_base[4] == pytest.approx(2.5, rel=0.1)
+    assert shared.decode_base == old.decode_base
+    assert apart.decode_attention_base[4] - shared.decode_attention_base[4] > shared.decode_base[1]

@@ -215,7 +215,7 @@ _VOCABULARY = Vocabulary(
     engine="llama.cpp",
     deployment_counts={},
     option_counts={"--batch-size": "max_num_batched_tokens"},
-    switches={},
+    switches={"--kv-unified": ("kv_unified", True), "--no-kv-unified": ("kv_unified", False)},
     others={
         "--model": _file,
         "--model-url": _file,

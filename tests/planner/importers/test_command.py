@@ -63,6 +63,15 @@ def test_arguments_alone_say_whose_they_are_taken_to_be() -> None:
     assert made.mapping["deployment"]["engine"]["max_num_seqs"] == 64
 
 
+@pytest.mark.parametrize(("flag", "value"), [("-kvu", True), ("--no-kv-unified", False)])
+def test_one_buffer_of_all_slots_is_kept(flag: str, value: bool) -> None:
+    """Either way; where the line says neither, the server's own choice stays."""
+    said, unsaid = (import_command(f"{LLAMA} -np 8 {word}", hardware="l4-24gb").mapping for word in (flag, ""))
+
+    assert said["deployment"]["engine"]["kv_unified"] is value
+    assert "kv_unified" not in unsaid["deployment"]["engine"]
+
+
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
