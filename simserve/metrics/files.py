@@ -133,6 +133,19 @@ def read_result(folder: Path) -> RunResult:
         raise _changed(folder, f"{REQUESTS_FILE} or {TIMESERIES_FILE}") from None
 
 
+def check_unchanged(folder: Path) -> None:
+    """Refuse a result whose text files are not what the run wrote, as its requests say; without these nobody knows.
+
+    Raises:
+        InputError: They are others, or the requests cannot be read.
+    """
+    if not all((folder / name).is_file() for name in (RESULT_FILE, SCENARIO_FILE, REQUESTS_FILE)):
+        return
+    texts = [read_text(folder / name) for name in (RESULT_FILE, SCENARIO_FILE)]
+    if _read_table(folder / REQUESTS_FILE)[1].get(DIGEST_KEY) not in (None, digest_of(*texts)):
+        raise _changed(folder, f"{RESULT_FILE} or {SCENARIO_FILE}")
+
+
 def digest_of(summary: str, scenario: str) -> str:
     """Return by what a reader tells that the text files of a result are as they were written."""
     return hashlib.sha256(f"{summary}\0{scenario}".encode()).hexdigest()

@@ -11,7 +11,7 @@ from typing import Any
 
 from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError, UsageError, nearest
-from simserve.metrics.files import RESULT_FILE, SCENARIO_FILE
+from simserve.metrics.files import RESULT_FILE, SCENARIO_FILE, check_unchanged
 from simserve.metrics.statistics import or_null
 from simserve.planner.compare import FIGURES
 
@@ -148,7 +148,7 @@ def diff(
         allow: In what the two may differ under a tolerance: ``scenario``, ``version``. Without one nothing is judged.
 
     Raises:
-        InputError: A result is missing or is none.
+        InputError: A result is missing, is none, or is not what the run wrote.
         UsageError: A name is no figure.
     """
     for name in tolerances or {}:
@@ -185,6 +185,12 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise InputError("is not JSON", file=file) from None
     if not isinstance(result, dict) or not isinstance(result.get("simserve"), dict):
         raise InputError("is no result of simserve", file=file, remedy="simserve run writes one")
+    if path.is_dir():
+        check_unchanged(path)
+    for key in FIGURES.values():
+        value = _valued(result, key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise InputError("must be a number", file=file, key=key, value=value, remedy="run the scenario again")
     return result
 
 
@@ -250,10 +256,16 @@ def _moves(
 
 
 def _at(result: Mapping[str, Any], key: str) -> float:
+    value = _valued(result, key)
+    return math.nan if value is None else float(value)
+
+
+def _valued(result: Mapping[str, Any], key: str) -> Any:
+    """Return what stands under a dotted key; None: nothing."""
     value: Any = result
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    return value
 
 
 def _half_width(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> float:

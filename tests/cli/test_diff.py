@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +97,24 @@ def test_the_python_answer_shows_itself(results: list[str]) -> None:
 
     assert found.moved
     assert "figures moved" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("figure", "file", "said"),
+    [
+        (1.0, "", "holds a result.json or scenario.resolved.yaml that is not what the run wrote"),
+        ("fast", "/result.json", "mean_ttft_ms: 'fast' must be a number"),
+    ],
+)
+def test_a_changed_result_is_104(
+    simserve: Simserve, results: list[str], tmp_path: Path, figure: object, file: str, said: str
+) -> None:
+    """A folder by what its requests say of it; a file alone by its figures."""
+    shutil.copytree(results[0], tmp_path / "changed")
+    path = tmp_path / "changed" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "mean_ttft_ms": figure}))
+
+    outcome = simserve("diff", results[0], f"{tmp_path}/changed{file}")
+
+    assert (outcome.code, outcome.stdout) == (104, "")
+    assert said in outcome.error_line
