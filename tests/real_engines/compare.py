@@ -25,6 +25,7 @@ SGLANG: dict[str, dict[str, Any]] = {
     "0.5.9": {},
     "0.5.23": {
         "strikes_at_once": True,
+        "skips_ended": True,
         "expects_max_tokens": True,
         "reserves_page": True,
         "evicts_missing": True,
