@@ -18,6 +18,7 @@ from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Promise,
     finishable_of,
+    has_other_runs,
     is_steady,
     is_uneven,
     request_limit,
@@ -121,11 +122,18 @@ def test_a_further_run_lies_where_students_t_says() -> None:
     assert further_run([0.9, 0.9]) == (0.9, 0.9)
 
 
-def test_a_trace_and_clients_are_asked_for_no_fresh_runs() -> None:
-    """What nothing draws anew, or answers set the pace of."""
+def test_which_traffic_has_other_runs() -> None:
+    """What seeds draw anew and is tried as it is: not steady traffic, which has trials of its own, and no trace."""
+    arrivals = {"process": "closed_loop", "concurrency": 240}
+    traced = {"arrivals": arrivals, "trace": {"path": "seven.csv", "format": "csv"}}
+
+    assert has_other_runs(crowd())
     assert not is_uneven(crowd())
-    assert not is_uneven(load("chatbot"))
-    assert is_uneven(load("chatbot", ["deployment.faults=[{kind: replica, at: 10 min, duration: 5 min}]"]))
+    assert not has_other_runs(crowd(slo=None))
+    assert not has_other_runs(crowd(workload=traced))
+    assert not has_other_runs(load("chatbot"))
+    assert has_other_runs(load("multi-turn"))
+    assert has_other_runs(load("chatbot", ["deployment.faults=[{kind: replica, at: 10 min, duration: 5 min}]"]))
 
 
 def test_one_replica_needs_no_router() -> None:
