@@ -15,7 +15,7 @@ from simserve.errors import InputError
 from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.result import RunResult
 from simserve.planner.capacity.probe import own_traffic
-from simserve.planner.capacity.search import FRESH_RUNS, highest_promised
+from simserve.planner.capacity.search import highest_promised
 from simserve.planner.overrides import ONCE, Overrides, value_of, with_overrides
 from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
@@ -239,10 +239,8 @@ class _Advising:
             traffic = own_traffic(there)
             if traffic.is_stationary and traffic.offered_rate > highest_promised(finishable):
                 return False
-        found = fresh_runs_of(
-            there, finishable, most_runs=FRESH_RUNS, most_requests=FRESH_REQUESTS, accelerate=self.accelerate
-        )
-        return found.holds
+        most = FRESH_REQUESTS
+        return fresh_runs_of(there, finishable, most_requests=most, accelerate=self.accelerate).holds
 
     def _with(self, changes: Overrides) -> Scenario | None:
         try:

@@ -57,22 +57,30 @@ class FreshRuns:
     attainments: tuple[float, ...]
 
 
+def is_one_more_held(attainments: Sequence[float], asked: float) -> bool:
+    """Return whether one more run would hold, by Student's t (98 %) in square roots of the share that misses."""
+    missed = np.sqrt(1 - np.array(attainments))
+    spread = float(np.std(missed, ddof=1)) * math.sqrt(1 + 1 / len(missed))
+    reach = t_quantile(len(missed) - 1, FRESH_CONFIDENCE) * spread
+    return math.sqrt(1 - asked) - float(missed.mean()) - reach + 1e-9 >= 0
+
+
 def fresh_runs(
     run: Callable[[int], FreshRun],
     *,
     asked: float | None,
     most_runs: int = TIMES_FRESH * FRESH_RUNS,
     most_requests: int = MOST_REQUESTS,
+    is_borne: Callable[[Sequence[float], float], bool] = is_one_more_held,
 ) -> FreshRuns:
     """Return whether fresh runs all hold, and one more would by a bound; after the first that misses none is run.
-
-    The bound is Student's t (98 %) over whole runs, in square roots of the share that misses.
 
     Args:
         run: From the index of a run, 0 and up, to what it shows.
         asked: Share of requests that must meet the objective; None: there is none, and that all runs hold is enough.
         most_runs: How many; fewer where they are long, at least `FEWEST_RUNS`.
         most_requests: Of all runs together, from which on they are fewer.
+        is_borne: The bound: from the attainments of the runs, and what is asked, to whether one more would hold.
     """
     shares: list[float] = []
     count, most = 0, max(most_runs, FEWEST_RUNS)
@@ -84,15 +92,7 @@ def fresh_runs(
             return FreshRuns(False, tuple(shares))
         count += 1
         most = min(most, max(FEWEST_RUNS, most_requests // max(found.num_requests, 1)))
-    return FreshRuns(asked is None or _spare(shares, asked) >= 0, tuple(shares))
-
-
-def _spare(attainments: Sequence[float], asked: float) -> float:
-    """Return a lower bound of what one more run has to spare, in square roots of the share that misses."""
-    missed = np.sqrt(1 - np.array(attainments))
-    spread = float(np.std(missed, ddof=1)) * math.sqrt(1 + 1 / len(missed))
-    reach = t_quantile(len(missed) - 1, FRESH_CONFIDENCE) * spread
-    return math.sqrt(1 - asked) - float(missed.mean()) - reach + 1e-9
+    return FreshRuns(asked is None or is_borne(shares, asked), tuple(shares))
 
 
 def hold_in_fresh_runs(probe: Prober, found: Found, *, asked: float, effort: Effort, is_whole: bool) -> Found:

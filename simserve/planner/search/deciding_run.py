@@ -12,14 +12,14 @@ to within one replica of 38.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from simserve.metrics.statistics import two_sided_quantile
 from simserve.planner.capacity.fresh import MOST_REQUESTS as MOST_FRESH_REQUESTS
-from simserve.planner.capacity.fresh import TIMES_FRESH, FreshRun, FreshRuns, fresh_runs
+from simserve.planner.capacity.fresh import TIMES_FRESH, FreshRun, FreshRuns, fresh_runs, is_one_more_held
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import (
     FRESH_CONFIDENCE,
@@ -41,6 +41,7 @@ from simserve.planner.search.trial import (
     grows_steady,
     has_other_runs,
     is_steady,
+    is_uneven,
     least_requests,
     request_limit,
     run_fleet,
@@ -162,13 +163,19 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
 
 
 def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
-    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes where that is found."""
+    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes where that is found.
+
+    Of days, bursts and the like eight runs; of clients and conversations as many as `simserve capacity` asks for.
+    """
     once = {**overrides, **ONCE}
     there = deployed(scenario, once, replicas)
     if not has_other_runs(there):
         return Promise(holds=True)
     known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
-    fresh = fresh_runs_of(there, known)
+    if is_uneven(there):
+        fresh = fresh_runs_of(there, known)
+    else:
+        fresh = fresh_runs_of(there, known, most_runs=TIMES_FRESH * FRESH_RUNS, is_borne=is_one_more_held)
     return Promise(holds=fresh.holds, finishable=known, attainments=fresh.attainments)
 
 
@@ -249,12 +256,17 @@ def further_run(attainments: Sequence[float], confidence: float = FRESH_CONFIDEN
     return max(mean - reach, 0.0), min(mean + reach, 1.0)
 
 
+def _is_attained(attainments: Sequence[float], asked: float) -> bool:
+    return further_run(attainments)[0] >= asked
+
+
 def fresh_runs_of(
     scenario: Scenario,
     finishable: Finishable | None = None,
     *,
-    most_runs: int = TIMES_FRESH * FRESH_RUNS,
+    most_runs: int = FRESH_RUNS,
     most_requests: int = MOST_FRESH_REQUESTS,
+    is_borne: Callable[[Sequence[float], float], bool] = _is_attained,
     accelerate: Accelerate = "auto",
 ) -> FreshRuns:
     """Return whether fresh runs of a scenario, as long as it says, hold its objective, and one more would by a bound.
@@ -265,6 +277,7 @@ def fresh_runs_of(
             whether a run is overloaded.
         most_runs: How many; fewer where they are long.
         most_requests: Of all runs together, from which on they are fewer.
+        is_borne: The bound on one more run, by default the lower end of `further_run`.
         accelerate: Whether runs are compiled.
 
     Raises:
@@ -286,4 +299,4 @@ def fresh_runs_of(
         )
 
     share = None if asked is None else asked.attainment
-    return fresh_runs(run_of, asked=share, most_runs=most_runs, most_requests=most_requests)
+    return fresh_runs(run_of, asked=share, most_runs=most_runs, most_requests=most_requests, is_borne=is_borne)
