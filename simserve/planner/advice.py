@@ -20,7 +20,7 @@ from simserve.planner.overrides import ONCE, Overrides, value_of, with_overrides
 from simserve.planner.plan.explain import command
 from simserve.planner.plan.levers import MOST_TENSOR_PARALLEL, format_levers
 from simserve.planner.plan.price import price_of
-from simserve.planner.search.deciding_run import fresh_runs
+from simserve.planner.search.deciding_run import fresh_runs_of
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, settings
@@ -46,6 +46,8 @@ FREE_SHARE = 0.5
 """Of the budget, what may go into changes that cost nothing: replicas and the load must have their turn."""
 RUNS_WORTH = 3
 """Runs of the scenario that are always affordable."""
+FRESH_REQUESTS = 60_000
+"""Requests of the fresh runs of one change, from which on they are fewer than eight: there are several changes."""
 LOOK_REQUESTS = 2000
 """Requests of a first look, where the beginning of a run says what the whole does; what holds is run whole."""
 MOST_REPLICAS = 8
@@ -237,7 +239,8 @@ class _Advising:
             traffic = own_traffic(there)
             if traffic.is_stationary and traffic.offered_rate > highest_promised(finishable):
                 return False
-        return fresh_runs(there, finishable, accelerate=self.accelerate).holds
+        most = FRESH_REQUESTS
+        return fresh_runs_of(there, finishable, most_requests=most, accelerate=self.accelerate).holds
 
     def _with(self, changes: Overrides) -> Scenario | None:
         try:

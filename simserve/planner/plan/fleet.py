@@ -93,7 +93,7 @@ def confirm(fleet: Fleet) -> Trial:
     """Run a fleet several times over: steady open traffic until it has settled, else all requests of the scenario.
 
     Of steady open traffic 95 % of runs that the search has not seen must hold, as `simserve capacity` promises it; of
-    bursts, days and the like as many, as long as the scenario says.
+    bursts, days, clients and conversations as many, as long as the scenario says.
     """
     promise = fleet.promise or promise_of(fleet.scenario, fleet.overrides, fleet.replicas)
     if promise.num_requests is not None:
@@ -194,8 +194,8 @@ def traffic_borne(fleet: Fleet) -> float | None:
     """Return the largest traffic, as a multiple of the scenario's, at which a fleet still holds.
 
     Of steady open traffic, and of conversations once as many end as begin, it is what `simserve capacity` promises of
-    the fleet: 95 % of fresh runs hold. Of other traffic the largest that was seen to hold, to `TRAFFIC_STEP`; of bursts
-    and days, in fresh ones, too. From the scenario's own on, which was confirmed, but of conversations, whose run may
+    the fleet: 95 % of fresh runs hold. Of other traffic the largest that was seen to hold, to `TRAFFIC_STEP`; but of
+    a trace, in fresh runs, too. From the scenario's own on, which was confirmed, but of conversations, whose run may
     end before they reach their rate: there it may be less. None where the traffic cannot be scaled, or nothing is
     promised; `MOST_TRAFFIC` where even that holds.
     """

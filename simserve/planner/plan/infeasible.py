@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.planner.overrides import Overrides
+from simserve.planner.plan.explain import counted
 from simserve.planner.search.deciding_run import deciding_run
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.trial import LATENCIES, TERMS, Trial
@@ -171,7 +172,9 @@ def unconfirmed_miss(
     members = [member for group in groups for member in group.members]
     nearest = next(member for member in members if member.overrides == trial.overrides)
     miss = _simulated_miss([replace(nearest, trial=trial)], scenario, goal)
-    return replace(miss, highest_probability=trial.probability)
+    failed = counted(len(confirmations), "fleet")
+    relax = f"{miss.relax} ({failed} that held in the search failed when confirmed)"
+    return replace(miss, relax=relax, highest_probability=trial.probability)
 
 
 def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss:

@@ -212,32 +212,26 @@ class _Planning:
     def _find(self) -> None:
         found = self.findings
         spaces = self._spaces()
-        # The scenario's own GPU first: what costs several times its plan is not worth sizing.
-        found.groups += self._each(search_group, [(spaces[0], self.goal)])
-        best, is_tight = _best_value(spaces[0], found.groups[0], self.goal), not is_short(self.searched)
-        goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
-        found.groups += self._each(search_group, [(space, goal) for space in spaces[1:]])
-        limits = [self.goal.ceiling, *(goal.ceiling for _ in spaces[1:])]
-        self._shapes = list(found.groups)
-        self._close(spaces, self._seen_to(spaces, found.groups, limits), self._search_again)
+        self._close(spaces, self._search_shapes(spaces), self._search_shapes)
         self._close(spaces, self._refine(spaces), self._refine)
         if self._split(spaces):
             self._choose(spaces)
-        if not any(group.best for group in found.groups):
-            found.miss = self._missed(spaces)
-            return
-        self._settle_equals(spaces)
-        self._choose(spaces)
-        if found.fleet is None:
+        if any(group.best for group in found.groups):
+            self._settle_equals(spaces)
+            self._choose(spaces)
+        if found.fleet is not None:
+            self._look_around(spaces, found.fleet)
+        elif found.confirmations:
             found.miss = unconfirmed_miss(found.confirmations, found.groups, self.borne, self.goal)
         else:
-            self._look_around(spaces, found.fleet)
+            found.miss = self._missed(spaces)
 
     def _close(self, spaces: Sequence[Space], limits: list[float], search: _SearchKinds) -> None:
         """Confirm the best, and search again each kind of GPU that was searched only up to less than that is worth.
 
         A search leaves out what is dearer than the best that it knows, and this may not hold when it is confirmed: then
-        fleets between the two were passed over. What failed is known from here on.
+        fleets between the two were passed over; where nothing was confirmed, all that are dearer. What failed is known
+        from here on.
 
         Args:
             spaces: Kinds of GPU.
@@ -258,7 +252,7 @@ class _Planning:
         found, known = self.findings, self._confirmed
         if any(group.best for group in found.groups):
             self._confirm(spaces)
-        if self._picked is None:
+        if self._picked is None and not self._passed:
             return
         passed = {
             fleet: each for fleet, each in self._passed.items() if fleet in known or self._is_below(each.value[0])
@@ -269,11 +263,14 @@ class _Planning:
             each.member.trial = replace(_trial(each.member), holds=False)
         for index, (space, group) in enumerate(zip(spaces, found.groups, strict=True)):
             found.groups[index] = replace(group, best=_best(Search(space, self.goal), group))
-        found.group = found.groups[self._picked.index]
+        if self._picked is not None:
+            found.group = found.groups[self._picked.index]
 
     def _is_below(self, value: float) -> bool:
-        """Return whether a value is better than that of what was confirmed."""
-        return self._picked is not None and is_less((value, 0.0), (self._picked.value[0], 0.0))
+        """Return whether a value is better than that of what was confirmed; where all failed, nothing is too dear."""
+        if self._picked is None:
+            return bool(self._passed) and math.isfinite(value)
+        return is_less((value, 0.0), (self._picked.value[0], 0.0))
 
     def _seen_to(self, spaces: Sequence[Space], groups: Sequence[GroupResult], limits: Sequence[float]) -> list[float]:
         """Return up to which value searches with some limits have looked: none beyond the best that they found."""
@@ -283,16 +280,37 @@ class _Planning:
         ]
         return [min(each) for each in zip(worth, limits, strict=True)]
 
-    def _search_again(self, spaces: Sequence[Space], places: Sequence[int]) -> list[float]:
-        """Search the shapes of some kinds of GPU up to what was confirmed, without what failed."""
-        groups, goal = self.findings.groups, replace(self.goal, ceiling=self._ceiling(), is_tight=True)
-        chosen = [spaces[place] for place in places]
-        tasks = [(spaces[place], goal, groups[place]) for place in places]
-        again = list(self._each(search_group, tasks))
-        for place, found in zip(places, again, strict=True):
-            groups[place] = _renewed(Search(spaces[place], self.goal), groups[place], found)
-            self._shapes[place] = found
-        return self._seen_to(chosen, again, [goal.ceiling for _ in places])
+    def _search_shapes(self, spaces: Sequence[Space], places: Sequence[int] | None = None) -> list[float]:
+        """Search the shapes of kinds of GPU up to what was confirmed, without what failed.
+
+        Where nothing was, the first of them comes first, the scenario's own: what costs several times its plan is not
+        worth sizing.
+
+        Args:
+            spaces: Kinds of GPU.
+            places: Those that are searched; None: all.
+
+        Returns:
+            Up to which value each was searched.
+        """
+        places, ceiling = range(len(spaces)) if places is None else places, self._ceiling()
+        if math.isfinite(ceiling):
+            return self._search_up_to(spaces, places, replace(self.goal, ceiling=ceiling, is_tight=True))
+        limits, first = self._search_up_to(spaces, places[:1], self.goal), places[0]
+        best, is_tight = _best_value(spaces[first], self.findings.groups[first], self.goal), not is_short(self.searched)
+        goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
+        return limits + self._search_up_to(spaces, places[1:], goal)
+
+    def _search_up_to(self, spaces: Sequence[Space], places: Sequence[int], goal: Goal) -> list[float]:
+        """Search the shapes of some kinds of GPU, with what is known of them, and return up to which value."""
+        groups, again = self.findings.groups, []
+        tasks = [(spaces[place], goal, *groups[place : place + 1]) for place in places]
+        for place, found in zip(places, self._each(search_group, tasks), strict=True):
+            again.append(found)
+            known = [_renewed(Search(spaces[place], self.goal), each, found) for each in groups[place : place + 1]]
+            groups[place : place + 1] = known or [found]
+            self._shapes[place : place + 1] = [found]
+        return self._seen_to([spaces[place] for place in places], again, [goal.ceiling for _ in places])
 
     def _ceiling(self) -> float:
         """Return the value of what was confirmed; infinite for latency, or without one."""
@@ -411,7 +429,7 @@ class _Planning:
         """Return whether the fleet of a member's trial holds in fresh runs, looked at once."""
         if member.promise is None:
             trial = _trial(member)
-            member.promise = self._promised(trial.overrides, trial.replicas)
+            member.promise = trial.promise or self._promised(trial.overrides, trial.replicas)
         return member.promise
 
     def _promised(self, overrides: Overrides, replicas: int) -> Promise:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simserve.planner.capacity.probe import ramp_of
+from simserve.planner.capacity.search import FRESH_CONFIDENCE
 from simserve.planner.plan.explain import command, counted, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
@@ -14,7 +15,7 @@ from simserve.planner.plan.link import link_line, link_mapping
 from simserve.planner.plan.price import Market, price_of
 from simserve.planner.plan.roles import role_lines, role_mapping
 from simserve.planner.plan.runners import faster, pareto, runners_up
-from simserve.planner.search.deciding_run import BOUND, further_run
+from simserve.planner.search.deciding_run import further_run
 from simserve.planner.search.explain import plain
 from simserve.planner.search.member import GroupResult, Member
 from simserve.planner.search.trial import TERMS, Trial, deployed, deployed_overrides, usd_per_month
@@ -142,7 +143,7 @@ def _attainment_interval(found: Findings) -> dict[str, float] | None:
     if promise is None or len(promise.attainments) < 2:
         return None
     low, high = further_run(promise.attainments)
-    return {"low": low, "high": high, "confidence": BOUND, "runs": len(promise.attainments)}
+    return {"low": low, "high": high, "confidence": FRESH_CONFIDENCE, "runs": len(promise.attainments)}
 
 
 def _measurement(found: Findings, trial: Trial, changes: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -273,7 +274,18 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         yield f"one replica can sustain {at_least}{capacity:,.3g} requests/s within the SLO (simulated): {needed}"
     if member.bound.least_replicas > 1:
         yield f"fewer than {member.bound.least_replicas} replicas cannot do the work in time (bound)"
+    yield from _unconfirmed(found)
     yield from _price(found, member, trial)
+
+
+def _unconfirmed(found: Findings) -> Iterator[str]:
+    """Yield which fleets came before the plan and failed when they were confirmed, if any did."""
+    failed = [each for each in found.confirmations if not each.holds]
+    if not failed or found.confirmed is None:
+        return
+    label = describe(deployed(found.scenario, failed[0].overrides, failed[0].replicas))
+    others = f"; nor did {counted(len(failed) - 1, 'other fleet')}" if len(failed) > 1 else ""
+    yield f"{label} held in the search, but not in the runs that confirm{others}"
 
 
 def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:

@@ -1,25 +1,34 @@
 """The runs that decide on a fleet: shorter or narrower where those say the same, and those of fresh seeds.
 
 Steady open traffic is run until it settles, whatever number of requests the scenario says: what the fleet finishes with
-its queue never empty refuses early, what is far from the limit passes early. Days, bursts and the like are run as they
-are, and where about as many requests miss as may, runs of fresh seeds decide. Other open-loop traffic that is alike all
-through is run for fewer requests. Clients of a closed loop, and conversations,
-must go on for as long as the scenario says: contexts grow, and all clients start at once. There are as many of them a
-replica on fewer replicas with their share of the clients, and these behave alike: 1 to 8 replicas of the 38 that
-`scenarios/ten-thousand-users.yaml` needs hold with the same share of the clients to within one replica of 38.
+its queue never empty refuses early, what is far from the limit passes early. Other open-loop traffic that is alike all
+through is run for fewer requests. Days, bursts, clients of a closed loop and conversations are run as long as the
+scenario says: rates change, all clients start at once, contexts grow. Where about as many requests miss as may, runs of
+fresh seeds decide. Many clients are as many a replica on fewer replicas with their share of them, and these behave
+alike: 1 to 8 replicas of the 38 that `scenarios/ten-thousand-users.yaml` needs hold with the same share of the clients
+to within one replica of 38.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from simserve.metrics.statistics import two_sided_quantile
+from simserve.planner.capacity.fresh import MOST_REQUESTS as MOST_FRESH_REQUESTS
+from simserve.planner.capacity.fresh import TIMES_FRESH, FreshRun, FreshRuns, fresh_runs, is_one_more_held
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
-from simserve.planner.capacity.search import highest_promised, is_load_borne, long_run_requests, settled_requests
+from simserve.planner.capacity.search import (
+    FRESH_CONFIDENCE,
+    FRESH_RUNS,
+    highest_promised,
+    is_load_borne,
+    long_run_requests,
+    settled_requests,
+)
 from simserve.planner.overrides import ONCE, Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
@@ -30,6 +39,7 @@ from simserve.planner.search.trial import (
     finishable_of,
     fleet_of,
     grows_steady,
+    has_other_runs,
     is_steady,
     is_uneven,
     least_requests,
@@ -52,8 +62,6 @@ SHORT_REQUESTS = 2000
 """Requests of the first run of steady traffic."""
 FAR = 2.0
 """Times the share that may miss, or part of it, from which on a short run decides alone."""
-MOST_UNEVEN_REQUESTS = 240_000
-"""Requests of the fresh runs of bursts and days together, from which on they are fewer than eight."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
 """One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
@@ -67,17 +75,10 @@ _OF_EQUAL_REPLICAS = (
     "response_cache",
     "fairness",
 )
-FRESH_RUNS = 8
-"""Runs of seeds that the search has not seen: all must hold, and a further one by a bound."""
-FEWEST_FRESH_RUNS = 3
-MOST_FRESH_REQUESTS = 60_000
-"""Requests of these together from which on they are fewer: long runs differ less."""
 FRESH_SEED, SEEDS_APART = 1_000_003, 7919
 """Added to the scenario's seed for the first of them, and from one to the next: neighbouring seeds share none."""
 SEEDS = 2**63
 """How many seeds there are."""
-BOUND = 0.96
-"""Two-sided: with 98 % a further run is above the lower end."""
 
 
 def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
@@ -88,14 +89,17 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
         return narrow_run(scenario, overrides, replicas, fewer)
     if is_steady(there):
         return settled_run(scenario, overrides, replicas)
-    trial = try_fleet(scenario, overrides, replicas, request_limit(there, MOST_REQUESTS))
-    if not is_uneven(deployed(scenario, overrides, replicas)) or not _is_near(scenario, trial):
+    limit = request_limit(there, MOST_REQUESTS)
+    trial = try_fleet(scenario, overrides, replicas, limit)
+    has_others = limit is None and has_other_runs(deployed(scenario, overrides, replicas))
+    if not has_others or not _is_near(scenario, trial):
         return trial
-    return replace(trial, holds=_fresh_runs(scenario, overrides, replicas)[0].holds)
+    promise = promise_of(scenario, overrides, replicas)
+    return replace(trial, holds=promise.holds, promise=promise)
 
 
 def _is_near(scenario: Scenario, trial: Trial) -> bool:
-    """Return whether about as many requests miss as may, so that another day may say otherwise."""
+    """Return whether about as many requests miss as may, so that another run may say otherwise."""
     return not _misses_by_far(scenario, trial) and not (trial.holds and _holds_by_far(scenario, trial))
 
 
@@ -141,13 +145,12 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
 def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
     """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate.
 
-    Of steady traffic as `simserve capacity` promises it; of bursts, days and the like runs as long as the scenario
-    says, which draw other arrivals. Of a trace, of clients of a closed loop and of conversations nothing is asked.
+    As `simserve capacity` promises it: of steady traffic; of bursts, days, clients of a closed loop and the like, and
+    here of conversations, in runs as long as the scenario says, which draw other requests. Of a trace nothing is asked.
     """
     probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
     if probe is None:
-        fresh, known = _fresh_runs(scenario, overrides, replicas)
-        return Promise(holds=fresh.holds, finishable=known, attainments=fresh.attainments)
+        return _promise_of_other_runs(scenario, overrides, replicas)
     assert probe.finishable is not None  # of a steady probe
     rate = load_of(scenario, own_traffic(scenario))
     borne = is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
@@ -159,14 +162,21 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
     )
 
 
-def _fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> tuple[FreshRuns, Finishable | None]:
-    """Return fresh runs of bursts, days and the like, and what the fleet finishes of them where that was found."""
+def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
+    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes where that is found.
+
+    Of days, bursts and the like eight runs; of clients and conversations as many as `simserve capacity` asks for.
+    """
     once = {**overrides, **ONCE}
     there = deployed(scenario, once, replicas)
-    if not is_uneven(there):
-        return FreshRuns(True, ()), None
+    if not has_other_runs(there):
+        return Promise(holds=True)
     known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
-    return fresh_runs(there, known, most_requests=MOST_UNEVEN_REQUESTS), known
+    if is_uneven(there):
+        fresh = fresh_runs_of(there, known)
+    else:
+        fresh = fresh_runs_of(there, known, most_runs=TIMES_FRESH * FRESH_RUNS, is_borne=is_one_more_held)
+    return Promise(holds=fresh.holds, finishable=known, attainments=fresh.attainments)
 
 
 def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:
@@ -232,20 +242,7 @@ def narrow_run(scenario: Scenario, overrides: Overrides, replicas: int, fewer: i
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FreshRuns:
-    """Runs of seeds that nothing was chosen on, up to the first that misses.
-
-    Attributes:
-        holds: Whether all hold, and a further one would by a bound.
-        attainments: Share of requests in the SLO of each; empty without one.
-    """
-
-    holds: bool
-    attainments: tuple[float, ...]
-
-
-def further_run(attainments: Sequence[float], confidence: float = BOUND) -> tuple[float, float]:
+def further_run(attainments: Sequence[float], confidence: float = FRESH_CONFIDENCE) -> tuple[float, float]:
     """Return between which shares a further run lies, with a two-sided confidence: Student's t over those of some.
 
     Args:
@@ -259,11 +256,17 @@ def further_run(attainments: Sequence[float], confidence: float = BOUND) -> tupl
     return max(mean - reach, 0.0), min(mean + reach, 1.0)
 
 
-def fresh_runs(
+def _is_attained(attainments: Sequence[float], asked: float) -> bool:
+    return further_run(attainments)[0] >= asked
+
+
+def fresh_runs_of(
     scenario: Scenario,
     finishable: Finishable | None = None,
     *,
+    most_runs: int = FRESH_RUNS,
     most_requests: int = MOST_FRESH_REQUESTS,
+    is_borne: Callable[[Sequence[float], float], bool] = _is_attained,
     accelerate: Accelerate = "auto",
 ) -> FreshRuns:
     """Return whether fresh runs of a scenario, as long as it says, hold its objective, and one more would by a bound.
@@ -272,29 +275,28 @@ def fresh_runs(
         scenario: What is deployed, what arrives, what is asked; one run of it, without a precision.
         finishable: What the deployment finishes with its queue never empty; None: the queue's trend alone tells
             whether a run is overloaded.
+        most_runs: How many; fewer where they are long.
         most_requests: Of all runs together, from which on they are fewer.
+        is_borne: The bound on one more run, by default the lower end of `further_run`.
         accelerate: Whether runs are compiled.
 
     Raises:
         InputError: The deployment does not go together.
         KeyboardInterrupt: The user stopped a run.
     """
-    known = resolve(scenario)
-    asked, runs = objective(scenario), FRESH_RUNS
-    shares: list[float] = []
-    count = 0
-    while count < runs:
-        seed = (scenario.run.seed + FRESH_SEED + SEEDS_APART * count) % SEEDS
+    known, asked = resolve(scenario), objective(scenario)
+
+    def run_of(index: int) -> FreshRun:
+        seed = (scenario.run.seed + FRESH_SEED + SEEDS_APART * index) % SEEDS
         fresh = scenario.model_copy(update={"run": scenario.run.model_copy(update={"seed": seed})})
         found = run(resolve_like(fresh, known), explain=False, accelerate=accelerate, finishable=finishable)
         if found.simulation.was_interrupted:
             raise KeyboardInterrupt
-        is_held = run_holds(fresh, found.summary)
-        if asked is not None:
-            shares.append(found.summary["simserve"]["slo"]["attainment"] or 0.0)
-        if not is_held:
-            return FreshRuns(False, tuple(shares))
-        count += 1
-        fewer = most_requests // max(len(found.simulation.records), 1)
-        runs = min(FRESH_RUNS, max(FEWEST_FRESH_RUNS, fewer))
-    return FreshRuns(asked is None or further_run(shares)[0] >= asked.attainment, tuple(shares))
+        return FreshRun(
+            holds=run_holds(fresh, found.summary),
+            attainment=None if asked is None else found.summary["simserve"]["slo"]["attainment"] or 0.0,
+            num_requests=len(found.simulation.records),
+        )
+
+    share = None if asked is None else asked.attainment
+    return fresh_runs(run_of, asked=share, most_runs=most_runs, most_requests=most_requests, is_borne=is_borne)

@@ -319,7 +319,7 @@ class _Split:
         trial = self.search.trial(member, replicas)
         value = self.search.value(trial)
         if trial.holds and is_less(value, self.search.best_value):
-            member.promise = promise_of(self.search.space.scenario, member.overrides, replicas)
+            member.promise = trial.promise or promise_of(self.search.space.scenario, member.overrides, replicas)
             trial = replace(trial, holds=member.promise.holds)
             if trial.holds:
                 self.search.best, self.search.best_value = member, value

@@ -85,6 +85,7 @@ class Trial:
         binding: What binds, as `simserve run` names it.
         fidelity: Of the step times.
         share: Of the replicas and their clients that were simulated; all figures but ``requests`` are of the whole.
+        promise: What fresh runs say, where they decided whether it holds; else None.
     """
 
     overrides: Overrides
@@ -114,6 +115,7 @@ class Trial:
     probability_measured: float | None = None
     is_unsure: bool = False
     encoder_gpus: int = 0
+    promise: Promise | None = None
 
     def gpus_with(self, spare_replicas: int) -> float:
         """Return all GPUs, with those of so many replicas more."""
@@ -314,6 +316,16 @@ def is_uneven(scenario: Scenario) -> bool:
     if workload.trace is not None or workload.has_clients or any(isinstance(e, AllAtOnceArrivals) for e in sources):
         return False
     return has_own_clock(scenario) or any(isinstance(each, BurstArrivals) for each in sources)
+
+
+def has_other_runs(scenario: Scenario) -> bool:
+    """Return whether seeds draw other runs of traffic that is tried as it is, of which an objective is asked.
+
+    What is uneven, clients of a closed loop, and conversations. Not a trace, which nothing draws.
+    """
+    workload = scenario.workload
+    is_asked = workload.trace is None and objective(scenario) is not None
+    return is_uneven(scenario) or (is_asked and (workload.has_clients or workload.has_sessions))
 
 
 def is_one_job(scenario: Scenario) -> bool:

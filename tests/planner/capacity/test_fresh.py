@@ -10,7 +10,14 @@ import pytest
 import simserve as ss
 from simserve import rng
 from simserve.planner.capacity.answer import capacity
-from simserve.planner.capacity.fresh import FEWEST_RUNS, FIRST_STEP, MOST_REQUESTS, hold_in_fresh_runs
+from simserve.planner.capacity.fresh import (
+    FEWEST_RUNS,
+    FIRST_STEP,
+    MOST_REQUESTS,
+    FreshRun,
+    fresh_runs,
+    hold_in_fresh_runs,
+)
 from simserve.planner.capacity.level import Found, Level, Prober, Trial
 from simserve.planner.capacity.probe import probe_of
 from simserve.planner.capacity.search import Effort, find_capacity
@@ -81,6 +88,29 @@ def test_runs_that_are_all_alike_hold_what_they_hold_on_average() -> None:
     found = hold_in_fresh_runs(run, mean, asked=ASKED, effort=EFFORT, is_whole=False)
 
     assert 0.995 * mean.largest.value < found.largest.value <= mean.largest.value
+
+
+@pytest.mark.parametrize(
+    ("missed", "asked", "holds", "runs"),
+    [
+        ([0.02, 0.02, 0.02, 0.02], 0.95, True, 4),
+        ([0.02, 0.06, 0.02, 0.02], 0.95, False, 2),
+        ([0.0, 0.0, 0.04, 0.04], 0.95, False, 4),
+        ([0.0, 0.0, 0.04, 0.04], None, True, 4),
+    ],
+)
+def test_fresh_runs_hold_where_all_do_and_a_further_one_would(
+    missed: list[float], asked: float | None, holds: bool, runs: int
+) -> None:
+    """They end with the first that misses; runs that differ widely say that a further one may."""
+
+    def run(index: int) -> FreshRun:
+        return FreshRun(holds=missed[index] <= 0.05, attainment=1 - missed[index], num_requests=100)
+
+    found = fresh_runs(run, asked=asked, most_runs=4)
+
+    assert found.holds is holds
+    assert found.attainments == tuple(1 - share for share in missed[:runs])
 
 
 def test_long_runs_are_fewer() -> None:

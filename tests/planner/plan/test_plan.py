@@ -530,6 +530,7 @@ def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(mo
     assert summary["nearest_miss"]["attainment"] == pytest.approx(0.9 + 0.001 * (len(confirmed) - 1))
     assert summary["nearest_miss"]["highest_probability"] == 0.25
     assert "wider limit" in summary["nearest_miss"]["relax"]
+    assert f"({len(confirmed)} fleets that held in the search failed when" in summary["nearest_miss"]["relax"]
 
 
 @pytest.mark.usefixtures("best_alone")
@@ -569,6 +570,26 @@ def test_fleets_between_what_failed_and_what_was_confirmed_are_searched(monkeypa
 
     assert best["hardware"] == "l40s-48gb"
     assert min(small) * CEILING < best["usd_per_hour"] < max(small)
+
+
+@pytest.mark.usefixtures("best_alone")
+def test_where_nothing_that_held_is_confirmed_dearer_fleets_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another kind of GPU, dearer than several of the plans that failed, is looked at once they have; both are told."""
+    small: list[float] = []
+
+    def refuse_small(fleet: Fleet) -> Trial:
+        trial = confirm(fleet)
+        if with_overrides(fleet.scenario, fleet.overrides).deployment.hardware != "l4-24gb":
+            return trial
+        small.append(trial.usd_per_hour or 0.0)
+        return replace(trial, holds=False)
+
+    monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse_small)
+    best = plan(busy_scenario(), options(hardware=("l4-24gb", "l40s-48gb"), max_gpus=3, trials=0)).summary["best"]
+
+    assert best["hardware"] == "l40s-48gb"
+    assert min(small) * CEILING < best["usd_per_hour"]
+    assert any("l4-24gb" in line and "not in the runs that confirm" in line for line in best["arithmetic"])
 
 
 def test_where_no_probability_is_known_every_fleet_that_held_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from scipy.stats import t as student
 
+from simserve.planner.capacity.fresh import TIMES_FRESH
 from simserve.planner.capacity.probe import LoadProbe
+from simserve.planner.capacity.search import FRESH_RUNS
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne
 from simserve.planner.search.deciding_run import deciding_run, further_run, narrow_run, narrowed, promise_of
@@ -18,6 +20,7 @@ from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Promise,
     finishable_of,
+    has_other_runs,
     is_steady,
     is_uneven,
     request_limit,
@@ -112,6 +115,47 @@ def test_other_days_decide_whether_a_fleet_holds(is_scaled: bool, keeps: bool) -
     assert confirm(fleet).holds == keeps
 
 
+@pytest.mark.parametrize(
+    ("clients", "is_decided", "is_promised"),
+    [(20, True, True), (32, False, False), (34, True, False)],
+)
+def test_other_clients_decide_whether_a_fleet_holds(clients: int, is_decided: bool, is_promised: bool) -> None:
+    """The scenario's own run holds of all three; where it does by far, only what confirms asks for other runs."""
+    scenario = make_scenario(
+        model="llama-3.1-8b",
+        deployment={
+            "hardware": "l4-24gb",
+            "engine": {"name": "vllm", "version": "0.12", "max_model_len": 4096, "max_num_seqs": 32},
+        },
+        workload={
+            "arrivals": {"process": "closed_loop", "concurrency": clients, "think_time": "3 s", "ramp_up": "10 s"},
+            "prompt_tokens": {"distribution": "lognormal", "mean": 400, "cv": 1.0, "max": 3000},
+            "output_tokens": {"distribution": "uniform", "min": 20, "max": 120},
+            "num_requests": 400,
+        },
+        slo={"ttft": "800 ms", "attainment": 0.95},
+    )
+
+    own, decided, promise = try_fleet(scenario, {}, 1), deciding_run(scenario, {}, 1), promise_of(scenario, {}, 1)
+
+    assert own.holds
+    assert decided.holds == is_decided
+    assert (promise.holds, promise.num_requests) == (is_promised, None)
+    assert (len(promise.attainments) == TIMES_FRESH * FRESH_RUNS) == is_promised
+    assert confirm(Fleet(scenario=scenario, overrides={}, replicas=1)).holds == is_promised
+
+
+def test_conversations_are_asked_for_other_runs() -> None:
+    """As long as the scenario says, whatever their rate has reached by then."""
+    scenario = with_overrides(steady(2.0, 60), {"workload.sessions": THREE_TURNS})
+
+    promise = promise_of(scenario, {}, 1)
+
+    assert promise.holds
+    assert promise.num_requests is None
+    assert len(promise.attainments) == TIMES_FRESH * FRESH_RUNS
+
+
 def test_a_further_run_lies_where_students_t_says() -> None:
     """Mean and spread of three runs, cut where there are no shares; alike runs leave no doubt."""
     reach = student.ppf(0.98, 2) * 0.02 * math.sqrt(4 / 3)
@@ -121,11 +165,18 @@ def test_a_further_run_lies_where_students_t_says() -> None:
     assert further_run([0.9, 0.9]) == (0.9, 0.9)
 
 
-def test_a_trace_and_clients_are_asked_for_no_fresh_runs() -> None:
-    """What nothing draws anew, or answers set the pace of."""
+def test_which_traffic_has_other_runs() -> None:
+    """What seeds draw anew and is tried as it is: not steady traffic, which has trials of its own, and no trace."""
+    arrivals = {"process": "closed_loop", "concurrency": 240}
+    traced = {"arrivals": arrivals, "trace": {"path": "seven.csv", "format": "csv"}}
+
+    assert has_other_runs(crowd())
     assert not is_uneven(crowd())
-    assert not is_uneven(load("chatbot"))
-    assert is_uneven(load("chatbot", ["deployment.faults=[{kind: replica, at: 10 min, duration: 5 min}]"]))
+    assert not has_other_runs(crowd(slo=None))
+    assert not has_other_runs(crowd(workload=traced))
+    assert not has_other_runs(load("chatbot"))
+    assert has_other_runs(load("multi-turn"))
+    assert has_other_runs(load("chatbot", ["deployment.faults=[{kind: replica, at: 10 min, duration: 5 min}]"]))
 
 
 def test_one_replica_needs_no_router() -> None:
