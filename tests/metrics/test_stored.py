@@ -124,7 +124,7 @@ def test_a_table_without_a_column_is_refused(result: RunResult, tmp_path: Path, 
 
 
 def test_a_table_is_read_as_it_is_now(tmp_path: Path) -> None:
-    """The database that reads it stays, and remembers nothing of a file: not even one of the same size, just replaced."""
+    """The database that reads it stays, and remembers nothing of a file: not even one as large, just replaced."""
     path = tmp_path / "again.parquet"
     found = []
     for number in range(5):
