@@ -81,11 +81,12 @@ def best_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run without what `simserve.run` adds of a month, for which the deployment is run at other loads as well.
+    """Run without what further runs tell: what a month costs at other loads, and what can be finished at all.
 
-    That takes as long as a small run.
+    They take several times as long as a small run.
     """
     monkeypatch.setattr("simserve.planner.cost.month.month", lambda *_: None)
+    monkeypatch.setattr("simserve.scenario.run.find_finishable", lambda *_: None)
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ def help_(
     ] = None,
 ) -> None:
     """Explain a command, or list them all."""
-    from simserve.cli.app import app_of  # which finds this module by its name
+    from simserve.cli.app import command_of  # which finds this module by its name
 
     words = command or []
-    app = app_of(words[0] if words else None)
-    app(args=[*words, "--help"], prog_name="simserve", standalone_mode=False)
+    run = command_of(words[0] if words else None)
+    run(args=[*words, "--help"], prog_name="simserve", standalone_mode=False)
 
 
 def version() -> None:

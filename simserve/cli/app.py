@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from simserve.version import __version__
 
@@ -63,6 +65,16 @@ def _print_version(is_asked: bool) -> None:
     if is_asked:
         print(f"simserve {__version__}")
         raise typer.Exit
+
+
+def command_of(word: str | None = None) -> Callable[..., Any]:
+    """Return what reads and runs a command line that begins with a word, as `app_of`; made once a process."""
+    return _command_of(word if word in _COMMANDS else None)
+
+
+@cache
+def _command_of(word: str | None) -> Callable[..., Any]:
+    return get_command(app_of(word))
 
 
 def app_of(word: str | None = None) -> typer.Typer:

@@ -177,12 +177,12 @@ def _interrupt_again(number: int) -> None:
 def _run_app(arguments: Sequence[str] | None) -> int:
     # Looking through all installed packages for plugins of pydantic takes a hundredth of a second; none is wanted here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, app_of  # slow: an interrupt may come meanwhile
+    from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, command_of  # slow: an interrupt may come meanwhile
 
     try:
         words = sys.argv[1:] if arguments is None else list(arguments)
-        app = app_of(words[0] if words else None)
-        code = app(args=words, prog_name="simserve", standalone_mode=False, obj=words)
+        run = command_of(words[0] if words else None)
+        code = run(args=words, prog_name="simserve", standalone_mode=False, obj=words)
     except WrongFlagsError as error:
         return _report_usage(error, words)
     if code == EXIT_INTERRUPTED:

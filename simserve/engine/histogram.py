@@ -7,6 +7,7 @@ and weights, not where they come from.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -117,15 +118,20 @@ class Histogram:
 
     def percentile(self, q: float) -> float:
         """Return the q-th percentile in seconds (q in 0..100), interpolated in its bin; NaN when empty."""
-        return self.percentile_of(self.counts, q)
+        return self.percentiles_of(self.counts, (q,))[0]
 
-    def percentile_of(self, counts: NDArray[np.float64], q: float) -> float:
-        """Return the q-th percentile of other weights in the same bins, within the range of this histogram."""
+    def percentiles_of(self, counts: NDArray[np.float64], asked: Iterable[float]) -> list[float]:
+        """Return percentiles of weights in the same bins, within the range of this histogram; they are summed once."""
         cumulative = np.cumsum(counts)
         if not cumulative[-1] > 0:
-            return math.nan
-        rank = q / 100 * cumulative[-1]
-        index = min(int(np.searchsorted(cumulative, rank, side="left")), int(np.flatnonzero(counts)[-1]))
+            return [math.nan for _ in asked]
+        last = int(np.flatnonzero(counts)[-1])
+        return [self._interpolated(counts, cumulative, q / 100 * cumulative[-1], last) for q in asked]
+
+    def _interpolated(
+        self, counts: NDArray[np.float64], cumulative: NDArray[np.float64], rank: float, last: int
+    ) -> float:
+        index = min(int(np.searchsorted(cumulative, rank, side="left")), last)
         below = cumulative[index - 1] if index else 0.0
         part = min(max((rank - below) / counts[index], 0.0), 1.0) if counts[index] else 0.0
         value = _LOWEST * math.exp(_GROWTH * (index + part))

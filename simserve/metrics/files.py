@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,14 +160,12 @@ def _read_table(path: Path) -> tuple[Columns, dict[str, str]]:
     """Return the columns of a Parquet file and its metadata."""
     import duckdb  # lazy: only reports of stored results need it
 
-    connection = duckdb.connect(":memory:", config={"threads": 1})
     try:
-        columns = connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy()
-        entries = connection.execute("SELECT key, value FROM parquet_kv_metadata(?)", [str(path)]).fetchall()
+        with _database() as database:
+            columns = database.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy()
+            entries = database.execute("SELECT key, value FROM parquet_kv_metadata(?)", [str(path)]).fetchall()
     except duckdb.Error as failure:
         raise InputError(f"cannot be read: {str(failure).splitlines()[0]}", file=path) from None
-    finally:
-        connection.close()
     texts = {key.decode(): value.decode() for key, value in entries}
     return {name: np.ma.asarray(column) for name, column in columns.items()}, texts
 
@@ -385,17 +384,23 @@ def _write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def _database() -> Iterator[Any]:
-    """Yield what writes tables, with one thread, so that rows and bytes come in the same order every time.
+    """Yield what reads and writes tables: a connection of its own, whose tables no other sees."""
+    connection = _opened().cursor()
+    try:
+        yield connection
+    finally:
+        connection.close()
 
-    Opening it takes as long as writing several short tables.
+
+@cache
+def _opened() -> Any:
+    """Return an empty database with one thread, so that rows and bytes come in the same order every time.
+
+    Opened once a process: that takes as long as writing a dozen short tables.
     """
     import duckdb  # lazy: only runs that write files need it
 
-    database = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
-    try:
-        yield database
-    finally:
-        database.close()
+    return duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
 
 
 def _write_parquet(

@@ -184,7 +184,7 @@ def _describe_histogram(histogram: Histogram) -> dict[str, float]:
         return _statistics(np.nan, np.nan, [np.nan] * len(PERCENTILES))
     mean = histogram.total / histogram.count
     variance = max(0.0, histogram.total_squares / histogram.count - mean**2)
-    return _statistics(mean, variance**0.5, [histogram.percentile(q) for q in PERCENTILES])
+    return _statistics(mean, variance**0.5, histogram.percentiles_of(histogram.counts, PERCENTILES))
 
 
 def _statistics(mean: float, std: float, values: list[float]) -> dict[str, float]:

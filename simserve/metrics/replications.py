@@ -268,7 +268,7 @@ def _gap_figures(together: Histogram, counts: NDArray[np.float64], total: float,
         return [math.nan] * len(_DESCRIBED)
     mean = total / count
     std = math.sqrt(max(0.0, total_squares / count - mean**2))
-    return [mean, std, *(together.percentile_of(counts, q) for q in PERCENTILES)]
+    return [mean, std, *together.percentiles_of(counts, PERCENTILES)]
 
 
 def pool(summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ()) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def cumulative_histogram(histogram: Histogram) -> tuple[Floats, Floats]:
     if histogram.count == 0:
         return np.empty(0), np.empty(0)
     levels = cumulative_levels()
-    return np.array([histogram.percentile(100 * level) for level in levels]), levels
+    return np.array(histogram.percentiles_of(histogram.counts, 100 * levels)), levels
 
 
 def thinned(edges: Floats, *series: Floats) -> tuple[Floats, list[Floats]]:

@@ -22,8 +22,11 @@ Accelerate = Literal["auto", "on", "off"]
 CHOICES: tuple[Accelerate, ...] = ("auto", "on", "off")
 
 LEAST_REQUESTS = 500
-"""``auto``: below it, laying out flat memory takes longer than it saves. Loading the compiled kernel takes a twentieth
-of a second once a process, which one run of three thousand requests earns back, or the few runs of a search."""
+"""``auto``: below it, loading the compiled kernel takes longer than it saves: a twentieth of a second once a process,
+which one run of three thousand requests earns back, or the few runs of a search."""
+LEAST_REQUESTS_ONCE_LOADED = 100
+"""``auto``: the same in a process that has loaded it. Below it, laying out flat memory takes longer than it saves: 240
+requests take 8 ms compiled and 16 interpreted, of conversations 8 and 26 (`chatbot`, `multi-turn`, 2026-11-27)."""
 LEAST_REQUESTS_TO_COMPILE = 4_000_000
 """``auto``: the same where the kernel has yet to be compiled, once. That takes 40 CPU seconds, as long as 3.6 million
 requests of a plain run take interpreted: 11 seconds a million. ``on`` compiles whatever the run."""
@@ -63,14 +66,22 @@ def compiled_for(accelerate: Accelerate, num_requests: int, obstacle: str | None
             remedy = f"{_INSTALL}, or run without it"
             raise UsageError(f"cannot compile: {failure}", key="accelerate", value="on", remedy=remedy)
         return drive
-    if obstacle is not None or num_requests < LEAST_REQUESTS or find_spec("numba") is None:
+    if obstacle is not None or num_requests < LEAST_REQUESTS_ONCE_LOADED:
         return None
-    if num_requests < LEAST_REQUESTS_TO_COMPILE and not is_warm():
-        return None
+    if not _is_loaded():
+        if num_requests < LEAST_REQUESTS or find_spec("numba") is None:
+            return None
+        if num_requests < LEAST_REQUESTS_TO_COMPILE and not is_warm():
+            return None
     drive, failure = _load()
     if failure is not None:
         _say(f"accelerate: runs interpreted, since numba does not work here: {failure}")
     return drive
+
+
+def _is_loaded() -> bool:
+    """Return whether this process has loaded the kernel, or has found out that it cannot."""
+    return _load.cache_info().currsize > 0
 
 
 @cache

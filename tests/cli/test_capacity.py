@@ -17,6 +17,8 @@ from simserve.scenario.run import Replicator
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
+pytestmark = pytest.mark.usefixtures("answered_once")
+
 _SLO = 'slo={ttft: "200 ms", tpot: "6 ms", attainment: 0.9}'
 _FAST = ["--requests", "300", "--replications", "2"]
 

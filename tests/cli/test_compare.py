@@ -12,6 +12,8 @@ from simserve.scenario.run import Replicator
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import make_scenario
 
+pytestmark = pytest.mark.usefixtures("answered_once")
+
 _FP8 = ["--with", "fp8: deployment.quantization=fp8"]
 
 

@@ -20,6 +20,8 @@ from simserve.planner.plan.findings import Findings
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
+pytestmark = pytest.mark.usefixtures("answered_once")
+
 _KEYS = {"feasible", "best", "candidates", "pareto", "binding", "nearest_miss"}
 _SMALL = [
     "--hardware",
@@ -47,7 +49,7 @@ def scenario(folder: Path) -> str:
     """Return the path of a small scenario with an SLO."""
     file = folder / "small.yaml"
     file.write_text(yaml.safe_dump(scenario_mapping(slo={"ttft": "300 ms", "tpot": "30 ms"})), encoding="utf-8")
-    return str(file)
+    return file.name
 
 
 def test_the_json_has_the_documented_keys(simserve: Simserve, scenario: str) -> None:
@@ -142,8 +144,8 @@ def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
         return {**told, "best": best, "over_time": steps}
 
     monkeypatch.setattr("simserve.planner.plan.plan.thresholds_of", searched)
-    rising = "workload.arrivals={process: steps, steps: [{rate: 1, duration: 1 min}, {rate: 4, duration: 1 min}]}"
-    line = ("--set", rising, "--set", "workload.num_requests=null", "--set", "workload.duration=2 min")
+    rising = "workload.arrivals={process: steps, steps: [{rate: 1, duration: 30 s}, {rate: 4, duration: 30 s}]}"
+    line = ("--set", rising, "--set", "workload.num_requests=null", "--set", "workload.duration=1 min")
 
     outcome = simserve("plan", scenario, "--autoscaler", *line, "--out", "best.yaml", *_ONE)
 

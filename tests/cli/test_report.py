@@ -66,8 +66,8 @@ _COMMANDS = {
     "sweep": (
         *("sweep", "chatbot", "--grid", "workload.arrivals.rate=2,4", "--workers", "1", "--out", "x.parquet", *_SMALL),
     ),
-    "plan": ("plan", "chatbot", "--hardware", "h100-sxm-80gb", "--max-gpus", "8", "--jobs", "1",
-             "--keep", "weights,kv-cache,engine,pools", "--trials", "0", *_SMALL),
+    "plan": ("plan", "single-gpu-7b", "--max-gpus", "16", "--jobs", "1",
+             "--keep", "gpus,weights,kv-cache,engine,drafts,pools", "--trials", "0", *_SMALL),
     "cost": ("cost", "--gpus", "2", "--gpu-hour-usd", "6", "--requests-per-month", "1e6", "--prompt-tokens", "500",
              "--output-tokens", "200", "--api-input-usd", "5", "--api-output-usd", "30"),
 }  # fmt: skip

@@ -10,6 +10,8 @@ import pytest
 from simserve.cli.main import main
 from tests.planner.builders import agg_row, write_csv
 
+pytestmark = pytest.mark.usefixtures("answered_once")
+
 
 def test_the_json_holds_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
     """One object on stdout; without a folder, the published figures."""

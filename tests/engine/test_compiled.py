@@ -334,10 +334,25 @@ def test_on_says_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert caplog.messages == ["simserve: accelerate: runs interpreted, since static batching is not compiled"]
 
 
+@pytest.mark.usefixtures("fresh_acceleration")
 def test_off_and_small_runs_are_interpreted() -> None:
-    """Without a look at numba."""
+    """And a small one loads no kernel."""
     assert acceleration.compiled_for("off", 10**9, None) is None
     assert acceleration.compiled_for("auto", acceleration.LEAST_REQUESTS - 1, None) is None
+    assert not acceleration._load.cache_info().currsize
+
+
+@needs_numba
+@pytest.mark.usefixtures("fresh_acceleration")
+def test_a_kernel_that_is_loaded_serves_small_runs_too() -> None:
+    """Loading it is what they cannot earn back; the very smallest are over before flat memory is laid out."""
+    least = acceleration.LEAST_REQUESTS_ONCE_LOADED
+
+    drive = acceleration.compiled_for("on", 10, None)
+
+    assert acceleration.compiled_for("auto", least, None) is drive is not None
+    assert acceleration.compiled_for("auto", least - 1, None) is None
+    assert acceleration.compiled_for("auto", least, "static batching") is None
 
 
 def test_another_word_is_refused() -> None:

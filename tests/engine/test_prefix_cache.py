@@ -233,7 +233,7 @@ def test_the_hit_rate_of_a_real_trace_rises_to_that_of_an_endless_cache() -> Non
             num_blocks=num_blocks,
             enable_prefix_caching=True,
         )
-        records = replay(config, constant_step_times(1e-5, 64), specs).records
+        records = replay(config, constant_step_times(1e-5, 64), specs, accelerate="auto").records
         rates.append(float(records.cached_tokens.sum() / records.prompt_tokens.sum()))
 
     assert rates == sorted(rates)

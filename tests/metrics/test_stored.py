@@ -6,12 +6,13 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
 from simserve import api
 from simserve.errors import InputError
-from simserve.metrics.files import _database, _read_table, _write_parquet, read_result, write_result
+from simserve.metrics.files import _database, _read_table, _write_parquet, read_result, write_result, write_table
 from simserve.metrics.result import Column, RunResult
 
 _UNTOLD = ("reason", "is_truncated", "itl_max")
@@ -120,3 +121,30 @@ def test_a_table_without_a_column_is_refused(result: RunResult, tmp_path: Path, 
 
     with pytest.raises(InputError, match=r"requests\.parquet or timeseries\.parquet that is not what the run wrote"):
         read_result(tmp_path)
+
+
+def test_a_table_is_read_as_it_is_now(tmp_path: Path) -> None:
+    """The database that reads it stays, and remembers nothing of a file: not even one as large, just replaced."""
+    path = tmp_path / "again.parquet"
+    found = []
+    for number in range(5):
+        write_table(path, [Column("mine", np.arange(1000.0) + number, "DOUBLE")])
+        found.append(float(_read_table(path)[0]["mine"][0]))
+
+    assert found == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_results_are_written_and_read_by_one_database(
+    result: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening one takes as long as writing a short run's tables; each writer has a connection of its own."""
+    write_result(result, tmp_path)
+
+    monkeypatch.setattr(duckdb, "connect", lambda *_, **__: pytest.fail("opens another"))
+    write_result(result, tmp_path)
+    read_result(tmp_path)
+
+    with _database() as one, _database() as other:
+        one.register("mine", {"a": np.zeros(3)})
+        with pytest.raises(duckdb.CatalogException):
+            other.execute("SELECT * FROM mine")

@@ -26,8 +26,9 @@ def said(model: str, field: str) -> float:
 
 
 def figures(overrides: list[str]) -> str:
-    """Return all figures of a run, without what names the scenario."""
-    summary = json.loads(json.dumps(run(from_mapping(scenario_mapping(), overrides)).summary))
+    """Return all figures of a run but those of further runs, without what names the scenario."""
+    result = run(from_mapping(scenario_mapping(), overrides), explain=False, finishable=None)
+    summary = json.loads(json.dumps(result.summary))
     del summary["simserve"]["scenario_hash"]
     return json.dumps(summary)
 

@@ -81,6 +81,7 @@ def test_a_kernel_is_compiled_only_for_runs_that_earn_it_back(
     loaded: list[int] = []
     monkeypatch.setattr(acceleration, "find_spec", lambda _: object())
     monkeypatch.setattr(acceleration, "is_warm", lambda: is_there)
+    monkeypatch.setattr(acceleration, "_is_loaded", lambda: False)
     monkeypatch.setattr(acceleration, "_load", lambda: (loaded.append(requests), (None, None))[1])
 
     acceleration.compiled_for("auto", requests, None)

@@ -11,6 +11,7 @@ import numpy as np
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import StepTimes
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, KV, PART_NAMES, WEIGHTS, PricedDeployment, StepParts
+from simserve.sim.acceleration import Accelerate
 from simserve.sim.cluster import Routing
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, replay, simulate
@@ -84,13 +85,14 @@ def served(
     max_num_seqs: int = 1,
     num_replicas: int = 1,
     routing: Routing = "round_robin",
+    accelerate: Accelerate = "auto",
 ) -> RequestRecords:
     """Return the records of prompts of one token in steps of constant length, all arrays ``[num_requests]``."""
     specs = make_specs(arrival_time.tolist(), 1, num_steps.tolist())
     config, times = seats(max_num_seqs), constant_step_times(step_seconds, max_num_seqs)
     if num_replicas == 1:
-        return replay(config, times, specs).records
-    return simulate(make_deployment(config, times, num_replicas, routing), specs).records
+        return replay(config, times, specs, accelerate=accelerate).records
+    return simulate(make_deployment(config, times, num_replicas, routing), specs, accelerate=accelerate).records
 
 
 def waits(records: RequestRecords) -> Floats:

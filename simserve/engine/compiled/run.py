@@ -127,7 +127,10 @@ class Compiled:
 
     def _write(self, number: int, replica: Replica, common: _Shared) -> None:
         """Write all of a replica but its counts by pace and its prefix cache."""
+        self._ranks.put_numbers(replica, number)
         for name, kind in fields.REPLICA.fields.items():
+            if isinstance(kind, str):
+                continue
             if isinstance(kind, Queue):
                 if name == "waiting" and isinstance(replica.waiting, OrderedQueue):
                     ready_time, ageing = self._table.ready_time, replica.waiting.ageing
@@ -142,9 +145,7 @@ class Compiled:
                 self._ranks.put(name, getattr(replica, name), number)
 
     def _lay_out_replica(self, number: int, replica: DataParallelReplica) -> None:
-        for name, kind in fields.RANKS.fields.items():
-            if isinstance(kind, str):
-                self._replicas.put(name, getattr(replica, name), number)
+        self._replicas.put_numbers(replica, number)
 
     def _find_ranks(self) -> None:
         """Tell every replica where its ranks are."""
@@ -365,12 +366,14 @@ def _read_gateway(flat: Memory, gateway: Gateway) -> None:
 def _columns(record: Record, values: object) -> Memory:
     """Return an object of numbers and columns; columns in lists are copied, others used where they are."""
     memory = Memory(record)
+    memory.put_numbers(values)
     for name, kind in record.fields.items():
+        if isinstance(kind, str | Pointer | Records):
+            continue
         value = getattr(values, name)
         if isinstance(kind, Column) and isinstance(value, list):
             value = np.array(value, dtype=kind.code)
-        if not isinstance(kind, Pointer | Records):
-            memory.put(name, value)
+        memory.put(name, value)
     return memory
 
 
@@ -394,8 +397,9 @@ def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
         return None
     memory = Memory(record, len(values))
     for number, value in enumerate(values):
+        memory.put_numbers(value, number)
         for name, kind in record.fields.items():
-            if not isinstance(kind, Queue):
+            if not isinstance(kind, str | Queue):
                 memory.put(name, getattr(value, name), number)
     return memory
 
@@ -411,8 +415,7 @@ def _tiers(tiers: Sequence[KVTier]) -> Memory:
 
 def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
     memory = Memory(record)
-    for name in record.fields:
-        memory.put(name, getattr(values, name))
+    memory.put_numbers(values)
     return memory
 
 
