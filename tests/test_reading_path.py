@@ -1,4 +1,4 @@
-"""How much a reader passes from a request's arrival to its record: counted on a run, held below a bound."""
+"""How much a reader passes from arrival to record, and from a scenario to its result: counted on a run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from benchmarks.reading_path import called_by, lines_of, modules_of
 from simserve import api
 from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import resolve
-from simserve.scenario.run import deploy
+from simserve.scenario.run import deploy, run
 from simserve.sim.simulate import simulate
 
 MOST_LINES = 3000
 """Of the functions that run from arrival to record in a plain scenario, docstrings included."""
+MOST_MODULES = 49
+"""In which any function runs, from a plain scenario to its result."""
+
+IS_WATCHED = sys.getprofile() is not None or sys.gettrace() is not None
 
 
-@pytest.mark.skipif(sys.getprofile() is not None or sys.gettrace() is not None, reason="somebody else is watching")
+@pytest.mark.skipif(IS_WATCHED, reason="somebody else is watching")
 def test_a_plain_request_passes_few_lines() -> None:
     """Interpreted, from the first arrival to the records; the loop, the kernel and the recorder are among them."""
     scenario = api.load("chatbot", ["workload.num_requests=50"])
@@ -28,6 +32,18 @@ def test_a_plain_request_passes_few_lines() -> None:
 
     assert {"engine/event_plane.py", "engine/kernel.py", "sim/recorder.py"} <= set(modules_of(called))
     assert 0 < lines_of(called) <= MOST_LINES
+
+
+@pytest.mark.skipif(IS_WATCHED, reason="somebody else is watching")
+def test_a_plain_run_passes_few_modules() -> None:
+    """What it does not have, none of its modules is asked for; profiles are read once, and have been read before."""
+    scenario = api.load("chatbot", ["workload.num_requests=50"])
+    run(scenario, explain=False, accelerate="off", finishable=None)
+
+    passed = modules_of(called_by(lambda: run(scenario, explain=False, accelerate="off", finishable=None)))
+
+    assert {"scenario/resolve.py", "sim/simulate.py", "engine/kernel.py", "metrics/summary.py"} <= set(passed)
+    assert len(passed) <= MOST_MODULES, passed
 
 
 def test_lines_are_counted_once() -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.histogram import Histogram
 from simserve.errors import InfeasibleError, TraceError
 from simserve.metrics.latency import request_latencies
 from simserve.perf.operators import PricedDeployment
@@ -22,7 +21,7 @@ from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, engine_config, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
-from simserve.sim.records import COMPLETED, RequestRecords
+from simserve.sim.records import COMPLETED, Histogram, RequestRecords
 from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.benchmarks.result import BenchResult, statistics

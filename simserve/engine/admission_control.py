@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_running_at, num_seats_of
-from simserve.engine.numbers import Uniforms, take_uniform
-from simserve.engine.state import INFINITY
+from simserve.engine.data_parallel import kv_share, num_running_at, num_seats_of
+from simserve.engine.state import INFINITY, DataParallelReplica, Finishes, Uniforms, take_uniform
 
 ANY_NUMBER = -1
 _NEW_SHARE = 0.1
@@ -61,21 +60,6 @@ class AdmissionControl:
         self.patience, self.kinds, self.has_patience = patience, kinds, has_patience
         self.retry_after = retry_after
         self.uniforms = uniforms
-
-
-class Finishes:
-    """How fast a replica finishes requests.
-
-    Attributes:
-        last: When a request last finished there, or the first one came after a pause, seconds.
-        is_warm: Whether a request has finished since that pause.
-        interval: Running mean of the seconds between two finishes; 0: none seen.
-    """
-
-    __slots__ = ("interval", "is_warm", "last")
-
-    def __init__(self, now: float) -> None:
-        self.last, self.interval, self.is_warm = now, 0.0, False
 
 
 def end_pause(finishes: Finishes, now: float) -> None:

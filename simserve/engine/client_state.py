@@ -10,28 +10,14 @@ from simserve.engine.clients import seconds_to_client, send, send_again
 from simserve.engine.conversations import deadline_of, find_due, think
 from simserve.engine.data_plane import count_off
 from simserve.engine.gateway import note_end
-from simserve.engine.numbers import num_left
 from simserve.engine.plane_state import NOBODY, NOWHERE, ClientState, DataPlane
-from simserve.engine.state import INFINITY, RequestTable
+from simserve.engine.state import INFINITY, RequestTable, num_left
 from simserve.engine.transfers import restore
 
 AT_ADMISSION, TO_ROUTE, TO_PAUSE, TO_ANSWER, TO_PACE = 1, 2, 4, 8, 16
 """What may take random numbers; flags. The last two: the first token of an API's answer, and those after it."""
 NUMBERS_TO_ROUTE = 2
 """Most that a request takes."""
-
-
-def next_moment(plane: DataPlane, client_state: ClientState, requests: RequestTable) -> float:
-    """Return when the next event or arrival happens; infinity: none is to come."""
-    clients = client_state.clients
-    events = clients.events
-    moment = events[0][0] if events else INFINITY
-    if clients.first != NOBODY:
-        # What arrives at a time known beforehand was sent after it.
-        return min(moment, requests.ready_time[clients.first])
-    if plane.cursor < plane.num_scheduled:
-        return min(moment, requests.ready_time[plane.cursor])
-    return moment
 
 
 def lacks_numbers(plane: DataPlane, client_state: ClientState) -> bool:

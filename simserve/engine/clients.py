@@ -13,173 +13,17 @@ event by event after the run (`simserve.sim.streaming`).
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import MutableSequence, Sequence
 from heapq import heappush
 from math import nan
 
 from simserve.engine.admission_control import TIMED_OUT
-from simserve.engine.data_parallel import DataParallelReplica, num_decodes_of, num_steps_of, start_time_of
-from simserve.engine.numbers import Uniforms, take_uniform
-from simserve.engine.state import COMPLETED, INFINITY, UNFINISHED, RequestTable
+from simserve.engine.data_parallel import num_decodes_of, num_steps_of, start_time_of
+from simserve.engine.plane_state import NOBODY, Clients, Delivery
+from simserve.engine.state import COMPLETED, INFINITY, UNFINISHED, DataParallelReplica, RequestTable, take_uniform
 
 SEND, ARRIVE, TIMEOUT, SUBMIT, LAND, ANSWER, TURN, FIRST_BYTE, PARSE = range(9)
 """Kinds of events, in the order in which they happen at one instant."""
-Event = tuple[float, int, int, int]
-"""Time, kind, request, and the attempt (or the replica) that it is about; of those to be taken in the order of their
-coming (`ARRIVE`, `SUBMIT`) that order, and the request."""
-NOBODY = -1
-
 _MOST_DOUBLINGS = 60
-
-
-class Patience:
-    """What clients of each class do; one entry a class in all columns, one in all without classes.
-
-    Attributes:
-        kinds: Class of each request, shape [N].
-        timeout: Seconds from its sending in which a request must be answered; inf: no limit.
-        has_timeouts: Whether any class has one.
-        first_byte_timeout: Seconds in which the first token must come, of any class; inf: no limit.
-        max_tries: How often a request is sent again.
-        backoff: Pause before the first retry, seconds; it doubles with each.
-        max_backoff: Longest pause.
-        jitter: Share of the pause that a random number may take off.
-        honors: Whether the client waits at least as long as a refusal says.
-        uniforms: For the jitter.
-    """
-
-    __slots__ = (
-        "backoff",
-        "first_byte_timeout",
-        "has_timeouts",
-        "honors",
-        "jitter",
-        "kinds",
-        "max_backoff",
-        "max_tries",
-        "timeout",
-        "uniforms",
-    )
-
-    def __init__(
-        self,
-        *,
-        kinds: Sequence[int],
-        timeout: Sequence[float],
-        first_byte_timeout: float,
-        max_tries: Sequence[int],
-        backoff: Sequence[float],
-        max_backoff: Sequence[float],
-        jitter: Sequence[float],
-        honors: Sequence[int],
-        uniforms: Uniforms,
-    ) -> None:
-        self.kinds = kinds
-        self.timeout, self.first_byte_timeout = timeout, first_byte_timeout
-        self.has_timeouts = min(timeout) < INFINITY
-        self.max_tries, self.backoff, self.max_backoff = max_tries, backoff, max_backoff
-        self.jitter, self.honors = jitter, honors
-        self.uniforms = uniforms
-
-
-class Clients:
-    """The clients of a run.
-
-    Attributes:
-        patience: What they do.
-        events: What is still to happen, a heap of `Event`.
-        latency: From its sending through the tokeniser, seconds, shape [N] as all columns.
-        own_wait: What each waits behind it by itself, seconds, where ``has_own_waits``: others pass it.
-        has_own_waits: Whether anybody does.
-        num_encoders: Places for workers of the encoder pool; 0: there is none.
-        encoders: When each of them is free; inf: it takes nothing.
-        encoder_given: Seconds of work that each has been given.
-        encoder_starts: When each part that was given begins, in that order, then NaN; empty: nobody asks.
-        num_encoder_starts: How many those are.
-        notes_encoder_starts: Whether somebody asks.
-        to_encode: Seconds that the images of each still take there, 0: none are left; this and the next three are empty
-            without a pool.
-        encoder_parts: Into how many equal parts those are divided at most; once given, into how many they were.
-        embedding_seconds: What its embeddings then take to its replica.
-        encoder_wait: How long its images waited for the first worker, NaN: none were encoded.
-        sent_at: When the attempt at hand was sent.
-        tries: Which one that is, the first being 0.
-        tokenized_at: When the tokeniser is done with the one that was sent last, seconds.
-        spacing: How long its API servers work on one request, seconds, where that is one after another: those that have
-            come when they turn to the next are taken on, and handed over, together. 0: they hold up nobody.
-        will_parse: Whether there is an event at which they turn to the next.
-        first: Of those that have been sent and have not reached the router the one that will do so first, `NOBODY`:
-            there is none; last: the one that will do so last.
-        behind: Of each of them the next.
-        num_come: How many have been put into the order of their coming.
-        came: The place of each in that.
-        abandoned: Of every attempt that came to nothing and was followed by another: when it reached the scheduler, its
-            first step (NaN: none), its end; three entries each.
-        num_resent: How many of them clients sent again.
-        num_ended: Requests that have come to an end.
-    """
-
-    __slots__ = (
-        "abandoned",
-        "behind",
-        "came",
-        "embedding_seconds",
-        "encoder_given",
-        "encoder_parts",
-        "encoder_starts",
-        "encoder_wait",
-        "encoders",
-        "events",
-        "first",
-        "has_own_waits",
-        "last",
-        "latency",
-        "notes_encoder_starts",
-        "num_come",
-        "num_encoder_starts",
-        "num_encoders",
-        "num_ended",
-        "num_resent",
-        "own_wait",
-        "patience",
-        "sent_at",
-        "spacing",
-        "to_encode",
-        "tokenized_at",
-        "tries",
-        "will_parse",
-    )
-
-    def __init__(
-        self,
-        patience: Patience,
-        latency: MutableSequence[float],
-        sent_at: MutableSequence[float],
-        own_wait: Sequence[float] = (),
-        spacing: float = 0.0,
-    ) -> None:
-        self.patience = patience
-        self.events: list[Event] = []
-        self.latency, self.sent_at, self.own_wait = latency, sent_at, own_wait
-        self.has_own_waits = len(own_wait) > 0
-        self.num_encoders = self.num_encoder_starts = 0
-        self.notes_encoder_starts = False
-        self.encoders: MutableSequence[float] = array("d")
-        self.encoder_given: MutableSequence[float] = array("d")
-        self.encoder_starts: MutableSequence[float] = array("d")
-        self.to_encode: MutableSequence[float] = array("d")
-        self.encoder_parts: MutableSequence[int] = array("q")
-        self.embedding_seconds: Sequence[float] = array("d")
-        self.encoder_wait: MutableSequence[float] = array("d")
-        self.tries = array("i", [0]) * len(sent_at)
-        self.tokenized_at, self.spacing, self.will_parse = 0.0, spacing, False
-        self.first = self.last = NOBODY
-        self.behind = array("q", [NOBODY]) * len(sent_at)
-        self.num_come = 0
-        self.came = array("q", [0]) * len(sent_at)
-        self.abandoned: list[float] = []
-        self.num_resent = self.num_ended = 0
 
 
 def wait_for(clients: Clients, index: int, now: float) -> None:
@@ -344,34 +188,6 @@ def abandon(clients: Clients, requests: RequestTable, index: int, now: float) ->
     requests.itl_max[index] = -1.0
     requests.swapped_tokens[index] = 0
     requests.replica_id[index] = -1
-
-
-class Delivery:
-    """The way of answers from the replicas to their clients.
-
-    Args:
-        num_replicas: How many send them.
-        network_latency: From a server to its client, seconds.
-        cost: Seconds that an event adds to what its API server has to do.
-        cost_per_token: The same of a token, where those are sent as they come.
-        streams: Whether they are; if not, whole answers are the only events.
-
-    Attributes:
-        backlog: Of the API server of each replica, seconds of work, as of ``seen_at``.
-        seen_at: When its replica last ended a leap, seconds.
-        batch: Seconds of work that a step of that leap made.
-    """
-
-    __slots__ = ("backlog", "batch", "cost", "cost_per_token", "network_latency", "seen_at", "streams")
-
-    def __init__(
-        self, num_replicas: int, network_latency: float, cost: float, cost_per_token: float, streams: bool
-    ) -> None:
-        self.streams = streams
-        self.network_latency, self.cost, self.cost_per_token = network_latency, cost, cost_per_token
-        self.backlog = [0.0] * num_replicas
-        self.seen_at = [0.0] * num_replicas
-        self.batch = [0.0] * num_replicas
 
 
 def note_leap(delivery: Delivery, number: int, replica: DataParallelReplica, now: float) -> None:

@@ -31,30 +31,19 @@ from simserve.engine.kv import kv_share as kv_share_of_rank
 from simserve.engine.kv import take_fixed
 from simserve.engine.loras import count_decoding, has_lora_seat, take_adapter
 from simserve.engine.numbers import remove_all
-from simserve.engine.state import ADMITTED, INFINITY, MASK, SHIFT, STATIC, UNCACHED, Replica, RequestTable
+from simserve.engine.state import (
+    ADMITTED,
+    INFINITY,
+    MASK,
+    SHIFT,
+    STATIC,
+    UNCACHED,
+    DataParallelReplica,
+    Replica,
+    RequestTable,
+)
 from simserve.engine.static import break_batch, leave_batch, leave_uncached
 from simserve.engine.windows import pool_blocks, take_blocks, window_growth_of_step
-
-
-class DataParallelReplica:
-    """The schedulers of one replica.
-
-    Attributes:
-        ranks: One or more, all of one configuration.
-        num_ranks: How many.
-        end_time: End of the common leap, or when a plan is due; inf: every rank is idle. Of one rank it is its own.
-        timeout_steps: Steps after which prompts wait no longer for other ranks; 0: they never do.
-        held_steps: Steps since they last could begin.
-    """
-
-    __slots__ = ("end_time", "held_steps", "num_ranks", "ranks", "timeout_steps")
-
-    def __init__(self, ranks: list[Replica]) -> None:
-        self.ranks = ranks
-        self.num_ranks = len(ranks)
-        self.end_time = INFINITY
-        self.timeout_steps = ranks[0].config.attention_dp_timeout_iters if len(ranks) > 1 else 0
-        self.held_steps = 0
 
 
 def submit(replica: DataParallelReplica, requests: RequestTable, index: int, now: float) -> None:

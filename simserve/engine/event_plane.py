@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, cast
 
 from simserve.engine.admission_control import GAVE_UP, TIMED_OUT, note_finishes
-from simserve.engine.client_state import end, lacks_numbers, leave, next_moment, take_leaving, without_answer
+from simserve.engine.client_state import end, lacks_numbers, leave, take_leaving, without_answer
 from simserve.engine.clients import (
     ANSWER,
     ARRIVE,
@@ -29,7 +29,6 @@ from simserve.engine.clients import (
     SUBMIT,
     TIMEOUT,
     TURN,
-    Clients,
     is_at_encoders,
     line_up,
     next_to_come,
@@ -74,6 +73,7 @@ from simserve.engine.plane_state import (
     NOWHERE,
     OFFER,
     PARKED,
+    Clients,
     ClientState,
     DataPlane,
     FleetState,
@@ -297,6 +297,19 @@ def land_again(client_state: ClientState, index: int) -> None:
     assert transfers is not None
     landing = (transfers.transfer_end[index], LAND, index, transfers.prefill_replica[index])
     heappush(client_state.clients.events, landing)
+
+
+def next_moment(plane: DataPlane, client_state: ClientState, requests: RequestTable) -> float:
+    """Return when the next event or arrival happens; infinity: none is to come."""
+    clients = client_state.clients
+    events = clients.events
+    moment = events[0][0] if events else INFINITY
+    if clients.first != NOBODY:
+        # What arrives at a time known beforehand was sent after it.
+        return min(moment, requests.ready_time[clients.first])
+    if plane.cursor < plane.num_scheduled:
+        return min(moment, requests.ready_time[plane.cursor])
+    return moment
 
 
 def is_undisturbed(plane: DataPlane, client_state: ClientState) -> bool:

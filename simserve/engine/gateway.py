@@ -10,9 +10,8 @@ from array import array
 from collections.abc import MutableSequence, Sequence
 from math import nan
 
-from simserve.engine.admission_control import Bucket, Finishes, end_pause, holds, note_finishes, take, wait
-from simserve.engine.numbers import Uniforms, take_uniform
-from simserve.engine.state import COMPLETED, INFINITY, RequestTable
+from simserve.engine.admission_control import Bucket, end_pause, holds, note_finishes, take, wait
+from simserve.engine.state import COMPLETED, INFINITY, Finishes, RequestTable, Uniforms, take_uniform
 
 REPLICA, API, CACHE = range(3)
 """Who answers a request, as in `simserve.sim.records.SERVERS`."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simserve.engine.data_parallel import DataParallelReplica
     from simserve.engine.plane_state import ClientState, Router
+    from simserve.engine.state import DataParallelReplica
 
 
 def judged_choice(router: Router, index: int, ready: Sequence[int]) -> int:

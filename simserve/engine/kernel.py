@@ -50,7 +50,7 @@ from simserve.engine.decoding import (
 from simserve.engine.kv import forget_left, note_left, release_fixed, used_tokens
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter, lora_seconds, take_lora_loading
-from simserve.engine.numbers import remove_all, sum_around
+from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import expect_results, learn_results
 from simserve.engine.preemption import (
     decay_ratio,
@@ -83,6 +83,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
     leap_row,
+    sum_around,
 )
 from simserve.engine.static import complete_static, complete_uncached, plan_static, plan_uncached, submit_static
 from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
@@ -319,7 +320,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             index = heappop(heap) & MASK
             finish_decoding(replica, requests, index)
             num_finished += 1
-            if not num_chunks and not replica.has_overlap:
+            if replica.keeps_full and not num_chunks and not replica.has_overlap:
                 note_left(replica, requests, index)
     if num_finished and replica.departing and not replica.releases_late:
         release_departing(replica, requests)
@@ -561,7 +562,8 @@ def report_stuck(replica: Replica) -> None:
 def _go_idle(replica: Replica) -> None:
     replica.end_time = INFINITY
     replica.is_open = False
-    forget_left(replica, True)
+    if replica.keeps_full:
+        forget_left(replica, True)
     replica.new_token_ratio = replica.config.new_token_ratio_initial
     replica.gap_step_runs.clear()
     replica.gap_values.clear()

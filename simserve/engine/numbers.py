@@ -1,12 +1,10 @@
-"""Numbers: small questions about lists of them, and those drawn at random before they are needed.
+"""Numbers: small questions about lists of them, and columns of them as lists.
 
-The kernel's hot paths ask these instead of making slices; `simserve.engine.compiled.replacements` has the same
-functions as loops.
+The plane asks these instead of making slices; `simserve.engine.compiled.replacements` has the questions as loops.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,13 +13,6 @@ from numpy.typing import NDArray
 
 SEVERAL = -1
 """Where something stands that stands in several places."""
-
-
-def sum_around(values: list[int], start: int, count: int) -> int:
-    """Return the sum of ``count`` values from a position on, fewer than all, the first behind the last."""
-    stop = start + count
-    around = stop - len(values)
-    return sum(values[start:stop]) if around <= 0 else sum(values[start:]) + sum(values[:around])
 
 
 earliest_of: Callable[[list[float]], float] = min
@@ -71,42 +62,9 @@ def remove_all(values: list[int], value: int) -> None:
     values[:] = [each for each in values if each != value]
 
 
-def column(values: Any, kind: type[np.generic] = np.float64) -> Any:
-    """Return a copy of some numbers as both Python and compiled code read and write it."""
-    return memoryview(cast(bytes, np.array(values, dtype=kind)))
-
-
 def as_column(values: NDArray[Any], as_list: bool) -> Any:
     """Return integers or floats as Python reads them fastest, in a list, or as compiled code does, where they lie."""
     if as_list:
         return values.tolist()
     kind = np.float64 if values.dtype.kind == "f" else np.int64
     return memoryview(cast(bytes, np.ascontiguousarray(values, dtype=kind)))
-
-
-class Uniforms:
-    """Numbers from [0, 1).
-
-    Attributes:
-        values: They.
-        place: Where the next one lies, and how many there are: two entries, which whoever adds numbers sets anew.
-    """
-
-    __slots__ = ("place", "values")
-
-    def __init__(self, room: int) -> None:
-        """Make room for so many, of which none has been drawn."""
-        self.values = array("d", [0.0]) * room
-        self.place = array("q", [0, 0])
-
-
-def num_left(uniforms: Uniforms) -> int:
-    """Return how many have not been taken."""
-    return uniforms.place[1] - uniforms.place[0]
-
-
-def take_uniform(uniforms: Uniforms) -> float:
-    """Return the next one, of which there is at least one left."""
-    place = uniforms.place[0]
-    uniforms.place[0] = place + 1
-    return uniforms.values[place]

@@ -12,17 +12,39 @@ from collections.abc import MutableSequence, Sequence
 from math import nan
 from typing import Any, Protocol
 
-from simserve.engine.admission_control import API_LIMIT, AdmissionControl, Finishes
-from simserve.engine.clients import Clients, Delivery
+from simserve.engine.admission_control import API_LIMIT, AdmissionControl
 from simserve.engine.conversations import Conversations
-from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.decoding import Paces
 from simserve.engine.gateway import Gateway
-from simserve.engine.numbers import Uniforms
-from simserve.engine.state import INFINITY
+from simserve.engine.state import INFINITY, DataParallelReplica, Finishes, Uniforms
 
 ASKS_ADMISSION, ASKS_SECONDS = 1, 2
 """What of a plane is a user's own, beside its router: flags."""
+LEAST = 0
+"""Policy of a router that looks for the least loaded; the others are `simserve.engine.routing`'s."""
+CALLS, DRAINS, FROZEN = 1, 2, 4
+"""Marks of a replica: it calls when its step ends; it calls when it holds nothing any more; it does nothing."""
+BOTH, PREFILLS, DECODES = range(3)
+"""What a replica does."""
+AT_REPLICA, ON_ITS_WAY, LANDED, STRANDED = range(4)
+"""Where a request is: at a replica or at none, on a link, or behind one, waiting for a seat; or for a replica."""
+NEVER = -1.0
+ARRIVED = -1.0
+"""Instead of a time of arrival: the request is not on its way."""
+NOBODY = NOWHERE = -1
+PARKED = -2
+"""Of a request that waits for a replica to be ready."""
+ELSEWHERE = -3
+"""Of a request that the gateway has answered, or asks again."""
+HELD = -4
+"""Of a request that its replica's scheduler, which works ahead, has yet to see: this less the number of the replica."""
+NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER, ADMIT, LAND_AGAIN, BREAK_OFF = range(8)
+"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let
+those whose turn it is be routed; take a KV cache that has landed to a replica; let one land when its link has sent it
+after all; note which tokens a replica that is lost has sent."""
+Event = tuple[float, int, int, int]
+"""Time, kind (`simserve.engine.clients`), request, and the attempt (or the replica) that it is about; of those to be
+taken in the order of their coming (`ARRIVE`, `SUBMIT`) that order, and the request."""
 
 
 class Judge(Protocol):
@@ -36,10 +58,6 @@ class Judge(Protocol):
 
     def step_seconds(self, prompt_tokens: int, decode_tokens: int, context_tokens: float, now: float) -> float:
         """Return how long a step takes."""
-
-
-LEAST = 0
-"""Policy of a router that looks for the least loaded; the others are `simserve.engine.routing`'s."""
 
 
 class Affinity:
@@ -108,10 +126,6 @@ class Shares:
     def __init__(self, weights: list[float]) -> None:
         self.weights = weights
         self.credits = [0.0] * len(weights)
-
-
-CALLS, DRAINS, FROZEN = 1, 2, 4
-"""Marks of a replica: it calls when its step ends; it calls when it holds nothing any more; it does nothing."""
 
 
 class Part:
@@ -255,17 +269,6 @@ class DataPlane:
         self.client_state = client_state
 
 
-BOTH, PREFILLS, DECODES = range(3)
-"""What a replica does."""
-
-
-AT_REPLICA, ON_ITS_WAY, LANDED, STRANDED = range(4)
-"""Where a request is: at a replica or at none, on a link, or behind one, waiting for a seat; or for a replica."""
-
-
-NEVER = -1.0
-
-
 class Port:
     """A replica as its links see it.
 
@@ -375,10 +378,6 @@ class Transfers:
         self.stalled = 0.0
 
 
-ARRIVED = -1.0
-"""Instead of a time of arrival: the request is not on its way."""
-
-
 class Regions:
     """Where clients and replicas are.
 
@@ -484,19 +483,181 @@ class FleetState:
         self.order, self.subject, self.reason, self.time = NO_ORDER, 0, 0, 0.0
 
 
-NOBODY = NOWHERE = -1
+class Patience:
+    """What clients of each class do; one entry a class in all columns, one in all without classes.
+
+    Attributes:
+        kinds: Class of each request, shape [N].
+        timeout: Seconds from its sending in which a request must be answered; inf: no limit.
+        has_timeouts: Whether any class has one.
+        first_byte_timeout: Seconds in which the first token must come, of any class; inf: no limit.
+        max_tries: How often a request is sent again.
+        backoff: Pause before the first retry, seconds; it doubles with each.
+        max_backoff: Longest pause.
+        jitter: Share of the pause that a random number may take off.
+        honors: Whether the client waits at least as long as a refusal says.
+        uniforms: For the jitter.
+    """
+
+    __slots__ = (
+        "backoff",
+        "first_byte_timeout",
+        "has_timeouts",
+        "honors",
+        "jitter",
+        "kinds",
+        "max_backoff",
+        "max_tries",
+        "timeout",
+        "uniforms",
+    )
+
+    def __init__(
+        self,
+        *,
+        kinds: Sequence[int],
+        timeout: Sequence[float],
+        first_byte_timeout: float,
+        max_tries: Sequence[int],
+        backoff: Sequence[float],
+        max_backoff: Sequence[float],
+        jitter: Sequence[float],
+        honors: Sequence[int],
+        uniforms: Uniforms,
+    ) -> None:
+        self.kinds = kinds
+        self.timeout, self.first_byte_timeout = timeout, first_byte_timeout
+        self.has_timeouts = min(timeout) < INFINITY
+        self.max_tries, self.backoff, self.max_backoff = max_tries, backoff, max_backoff
+        self.jitter, self.honors = jitter, honors
+        self.uniforms = uniforms
 
 
-PARKED = -2
-"""Of a request that waits for a replica to be ready."""
+class Clients:
+    """The clients of a run.
+
+    Attributes:
+        patience: What they do.
+        events: What is still to happen, a heap of `Event`.
+        latency: From its sending through the tokeniser, seconds, shape [N] as all columns.
+        own_wait: What each waits behind it by itself, seconds, where ``has_own_waits``: others pass it.
+        has_own_waits: Whether anybody does.
+        num_encoders: Places for workers of the encoder pool; 0: there is none.
+        encoders: When each of them is free; inf: it takes nothing.
+        encoder_given: Seconds of work that each has been given.
+        encoder_starts: When each part that was given begins, in that order, then NaN; empty: nobody asks.
+        num_encoder_starts: How many those are.
+        notes_encoder_starts: Whether somebody asks.
+        to_encode: Seconds that the images of each still take there, 0: none are left; this and the next three are empty
+            without a pool.
+        encoder_parts: Into how many equal parts those are divided at most; once given, into how many they were.
+        embedding_seconds: What its embeddings then take to its replica.
+        encoder_wait: How long its images waited for the first worker, NaN: none were encoded.
+        sent_at: When the attempt at hand was sent.
+        tries: Which one that is, the first being 0.
+        tokenized_at: When the tokeniser is done with the one that was sent last, seconds.
+        spacing: How long its API servers work on one request, seconds, where that is one after another: those that have
+            come when they turn to the next are taken on, and handed over, together. 0: they hold up nobody.
+        will_parse: Whether there is an event at which they turn to the next.
+        first: Of those that have been sent and have not reached the router the one that will do so first, `NOBODY`:
+            there is none; last: the one that will do so last.
+        behind: Of each of them the next.
+        num_come: How many have been put into the order of their coming.
+        came: The place of each in that.
+        abandoned: Of every attempt that came to nothing and was followed by another: when it reached the scheduler, its
+            first step (NaN: none), its end; three entries each.
+        num_resent: How many of them clients sent again.
+        num_ended: Requests that have come to an end.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "behind",
+        "came",
+        "embedding_seconds",
+        "encoder_given",
+        "encoder_parts",
+        "encoder_starts",
+        "encoder_wait",
+        "encoders",
+        "events",
+        "first",
+        "has_own_waits",
+        "last",
+        "latency",
+        "notes_encoder_starts",
+        "num_come",
+        "num_encoder_starts",
+        "num_encoders",
+        "num_ended",
+        "num_resent",
+        "own_wait",
+        "patience",
+        "sent_at",
+        "spacing",
+        "to_encode",
+        "tokenized_at",
+        "tries",
+        "will_parse",
+    )
+
+    def __init__(
+        self,
+        patience: Patience,
+        latency: MutableSequence[float],
+        sent_at: MutableSequence[float],
+        own_wait: Sequence[float] = (),
+        spacing: float = 0.0,
+    ) -> None:
+        self.patience = patience
+        self.events: list[Event] = []
+        self.latency, self.sent_at, self.own_wait = latency, sent_at, own_wait
+        self.has_own_waits = len(own_wait) > 0
+        self.num_encoders = self.num_encoder_starts = 0
+        self.notes_encoder_starts = False
+        self.encoders: MutableSequence[float] = array("d")
+        self.encoder_given: MutableSequence[float] = array("d")
+        self.encoder_starts: MutableSequence[float] = array("d")
+        self.to_encode: MutableSequence[float] = array("d")
+        self.encoder_parts: MutableSequence[int] = array("q")
+        self.embedding_seconds: Sequence[float] = array("d")
+        self.encoder_wait: MutableSequence[float] = array("d")
+        self.tries = array("i", [0]) * len(sent_at)
+        self.tokenized_at, self.spacing, self.will_parse = 0.0, spacing, False
+        self.first = self.last = NOBODY
+        self.behind = array("q", [NOBODY]) * len(sent_at)
+        self.num_come = 0
+        self.came = array("q", [0]) * len(sent_at)
+        self.abandoned: list[float] = []
+        self.num_resent = self.num_ended = 0
 
 
-ELSEWHERE = -3
-"""Of a request that the gateway has answered, or asks again."""
+class Delivery:
+    """The way of answers from the replicas to their clients.
 
+    Args:
+        num_replicas: How many send them.
+        network_latency: From a server to its client, seconds.
+        cost: Seconds that an event adds to what its API server has to do.
+        cost_per_token: The same of a token, where those are sent as they come.
+        streams: Whether they are; if not, whole answers are the only events.
 
-HELD = -4
-"""Of a request that its replica's scheduler, which works ahead, has yet to see: this less the number of the replica."""
+    Attributes:
+        backlog: Of the API server of each replica, seconds of work, as of ``seen_at``.
+        seen_at: When its replica last ended a leap, seconds.
+        batch: Seconds of work that a step of that leap made.
+    """
+
+    __slots__ = ("backlog", "batch", "cost", "cost_per_token", "network_latency", "seen_at", "streams")
+
+    def __init__(
+        self, num_replicas: int, network_latency: float, cost: float, cost_per_token: float, streams: bool
+    ) -> None:
+        self.streams = streams
+        self.network_latency, self.cost, self.cost_per_token = network_latency, cost, cost_per_token
+        self.backlog = [0.0] * num_replicas
+        self.seen_at = [0.0] * num_replicas
+        self.batch = [0.0] * num_replicas
 
 
 class ClientState:
@@ -598,9 +759,3 @@ class ClientState:
         if self.gateway is not None or self.regions is not None:
             return True
         return fleet_state is not None and fleet_state.notes_ends
-
-
-NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER, ADMIT, LAND_AGAIN, BREAK_OFF = range(8)
-"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let
-those whose turn it is be routed; take a KV cache that has landed to a replica; let one land when its link has sent it
-after all; note which tokens a replica that is lost has sent."""

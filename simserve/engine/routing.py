@@ -7,9 +7,9 @@ scheduler.
 from __future__ import annotations
 
 from simserve.engine.judged import judged_choice
-from simserve.engine.numbers import least_among, sum_among, take_uniform
+from simserve.engine.numbers import least_among, sum_among
 from simserve.engine.plane_state import LEAST, Affinity, DataPlane, Regions, Router, Shares
-from simserve.engine.state import INFINITY, RequestTable
+from simserve.engine.state import INFINITY, RequestTable, take_uniform
 
 ROUND_ROBIN, RANDOM, TWO_CHOICES, JUDGED = range(LEAST + 1, LEAST + 5)
 """In turn; drawn; the less loaded of two drawn; as a user's own function says."""

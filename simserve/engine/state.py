@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -619,6 +619,58 @@ class Replica:
         self.batch_log: list[float] | None = None
 
 
+class DataParallelReplica:
+    """The schedulers of one replica: one, or the ranks of data-parallel attention (`simserve.engine.data_parallel`).
+
+    Attributes:
+        ranks: One or more, all of one configuration.
+        num_ranks: How many.
+        end_time: End of the common leap, or when a plan is due; inf: every rank is idle. Of one rank it is its own.
+        timeout_steps: Steps after which prompts wait no longer for other ranks; 0: they never do.
+        held_steps: Steps since they last could begin.
+    """
+
+    __slots__ = ("end_time", "held_steps", "num_ranks", "ranks", "timeout_steps")
+
+    def __init__(self, ranks: list[Replica]) -> None:
+        self.ranks = ranks
+        self.num_ranks = len(ranks)
+        self.end_time = INFINITY
+        self.timeout_steps = ranks[0].config.attention_dp_timeout_iters if len(ranks) > 1 else 0
+        self.held_steps = 0
+
+
+class Finishes:
+    """How fast a replica finishes requests.
+
+    Attributes:
+        last: When a request last finished there, or the first one came after a pause, seconds.
+        is_warm: Whether a request has finished since that pause.
+        interval: Running mean of the seconds between two finishes; 0: none seen.
+    """
+
+    __slots__ = ("interval", "is_warm", "last")
+
+    def __init__(self, now: float) -> None:
+        self.last, self.interval, self.is_warm = now, 0.0, False
+
+
+class Uniforms:
+    """Numbers from [0, 1).
+
+    Attributes:
+        values: They.
+        place: Where the next one lies, and how many there are: two entries, which whoever adds numbers sets anew.
+    """
+
+    __slots__ = ("place", "values")
+
+    def __init__(self, room: int) -> None:
+        """Make room for so many, of which none has been drawn."""
+        self.values = array("d", [0.0]) * room
+        self.place = array("q", [0, 0])
+
+
 _Code = Literal["b", "i", "q"]
 
 
@@ -636,25 +688,28 @@ def _floats(count: int, value: float) -> array[float]:
     return cast("array[float]", memoryview(cast(bytes, np.full(count, value))))
 
 
-def slowed(times: StepTimes, factor: float) -> StepTimes:
-    """Return step times that are ``factor`` times as long, as lists."""
-    return replace(
-        times,
-        decode_base=[factor * each for each in times.decode_base],
-        decode_slope=[factor * each for each in times.decode_slope],
-        token_seconds=[factor * each for each in times.token_seconds],
-        token_seconds_beyond=factor * times.token_seconds_beyond,
-        sequence_seconds=[factor * each for each in times.sequence_seconds],
-        decode_attention_base=[factor * each for each in times.decode_attention_base],
-        prefill_request_seconds=factor * times.prefill_request_seconds,
-        prefill_pair_seconds=factor * times.prefill_pair_seconds,
-        prefill_context_seconds=factor * times.prefill_context_seconds,
-        lora_step_seconds=factor * times.lora_step_seconds,
-        lora_adapter_seconds=factor * times.lora_adapter_seconds,
-        lora_token_seconds=factor * times.lora_token_seconds,
-        shared_seconds=[factor * each for each in times.shared_seconds],
-        shared_seconds_beyond=factor * times.shared_seconds_beyond,
-    )
+def column(values: Any, kind: type[np.generic] = np.float64) -> Any:
+    """Return a copy of some numbers as both Python and compiled code read and write it."""
+    return memoryview(cast(bytes, np.array(values, dtype=kind)))
+
+
+def num_left(uniforms: Uniforms) -> int:
+    """Return how many have not been taken."""
+    return uniforms.place[1] - uniforms.place[0]
+
+
+def take_uniform(uniforms: Uniforms) -> float:
+    """Return the next one, of which there is at least one left."""
+    place = uniforms.place[0]
+    uniforms.place[0] = place + 1
+    return uniforms.values[place]
+
+
+def sum_around(values: list[int], start: int, count: int) -> int:
+    """Return the sum of ``count`` values from a position on, fewer than all, the first behind the last."""
+    stop = start + count
+    around = stop - len(values)
+    return sum(values[start:stop]) if around <= 0 else sum(values[start:]) + sum(values[:around])
 
 
 def use_times(replica: Replica, times: StepTimes) -> None:

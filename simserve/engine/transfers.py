@@ -28,8 +28,8 @@ from simserve.engine.plane_state import (
 from simserve.engine.state import UNFINISHED, RequestTable
 
 if TYPE_CHECKING:
-    from simserve.engine.data_parallel import DataParallelReplica
     from simserve.engine.plane_state import ClientState
+    from simserve.engine.state import DataParallelReplica
 
 SEND_WIDTH = 6
 

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from simserve.engine.numbers import sum_around
 from simserve.engine.progress import GRID, Progress
-from simserve.engine.state import MASK, SHIFT, Replica, RequestTable
+from simserve.engine.state import MASK, SHIFT, Replica, RequestTable, sum_around
 
 
 def pool_blocks(replica: Replica, blocks: int) -> int:

@@ -1,4 +1,6 @@
-"""What a run costs: dollars at the throughput reached, watts, joules and grams of CO2. Knows no price list.
+"""What a run costs: from what a scenario says about money, and GPU-hours, to dollars, watts, joules and grams of CO2.
+
+Which offer, whose and on what terms is the scenario's; the prices to choose from are the hardware profile's.
 
 A board that runs a step draws what that step is bound by: matrix products near the board limit, reading memory
 less than half of it. Published: the prefill of large models reaches the board limit while decoding does not
@@ -10,12 +12,41 @@ estimate, not a measurement.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
 
+from pydantic import Field, field_validator, model_validator
+
+from simserve.errors import ScenarioError
 from simserve.metrics.statistics import ratio
 from simserve.metrics.steady_state import Throughput
-from simserve.units import SECONDS_PER_HOUR
+from simserve.profiles.hardware import (
+    GpuPrice,
+    HardwareProfile,
+    RentalKind,
+    SellerClass,
+    class_price,
+    listed_offers,
+    offers,
+    seller_class,
+)
+from simserve.units import HOURS_PER_DAY, HOURS_PER_MONTH, MONTHS_PER_YEAR, SECONDS_PER_HOUR, Watts
+from simserve.validation import FrozenModel
+
+Purchase = Literal["on_demand", "reserved", "spot", "owned"]
+Usd = Annotated[float, Field(ge=0)]
+Fall = Annotated[float, Field(ge=-1, lt=1)]
+PUE = 1.3
+"""Power usage effectiveness where none is given: an assumption between new sites (1.1 to 1.2) and the mean of
+all, 1.56 (Uptime Institute, Global Data Center Survey 2024)."""
+ELECTRICITY_USD_PER_KWH = 0.08
+"""Dollars a kWh where none are given: about the mean of US industry in 2024, 8.1 cents (EIA, Electric Power
+Monthly, table 5.3)."""
+CARBON_G_PER_KWH = 473.0
+"""Grams of CO2 a kWh where none are given: the world's mean of 2024 (Ember, Global Electricity Review 2025)."""
+_TERMS = {"on_demand": "on-demand", "reserved": "reserved", "spot": "spot"}
 
 _MILLION = 1e6
 COST_KEYS = (
@@ -38,6 +69,232 @@ BUSY_SHARES: Mapping[str, float] = {
 an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the
 cores wait, 137 W."""
 _JOULES_PER_KWH = 3.6e6
+
+
+class OwnedSpec(FrozenModel):
+    """GPUs that are bought: their price is spread evenly over the years they are used."""
+
+    gpu_usd: Annotated[float, Field(gt=0)] | None = None
+    """Dollars for one GPU with its share of the server. Absent: the purchase price of the hardware profile."""
+    years: Annotated[float, Field(gt=0, le=20)] = 4.0
+    """Years of use, of twelve months of 720 hours."""
+    residual_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the price that a sale brings at the end."""
+    hosting_usd_per_gpu_month: Usd = 0.0
+    """Dollars a month and GPU for space, network and repairs; electricity is counted by itself."""
+
+
+class DailySpec(FrozenModel):
+    """How traffic moves over 24 hours. `daily: {}` is a wave as of a public chat service."""
+
+    hourly: tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    """24 numbers in proportion to the traffic of each hour. Absent: one wave a day, of the two ratios below."""
+    peak_to_mean: Annotated[float, Field(ge=1, le=100)] | None = None
+    """Traffic of the busiest hour over the mean. Absent: 1.7."""
+    peak_to_trough: Annotated[float, Field(ge=1, le=1e6)] | None = None
+    """Traffic of the busiest hour over that of the quietest. Absent: 3.3."""
+    rate_is: Literal["peak", "mean"] = "peak"
+    """Whether the scenario's own rate is that of the busiest hour, which a fleet must hold, or the mean."""
+
+    @field_validator("hourly")
+    @classmethod
+    def _check_hours(cls, hourly: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if hourly is not None and (len(hourly) != HOURS_PER_DAY or not any(hourly)):
+            raise ValueError(f"must be {HOURS_PER_DAY} numbers, not all of them 0")
+        return hourly
+
+    @model_validator(mode="after")
+    def _check_one_shape(self) -> Self:
+        if self.hourly is not None and (self.peak_to_mean is not None or self.peak_to_trough is not None):
+            raise ValueError("has hourly and also peak_to_mean or peak_to_trough; keep one of the two")
+        return self
+
+
+class PricingSpec(FrozenModel):
+    """What the deployment costs, and what it is compared with."""
+
+    gpu_hour_usd: Usd | None = None
+    """Dollars a GPU-hour. Absent: the hardware profile's own price, named in the result."""
+    purchase: Purchase | None = None
+    """Terms: `on_demand` (as if absent), `reserved`, `spot`, or `owned`, which is bought and written off."""
+    provider: Annotated[str, Field(min_length=1)] | None = None
+    """Whose price: a seller, as the hardware profile names it, or a class of sellers, whose price is fitted:
+    `specialised cloud` (as if absent), `hyperscaler` or `marketplace`."""
+    owned: OwnedSpec | None = None
+    """Price and years of GPUs that are bought; only with `purchase: owned`."""
+    electricity_usd_per_kwh: Usd | None = None
+    """Dollars a kWh; charged for owned GPUs alone, a rented one includes it. Absent: 0.08."""
+    pue: Annotated[float, Field(ge=1, le=5)] | None = None
+    """Power of the whole site over that of its computers. Absent: 1.3."""
+    host_watts_per_gpu: Watts | None = None
+    """Power of the server beside its GPUs, a GPU's share of it. Absent: none, and figures are of the boards."""
+    carbon_g_per_kwh: Annotated[float, Field(ge=0)] | None = None
+    """Grams of CO2 a kWh of the grid. Absent: 473, the world's mean of 2024."""
+    api: str | None = None
+    """API that `simserve cost` compares with: a name that `simserve apis` lists, or the path of a profile file."""
+    batch_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the requests that could take the API's batch discount. Absent: none."""
+    operations_hours_per_month: Usd | None = None
+    """Hours a month that people spend on running the deployment."""
+    engineer_usd_per_hour: Usd | None = None
+    """Dollars an hour of theirs."""
+    platform_usd_per_month: Usd | None = None
+    """Dollars a month for what runs beside the GPUs: gateway, monitoring, storage."""
+    spare_replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Replicas that are paid for beside those that serve, for when one fails. Absent: none."""
+    daily: DailySpec | None = None
+    """How traffic moves over the day, for `simserve cost`. Absent: the same all day."""
+    api_price_fall_per_year: Fall | None = None
+    """Share by which the API's price falls in a year; below 0 it rises. Absent: 0.3."""
+    gpu_price_fall_per_year: Fall | None = None
+    """Share by which the price of a rented GPU-hour falls in a year. Absent: 0.2; what is owned does not fall."""
+    traffic_growth_per_year: Annotated[float, Field(ge=-1, le=100)] | None = None
+    """Share by which traffic grows in a year. Absent: none."""
+
+    @model_validator(mode="after")
+    def _check_terms(self) -> Self:
+        terms = {"purchase": self.purchase, "provider": self.provider, "owned": self.owned}
+        given = [name for name, value in terms.items() if value is not None]
+        if self.gpu_hour_usd is not None and given:
+            raise ValueError(f"has gpu_hour_usd and also {' and '.join(given)}; keep one of the two")
+        if self.owned is not None and self.purchase != "owned":
+            raise ValueError("has owned without purchase: owned; add it, or leave owned out")
+        if self.purchase == "owned" and self.provider is not None:
+            raise ValueError("has a provider, and what is owned is rented from nobody; leave provider out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_operations(self) -> Self:
+        if (self.operations_hours_per_month is None) != (self.engineer_usd_per_hour is None):
+            raise ValueError("needs both operations_hours_per_month and engineer_usd_per_hour, or none of them")
+        if self.batch_share is not None and self.api is None:
+            raise ValueError("has a batch_share without an api that it is sent to")
+        return self
+
+    @property
+    def operations_usd_per_month(self) -> float:
+        """Dollars a month of people's hours; 0 where none are given."""
+        return (self.operations_hours_per_month or 0.0) * (self.engineer_usd_per_hour or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHour:
+    """What one GPU costs for an hour.
+
+    Attributes:
+        usd: Dollars, electricity left out where it is paid apart; None where nobody's price is known.
+        source: Where the price comes from, in words.
+        pays_electricity: Whether electricity comes on top: owned GPUs.
+        date: When the newest of the prices was seen; None for a price of the scenario's own.
+    """
+
+    usd: float | None
+    source: str
+    pays_electricity: bool = False
+    date: str | None = None
+
+
+def with_link(price: GpuHour, usd_per_gpu_hour: float | None) -> GpuHour:
+    """Return the price of a GPU with its part of a link that is billed apart; itself without such a price."""
+    if not usd_per_gpu_hour or price.usd is None:
+        return price
+    source = f"{price.source}, and ${usd_per_gpu_hour:g} for the link between the pools"
+    return replace(price, usd=price.usd + usd_per_gpu_hour, source=source)
+
+
+def gpu_hour(pricing: PricingSpec, hardware: HardwareProfile) -> GpuHour:
+    """Return what one GPU costs for an hour on the scenario's terms.
+
+    Raises:
+        ScenarioError: The hardware profile has no price on these terms or of this provider; names what there is.
+    """
+    if pricing.gpu_hour_usd is not None:
+        return GpuHour(pricing.gpu_hour_usd, "scenario")
+    if pricing.purchase == "owned":
+        return _owned(pricing.owned or OwnedSpec(), hardware)
+    kind: RentalKind = pricing.purchase or "on_demand"
+    at = seller_class(pricing.provider)
+    price = _of_seller(pricing, hardware, kind) if at is None else _of_class(at, hardware, kind)
+    if price is None:
+        if pricing.purchase is None and pricing.provider is None:
+            return GpuHour(None, f"no price in {hardware.name}; set pricing.gpu_hour_usd")
+        raise _no_offer(pricing, hardware, kind)
+    return price
+
+
+def _of_seller(pricing: PricingSpec, hardware: HardwareProfile, kind: RentalKind) -> GpuHour | None:
+    """Return what one seller asks; of several offers of one day the median."""
+    found = offers(hardware.prices, kind, pricing.provider)
+    if not found:
+        return None
+    term = f" for {found[0].term}" if len(found) == 1 and found[0].term else ""
+    source = f"{_TERMS[kind]} price of {hardware.name}{term} at {found[0].provider}, seen {_seen(found)}"
+    return GpuHour(statistics.median(price.usd_per_hour for price in found), source, date=found[0].date)
+
+
+def _of_class(at: SellerClass, hardware: HardwareProfile, kind: RentalKind) -> GpuHour | None:
+    """Return what a class of sellers asks, and what that is fitted to."""
+    price = class_price(hardware.prices, kind, at)
+    if price is None:
+        return None
+    terms = {each.term for each in price.offers}
+    term = f" for {price.offers[0].term}" if len(terms) == 1 and price.offers[0].term else ""
+    whose = f"{_TERMS[kind]} price of {hardware.name}{term}"
+    count = f"{len(price.offers)} offer{'s' if len(price.offers) > 1 else ''}"
+    if price.is_fitted:
+        there = f"{price.num_there or 'none'} there"
+        source = f"fitted {whose} at {at}s, from {count} ({there}), seen {_seen(price.offers)}"
+    else:
+        source = f"median {whose} of {count}, seen {_seen(price.offers)}"
+    return GpuHour(price.usd_per_hour, source, date=max(each.date for each in price.offers))
+
+
+def _seen(found: Sequence[GpuPrice]) -> str:
+    dates = sorted({price.date for price in found})
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+
+
+def _no_offer(pricing: PricingSpec, hardware: HardwareProfile, kind: str) -> ScenarioError:
+    key = "pricing.purchase" if pricing.provider is None else "pricing.provider"
+    of_whom = "" if pricing.provider is None else f" of {pricing.provider}"
+    return ScenarioError(
+        f"has no price: {hardware.name} has no {kind} price{of_whom}",
+        key=key,
+        value=pricing.purchase if pricing.provider is None else pricing.provider,
+        remedy=f"it has {listed_offers(hardware.prices)}; or set pricing.gpu_hour_usd",
+    )
+
+
+def _owned(owned: OwnedSpec, hardware: HardwareProfile) -> GpuHour:
+    bought = hardware.purchase
+    if owned.gpu_usd is None and bought is None:
+        raise ScenarioError(
+            f"has no price: {hardware.name} has no purchase price",
+            key="pricing.purchase",
+            value="owned",
+            remedy="set pricing.owned.gpu_usd",
+        )
+    price = owned.gpu_usd if owned.gpu_usd is not None else (bought.usd if bought is not None else 0.0)
+    hours = owned.years * MONTHS_PER_YEAR * HOURS_PER_MONTH
+    capital = price * (1 - owned.residual_share) / hours
+    hosting = owned.hosting_usd_per_gpu_month / HOURS_PER_MONTH
+    whose = "" if owned.gpu_usd is not None or bought is None else f", price of {hardware.name} seen {bought.date}"
+    rest = f" less {owned.residual_share:.0%}" if owned.residual_share else ""
+    hosted = f" + ${owned.hosting_usd_per_gpu_month:,.2f} a month of hosting" if hosting else ""
+    source = f"owned: ${price:,.0f} a GPU{rest} over {owned.years:g} years{hosted}{whose}; electricity apart"
+    date = None if owned.gpu_usd is not None or bought is None else bought.date
+    return GpuHour(capital + hosting, source, pays_electricity=True, date=date)
+
+
+def grid(pricing: PricingSpec) -> Grid:
+    """Return what electricity is and costs, with what stands for what the scenario does not say."""
+    usd, carbon = pricing.electricity_usd_per_kwh, pricing.carbon_g_per_kwh
+    return Grid(
+        usd_per_kwh=ELECTRICITY_USD_PER_KWH if usd is None else usd,
+        grams_co2_per_kwh=CARBON_G_PER_KWH if carbon is None else carbon,
+        pue=PUE if pricing.pue is None else pricing.pue,
+        host_watts_per_gpu=pricing.host_watts_per_gpu or 0.0,
+    )
 
 
 def cost(

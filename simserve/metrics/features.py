@@ -7,38 +7,42 @@ Knows records and totals; not what was thought, no pixels, no sounds, no weights
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simserve.metrics.bottleneck import PARTS
-from simserve.metrics.gateway import on_replicas
-from simserve.metrics.statistics import ratio
-from simserve.units import format_seconds
+from simserve.metrics.latency import (
+    MS,
+    NAMED_TERMS,
+    PERCENTILES,
+    SLO,
+    TERMS,
+    RequestLatencies,
+    attainment,
+    describe,
+    requests_meeting,
+    tasks_of,
+)
+from simserve.metrics.statistics import percentiles, ratio, rows_where
+from simserve.metrics.steady_state import Window, throughput
+from simserve.sim.records import COMPLETED, STATUSES, RequestRecords, on_replicas
+from simserve.units import SECONDS_PER_HOUR, format_seconds
 
 if TYPE_CHECKING:
     from simserve.sim.recorder import RunTotals
     from simserve.sim.simulate import Simulation
-    from simserve.sim.totals import SpeculationTotals
-import numpy as np
-from numpy.typing import NDArray
-
-from simserve.metrics.latency import MS, PERCENTILES, SLO, RequestLatencies, describe, tasks_of
-from simserve.metrics.statistics import percentiles, rows_where
-from simserve.metrics.steady_state import Window
-from simserve.sim.records import COMPLETED, RequestRecords
-from simserve.units import SECONDS_PER_HOUR
-
-if TYPE_CHECKING:
-    from simserve.sim.simulate import Simulation
+    from simserve.sim.totals import LoraTotals, OffloadTotals, SpeculationTotals
     from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
-from simserve.metrics.latency import NAMED_TERMS, TERMS, attainment, requests_meeting
-from simserve.metrics.steady_state import throughput
-from simserve.sim.records import STATUSES
 
 OFFLOAD = "KV offload"
 """What binds where steps wait for the second tier more than for anything else."""
 _NOTICEABLE = 0.05
 """Share of the busy time from which waiting for loads is part of the explanation."""
+OFFLOAD_KEYS = ("num_blocks", "peak_usage", "loaded_bytes", "written_bytes", "load_seconds")
 _SPECULATION_KEYS = (
     "method",
     "draft_model",
@@ -121,6 +125,18 @@ TASK_KEYS = (
     "usd_per_task",
     "attainment",
 )
+WITHOUT: Mapping[str, dict[str, Any]] = {
+    "classes": {},
+    "speculation": dict.fromkeys(_SPECULATION_KEYS),
+    "reasoning": dict.fromkeys(REASONING_KEYS),
+    "images": dict.fromkeys(("requests", "images", *MEDIA_KEYS)),
+    "audio": dict.fromkeys(("requests", "recordings", *MEDIA_KEYS)),
+    "offload": dict.fromkeys(OFFLOAD_KEYS),
+    "loras": dict.fromkeys(LORA_KEYS),
+    "tasks": dict.fromkeys(TASK_KEYS),
+    "rounds": dict.fromkeys(ROUND_KEYS),
+}
+"""Blocks of a summary, as they are in a run that has nothing of the kind."""
 LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
 """Latencies of a class: inter-token gaps are pooled over all."""
 
@@ -142,34 +158,13 @@ class TierPrices:
         return num_gpus * self.usd_per_gpu_hour + self.store_usd_per_hour
 
 
-def hit_rates(simulation: Simulation, *, caches_prefixes: bool) -> dict[str, float]:
-    """Return ``prefix_hit_rate`` and its parts, ``gpu_hit_rate`` and ``offload_hit_rate``.
-
-    Shares of the prompt tokens of the requests that were scheduled; the last is NaN without a second tier.
-    """
-    records, offload = simulation.records, simulation.totals.offload
-    scheduled = on_replicas(records)
-    cached, prompt = float(records.cached_tokens[scheduled].sum()), float(records.prompt_tokens[scheduled].sum())
-    if not caches_prefixes or prompt <= 0:
-        return dict.fromkeys(("prefix_hit_rate", "gpu_hit_rate", "offload_hit_rate"), math.nan)
-    loaded = 0.0 if offload is None else min(float(offload.loaded_tokens), cached)
-    return {
-        "prefix_hit_rate": cached / prompt,
-        "gpu_hit_rate": (cached - loaded) / prompt,
-        "offload_hit_rate": math.nan if offload is None else loaded / prompt,
-    }
-
-
-def offload_figures(simulation: Simulation, block_bytes: float) -> dict[str, Any]:
-    """Return ``num_blocks peak_usage loaded_bytes written_bytes load_seconds`` of the tiers; None without one.
+def offload_figures(offload: OffloadTotals, block_bytes: float) -> dict[str, Any]:
+    """Return `OFFLOAD_KEYS` of the tiers.
 
     Args:
-        simulation: The run.
+        offload: Of the run.
         block_bytes: Of a KV block, over all GPUs of a replica.
     """
-    offload = simulation.totals.offload
-    if offload is None:
-        return dict.fromkeys(("num_blocks", "peak_usage", "loaded_bytes", "written_bytes", "load_seconds"))
     return {
         "num_blocks": offload.num_blocks,
         "peak_usage": offload.peak_blocks / offload.num_blocks,
@@ -179,8 +174,8 @@ def offload_figures(simulation: Simulation, block_bytes: float) -> dict[str, Any
     }
 
 
-def tier_figures(simulation: Simulation, block_bytes: float) -> list[dict[str, Any]]:
-    """Return the figures of each tier behind the prefix cache, the nearest first; none without one.
+def tier_figures(offload: OffloadTotals, records: RequestRecords, block_bytes: float) -> list[dict[str, Any]]:
+    """Return the figures of each tier behind the prefix cache, the nearest first.
 
     ``hit_rate``: share of the prompt tokens of the requests that were scheduled that was loaded from it.
     ``recomputed_bytes``: blocks that were found there and computed all the same, as that was faster.
@@ -188,13 +183,10 @@ def tier_figures(simulation: Simulation, block_bytes: float) -> list[dict[str, A
     of a full chunk, without attention. ``is_used``: whether anything was loaded from it.
 
     Args:
-        simulation: The run.
+        offload: Of the run.
+        records: One row a request.
         block_bytes: Of a KV block, over all GPUs of a replica.
     """
-    offload = simulation.totals.offload
-    if offload is None:
-        return []
-    records = simulation.records
     prompt = float(records.prompt_tokens[on_replicas(records)].sum())
     return [
         {
@@ -216,11 +208,8 @@ def tier_figures(simulation: Simulation, block_bytes: float) -> list[dict[str, A
     ]
 
 
-def unused_tiers(simulation: Simulation) -> list[str]:
+def unused_tiers(offload: OffloadTotals) -> list[str]:
     """Return which tiers had what requests asked for, and were not used since computing it was faster."""
-    offload = simulation.totals.offload
-    if offload is None:
-        return []
     return [
         f"{each.name} tier not used: a token takes {format_seconds(each.load_token_seconds)} to load, about "
         f"{format_seconds(offload.token_seconds)} to compute"
@@ -229,11 +218,8 @@ def unused_tiers(simulation: Simulation) -> list[str]:
     ]
 
 
-def name_offload(found: dict[str, Any], simulation: Simulation) -> None:
+def name_offload(found: dict[str, Any], offload: OffloadTotals, totals: RunTotals) -> None:
     """Let the second tier be what binds, where steps wait for it half of their time, or for links and mostly for it."""
-    offload, totals = simulation.totals.offload, simulation.totals
-    if offload is None:
-        return
     part = (
         totals.seconds_by_part["communication"] if found["binding"] == PARTS["communication"] else totals.busy_seconds
     )
@@ -241,10 +227,9 @@ def name_offload(found: dict[str, Any], simulation: Simulation) -> None:
         found["binding"] = OFFLOAD
 
 
-def offload_sentences(simulation: Simulation) -> list[str]:
-    """Return that steps waited for the second tier, where they did for long."""
-    offload, busy = simulation.totals.offload, simulation.totals.busy_seconds
-    if offload is None or not busy > 0 or offload.load_seconds < _NOTICEABLE * busy:
+def offload_sentences(offload: OffloadTotals, busy: float) -> list[str]:
+    """Return that steps, which ran for ``busy`` seconds, waited for the second tier, where they did for long."""
+    if not busy > 0 or offload.load_seconds < _NOTICEABLE * busy:
         return []
     share = f"{offload.load_seconds / busy:.0%} of their time"
     if len(offload.tiers) == 1:
@@ -276,18 +261,14 @@ class SpeculationFacts:
     break_even_batch: int | None
 
 
-def speculation_summary(
-    facts: SpeculationFacts | None, counted: SpeculationTotals | None, totals: RunTotals
-) -> dict[str, Any]:
-    """Return the block ``speculation`` of a summary, every value None without speculative decoding.
+def speculation_summary(facts: SpeculationFacts, counted: SpeculationTotals, totals: RunTotals) -> dict[str, Any]:
+    """Return the block ``speculation`` of a summary.
 
     vLLM's terms: ``num_drafts`` counts the times a sequence was drafted for, ``acceptance_rate`` is accepted over
     drafted tokens, ``mean_acceptance_length`` one more than accepted tokens a draft. What the last step of an answer
     would have brought beyond its end does not count, so short answers stay below ``expected_acceptance_length``. Where
     pools differ, ``counted`` and the facts are those of the one that drafts most.
     """
-    if facts is None or counted is None:
-        return dict.fromkeys(_SPECULATION_KEYS)
     drafted = counted.num_drafts * facts.num_speculative_tokens
     accepted = counted.num_tokens - counted.num_drafts
     values = (
@@ -310,11 +291,12 @@ def speculation_summary(
 
 def reasoning_figures(
     records: RequestRecords,
+    thinking_tokens: NDArray[np.int64],
     latencies: RequestLatencies,
     in_window: NDArray[np.bool_],
     usd_per_million_output_tokens: float,
 ) -> dict[str, Any]:
-    """Return what completed requests of the window thought; None each where nobody thinks.
+    """Return what completed requests of the window thought.
 
     ``ttfvt_ms``: statistics of the time to the first visible token, over the requests that have one.
     ``thinking_tokens visible_tokens thinking_share``: tokens before answers and of them, and the share of the former.
@@ -323,14 +305,13 @@ def reasoning_figures(
 
     Args:
         records: One row a request.
+        thinking_tokens: Of ``records``.
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
         usd_per_million_output_tokens: Of thinking and answers together.
     """
-    if records.thinking_tokens is None:
-        return dict.fromkeys(REASONING_KEYS)
     rows = rows_where(in_window & latencies.is_completed)
-    thought, generated = records.thinking_tokens[rows], records.output_tokens[rows]
+    thought, generated = thinking_tokens[rows], records.output_tokens[rows]
     thinking, visible = int(thought.sum()), int((generated - thought).sum())
     share = ratio(thinking, thinking + visible)
     shown = usd_per_million_output_tokens / (1.0 - share) if visible else math.nan
@@ -346,13 +327,13 @@ def reasoning_figures(
 
 def media_figures(
     simulation: Simulation,
-    specs: RequestSpecs | None,
-    columns: MediaColumns | None,
+    specs: RequestSpecs,
+    columns: MediaColumns,
     latencies: RequestLatencies,
     in_window: NDArray[np.bool_],
     counted: str,
 ) -> dict[str, Any]:
-    """Return what images, or recordings, add; None each where there are none.
+    """Return what images, or recordings, add.
 
     ``requests``, ``counted`` and ``tokens``: with such, those, and the tokens they become, of all requests drawn;
     ``token_share``: of all prompt tokens, those of the turns before that prompts hold included. ``mean_preprocess_ms
@@ -365,15 +346,13 @@ def media_figures(
 
     Args:
         simulation: The run.
-        specs: What was drawn; None: it is not known.
-        columns: The images of these, or the recordings; None: there are none.
+        specs: What was drawn.
+        columns: The images of these, or the recordings.
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
         counted: ``images`` or ``recordings``.
     """
     found: dict[str, Any] = dict.fromkeys(("requests", counted, *MEDIA_KEYS))
-    if specs is None or columns is None:
-        return found
     pool, has_any = specs.encoder_pool, columns.count > 0
     num_owners = int(np.count_nonzero(has_any))
     seconds = {"preprocess": columns.preprocess_seconds}
@@ -416,10 +395,9 @@ def mean_encoders(simulation: Simulation, pool: EncoderPool, start: float, end: 
     return float(pool.num_workers) if lives is None else lives.mean(start, end)
 
 
-def name_encoders(bottleneck: dict[str, Any], simulation: Simulation, latencies: RequestLatencies) -> None:
+def name_encoders(bottleneck: dict[str, Any], waits: NDArray[np.float64], latencies: RequestLatencies) -> None:
     """Name the encoder pool as what binds, where waiting for it is a large share of the time to first tokens."""
-    waits = simulation.encoder_wait
-    if waits is None or not np.isfinite(waits).any():
+    if not np.isfinite(waits).any():
         return
     ttft = latencies.ttft[np.isfinite(latencies.ttft)]
     share = float(np.nansum(waits)) / float(ttft.sum()) if len(ttft) else 0.0
@@ -431,16 +409,13 @@ def name_encoders(bottleneck: dict[str, Any], simulation: Simulation, latencies:
         bottleneck["explanation"] = clause + bottleneck["explanation"]
 
 
-def lora_figures(simulation: Simulation, specs: RequestSpecs | None, num_adapters: int | None) -> dict[str, Any]:
-    """Return `LORA_KEYS`; None without adapters.
+def lora_figures(loras: LoraTotals, specs: RequestSpecs | None, num_adapters: int, busy: float) -> dict[str, Any]:
+    """Return `LORA_KEYS`.
 
     ``swaps`` are loads to a GPU, ``disk_loads`` those from disk; ``hit_rate`` the share of admissions of requests with
     an adapter that found it on the GPU; ``load_seconds`` and ``step_seconds`` what steps of all replicas waited for
-    loads, and took longer besides; ``busy_share`` both over the time of all steps.
+    loads, and took longer besides; ``busy_share`` both over ``busy``, the seconds of all steps.
     """
-    loras = simulation.totals.loras
-    if loras is None or num_adapters is None:
-        return dict.fromkeys(LORA_KEYS)
     drawn = None if specs is None else specs.adapter
     return {
         "num_adapters": num_adapters,
@@ -450,27 +425,27 @@ def lora_figures(simulation: Simulation, specs: RequestSpecs | None, num_adapter
         "hit_rate": ratio(loras.num_hits, loras.num_asked),
         "load_seconds": loras.load_seconds,
         "step_seconds": loras.step_seconds,
-        "busy_share": ratio(loras.load_seconds + loras.step_seconds, simulation.totals.busy_seconds),
+        "busy_share": ratio(loras.load_seconds + loras.step_seconds, busy),
     }
 
 
-def name_loading(found: dict[str, Any], simulation: Simulation) -> None:
+def name_loading(found: dict[str, Any], loras: LoraTotals, busy: float) -> None:
     """Let loading adapters be what binds, where steps wait for it half of their time."""
-    loras = simulation.totals.loras
-    if loras is not None and loras.load_seconds > 0.5 * simulation.totals.busy_seconds:
+    if loras.load_seconds > 0.5 * busy:
         found["binding"] = LOADING
 
 
-def lora_sentences(simulation: Simulation) -> list[str]:
+def lora_sentences(loras: LoraTotals, busy: float) -> list[str]:
     """Return that steps waited for adapters, where they did for long."""
-    loras, busy = simulation.totals.loras, simulation.totals.busy_seconds
-    if loras is None or not busy > 0 or loras.load_seconds < _NOTICEABLE * busy:
+    if not busy > 0 or loras.load_seconds < _NOTICEABLE * busy:
         return []
     return [f"Steps waited for LoRA adapters to be loaded {loras.load_seconds / busy:.0%} of their time."]
 
 
-def round_figures(records: RequestRecords, pause: float | None, usd_per_hour: float | None) -> dict[str, Any]:
-    """Return `ROUND_KEYS`; None each without rounds.
+def round_figures(
+    records: RequestRecords, turn: NDArray[np.int64], pause: float, usd_per_hour: float | None
+) -> dict[str, Any]:
+    """Return `ROUND_KEYS`.
 
     A round lasts from its sending to its last answer, and has finished if all its requests were answered; times are
     those of such rounds. ``mean_half_s`` is when half of the answers are there, ``tail_share`` the part of the rounds
@@ -478,16 +453,15 @@ def round_figures(records: RequestRecords, pause: float | None, usd_per_hour: fl
     ``usd_per_round`` what the deployment costs over both.
 
     Args:
-        records: One row a request; the turn is the round.
-        pause: Seconds from the last answer of a round to the next one; None: there are no rounds.
+        records: One row a request.
+        turn: Of ``records``: the round.
+        pause: Seconds from the last answer of a round to the next one.
         usd_per_hour: Of the deployment; None or NaN without a price.
     """
-    if pause is None or records.turn is None:
-        return dict.fromkeys(ROUND_KEYS)
-    sent = records.turn[np.isfinite(records.arrival_time)]
+    sent = turn[np.isfinite(records.arrival_time)]
     lasted, halves, tails = [], [], []
     for number in np.unique(sent).tolist():
-        rows = records.turn == number
+        rows = turn == number
         if (records.status[rows] != COMPLETED).any():
             continue
         answered = np.sort(records.finish_time[rows]) - records.arrival_time[rows].min()
@@ -510,7 +484,7 @@ def round_figures(records: RequestRecords, pause: float | None, usd_per_hour: fl
 def task_figures(
     records: RequestRecords, window: Window, slo: SLO | None, usd_per_hour: float | None
 ) -> dict[str, Any]:
-    """Return `TASK_KEYS`; None each where there are no tasks.
+    """Return `TASK_KEYS`.
 
     Figures are of the tasks whose first call was sent in the measured window, times and tokens of those of them that
     have finished; ``cancelled_tokens`` were computed for those that clients gave up, and ``cancelled_usd`` is their
@@ -525,8 +499,7 @@ def task_figures(
         usd_per_hour: Of the deployment; None or NaN without a price.
     """
     tasks = tasks_of(records)
-    if tasks is None:
-        return dict.fromkeys(TASK_KEYS)
+    assert tasks is not None
     counted = window.has_arrived[tasks.row]
     done = counted & np.isfinite(tasks.end)
     makespan, model = tasks.makespan[done], tasks.model[done]
@@ -572,18 +545,18 @@ def _mean(values: NDArray[Any]) -> float:
 def class_figures(
     records: RequestRecords, latencies: RequestLatencies, window: Window, slo: SLO | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the figures of each class by its name, in the order of the scenario; empty without classes.
+    """Return the figures of each class by its name, in the order of the scenario.
 
     ``submitted``, how each request ended and ``total_*`` cover the whole run, all else the measured window, with the
     definitions of the whole run's figures: ``request_throughput request_goodput output_throughput``, ``mean_ median_
     p50_ p90_ p95_ p99_`` of ``ttft_ms tpot_ms e2el_ms``, and ``slo`` with ``attainment`` and ``by_metric``. Undefined
     figures are NaN.
     """
-    if records.request_class is None:
-        return {}
+    request_class = records.request_class
+    assert request_class is not None
     meets = None if slo is None else requests_meeting(latencies, slo)
     return {
-        name: _figures(records, latencies, window, slo, meets, records.request_class == number)
+        name: _figures(records, latencies, window, slo, meets, request_class == number)
         for number, name in enumerate(records.class_names)
     }
 

@@ -23,12 +23,11 @@ import yaml
 from numpy.typing import NDArray
 
 from simserve.documents import read_mapping, read_text
-from simserve.engine.histogram import Histogram
 from simserve.errors import InputError
 from simserve.metrics.latency import MS
 from simserve.metrics.result import Column, RunResult, request_columns, series_columns
 from simserve.sim.recorder import RunTotals
-from simserve.sim.records import SERVERS, STATUSES, RequestRecords
+from simserve.sim.records import SERVERS, STATUSES, Histogram, RequestRecords
 from simserve.unfinished import remove_abandoned, unfinished
 
 if TYPE_CHECKING:
@@ -47,10 +46,10 @@ DIGEST_KEY = "simserve_digest"
 _HOMES: Mapping[str, str] = {
     "RunTotals": "simserve.sim.recorder",
     "TimeSeries": "simserve.sim.recorder",
-    "SpeculationTotals": "simserve.sim.totals",
-    "OffloadTotals": "simserve.sim.totals",
-    "LoraTotals": "simserve.sim.totals",
-    "TierTotals": "simserve.sim.totals",
+    "SpeculationTotals": "simserve.sim.records",
+    "OffloadTotals": "simserve.sim.records",
+    "LoraTotals": "simserve.sim.records",
+    "TierTotals": "simserve.sim.records",
     "PoolOutcome": "simserve.sim.pools",
     "StreamTotals": "simserve.sim.streaming",
     "FrontTotals": "simserve.sim.gateway",

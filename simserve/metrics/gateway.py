@@ -7,6 +7,7 @@ regions, streams; pools, how many replicas there were when, the KV caches that w
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,37 +15,30 @@ from numpy.typing import NDArray
 
 from simserve.metrics.api_cost import request_bills
 from simserve.metrics.latency import MS, RequestLatencies
-from simserve.metrics.statistics import rows_where
+from simserve.metrics.statistics import ratio
 from simserve.metrics.steady_state import Window
 from simserve.sim.records import (
     API,
     CACHE,
     COMPLETED,
     DRAINED,
-    REASONS,
     REPLICA,
     REPLICA_LOST,
-    STATUSES,
     TIMEOUT,
-    UNFINISHED,
     RequestRecords,
+    served_by,
 )
 from simserve.units import SECONDS_PER_HOUR, format_seconds
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.sim.gateway import FrontTotals
-    from simserve.sim.simulate import Simulation
-    from simserve.workload.requests import RequestSpecs
-from collections.abc import Mapping
-
-from simserve.metrics.statistics import ratio
-
-if TYPE_CHECKING:
     from simserve.sim.pools import PoolOutcome
-    from simserve.sim.records import RequestRecords
+    from simserve.sim.recorder import FleetTimeline
     from simserve.sim.simulate import Simulation
+    from simserve.sim.streaming import StreamTotals
     from simserve.sim.totals import SpeculationTotals
+    from simserve.workload.requests import RequestSpecs
 
 NOTICEABLE = 0.01
 """Share of the requests from which a mechanism is part of the explanation."""
@@ -71,44 +65,41 @@ _STORM = 1.5
 """Attempts a request from which retries are a load of their own."""
 TRANSFER_KEYS = ("count", "link_seconds", "waited_seconds", "stalled_seconds")
 _NOTICEABLE = 0.05
+OVERFLOW_KEYS = ("api", "requests", "share", "usd_per_hour", "limited", "p95_ttft_ms")
+WITHOUT: Mapping[str, dict[str, Any]] = {
+    "pools": {},
+    "transfers": dict.fromkeys(TRANSFER_KEYS),
+    "regions": {},
+    "streaming": dict.fromkeys(STREAM_KEYS),
+    "overflow": dict.fromkeys(OVERFLOW_KEYS),
+    "response_cache": dict.fromkeys(CACHE_KEYS),
+    "asked_again": dict.fromkeys(SECOND_KEYS),
+    "fairness": {},
+}
+"""Blocks of a summary, as they are in a run that has nothing of the kind."""
 Prices = Mapping[str, float | None]
 """Dollars a GPU-hour by pool; None: unknown."""
 
 
-def served_by(records: RequestRecords, server: int) -> NDArray[np.bool_]:
-    """Return which requests were answered by a server, an index into `simserve.sim.records.SERVERS`."""
-    completed: NDArray[np.bool_] = records.status == COMPLETED
-    if records.served_by is None:
-        return completed if server == REPLICA else np.zeros(len(records), dtype=bool)
-    found: NDArray[np.bool_] = completed & (records.served_by == server)
+def gateway_figures(front: FrontTotals, records: RequestRecords) -> dict[str, dict[str, Any]]:
+    """Return the figures of each mechanism that there is, of ``response_cache asked_again fairness``."""
+    found = {}
+    if front.first_questions is not None:
+        found["response_cache"] = _cache_figures(front, records)
+    if front.asked_again is not None:
+        found["asked_again"] = _second_figures(front, front.asked_again, records)
+    if front.service and records.request_class is not None:
+        found["fairness"] = _fairness_figures(front, records, records.request_class)
     return found
 
 
-def gateway_figures(simulation: Simulation) -> dict[str, dict[str, Any]]:
-    """Return the figures of each mechanism: ``response_cache asked_again fairness``."""
-    return {
-        "response_cache": _cache_figures(simulation),
-        "asked_again": _second_figures(simulation),
-        "fairness": _fairness_figures(simulation),
-    }
-
-
-def on_replicas(records: RequestRecords) -> NDArray[np.bool_]:
-    """Return which requests a replica took up, whatever became of them."""
-    taken: NDArray[np.bool_] = np.isfinite(records.scheduled_time)
-    return taken if records.served_by is None else taken & (records.served_by == REPLICA)
-
-
-def _cache_figures(simulation: Simulation) -> dict[str, Any]:
-    """Return ``requests hit_share by_class output_tokens asked_first expired``; None each without a response cache.
+def _cache_figures(front: FrontTotals, records: RequestRecords) -> dict[str, Any]:
+    """Return `CACHE_KEYS`.
 
     All over the whole run. ``hit_share``: hits over completed requests, and ``by_class`` over those of each class;
     ``output_tokens``: of the answers it gave; ``asked_first``: requests whose question nobody had asked before;
     ``expired``: requests that found their answer too old.
     """
-    front, records = simulation.front, simulation.records
-    if front is None or front.first_questions is None:
-        return dict.fromkeys(CACHE_KEYS)
     hits, completed = served_by(records, CACHE), records.status == COMPLETED
     by_class = {
         name: _share(hits & (records.request_class == number), completed & (records.request_class == number))
@@ -125,37 +116,33 @@ def _cache_figures(simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def _second_figures(simulation: Simulation) -> dict[str, Any]:
-    """Return ``requests share discarded_output_tokens`` of requests asked twice; None each without such a rule.
+def _second_figures(front: FrontTotals, asked_again: int, records: RequestRecords) -> dict[str, Any]:
+    """Return `SECOND_KEYS` of requests asked twice.
 
     ``share``: of all requests that were sent; the tokens are those of the first answers, which nobody reads.
     """
-    front, records = simulation.front, simulation.records
-    if front is None or front.asked_again is None:
-        return dict.fromkeys(SECOND_KEYS)
     sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))
     return {
-        "requests": front.asked_again,
-        "share": front.asked_again / sent if sent else math.nan,
+        "requests": asked_again,
+        "share": asked_again / sent if sent else math.nan,
         "discarded_output_tokens": front.discarded_tokens,
     }
 
 
-def _fairness_figures(simulation: Simulation) -> dict[str, dict[str, float]]:
-    """Return ``service_share mean_wait_s`` by class under fair turns; empty without them.
+def _fairness_figures(
+    front: FrontTotals, records: RequestRecords, request_class: NDArray[np.int16]
+) -> dict[str, dict[str, float]]:
+    """Return ``service_share mean_wait_s`` by class under fair turns.
 
     ``service_share``: of prompt tokens plus twice the generated ones that replicas worked on, over the whole run;
     ``mean_wait_s``: from arrival to the first step, over the requests that a replica answered.
     """
-    front, records = simulation.front, simulation.records
-    if front is None or not front.service or records.request_class is None:
-        return {}
     total = sum(front.service.values())
     answered = served_by(records, REPLICA)
     waits = records.scheduled_time - records.arrival_time
     found = {}
     for number, name in enumerate(records.class_names):
-        own = waits[answered & (records.request_class == number)]
+        own = waits[answered & (request_class == number)]
         found[name] = {
             "service_share": front.service[name] / total if total else math.nan,
             "mean_wait_s": float(own.mean()) if len(own) else math.nan,
@@ -163,11 +150,10 @@ def _fairness_figures(simulation: Simulation) -> dict[str, dict[str, float]]:
     return found
 
 
-def gateway_sentences(simulation: Simulation) -> list[str]:
+def gateway_sentences(front: FrontTotals, records: RequestRecords) -> list[str]:
     """Return what the front kept from the replicas, and what it gave them twice."""
-    front, records = simulation.front, simulation.records
     sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))
-    if front is None or not sent:
+    if not sent:
         return []
     found = []
     hits = int(np.count_nonzero(served_by(records, CACHE)))
@@ -180,7 +166,8 @@ def gateway_sentences(simulation: Simulation) -> list[str]:
         )
     if front.limited >= NOTICEABLE * sent:
         found.append(f"The API answered 429 {front.limited:,} times: its rate limit is the bottleneck.")
-    waits = {name: each["mean_wait_s"] for name, each in _fairness_figures(simulation).items()}
+    turns = gateway_figures(front, records).get("fairness", {})
+    waits = {name: each["mean_wait_s"] for name, each in turns.items()}
     if any(wait > _LONG_WAIT for wait in waits.values()):
         told = ", ".join(f"{name} {format_seconds(wait)}" for name, wait in waits.items() if math.isfinite(wait))
         found.append(f"Classes take turns by their shares, and waited for them: {told}.")
@@ -195,19 +182,17 @@ def _share(some: NDArray[np.bool_], of: NDArray[np.bool_]) -> float:
 def overflow_figures(
     records: RequestRecords,
     window: Window,
-    prices: ApiPrices | None,
+    prices: ApiPrices,
     front: FrontTotals | None = None,
     specs: RequestSpecs | None = None,
 ) -> dict[str, Any]:
-    """Return ``api requests share usd_per_hour limited p95_ttft_ms``; None each without an overflow.
+    """Return `OVERFLOW_KEYS`.
 
     ``requests`` and their ``share`` of the completed ones are over the whole run, as are ``limited``, the times that
     the API answered 429, and ``p95_ttft_ms`` of what it answered; the dollars are over those that were completed in the
     measured window, at list price. With ``specs``, which tell what prompts have in common, the API's prompt cache is
     used as `simserve.metrics.api_cost` has it: it knows the requests that it gets, and no others.
     """
-    if prices is None:
-        return dict.fromkeys(("api", "requests", "share", "usd_per_hour", "limited", "p95_ttft_ms"))
     went = served_by(records, API)
     finish = records.finish_time
     paid = went & (finish >= window.start) & (finish <= window.end)
@@ -241,11 +226,10 @@ def region_figures(
     """Return ``requests served_elsewhere mean_ttft_ms p95_ttft_ms attainment`` by region of the clients.
 
     ``served_elsewhere`` is the share of the answered ones whose replica was in another region; all figures are of the
-    measured window. Empty without regions.
+    measured window.
     """
     home = simulation.records.client_region
-    if home is None:
-        return {}
+    assert home is not None
     elsewhere = _served_elsewhere(simulation)
     return {
         name: _of_region(window.has_arrived & (home == number), elsewhere, latencies, meets_slo)
@@ -255,8 +239,6 @@ def region_figures(
 
 def region_sentences(simulation: Simulation) -> list[str]:
     """Return how many requests went to another region than the nearest, where that is noticeable."""
-    if simulation.records.client_region is None:
-        return []
     elsewhere = _served_elsewhere(simulation)
     share = float(np.nanmean(elsewhere)) if np.isfinite(elsewhere).any() else 0.0
     return [f"{share:.0%} of the requests were served in another region than their client's."] * (share >= NOTICEABLE)
@@ -292,15 +274,12 @@ def _of_region(
     }
 
 
-def stream_figures(simulation: Simulation) -> dict[str, Any]:
-    """Return ``events tokens_per_event api_server_busy mean_event_delay_ms``; None each where nothing is streamed.
+def stream_figures(stream: StreamTotals) -> dict[str, Any]:
+    """Return `STREAM_KEYS`.
 
     ``api_server_busy``: share of the run in which the API-server cores of the busiest replica were at work.
     ``mean_event_delay_ms``: how long an event waited for its core.
     """
-    stream = simulation.stream
-    if stream is None:
-        return dict.fromkeys(STREAM_KEYS)
     count = stream.num_events
     return {
         "events": count,
@@ -338,30 +317,13 @@ def _busiest_share(simulation: Simulation) -> float:
     return min(float(tokens.max()) * simulation.api_token_seconds / end_time, 1.0)
 
 
-def statuses(records: RequestRecords) -> dict[str, int]:
-    """Return how many requests were sent, how each ended, and how many the model's length limit cut."""
-    sent = np.isfinite(records.arrival_time)
-    counts = np.bincount(records.status[rows_where(sent)], minlength=len(STATUSES))
-    by_status = {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
-    truncated = int(np.count_nonzero(records.is_truncated & sent))
-    return {"submitted": int(np.count_nonzero(sent)), **by_status, "truncated": truncated}
-
-
-def reasons(records: RequestRecords) -> dict[str, int]:
-    """Return how many requests were lost for each known reason; without one, under their status."""
-    lost = np.isfinite(records.arrival_time) & (records.status != COMPLETED) & (records.status != UNFINISHED)
-    counts = np.bincount(records.reason[lost], minlength=len(REASONS))
-    by_reason = {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if reason}
-    unexplained = np.bincount(records.status[lost & (records.reason == 0)], minlength=len(STATUSES))
-    return by_reason | {STATUSES[index]: int(unexplained[index]) for index in np.flatnonzero(unexplained)}
-
-
 def loss_sentences(simulation: Simulation) -> list[str]:
     """Return what limited the run beside its steps: refusals, clients that hung up, losses, retries."""
     records, timeline = simulation.records, simulation.timeline
     sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))
-    if timeline is None or not sent:
+    if not sent:
         return []
+    assert timeline is not None
     found = []
     refused = sum(timeline.refusals.values())
     if refused >= NOTICEABLE * sent:
@@ -417,7 +379,7 @@ def _count(records: RequestRecords, reason: int) -> int:
 def pool_figures(
     simulation: Simulation, window: Window, meets_slo: NDArray[np.bool_] | None, prices: Prices
 ) -> dict[str, dict[str, Any]]:
-    """Return the figures of each pool; empty where there is only one kind of replica.
+    """Return the figures of each pool.
 
     ``role replicas gpus busy mfu mbu kv_usage_mean kv_usage_peak mean_batch seconds_by_part``: over the replicas of the
     pool and the whole run. ``requests attainment usd_per_hour usd_per_million_output_tokens``: of the requests of the
@@ -432,7 +394,10 @@ def pool_figures(
 
 
 def mean_gpu_hour_usd(simulation: Simulation, window: Window, prices: Prices, otherwise: float | None) -> float | None:
-    """Return the price of a GPU-hour over the GPUs of all pools that were paid for in a window; None where unknown."""
+    """Return the price of a GPU-hour over the GPUs of all pools that were paid for in a window; None where unknown.
+
+    Where it is not known of each, ``otherwise``.
+    """
     costs = [_usd_per_hour(simulation, number, window, prices.get(each.name)) for number, each in _numbered(simulation)]
     gpus = sum(_gpus(simulation, number, window) for number, _ in _numbered(simulation))
     known = [each for each in costs if each is not None]
@@ -440,7 +405,7 @@ def mean_gpu_hour_usd(simulation: Simulation, window: Window, prices: Prices, ot
 
 
 def drafted(simulation: Simulation) -> SpeculationTotals | None:
-    """Return what drafts add up to, on the pool that drafted most; None without speculative decoding."""
+    """Return what drafts add up to, on the pool that drafted most; None where none drafts."""
     found = [pool.totals.speculation for pool in simulation.pools if pool.totals.speculation is not None]
     return max(found, key=lambda each: each.num_drafts) if found else simulation.totals.speculation
 
@@ -485,20 +450,18 @@ def _served(simulation: Simulation, number: int, window: Window) -> NDArray[np.b
     return served
 
 
-def transfer_figures(simulation: Simulation) -> dict[str, float | None]:
-    """Return how many KV caches crossed a link, for how long, and what waited for it; None without disaggregation.
+def transfer_figures(transfers: Mapping[str, float]) -> dict[str, float | None]:
+    """Return how many KV caches crossed a link, for how long, and what waited for it.
 
     ``link_seconds``: links in use; ``waited_seconds``: caches that waited for their link; ``stalled_seconds``: prefill
     replicas that stood still because ``max_in_transfer`` caches were on their way.
     """
-    return {key: simulation.transfers.get(key) for key in TRANSFER_KEYS}
+    return {key: transfers.get(key) for key in TRANSFER_KEYS}
 
 
 def pool_sentences(simulation: Simulation) -> list[str]:
     """Return which pool is the fuller one, and whether links or back-pressure hold up the other."""
     pools = simulation.pools
-    if not pools:
-        return []
     figures = {pool.name: _figures(pool, simulation.end_time) for pool in pools}
     busy = ", ".join(f"{name} {each['busy']:.0%}" for name, each in figures.items())
     found = [f"Busy by pool: {busy}."]
@@ -546,7 +509,7 @@ def _figures(pool: PoolOutcome, end_time: float) -> dict[str, Any]:
     }
 
 
-def replica_figures(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
+def replica_figures(simulation: Simulation) -> dict[str, Any]:
     """Return ``mean peak launched gpu_hours timeline killed replaced updates`` of the replicas over the whole run.
 
     A replica counts, and its GPUs are paid for, from its launch until it is given back. ``timeline`` has an entry for
@@ -555,22 +518,10 @@ def replica_figures(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
     ``start_s end_s`` (None: not over), the replicas that were ready before and the fewest in its course.
 
     Args:
-        simulation: The run.
-        num_gpus: GPUs of the fleet where all replicas are there throughout.
+        simulation: The run, in which something decides.
     """
     timeline, end = simulation.timeline, simulation.end_time
-    if timeline is None:
-        count = simulation.num_replicas
-        return {
-            "mean": float(count),
-            "peak": count,
-            "launched": count,
-            "gpu_hours": num_gpus * end / SECONDS_PER_HOUR,
-            "timeline": [{"time_s": 0.0, "launched": count, "ready": count}],
-            "killed": 0,
-            "replaced": 0,
-            "updates": [],
-        }
+    assert timeline is not None
     changes: dict[float, list[int]] = {}
     for column, sign, place in (
         (timeline.launched_at, 1, 0),
@@ -610,8 +561,6 @@ def _update(rows: list[dict[str, Any]], start: float, end: float) -> dict[str, A
     }
 
 
-def mean_gpus(simulation: Simulation, window: Window, num_gpus: int) -> float:
-    """Return the mean number of GPUs that are paid for in the measured window."""
-    if simulation.timeline is None or not window.seconds > 0:
-        return float(num_gpus)
-    return simulation.timeline.mean_gpus(window.start, window.end)
+def mean_gpus(timeline: FleetTimeline, window: Window, num_gpus: int) -> float:
+    """Return the mean number of GPUs that are paid for in the measured window; ``num_gpus`` where it is empty."""
+    return timeline.mean_gpus(window.start, window.end) if window.seconds > 0 else float(num_gpus)

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.histogram import Histogram
 from simserve.metrics.statistics import percentiles, rows_where
-from simserve.sim.records import COMPLETED, TASK_CANCELLED, UNFINISHED, RequestRecords
+from simserve.sim.records import COMPLETED, TASK_CANCELLED, UNFINISHED, Histogram, RequestRecords
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.histogram import Histogram
 from simserve.metrics.latency import request_latencies
 from simserve.metrics.result import RunResult
-from simserve.sim.records import COMPLETED, UNFINISHED
+from simserve.sim.records import COMPLETED, UNFINISHED, Histogram
 
 PROMETHEUS_FILE = "metrics.prom"
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.histogram import Histogram
 from simserve.metrics.latency import LATENCIES, MS, PERCENTILES
 from simserve.metrics.result import parse_threshold
 from simserve.metrics.statistics import t_quantile
+from simserve.sim.records import Histogram
 
 PILOT_RUNS = 5
 """Runs before an interval is asked how narrow it is: of fewer, the spread is mostly chance."""

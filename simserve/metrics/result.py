@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.histogram import Histogram
 from simserve.errors import UsageError, nearest
 from simserve.metrics.cost import COST_KEYS
 from simserve.metrics.latency import (
@@ -32,7 +31,7 @@ from simserve.metrics.latency import (
     requests_meeting,
     tasks_of,
 )
-from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
+from simserve.sim.records import COMPLETED, SERVERS, STATUSES, Histogram, RequestRecords
 from simserve.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:

@@ -10,50 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics import features, gateway
 from simserve.metrics.bottleneck import LimitGain, bottleneck
 from simserve.metrics.cost import Grid, board_watts, cost, energy
-from simserve.metrics.features import (
-    SpeculationFacts,
-    TierPrices,
-    class_figures,
-    encoder_utilization,
-    hit_rates,
-    lora_figures,
-    lora_sentences,
-    mean_encoders,
-    media_figures,
-    name_encoders,
-    name_loading,
-    name_offload,
-    offload_figures,
-    offload_sentences,
-    reasoning_figures,
-    round_figures,
-    speculation_summary,
-    task_figures,
-    tier_figures,
-    unused_tiers,
-)
-from simserve.metrics.gateway import (
-    drafted,
-    gateway_figures,
-    gateway_sentences,
-    loss_sentences,
-    mean_gpu_hour_usd,
-    mean_gpus,
-    name_api_server,
-    overflow_figures,
-    overflow_share,
-    pool_figures,
-    pool_sentences,
-    reasons,
-    region_figures,
-    region_sentences,
-    replica_figures,
-    statuses,
-    stream_figures,
-    transfer_figures,
-)
 from simserve.metrics.latency import (
     NAMED_TERMS,
     SLO,
@@ -83,7 +42,8 @@ from simserve.metrics.steady_state import (
     waiting_share,
 )
 from simserve.profiles.expected_errors import Expectation
-from simserve.sim.records import COMPLETED, UNFINISHED, RequestRecords
+from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords, on_replicas
+from simserve.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -157,7 +117,7 @@ class RunFacts:
         warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
         num_adapters: LoRA adapters that requests ask for, None without.
         round_pause: Seconds between two rounds of rollouts; None: there are no rounds.
-        tier_prices: What KV tiers cost beside the GPUs.
+        tier_prices: What KV tiers cost beside the GPUs; None: there are none.
         encoders_usd_per_hour: What the GPUs of an encoder pool cost; NaN: they have no price.
         encoder_power: Power of one of those without work, and the most it draws, watts; None: there is no such pool.
         offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
@@ -191,14 +151,14 @@ class RunFacts:
     quality: Sequence[Mapping[str, Any]] = ()
     overflow: ApiPrices | None = None
     limit_gains: Mapping[str, LimitGain] = field(default_factory=dict)
-    speculation: SpeculationFacts | None = None
+    speculation: features.SpeculationFacts | None = None
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
     warnings: Sequence[str] = ()
     num_adapters: int | None = None
     round_pause: float | None = None
-    tier_prices: TierPrices = field(default_factory=TierPrices)
+    tier_prices: features.TierPrices | None = None
     encoders_usd_per_hour: float = 0.0
     encoder_power: tuple[float, float] | None = None
     offered: Offered | None = None
@@ -312,6 +272,8 @@ def _headline(
         scalars=totals | money.dollars,
     )
     block_bytes = facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
+    own = _of_features(simulation, facts, measured, money.dollars, specs, block_bytes)
+    fleet = _of_fleet(simulation, facts, measured)
     return {
         **totals,
         **latency_summary(measured.latencies, in_window, simulation.totals.itl),
@@ -332,7 +294,7 @@ def _headline(
             ),
             "window": _window(measured.window),
             "slo": objective,
-            "classes": class_figures(records, measured.latencies, measured.window, facts.slo),
+            "classes": own["classes"],
             "cost": {
                 **money.dollars,
                 "gpu_hour_usd": money.gpu_hour_usd,
@@ -340,30 +302,19 @@ def _headline(
             },
             "energy": money.energy,
             "steps": _steps(simulation.totals, facts),
-            "speculation": speculation_summary(facts.speculation, drafted(simulation), simulation.totals),
-            "reasoning": reasoning_figures(
-                records, measured.latencies, in_window, money.dollars["usd_per_million_output_tokens"]
-            ),
-            "images": media_figures(
-                simulation, specs, specs.images if specs else None, measured.latencies, in_window, "images"
-            ),
-            "audio": media_figures(
-                simulation, specs, specs.audio if specs else None, measured.latencies, in_window, "recordings"
-            ),
+            **{name: own[name] for name in ("speculation", "reasoning", "images", "audio")},
             "confidence_intervals": None,
             "prediction_interval": None,
-            "pools": pool_figures(simulation, measured.window, measured.meets_slo, facts.pool_gpu_hour_usd),
-            "transfers": transfer_figures(simulation),
-            "regions": region_figures(simulation, measured.latencies, measured.window, measured.meets_slo),
-            "offload": offload_figures(simulation, block_bytes),
-            "loras": lora_figures(simulation, specs, facts.num_adapters),
-            "streaming": stream_figures(simulation),
+            **{name: fleet[name] for name in ("pools", "transfers", "regions")},
+            "offload": own["offload"],
+            "loras": own["loras"],
+            "streaming": fleet["streaming"],
             "overflow": money.overflow,
-            **gateway_figures(simulation),
+            **{name: fleet[name] for name in ("response_cache", "asked_again", "fairness")},
             "users": users_figures(facts.users, measured.latencies, measured.window, records.request_class),
-            "tasks": task_figures(records, measured.window, facts.slo, money.dollars["usd_per_hour"]),
-            "rounds": round_figures(records, facts.round_pause, money.dollars["usd_per_hour"]),
-            "replicas": replica_figures(simulation, facts.num_gpus),
+            "tasks": own["tasks"],
+            "rounds": own["rounds"],
+            "replicas": _replicas(simulation, facts.num_gpus),
             "requests": {**statuses(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
             "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
@@ -371,6 +322,95 @@ def _headline(
             "thresholds": evaluate_thresholds(facts.thresholds, figures),
         },
     }
+
+
+def _of_features(
+    simulation: Simulation,
+    facts: RunFacts,
+    measured: Measured,
+    dollars: Mapping[str, float],
+    specs: RequestSpecs | None,
+    block_bytes: float,
+) -> dict[str, Any]:
+    """Return the blocks of what a run may have, each asked for where it has it."""
+    records, totals, latencies, window = simulation.records, simulation.totals, measured.latencies, measured.window
+    found = dict(features.WITHOUT)
+    if records.request_class is not None:
+        found["classes"] = features.class_figures(records, latencies, window, facts.slo)
+    drafted = gateway.drafted(simulation) if simulation.pools else totals.speculation
+    if facts.speculation is not None and drafted is not None:
+        found["speculation"] = features.speculation_summary(facts.speculation, drafted, totals)
+    if records.thinking_tokens is not None:
+        usd, thought = dollars["usd_per_million_output_tokens"], records.thinking_tokens
+        found["reasoning"] = features.reasoning_figures(records, thought, latencies, window.has_arrived, usd)
+    if specs is not None and specs.images is not None:
+        media = (specs, specs.images, latencies, window.has_arrived, "images")
+        found["images"] = features.media_figures(simulation, *media)
+    if specs is not None and specs.audio is not None:
+        media = (specs, specs.audio, latencies, window.has_arrived, "recordings")
+        found["audio"] = features.media_figures(simulation, *media)
+    if totals.offload is not None:
+        found["offload"] = features.offload_figures(totals.offload, block_bytes)
+    if totals.loras is not None and facts.num_adapters is not None:
+        found["loras"] = features.lora_figures(totals.loras, specs, facts.num_adapters, totals.busy_seconds)
+    if records.task is not None:
+        found["tasks"] = features.task_figures(records, window, facts.slo, dollars["usd_per_hour"])
+    if facts.round_pause is not None and records.turn is not None:
+        found["rounds"] = features.round_figures(records, records.turn, facts.round_pause, dollars["usd_per_hour"])
+    return found
+
+
+def _of_fleet(simulation: Simulation, facts: RunFacts, measured: Measured) -> dict[str, Any]:
+    """Return the blocks of what may stand between clients and replicas, each asked for where a run has it."""
+    found = dict(gateway.WITHOUT)
+    if simulation.pools:
+        prices = facts.pool_gpu_hour_usd
+        found["pools"] = gateway.pool_figures(simulation, measured.window, measured.meets_slo, prices)
+    if simulation.transfers:
+        found["transfers"] = gateway.transfer_figures(simulation.transfers)
+    if simulation.records.client_region is not None:
+        asked = (measured.latencies, measured.window, measured.meets_slo)
+        found["regions"] = gateway.region_figures(simulation, *asked)
+    if simulation.stream is not None:
+        found["streaming"] = gateway.stream_figures(simulation.stream)
+    if simulation.front is not None:
+        found |= gateway.gateway_figures(simulation.front, simulation.records)
+    return found
+
+
+def _replicas(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
+    """Return the figures of `simserve.metrics.gateway.replica_figures`, also where all were there throughout."""
+    count, end = simulation.num_replicas, simulation.end_time
+    if simulation.timeline is not None:
+        return gateway.replica_figures(simulation)
+    return {
+        "mean": float(count),
+        "peak": count,
+        "launched": count,
+        "gpu_hours": num_gpus * end / SECONDS_PER_HOUR,
+        "timeline": [{"time_s": 0.0, "launched": count, "ready": count}],
+        "killed": 0,
+        "replaced": 0,
+        "updates": [],
+    }
+
+
+def statuses(records: RequestRecords) -> dict[str, int]:
+    """Return how many requests were sent, how each ended, and how many the model's length limit cut."""
+    sent = np.isfinite(records.arrival_time)
+    counts = np.bincount(records.status[rows_where(sent)], minlength=len(STATUSES))
+    by_status = {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
+    truncated = int(np.count_nonzero(records.is_truncated & sent))
+    return {"submitted": int(np.count_nonzero(sent)), **by_status, "truncated": truncated}
+
+
+def reasons(records: RequestRecords) -> dict[str, int]:
+    """Return how many requests were lost for each known reason; without one, under their status."""
+    lost = np.isfinite(records.arrival_time) & (records.status != COMPLETED) & (records.status != UNFINISHED)
+    counts = np.bincount(records.reason[lost], minlength=len(REASONS))
+    by_reason = {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if reason}
+    unexplained = np.bincount(records.status[lost & (records.reason == 0)], minlength=len(STATUSES))
+    return by_reason | {STATUSES[index]: int(unexplained[index]) for index in np.flatnonzero(unexplained)}
 
 
 def _load_ratio(facts: RunFacts) -> dict[str, float | None]:
@@ -424,18 +464,23 @@ class _Money:
 def _money(
     simulation: Simulation, facts: RunFacts, measured: Measured, rates: Throughput, specs: RequestSpecs | None
 ) -> _Money:
-    gpus = mean_gpus(simulation, measured.window, facts.num_gpus)
+    window, gpus, overflow = measured.window, float(facts.num_gpus), gateway.WITHOUT["overflow"]
+    if simulation.timeline is not None:
+        gpus = gateway.mean_gpus(simulation.timeline, window, facts.num_gpus)
     energy = _energy(simulation, facts, rates, gpus, specs)
-    overflow = overflow_figures(simulation.records, measured.window, facts.overflow, simulation.front, specs)
-    gpu_hour_usd = mean_gpu_hour_usd(simulation, measured.window, facts.pool_gpu_hour_usd, facts.gpu_hour_usd)
+    if facts.overflow is not None:
+        overflow = gateway.overflow_figures(simulation.records, window, facts.overflow, simulation.front, specs)
+    gpu_hour_usd = facts.gpu_hour_usd
+    if simulation.pools:
+        gpu_hour_usd = gateway.mean_gpu_hour_usd(simulation, window, facts.pool_gpu_hour_usd, gpu_hour_usd)
     dollars = cost(
         num_gpus=gpus,
         gpu_hour_usd=gpu_hour_usd,
         throughput=rates,
         electricity_usd_per_hour=energy["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflow["usd_per_hour"] or 0.0,
-        tiers_usd_per_hour=facts.tier_prices.usd_per_hour(gpus),
-        encoders_usd_per_hour=_encoders_usd_per_hour(simulation, facts, measured.window, specs),
+        tiers_usd_per_hour=0.0 if facts.tier_prices is None else facts.tier_prices.usd_per_hour(gpus),
+        encoders_usd_per_hour=_encoders_usd_per_hour(simulation, facts, window, specs),
     )
     return _Money(dollars, energy, overflow, gpu_hour_usd)
 
@@ -447,13 +492,14 @@ def _encoders_usd_per_hour(
     if simulation.encoder_lives is None or specs is None or specs.encoder_pool is None:
         return facts.encoders_usd_per_hour
     pool = specs.encoder_pool
-    mean = mean_encoders(simulation, pool, window.start, window.end)
+    mean = features.mean_encoders(simulation, pool, window.start, window.end)
     return facts.encoders_usd_per_hour / pool.num_workers * mean
 
 
 def _identity(facts: RunFacts, simulation: Simulation) -> dict[str, Any]:
+    offload = simulation.totals.offload
     return {
-        "warnings": [*facts.warnings, *unused_tiers(simulation)],
+        "warnings": [*facts.warnings, *([] if offload is None else features.unused_tiers(offload))],
         "version": facts.version,
         "seed": facts.seed,
         "scenario_name": facts.scenario_name,
@@ -527,22 +573,36 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
         load_ratio=None if facts.offered is None else facts.offered.mean,
         swaps=facts.engine_resolved.get("preemption_mode") == "swap",
     )
-    sentences = (
-        *pool_sentences(simulation),
-        *region_sentences(simulation),
-        *offload_sentences(simulation),
-        *lora_sentences(simulation),
-        *loss_sentences(simulation),
-        *gateway_sentences(simulation),
-    )
-    found["explanation"] = " ".join([found["explanation"], *sentences])
+    found["explanation"] = " ".join([found["explanation"], *_sentences(simulation)])
     if facts.overflow is not None:
-        share = overflow_share(records)
+        share = gateway.overflow_share(records)
         found["explanation"] += f" {share:.0%} of the requests went to {facts.overflow.name}."
-    name_offload(found, simulation)
-    name_loading(found, simulation)
-    name_api_server(found, simulation)
-    name_encoders(found, simulation, measured.latencies)
+    if totals.offload is not None:
+        features.name_offload(found, totals.offload, totals)
+    if totals.loras is not None:
+        features.name_loading(found, totals.loras, totals.busy_seconds)
+    if simulation.stream is not None or simulation.api_token_seconds:
+        gateway.name_api_server(found, simulation)
+    if simulation.encoder_wait is not None:
+        features.name_encoders(found, simulation.encoder_wait, measured.latencies)
+    return found
+
+
+def _sentences(simulation: Simulation) -> list[str]:
+    """Return what limited a run beside its steps, of what it has."""
+    records, totals, found = simulation.records, simulation.totals, list[str]()
+    if simulation.pools:
+        found += gateway.pool_sentences(simulation)
+    if records.client_region is not None:
+        found += gateway.region_sentences(simulation)
+    if totals.offload is not None:
+        found += features.offload_sentences(totals.offload, totals.busy_seconds)
+    if totals.loras is not None:
+        found += features.lora_sentences(totals.loras, totals.busy_seconds)
+    if simulation.timeline is not None:
+        found += gateway.loss_sentences(simulation)
+    if simulation.front is not None:
+        found += gateway.gateway_sentences(simulation.front, records)
     return found
 
 
@@ -568,9 +628,9 @@ def _energy(
     watts = board_watts(facts.idle_watts, facts.board_watts, simulation.busy_share, totals.seconds_by_part)
     encoders, num_encoders = 0.0, 0.0
     if facts.encoder_power is not None and specs is not None and specs.encoder_pool is not None:
-        num_encoders = mean_encoders(simulation, specs.encoder_pool, 0.0, simulation.end_time)
+        num_encoders = features.mean_encoders(simulation, specs.encoder_pool, 0.0, simulation.end_time)
         # An encoder computes: its batches are as long as prompts.
-        encoders = board_watts(*facts.encoder_power, encoder_utilization(simulation, specs), {"compute": 1.0})
+        encoders = board_watts(*facts.encoder_power, features.encoder_utilization(simulation, specs), {"compute": 1.0})
     return energy(
         num_encoders=num_encoders,
         watts_per_encoder=encoders,
@@ -616,7 +676,7 @@ def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, c
     """
     totals, records = simulation.totals, simulation.records
     capacity_seconds = totals.kv_capacity_tokens * simulation.end_time
-    hits = hit_rates(simulation, caches_prefixes=caches_prefixes)
+    hits = _hit_rates(simulation, caches_prefixes=caches_prefixes)
     return {
         "num_blocks": num_blocks,
         "usage_mean": ratio(totals.kv_reserved_token_seconds, capacity_seconds),
@@ -627,5 +687,23 @@ def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, c
         "preemptions": int(records.num_preemptions.sum()),
         "gpu_hit_rate": hits["gpu_hit_rate"],
         "offload_hit_rate": hits["offload_hit_rate"],
-        "tiers": tier_figures(simulation, block_bytes),
+        "tiers": [] if totals.offload is None else features.tier_figures(totals.offload, records, block_bytes),
+    }
+
+
+def _hit_rates(simulation: Simulation, *, caches_prefixes: bool) -> dict[str, float]:
+    """Return ``prefix_hit_rate`` and its parts, ``gpu_hit_rate`` and ``offload_hit_rate``.
+
+    Shares of the prompt tokens of the requests that were scheduled; the last is NaN without a second tier.
+    """
+    records, offload = simulation.records, simulation.totals.offload
+    scheduled = on_replicas(records)
+    cached, prompt = float(records.cached_tokens[scheduled].sum()), float(records.prompt_tokens[scheduled].sum())
+    if not caches_prefixes or prompt <= 0:
+        return dict.fromkeys(("prefix_hit_rate", "gpu_hit_rate", "offload_hit_rate"), math.nan)
+    loaded = 0.0 if offload is None else min(float(offload.loaded_tokens), cached)
+    return {
+        "prefix_hit_rate": cached / prompt,
+        "gpu_hit_rate": (cached - loaded) / prompt,
+        "offload_hit_rate": math.nan if offload is None else loaded / prompt,
     }

@@ -94,11 +94,6 @@ def window_keys(model: ModelProfile, layers: AttentionLayers, contexts: Contexts
     return base * layers.num_sliding_layers / model.num_hidden_layers
 
 
-def depends_on_contexts(model: ModelProfile) -> bool:
-    """Return whether the price of layers hangs on the contexts of the traffic: a window that is not always full."""
-    return any((layers.sliding_window or 0) > SHORT_WINDOW for layers in model.attention_layers)
-
-
 def _window_line(window: int | None, contexts: Contexts) -> tuple[float, float]:
     """Return slope and base of the keys that a layer sees, by context: ``min(context, window)`` as a straight line.
 

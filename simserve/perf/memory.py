@@ -284,7 +284,7 @@ class MemoryPlan:
         windows: How layers with a sliding window share the room, where they keep their window alone; None: they hold
             everything.
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
-        arithmetic: Lines a person can check.
+        shape: The replica, for the lines of its arithmetic.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
             decoding, ``draft_weights``, with slots of LoRA adapters ``lora_weights``, which sum to ``total_bytes``;
             what exceeds it is a negative ``unused``.
@@ -311,8 +311,32 @@ class MemoryPlan:
     shortage_bytes: float = 0.0
     windows: WindowLayout | None = None
     host_bytes: float
-    arithmetic: tuple[str, ...]
+    shape: ReplicaShape
     parts: Mapping[str, float]
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """Lines a person can check."""
+        shape, total, kv_bytes = self.shape, self.total_bytes, self.kv_bytes
+        needs = {name: value for name, value in self.parts.items() if name not in ("kv", "unused")}
+        physical, (_, left) = total - sum(needs.values()), _left_for_kv(shape, needs)
+        lines = [_weight_line(shape, needs["weights"])]
+        if shape.speculation is not None and shape.speculation.draft is not None:
+            lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
+        for name, what in (("vision_weights", "vision tower"), ("audio_weights", "audio encoder")):
+            if name in needs:
+                lines.append(f"{what}: {format_bytes(needs[name])} of its layers in 16 bit, on each GPU")
+        if "states" in needs:
+            size = f"{format_bytes(state_bytes(shape))} in {_stateful_layers(shape)}"
+            lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
+        lines.append(_rule_line(shape, needs, left))
+        if physical < left:
+            lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
+        if self.shortage_bytes:
+            lines.append(f"simulated with {NEAR_FIT_SHARE:.0%} of the GPU more: {format_bytes(kv_bytes)} for KV")
+        num_tokens = self.num_kv_blocks * self.block_size
+        kept = _kv_lines(shape, kv_bytes, self.kv_bytes_per_token, num_tokens, self.windows)
+        return (*lines, *kept, *_host_lines(shape, self.host_bytes))
 
 
 ENCODER_BYTES = 2.0
@@ -327,26 +351,12 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     """
     engine, total = shape.engine, shape.hardware.memory.total
     needs = _needs(shape)
-    usable, left, line = _left_for_kv(shape, needs)
+    usable, left = _left_for_kv(shape, needs)
     physical = total - sum(needs.values())
     kv_bytes = min(left, physical)
-    lines = [_weight_line(shape, needs["weights"])]
-    if shape.speculation is not None and shape.speculation.draft is not None:
-        lines.append(_draft_line(shape, shape.speculation.draft, needs["draft_weights"]))
-    if "vision_weights" in needs:
-        lines.append(f"vision tower: {format_bytes(needs['vision_weights'])} of its layers in 16 bit, on each GPU")
-    if "audio_weights" in needs:
-        lines.append(f"audio encoder: {format_bytes(needs['audio_weights'])} of its layers in 16 bit, on each GPU")
-    if "states" in needs:
-        size = f"{format_bytes(state_bytes(shape))} in {_stateful_layers(shape)}"
-        lines.append(f"states: {state_slots(shape):,} x {size} = {format_bytes(needs['states'])}")
-    lines.append(line)
-    if physical < left:
-        lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
     shortage = _small_shortage(shape, kv_bytes)
     if shortage:
         kv_bytes += NEAR_FIT_SHARE * total
-        lines.append(f"simulated with {NEAR_FIT_SHARE:.0%} of the GPU more: {format_bytes(kv_bytes)} for KV")
     per_token = kv_bytes_per_token(shape)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
     is_short = _asked_kv_bytes(shape) is not None and physical < left
@@ -392,7 +402,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         longest_sequence=longest,
         shortage_bytes=shortage,
         windows=windows,
-        arithmetic=(*lines, *_kv_lines(shape, kv_bytes, per_token, num_tokens, windows), *_host_lines(shape, in_host)),
+        shape=shape,
         parts=parts | {"unused": total - sum(parts.values())},
     )
 
@@ -693,35 +703,43 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
     return largest * shape.precision.unpacked_bits / 8
 
 
-def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float, str]:
-    """Return usable bytes, bytes left for KV by the engine's rule, and the rule in numbers."""
+def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float]:
+    """Return usable bytes, and bytes left for KV by the engine's rule."""
     engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
     asked = _asked_kv_bytes(shape)
     if asked is not None:
-        key = "kv_cache_memory_bytes" if engine.num_gpu_blocks_override is None else "num_gpu_blocks_override"
-        return sum(needs.values()) + asked, asked, f"{key} {getattr(engine, key):,}: {format_bytes(asked)} for KV"
-    whole = f"{format_bytes(total)} total"
-    if engine.memory_rule == "static_fraction":
-        runtime, stored = (
-            needs["runtime"],
-            {name: needs[name] for name in needs if name.endswith(("weights", "states"))},
-        )
-        weights = sum(stored.values())
-        left = share * (total - runtime) - weights
-        first, then = _subtracted({"runtime": runtime}), _subtracted(stored)
-        return left + runtime + weights, left, f"{share:g} x ({whole}{first}){then} = {_signed(left)} for KV"
-    counted = {name: value for name, value in needs.items() if name != "cuda_graphs" or engine.counts_cuda_graphs}
+        return sum(needs.values()) + asked, asked
+    counted = _counted(shape, needs)
     taken = sum(counted.values())
+    if engine.memory_rule == "static_fraction":
+        left = share * (total - needs["runtime"]) - taken
+        return left + needs["runtime"] + taken, left
     if engine.memory_rule == "total":
-        left = share * total - taken
-        return share * total, left, f"{share:g} x {whole}{_subtracted(counted)} = {_signed(left)} for KV"
+        return share * total, share * total - taken
     free = total - taken
-    left = share * free if free > 0 else free
-    return (
-        taken + max(left, 0.0),
-        left,
-        f"{share:g} x ({whole}{_subtracted(counted)}) = {_signed(left)} for KV",
-    )
+    return taken + max(share * free, 0.0), share * free if free > 0 else free
+
+
+def _counted(shape: ReplicaShape, needs: Mapping[str, float]) -> dict[str, float]:
+    """Return what the engine's rule takes off before, or of a static fraction after, it takes its share."""
+    if shape.engine.memory_rule == "static_fraction":
+        return {name: value for name, value in needs.items() if name.endswith(("weights", "states"))}
+    return {name: each for name, each in needs.items() if name != "cuda_graphs" or shape.engine.counts_cuda_graphs}
+
+
+def _rule_line(shape: ReplicaShape, needs: Mapping[str, float], left: float) -> str:
+    """Return the engine's rule in numbers."""
+    engine, share = shape.engine, f"{shape.engine.gpu_memory_utilization:g}"
+    if _asked_kv_bytes(shape) is not None:
+        key = "kv_cache_memory_bytes" if engine.num_gpu_blocks_override is None else "num_gpu_blocks_override"
+        return f"{key} {getattr(engine, key):,}: {format_bytes(left)} for KV"
+    whole, taken = f"{format_bytes(shape.hardware.memory.total)} total", _subtracted(_counted(shape, needs))
+    if engine.memory_rule == "static_fraction":
+        before = _subtracted({"runtime": needs["runtime"]})
+        return f"{share} x ({whole}{before}){taken} = {_signed(left)} for KV"
+    if engine.memory_rule == "total":
+        return f"{share} x {whole}{taken} = {_signed(left)} for KV"
+    return f"{share} x ({whole}{taken}) = {_signed(left)} for KV"
 
 
 def _subtracted(needs: Mapping[str, float]) -> str:

@@ -742,16 +742,27 @@ class ReplicaShape:
         """
         return self._link(self.num_gpus, "pipeline_parallel_size")
 
+    def check_link(self, num_gpus: int, key: str) -> None:
+        """Do nothing where so many GPUs have links to each other.
+
+        Raises:
+            InputError: They do not; ``key`` says who asks.
+        """
+        name, ranks = self.hardware.name, self.hardware.intra_node.gpus_per_node
+        if num_gpus <= ranks and self.hardware.intra_node.kind == "none":
+            raise self._refuse(f"needs links between GPUs, and {name} has none", key)
+        if num_gpus > ranks and self.hardware.inter_node.kind == "none":
+            raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)
+
     def _link(self, num_gpus: int, key: str) -> Link:
-        name, intra, inter = self.hardware.name, self.hardware.intra_node, self.hardware.inter_node
+        self.check_link(num_gpus, key)
+        intra, inter = self.hardware.intra_node, self.hardware.inter_node
         kernel_latency = self.hardware.efficiency.kernel_latency
         ranks = intra.gpus_per_node
         if num_gpus <= ranks:
             curves, engine = self.hardware.collective_curves, self.engine.all_reduce or self.engine.name
             fitted_skew = None if curves is None else curves.all_reduce_of(engine).skew_kernels
             skew = COLLECTIVE_SKEW_KERNELS if fitted_skew is None else fitted_skew
-            if intra.kind == "none":
-                raise self._refuse(f"needs links between GPUs, and {name} has none", key)
             return Link(
                 bandwidth=min(
                     intra.bandwidth,
@@ -767,8 +778,6 @@ class ReplicaShape:
                 host_from=self.engine.all_reduce_host_from if num_gpus > 2 else math.inf,
                 host_bandwidth=self.hardware.host_link.bandwidth,
             )
-        if inter.kind == "none":
-            raise self._refuse(f"needs {num_gpus} GPUs; a node of {name} has {ranks} and no network", key)
         local = intra.latency if intra.kind != "none" else 0.0
         slowest = min(inter.bandwidth, intra.bandwidth or inter.bandwidth)
         return Link(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from simserve.engine.histogram import Histogram
+    from simserve.sim.records import Histogram
 
 Floats = NDArray[np.float64]
 

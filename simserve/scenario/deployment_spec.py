@@ -147,13 +147,11 @@ def with_tiers(
     shape: ReplicaShape,
     memory: MemoryPlan,
 ) -> EngineConfig:
-    """Return what a scheduler with these tiers obeys; as it is without any.
+    """Return what a scheduler with these tiers obeys: the one behind the cache, or several.
 
     Raises:
         ScenarioError: There is no prefix cache that they could stand behind, or one holds no block.
     """
-    if offload is None and not tiers:
-        return config
     key = "engine.kv_tiers" if offload is None else "engine.kv_offload"
     if not config.enable_prefix_caching:
         rule = "stands behind the prefix cache, and that is off"
@@ -247,16 +245,12 @@ class LoraLoadSpec(FrozenModel):
     """Bandwidth from host memory to a GPU; absent: its host link, as far as copies reach it."""
 
 
-def with_loras(
-    config: EngineConfig, loras: LorasSpec | None, load: LoraLoadSpec | None, shape: ReplicaShape
-) -> EngineConfig:
-    """Return what a scheduler obeys whose requests have adapters; one without seats for them where they have none.
+def with_loras(config: EngineConfig, loras: LorasSpec, load: LoraLoadSpec | None, shape: ReplicaShape) -> EngineConfig:
+    """Return what a scheduler obeys whose requests have adapters.
 
     Raises:
         ScenarioError: The adapters do not fit the engine's options, or they are not simulated with another option.
     """
-    if loras is None:
-        return replace(config, max_loras=0, max_cpu_loras=0)
     _check_options(config, loras, shape)
     seats = config.max_loras - (shape.engine.name in _COUNTS_BASE and loras.base_share > 0)
     load = load or LoraLoadSpec()

@@ -196,16 +196,15 @@ def _remedies(resolved: ResolvedScenario) -> Iterator[str]:
 def _reason(resolved: ResolvedScenario) -> str | None:
     """Return why a deployment does not fit, with the arithmetic; None where it does."""
     memory, shape = resolved.memory, resolved.shape
-    arithmetic = "; ".join(memory.arithmetic)
     if memory.fits:
-        return _mean_beyond(resolved, arithmetic) if is_context_cut(shape.engine) else None
+        return _mean_beyond(resolved) if is_context_cut(shape.engine) else None
     if memory.longest_sequence == 0:
         where = f"{shape.num_gpus} x {shape.hardware.name}"
         held = formats_line(resolved.formats).removeprefix("weights ")
         return f"{shape.model.name} does not fit on {where} in {held} ({_equation(memory.arithmetic)})"
     return (
         f"KV cache smaller than one full-length request of {memory.max_model_len:,} tokens: the longest that "
-        f"fits is {memory.longest_sequence:,} ({arithmetic})"
+        f"fits is {memory.longest_sequence:,} ({'; '.join(memory.arithmetic)})"
     )
 
 
@@ -214,14 +213,14 @@ def _equation(arithmetic: Sequence[str]) -> str:
     return next((line for line in arithmetic if line.endswith(" for KV")), "; ".join(arithmetic))
 
 
-def _mean_beyond(resolved: ResolvedScenario, arithmetic: str) -> str | None:
+def _mean_beyond(resolved: ResolvedScenario) -> str | None:
     """Return that the KV cache holds not even one request of the traffic's mean length; None where it does."""
     tokens, longest = _request_tokens(_traffic(resolved)), resolved.memory.max_model_len
     if not len(tokens) or float(tokens.mean()) <= longest:
         return None
     return (
         f"KV cache smaller than one request of {tokens.mean():,.0f} tokens, the mean of the traffic: the longest that "
-        f"fits is {longest:,} ({arithmetic})"
+        f"fits is {longest:,} ({'; '.join(resolved.memory.arithmetic)})"
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simserve.metrics.cost import gpu_hour
 from simserve.perf.encoder import Tower, check_cut, encoder_seconds
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.memory import ENCODER_BYTES
@@ -17,7 +18,6 @@ from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.scenario.deployment_spec import EncoderDisaggregationSpec
-from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import ResolvedScenario, of_pool_alone, replica_shape
 from simserve.scenario.schema import Scenario
 from simserve.units import format_bytes

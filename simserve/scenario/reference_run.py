@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.histogram import Histogram
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -31,7 +30,7 @@ from simserve.sim.gateway import FrontTotals
 from simserve.sim.own_parts import Judge, OwnParts
 from simserve.sim.pools import PoolSetup, outcomes_of, together
 from simserve.sim.recorder import FleetTimeline, Recorder, RunTotals, series_sums
-from simserve.sim.records import REASONS, SERVERS, STATUSES, RequestRecords
+from simserve.sim.records import REASONS, SERVERS, STATUSES, Histogram, RequestRecords
 from simserve.sim.simulate import Simulation, has_decisions, setups_of
 from simserve.sim.step_log import COLUMNS, StepTable
 from simserve.sim.streaming import ClientView, StreamTotals

@@ -241,7 +241,7 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
         step_times=priced.step_times,
         priced=priced,
         num_replicas=deployment.replicas,
-        gpus_per_replica=deployment.gpus_per_replica,
+        gpus_per_replica=own.shape.num_gpus,
         role=spec.role,
         region=spec.region or "",
         autoscaling=scaling,
@@ -261,13 +261,13 @@ def startup_seconds(scaling: AutoscalingSpec | None, weights_bytes: float) -> fl
 
 def replica_weights_bytes(resolved: ResolvedScenario) -> float:
     """Return the bytes of weights of one replica, over all its GPUs: what a start loads."""
-    return float(resolved.memory.weights_bytes * resolved.scenario.deployment.gpus_per_replica)
+    return float(resolved.memory.weights_bytes * resolved.shape.num_gpus)
 
 
 def replicas_per_node(resolved: ResolvedScenario) -> int:
     """Return how many replicas fill a host."""
     gpus = resolved.shape.hardware.intra_node.num_host_gpus
-    return max(gpus // resolved.scenario.deployment.gpus_per_replica, 1)
+    return max(gpus // resolved.shape.num_gpus, 1)
 
 
 def kv_layout(resolved: ResolvedScenario) -> str:

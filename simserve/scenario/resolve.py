@@ -13,7 +13,8 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import InputError, ScenarioError
-from simserve.perf.attention import depends_on_contexts
+from simserve.metrics.cost import GpuHour, gpu_hour, with_link
+from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states, with_windowed_kv
@@ -37,7 +38,6 @@ from simserve.scenario.combinations import (
 )
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, with_formats
-from simserve.scenario.pricing import GpuHour, gpu_hour, with_link
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.sim.control import Role
@@ -113,7 +113,9 @@ class ResolvedScenario:
     @property
     def num_gpus(self) -> int:
         """GPUs of the whole deployment."""
-        return self.scenario.deployment.num_gpus
+        if self.pools:
+            return sum(pool.num_gpus for pool in self.pools)
+        return self.scenario.deployment.replicas * self.shape.num_gpus
 
 
 def assumed_architectures(*scenarios: Scenario) -> list[str]:
@@ -159,9 +161,7 @@ def resolve(
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
     with scenario.blaming("deployment"):
-        asked = scenario.deployment.engine
-        engine = with_tiers(engine_config(shape, memory), asked.kv_offload, asked.kv_tiers, shape, memory)
-        engine = with_loras(engine, scenario.workload.loras, asked.lora_load, shape)
+        engine = _with_options(engine_config(shape, memory), scenario, shape, memory)
     if scenario.deployment.streaming is not None or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or by nobody
     check_engine(scenario, engine)
@@ -172,6 +172,20 @@ def resolve(
         engine=engine,
         gpu_hour=price,
     )
+
+
+def _with_options(engine: EngineConfig, scenario: Scenario, shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
+    """Return what a scheduler obeys with the tiers and adapters that the scenario asks for; without, no seats of such.
+
+    Raises:
+        ScenarioError: They do not go with the rest of it.
+    """
+    asked, loras = scenario.deployment.engine, scenario.workload.loras
+    if asked.kv_offload is not None or asked.kv_tiers:
+        engine = with_tiers(engine, asked.kv_offload, asked.kv_tiers, shape, memory)
+    if loras is None:
+        return replace(engine, max_loras=0, max_cpu_loras=0)
+    return with_loras(engine, loras, asked.lora_load, shape)
 
 
 def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenario:
@@ -329,7 +343,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         masks=_masks(scenario, engine),
         encodes_images=_loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images),
         encodes_audio=_loads_encoder(scenario, engine, "audio", is_asked=scenario.workload.has_audio),
-        contexts=contexts_of(scenario) if engine.attends_windows and depends_on_contexts(model) else None,
+        contexts=contexts_of(scenario) if engine.attends_windows and _depends_on_contexts(model) else None,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
@@ -459,9 +473,9 @@ def _check_layout(shape: ReplicaShape) -> None:
         )
     heads_per_rank(shape.model.num_attention_heads, tensor)
     if tensor > 1:
-        _ = shape.tensor_link
+        shape.check_link(tensor, "tensor_parallel_size")
     if stages > 1:
-        _ = shape.stage_link
+        shape.check_link(shape.num_gpus, "pipeline_parallel_size")
     _ = shape.precision
 
 
@@ -716,6 +730,11 @@ class _Traffic:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Traffic) and self.text == other.text
+
+
+def _depends_on_contexts(model: ModelProfile) -> bool:
+    """Return whether the price of layers hangs on the contexts of the traffic: a window that is not always full."""
+    return any((layers.sliding_window or 0) > SHORT_WINDOW for layers in model.attention_layers)
 
 
 def contexts_of(scenario: Scenario) -> tuple[float, ...] | None:

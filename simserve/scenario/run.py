@@ -14,6 +14,7 @@ import numpy as np
 
 from simserve.errors import UsageError
 from simserve.metrics.bottleneck import LIMITS
+from simserve.metrics.cost import grid
 from simserve.metrics.features import SpeculationFacts, TierPrices
 from simserve.metrics.gateway import drafted
 from simserve.metrics.real_server import conditions
@@ -30,7 +31,6 @@ from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings, quality_of
 from simserve.scenario.media import encoder_power, encoder_startup_seconds, encoders_usd_per_hour
-from simserve.scenario.pricing import grid
 from simserve.scenario.replication import (
     pool_setups,
     replica_weights_bytes,
@@ -531,9 +531,11 @@ def _facts(
     )
 
 
-def _tier_prices(resolved: ResolvedScenario) -> TierPrices:
-    """Return what the KV tiers of all pools cost beside the GPUs."""
+def _tier_prices(resolved: ResolvedScenario) -> TierPrices | None:
+    """Return what the KV tiers of all pools cost beside the GPUs; None: there are none."""
     pools = [(each, each.scenario.deployment) for each in resolved.pools or (resolved,)]
+    if not any(deployment.engine.kv_tiers for _, deployment in pools):
+        return None
     own = sum(tiers_usd_per_hour(each.engine.kv_tiers or (), each.replicas, is_shared=False) for _, each in pools)
     shared = sum(tiers_usd_per_hour(each.engine.kv_tiers or (), 1, is_shared=True) for _, each in pools)
     return TierPrices(own / resolved.num_gpus, shared)
@@ -570,7 +572,7 @@ def _speculation(
     resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation
 ) -> SpeculationFacts | None:
     """Return what is known of speculative decoding; of several pools, on the one that drafts most."""
-    totals, own = drafted(simulation), resolved
+    totals, own = drafted(simulation) if resolved.pools else simulation.totals.speculation, resolved
     if totals is None:
         return None
     if resolved.pools:
@@ -612,7 +614,7 @@ def _deployment(resolved: ResolvedScenario, priced: PricedDeployment) -> Deploym
         engine=resolved.engine,
         priced=priced,
         routing=scenario.deployment.routing.policy,
-        gpus_per_replica=scenario.deployment.gpus_per_replica,
+        gpus_per_replica=resolved.shape.num_gpus,
         control=control_of(resolved),
         pools=pool_setups(resolved),
     )

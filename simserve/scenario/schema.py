@@ -19,10 +19,10 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, field
 
 from simserve import units
 from simserve.errors import InputError, ScenarioError, nearest
+from simserve.metrics.cost import PricingSpec
 from simserve.metrics.latency import SLO
 from simserve.metrics.result import ATTAINMENT, parse_threshold
 from simserve.scenario.deployment_spec import DeploymentSpec
-from simserve.scenario.pricing import PricingSpec
 from simserve.sim.control import Limits
 from simserve.units import PositiveSeconds
 from simserve.validation import NAME_PATTERN, FrozenModel

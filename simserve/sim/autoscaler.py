@@ -17,8 +17,8 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simserve.engine.clients import Clients
 from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
+from simserve.engine.plane_state import Clients
 from simserve.engine.state import RequestTable
 from simserve.sim.cluster import DRAINING, READY, STARTING, STOPPED, ManagedReplica, Pool, gauges_of
 from simserve.sim.control import AutoscalingSpec, Control, EncoderAutoscalingSpec, HorizontalScaling

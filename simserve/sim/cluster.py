@@ -16,20 +16,28 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simserve.engine.admission_control import Finishes
 from simserve.engine.cache_state import PrefixPaths
 from simserve.engine.client_state import TO_PAUSE, TO_ROUTE, numbers_to_route
 from simserve.engine.clients import send
 from simserve.engine.compiled.run import Compiled, Drive
-from simserve.engine.config import EngineConfig
-from simserve.engine.data_parallel import DataParallelReplica, kv_share, num_running_at
+from simserve.engine.config import EngineConfig, finds_itself
+from simserve.engine.data_parallel import kv_share, num_running_at
 from simserve.engine.data_plane import CHORES
 from simserve.engine.plane_state import NOWHERE, ClientState, DataPlane, Part
 from simserve.engine.queue import OrderedQueue
-from simserve.engine.state import INFINITY, LEAP_BYTES, STATIC, Replica, RequestTable, StepTimes, use_times
-from simserve.sim.chance import Chance
-from simserve.sim.clients import conversations_of, first_sent
+from simserve.engine.state import (
+    INFINITY,
+    LEAP_BYTES,
+    STATIC,
+    DataParallelReplica,
+    Finishes,
+    Replica,
+    RequestTable,
+    StepTimes,
+    use_times,
+)
 from simserve.sim.control import TOKEN_POLICIES, Role, RoutingPolicy, RoutingSpec
+from simserve.sim.plane import Chance, conversations_of, first_sent
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 
 if TYPE_CHECKING:
@@ -44,6 +52,74 @@ Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
 """Lifecycle: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
+
+
+class CameAgain(Exception):
+    """A request was preempted, or sent again, in a run that took it that none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBlocks:
+    """Whether requests that share nothing may find what they had computed themselves, and what a run does about it.
+
+    Where nobody is preempted and nobody comes again, nobody looks for it, and a run without it is the same, in half of
+    the time. Whether somebody does shows as it runs: it is then run again with it.
+
+    Attributes:
+        are_kept: Whether they are, from the first request on.
+        is_assumed: Whether the run takes it that nobody is preempted or sent again.
+    """
+
+    are_kept: bool
+    is_assumed: bool = False
+
+    @classmethod
+    def of(cls, configs: Iterable[EngineConfig], specs: RequestSpecs, *, may_return: bool) -> OwnBlocks:
+        """Return what a run begins with.
+
+        Args:
+            configs: The engines.
+            specs: What arrives.
+            may_return: Whether a request may reach a replica again that has not preempted it, and whose client has
+                not sent it again.
+        """
+        caching = [each for each in configs if each.enable_prefix_caching]
+        if specs.prefixes is not None or not caching or may_return:
+            return cls(are_kept=True)
+        lengths = specs.prompt_tokens + specs.output_tokens
+        is_sent_again = any(each.retries is not None for each in specs.classes)
+        may_look = is_sent_again or any(finds_itself(each, lengths) for each in caching)
+        # What tiers behind the cache are given counts in a result, whoever looks for it.
+        is_assumed = may_look and not any(each.kv_tiers for each in caching)
+        return cls(are_kept=may_look and not is_assumed, is_assumed=is_assumed)
+
+    @property
+    def settled(self) -> OwnBlocks:
+        """The same where nothing is assumed."""
+        return OwnBlocks(are_kept=self.are_kept or self.is_assumed)
+
+    def finds_any(self, config: EngineConfig, specs: RequestSpecs) -> bool:
+        """Return whether a request finds anything in the prefix cache of a replica, where it has one."""
+        return config.enable_prefix_caching and (specs.prefixes is not None or self.are_kept)
+
+    def check(self, requests: RequestTable, tries: NDArray[np.int32] | None = None) -> None:
+        """See whether the run may go on.
+
+        Args:
+            requests: The table.
+            tries: How often each has been sent again, shape [N]; None: nobody sends again.
+
+        Raises:
+            CameAgain: It may not: it took it that nobody would.
+        """
+        if not self.is_assumed:
+            return
+        if np.frombuffer(requests.num_preemptions, dtype=np.int32).any() or (tries is not None and tries.any()):
+            raise CameAgain
+
+
+KEPT = OwnBlocks(are_kept=True)
+"""Of whoever is not asked."""
 
 
 @cache
@@ -62,7 +138,7 @@ class Cluster:
         requests: The table of all requests of the run.
         recorders: What takes the leaps, and of which schedulers: those of all replicas are side by side.
         routing: How requests are spread.
-        router: What chooses that way (`simserve.sim.routing.router_of`).
+        router: What chooses that way (`simserve.sim.plane.router_of`).
         client_state: What is known of the clients.
         numbers: What takes random numbers (flags of `simserve.engine.client_state`), and where they come from.
         on_progress: Called now and then with the number of requests that have finished.

@@ -6,6 +6,7 @@ Faults among them: each waits for its time, breaks what it breaks, and mends it 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from math import ceil, inf
 from typing import Any
 
@@ -14,9 +15,9 @@ import simpy
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.engine.clients import Clients
 from simserve.engine.data_parallel import break_off, look_again
-from simserve.engine.state import INFINITY, StepTimes, slowed
+from simserve.engine.plane_state import Clients
+from simserve.engine.state import INFINITY, StepTimes
 from simserve.sim.autoscaler import Autoscaler, EncoderAutoscaler, EncoderLives, Objective
 from simserve.sim.cluster import DOWN, READY, STARTING, STOPPED, ManagedReplica, Pool, end_of
 from simserve.sim.control import (
@@ -224,6 +225,27 @@ def change_pace(fleet: Lifecycle, replica: ManagedReplica, times: StepTimes, now
     replica.pool.recorder.scales_parts = True
     if not fleet.ends_leap(replica, now):
         fleet.complete(replica, now)
+
+
+def slowed(times: StepTimes, factor: float) -> StepTimes:
+    """Return step times that are ``factor`` times as long, as lists."""
+    return replace(
+        times,
+        decode_base=[factor * each for each in times.decode_base],
+        decode_slope=[factor * each for each in times.decode_slope],
+        token_seconds=[factor * each for each in times.token_seconds],
+        token_seconds_beyond=factor * times.token_seconds_beyond,
+        sequence_seconds=[factor * each for each in times.sequence_seconds],
+        decode_attention_base=[factor * each for each in times.decode_attention_base],
+        prefill_request_seconds=factor * times.prefill_request_seconds,
+        prefill_pair_seconds=factor * times.prefill_pair_seconds,
+        prefill_context_seconds=factor * times.prefill_context_seconds,
+        lora_step_seconds=factor * times.lora_step_seconds,
+        lora_adapter_seconds=factor * times.lora_adapter_seconds,
+        lora_token_seconds=factor * times.lora_token_seconds,
+        shared_seconds=[factor * each for each in times.shared_seconds],
+        shared_seconds_beyond=factor * times.shared_seconds_beyond,
+    )
 
 
 class Outages:

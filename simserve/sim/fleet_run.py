@@ -18,31 +18,47 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.engine.admission_control import ANY_NUMBER, AdmissionControl, Bucket
 from simserve.engine.client_state import AT_ADMISSION, NUMBERS_TO_ROUTE, TO_PAUSE, TO_ROUTE
-from simserve.engine.clients import Clients, Delivery
 from simserve.engine.compiled.run import reason_against
-from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.decoding import Paces
 from simserve.engine.gateway import Gateway
-from simserve.engine.numbers import Uniforms, column
-from simserve.engine.plane_state import ASKS_ADMISSION, ASKS_SECONDS, ClientState, FleetState, Part, Router, Transfers
+from simserve.engine.plane_state import (
+    ASKS_ADMISSION,
+    ASKS_SECONDS,
+    Clients,
+    ClientState,
+    Delivery,
+    FleetState,
+    Part,
+    Router,
+    Transfers,
+)
 from simserve.engine.progress import GRID
 from simserve.engine.routing import JUDGED
-from simserve.engine.state import INFINITY, RequestTable
+from simserve.engine.state import INFINITY, DataParallelReplica, RequestTable, Uniforms, column
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.autoscaler import EncoderLives
-from simserve.sim.chance import Chance
-from simserve.sim.clients import clients_of, frontend_spacing, kinds_of
-from simserve.sim.cluster import Cluster, Pool, fresh_replica, pool_of, run_to_end
+from simserve.sim.cluster import KEPT, Cluster, OwnBlocks, Pool, fresh_replica, pool_of, run_to_end
 from simserve.sim.control import AdmissionSpec, Control, StreamingSpec
 from simserve.sim.decisions import Decisions
 from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
 from simserve.sim.lifecycle import Lifecycle
 from simserve.sim.own_parts import Judge, OwnParts
+from simserve.sim.plane import (
+    DRAWS,
+    Chance,
+    Regions,
+    clients_of,
+    frontend_spacing,
+    kinds_of,
+    prefix_paths,
+    prefixes_of,
+    router_of,
+    rules_of,
+    shares_of,
+)
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
-from simserve.sim.prefixes import KEPT, OwnBlocks, prefix_paths, prefixes_of
 from simserve.sim.recorder import FleetTimeline, Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords
-from simserve.sim.routing import DRAWS, Regions, router_of, rules_of, shares_of
 from simserve.sim.step_log import StepLog
 from simserve.sim.streaming import Clocks, joined
 from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
@@ -181,10 +197,8 @@ class FleetRun:
             times = setup.step_times.as_lists() if is_interpreted else setup.step_times
             recorder = Recorder(setup.engine, times, setup.priced, sums, log)
             # What a decode replica takes in has been computed elsewhere.
-            takes_in = setup.role == "decode"
-            recorder.paths = (
-                None if takes_in else prefix_paths(setup.engine, specs, as_lists=is_interpreted, own=self._own_blocks)
-            )
+            if setup.role != "decode" and self._own_blocks.finds_any(setup.engine, specs):
+                recorder.paths = prefix_paths(setup.engine, specs, as_lists=is_interpreted)
             recorder.encodes_images = specs.encoder_seconds is not None
             recorder.scales_parts = self.own is not None and self.own.step_seconds is not None
             if control.streaming is not None:

@@ -30,12 +30,9 @@ from simserve.engine.gateway import (
     Gateway,
     ResponseCache,
 )
-from simserve.engine.numbers import column
-from simserve.engine.state import INFINITY
-from simserve.sim.chance import Chance, LognormalChance
-from simserve.sim.clients import kinds_of
+from simserve.engine.state import INFINITY, column
 from simserve.sim.control import Control, FairnessSpec, OverflowSpec, ResponseCacheSpec
-from simserve.sim.routing import Rules
+from simserve.sim.plane import Chance, LognormalChance, Rules, kinds_of
 from simserve.workload.requests import RequestSpecs
 
 _ANSWERS_AT_ONCE = 4096

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.histogram import Histogram
 from simserve.engine.state import RequestTable, StepTimes
 from simserve.perf.operators import PricedDeployment
 from simserve.sim.control import AutoscalingSpec, Role
 from simserve.sim.recorder import FleetTimeline, Recorder, RunTotals
-from simserve.sim.records import RequestRecords
+from simserve.sim.records import Histogram, RequestRecords
 from simserve.sim.totals import SpeculationTotals, adapted_together, offloaded_together
 from simserve.workload.requests import RequestSpecs
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.compiled.run import Compiled
-from simserve.engine.histogram import Histogram
 from simserve.engine.state import (
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
@@ -31,15 +30,14 @@ from simserve.engine.state import (
 )
 from simserve.perf.account import Account
 from simserve.perf.operators import OPERATORS, PART_NAMES, PricedDeployment
-from simserve.sim.records import RequestRecords
-from simserve.sim.totals import LeapColumns, LoraSums, LoraTotals, OffloadSums, OffloadTotals, StepSums
+from simserve.sim.records import Histogram, LeapColumns, RequestRecords, StepSums
+from simserve.sim.totals import DraftSums, LoraSums, LoraTotals, OffloadSums, OffloadTotals, SpeculationTotals
 
 if TYPE_CHECKING:
     from simserve.engine.cache_state import PrefixPaths
     from simserve.engine.config import EngineConfig
     from simserve.engine.state import StepTimes
     from simserve.sim.step_log import StepLog
-    from simserve.sim.totals import DraftSums, SpeculationTotals
 
 
 _NUM_BINS = 1024
@@ -382,15 +380,13 @@ class Recorder:
         self._steps = None if priced is None else StepSums(config, times, priced)
         self._drafts: DraftSums | None = None
         if config.num_speculative_tokens:
-            from simserve.sim.totals import DraftSums
-
             self._drafts = DraftSums(priced.drafting if priced is not None else None)
         self.clocks: dict[tuple[int, int], list[Floats]] | None = None
         """By replica and rank the leaps with decodes (`simserve.sim.streaming.Clocks`); None: not kept."""
         self.scales_parts = False
         """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
-        self._offload = OffloadSums(config, times.token_seconds)
-        self._loras = LoraSums()
+        self._offload = OffloadSums(config, times.token_seconds) if config.kv_tiers else None
+        self._loras = LoraSums() if config.max_loras else None
         self.encodes_images = False
         """Whether steps encode images: what they take beyond their parts is the encoder's arithmetic."""
         self.paths: PrefixPaths | None = None
@@ -420,12 +416,14 @@ class Recorder:
         if sum(lengths) < num_step_runs:
             return
         self._swapped_blocks += compiled.take_swapped_blocks(numbers)
-        for loras in compiled.loras_of(numbers):
-            self._loras.take(loras)
-        for tiers in compiled.tiers_of(numbers):
-            self._offload.take(tiers)
-        if self.paths is not None and self.paths.store is not None:
-            self._offload.take_store(compiled.store_of(self.paths))
+        if self._loras is not None:
+            for loras in compiled.loras_of(numbers):
+                self._loras.take(loras)
+        if self._offload is not None:
+            for tiers in compiled.tiers_of(numbers):
+                self._offload.take(tiers)
+            if self.paths is not None and self.paths.store is not None:
+                self._offload.take_store(compiled.store_of(self.paths))
         self._add_irregular(compiled.take_gaps(numbers))
         counts = [length for length in lengths if length]
         busy = [number for number, length in zip(numbers, lengths, strict=True) if length]
@@ -449,13 +447,13 @@ class Recorder:
         for replica in replicas:
             self._swapped_blocks += replica.num_swapped_blocks
             replica.num_swapped_blocks = 0
-            if replica.loras is not None:
+            if self._loras is not None and replica.loras is not None:
                 self._loras.take(replica.loras)
-            if replica.cache is not None:
+            if self._offload is not None and replica.cache is not None:
                 self._offload.take(replica.cache.tiers)
             gaps += replica.irregular_gaps
             replica.irregular_gaps.clear()
-        if self.paths is not None and self.paths.store is not None:
+        if self._offload is not None and self.paths is not None and self.paths.store is not None:
             self._offload.take_store(self.paths.store)
         self._add_irregular(np.array(gaps, dtype=np.float64).reshape(-1, 2))
         busy = [replica for replica in replicas if replica.step_runs]
@@ -580,20 +578,25 @@ class Recorder:
             series=series,
             swapped_blocks=self._swapped_blocks,
             speculation=None if self._drafts is None else self._drafts.totals(),
-            offload=self._offload.totals(self.paths),
-            loras=self._loras.totals(self._adapter_seconds()) if self._config.max_loras else None,
+            offload=None if self._offload is None else self._offload.totals(self.paths),
+            loras=None if self._loras is None else self._loras.totals(self._adapter_seconds()),
             accounts=accounts,
         )
+
+    @property
+    def _tier_seconds(self) -> float:
+        """Seconds that steps waited for tiers behind the prefix cache."""
+        return 0.0 if self._offload is None else self._offload.seconds
 
     def _adapter_seconds(self) -> float:
         """Return by how much adapters made steps longer, loads left out: what no other part of them accounts for.
 
         Beside an encoder the two are not told apart, and count as its arithmetic.
         """
-        if self._steps is None or not self._config.max_loras or self.scales_parts or self.encodes_images:
+        if self._steps is None or self._loras is None or self.scales_parts or self.encodes_images:
             return 0.0
         drafting = 0.0 if self._drafts is None else self._drafts.seconds
-        others = float(self._steps.parts.sum()) + drafting + self._offload.seconds + self._loras.seconds
+        others = float(self._steps.parts.sum()) + drafting + self._tier_seconds + self._loras.seconds
         return max(self._busy - others, 0.0)
 
     def _told_apart(self) -> tuple[list[float], tuple[Account, ...]]:
@@ -605,8 +608,8 @@ class Recorder:
         parts: Floats = np.zeros(5) if self._steps is None else self._steps.parts
         drafting = 0.0 if self._drafts is None else self._drafts.seconds
         # Copies to and from host memory are what the steps waited for on a link.
-        copies = self._swapped_blocks * self._times.swap_block_seconds + self._offload.seconds
-        loads, adapters = self._loras.seconds, self._adapter_seconds()
+        copies = self._swapped_blocks * self._times.swap_block_seconds + self._tier_seconds
+        loads, adapters = 0.0 if self._loras is None else self._loras.seconds, self._adapter_seconds()
         waiting = encoding = 0.0
         factor = shared_factor = 1.0
         if self._steps is not None and self._config.data_parallel_size > 1:

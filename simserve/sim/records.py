@@ -1,16 +1,32 @@
-"""RequestRecords: what happened to every request, as columns, one row a request in order of arrival."""
+"""What a run leaves: what happened to each request, as columns, what its steps add up to, and the gaps between tokens.
+
+Requests: one row each, in order of arrival. Steps: counted by batch size and by tokens; prices are looked up once, when
+all are counted. Gaps: a mergeable, log-spaced histogram in 25 kB; bins are 0.8 % wide, from 1 us to 28 hours, and a
+percentile is interpolated in its bin. It knows durations and weights, not where they come from.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from simserve.engine.config import EngineConfig
 from simserve.engine.state import RequestTable
+from simserve.perf.account import Account, StepCounts
+from simserve.perf.operators import PricedDeployment
 from simserve.workload.requests import RequestSpecs
 
+if TYPE_CHECKING:
+    from simserve.engine.state import StepTimes
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 STATUSES = ("completed", "rejected", "timed_out", "failed", "unfinished")
 COMPLETED, REJECTED, TIMED_OUT, FAILED, UNFINISHED = range(5)
 REASONS = (
@@ -46,6 +62,9 @@ given up with the agent's task that it is a call of, or never sent for that (its
 SERVERS = ("replica", "api", "cache")
 """Who answered a request: a replica, the API of `deployment.overflow`, the response cache."""
 REPLICA, API, CACHE = range(len(SERVERS))
+_LOWEST = 1e-6
+_GROWTH = math.log(1.008)
+NUM_BINS = 3180
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +196,372 @@ def answer_times(
     times = np.where(is_elsewhere, evenly, np.where(np.isnan(noted), last, noted))
     times = np.where(thinking == 0, first, times)
     return np.where(thinking < generated, times, np.nan)
+
+
+def served_by(records: RequestRecords, server: int) -> NDArray[np.bool_]:
+    """Return which requests were answered by a server, an index into `SERVERS`."""
+    completed: NDArray[np.bool_] = records.status == COMPLETED
+    if records.served_by is None:
+        return completed if server == REPLICA else np.zeros(len(records), dtype=bool)
+    found: NDArray[np.bool_] = completed & (records.served_by == server)
+    return found
+
+
+def on_replicas(records: RequestRecords) -> NDArray[np.bool_]:
+    """Return which requests a replica took up, whatever became of them."""
+    taken: NDArray[np.bool_] = np.isfinite(records.scheduled_time)
+    return taken if records.served_by is None else taken & (records.served_by == REPLICA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeapColumns:
+    """Columns of leaps; sums are over all steps of a leap.
+
+    Attributes:
+        steps: Steps.
+        decoding: Sequences that decode in each.
+        prefilled: Prefill tokens, summed.
+        prefilling: Requests with a chunk in each.
+        priced: Tokens of each, x of `StepTimes`.
+        pairs: Attended pairs of the chunks, summed.
+        keys: Keys that the chunks read, summed.
+        contexts: Tokens in the KV cache of the decoding sequences, summed.
+    """
+
+    steps: Floats
+    decoding: Floats
+    prefilled: Floats
+    prefilling: Floats
+    priced: Floats
+    pairs: Floats
+    keys: Floats
+    contexts: Floats
+
+
+class StepSums:
+    """Counts the steps of one kind of replica.
+
+    Args:
+        config: Of the replicas.
+        times: Seconds of their steps.
+        priced: The same by part.
+    """
+
+    def __init__(self, config: EngineConfig, times: StepTimes, priced: PricedDeployment) -> None:
+        self._priced, self._parts = priced, priced.parts
+        self._width = 1 + config.num_speculative_tokens
+        self._num_ranks = config.data_parallel_size
+        self._slope = np.asarray(times.decode_slope, dtype=np.float64)
+        self._mixed_slope = times.mixed_decode_factor * self._slope
+        request, pair, context = (
+            times.prefill_request_seconds,
+            times.prefill_pair_seconds,
+            times.prefill_context_seconds,
+        )
+        if priced.drafting is not None:
+            # The parts are the target's: what drafts take is a part of its own.
+            draft = priced.drafting.times
+            drafting = np.asarray(draft.decode_slope)
+            self._slope = self._slope - drafting
+            self._mixed_slope = self._mixed_slope - draft.mixed_decode_factor * drafting
+            request -= draft.prefill_request_seconds
+            pair -= draft.prefill_pair_seconds
+            context -= draft.prefill_context_seconds
+        self._request_seconds, self._pair_seconds, self._context_seconds = request, pair, context
+        # Steps by batch size: without a chunk, then with; contexts alike; sequences of those with a chunk.
+        self._size = self._parts.decode.shape[1]
+        self._by_decoding: Floats = np.zeros(2 * self._size)
+        self._contexts_by_decoding: Floats = np.zeros(2 * self._size)
+        self._by_sequences: Floats = np.zeros(self._size)
+        # Steps with a chunk by tokens, and tokens beyond the table.
+        self._by_tokens: Floats = np.zeros(self._parts.token.shape[1])
+        self._tokens_beyond = 0.0
+        # Steps of ranks in lockstep by the tokens of all.
+        self._by_together: Floats = np.zeros(self._parts.shared.shape[1])
+        self._pairs = self._keys = self._contexts = 0.0
+        self._decodes = self._prefill_tokens = self._prefilling = 0.0
+
+    def add(self, step_runs: LeapColumns) -> None:
+        """Add leaps."""
+        steps, prefilling = step_runs.steps, step_runs.prefilling
+        kinds = step_runs.decoding.astype(np.int64)
+        is_mixed = prefilling > 0
+        if is_mixed.any():
+            # Those without a chunk count for nothing: faster than to leave them out.
+            repeated = steps * is_mixed
+            tokens = step_runs.priced.astype(np.int64)
+            last = len(self._by_tokens) - 1
+            if int(tokens.max()) > last:
+                self._tokens_beyond += float((np.maximum(tokens - last, 0) * repeated).sum())
+                tokens = np.minimum(tokens, last)
+            _count(self._by_tokens, tokens, repeated)
+            _count(self._by_sequences, kinds + prefilling.astype(np.int64), repeated)
+            self._prefill_tokens += float(step_runs.prefilled.sum())
+            self._prefilling += float((prefilling * steps).sum())
+            self._pairs += float(step_runs.pairs.sum())
+            self._keys += float(step_runs.keys.sum())
+            kinds += self._size * is_mixed
+        _count(self._by_decoding, kinds, steps)
+        _count(self._contexts_by_decoding, kinds, step_runs.contexts)
+        if self._parts.shared.shape[1]:
+            together = (step_runs.priced * self._num_ranks).astype(np.int64)
+            _count(self._by_together, np.minimum(together, self._parts.shared.shape[1] - 1), steps)
+
+    @property
+    def parts(self) -> Floats:
+        """Seconds of ``weights, kv, compute, communication, host``, shape [5]; without what ranks do together."""
+        parts, size = self._parts, self._size
+        alone, beside = self._by_decoding[:size], self._by_decoding[size:]
+        seconds = _weigh(parts.decode, alone) + _weigh(parts.decode_attention, beside)
+        seconds += _weigh(parts.token, self._by_tokens) + parts.token_beyond * self._tokens_beyond
+        seconds += _weigh(parts.sequence, self._by_sequences)
+        read, attended = self._attention()
+        seconds[1] += read
+        seconds[2] += attended
+        return seconds
+
+    @property
+    def shared(self) -> Floats:
+        """Seconds by part, shape [5], of what ranks do together where all are equally full."""
+        return _weigh(self._parts.shared, self._by_together)
+
+    def account(self, factor: float, shared_factor: float, others: Mapping[str, float]) -> Account:
+        """Return what is needed to tell the seconds by operator; the arguments are those of `Account`."""
+        size = self._size
+        counts = StepCounts(
+            decode=self._by_decoding[:size],
+            decode_attention=self._by_decoding[size:],
+            sequence=self._by_sequences,
+            token=self._by_tokens,
+            tokens_beyond=self._tokens_beyond,
+            shared=self._by_together,
+        )
+        attended = sum(self._attention())
+        return Account(
+            priced=self._priced,
+            counts=counts,
+            attended=attended,
+            factor=factor,
+            shared_factor=shared_factor,
+            others=others,
+        )
+
+    def _attention(self) -> tuple[float, float]:
+        """Return the seconds of attention that no table holds: of keys and values read, and of pairs and requests."""
+        size = self._size
+        contexts = self._slope * self._contexts_by_decoding[:size]
+        contexts = contexts + self._mixed_slope * self._contexts_by_decoding[size:]
+        read = float(contexts.sum()) + self._context_seconds * self._keys
+        return read, self._pair_seconds * self._pairs + self._request_seconds * self._prefilling
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic done."""
+        parts, decodes = self._parts, self._width * self._num_decodes()
+        attended = self._pairs + self._width * float(self._contexts_by_decoding.sum()) + decodes
+        tokens, sequences = decodes + self._prefill_tokens, decodes + self._prefilling
+        return float(parts.token_flops * tokens + parts.pair_flops * attended + parts.sequence_flops * sequences)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of weights, KV and activations moved."""
+        parts, size = self._parts, self._size
+        last = len(parts.weight_bytes) - 1
+        alone = parts.weight_bytes[np.minimum(self._width * np.arange(size), last)]
+        beside = parts.weight_bytes[np.minimum(np.arange(len(self._by_tokens)), last)]
+        weights = float((alone * self._by_decoding[:size]).sum()) + float((beside * self._by_tokens).sum())
+        tokens = self._width * self._num_decodes() + self._prefill_tokens
+        kv_tokens = float(self._contexts_by_decoding.sum()) + self._keys + tokens
+        return float(weights + parts.token_bytes * tokens + parts.kv_bytes_per_token * kv_tokens)
+
+    def _num_decodes(self) -> float:
+        """Return the sequences that decoded, summed over steps."""
+        return float((np.tile(np.arange(self._size), 2) * self._by_decoding).sum())
+
+
+def _count(counts: Floats, kinds: Integers, weights: Floats) -> None:
+    """Add weights by kind; the largest kinds are rare, so that most of a long table is left alone."""
+    found = np.bincount(kinds, weights=weights)
+    counts[: len(found)] += found
+
+
+def _weigh(table: NDArray[np.float64], counts: Floats) -> Floats:
+    """Return the rows of a table weighed by counts. No library of matrices: their sums change with its threads."""
+    total: Floats = (table * counts).sum(axis=1)
+    return total
+
+
+class Histogram:
+    """Weighted durations in seconds.
+
+    Attributes:
+        counts: Weight in each bin, shape [num_bins], float64.
+        count: Sum of weights.
+        total: Weighted sum, seconds; exact, not from the bins.
+        total_squares: Weighted sum of squares, seconds^2; exact.
+        minimum: Smallest duration, NaN when empty.
+        maximum: Largest duration, NaN when empty.
+    """
+
+    __slots__ = ("count", "counts", "maximum", "minimum", "total", "total_squares")
+
+    def __init__(self) -> None:
+        self.counts: NDArray[np.float64] = np.zeros(NUM_BINS)
+        self.count = 0.0
+        self.total = 0.0
+        self.total_squares = 0.0
+        self.minimum = math.nan
+        self.maximum = math.nan
+
+    def add(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
+        """Add durations (seconds, > 0) with their weights, arrays of one shape; None: each counts once."""
+        durations = np.asarray(values, dtype=np.float64)
+        if weights is None:
+            self.count += len(durations)
+            self.total += float(durations.sum())
+            self.total_squares += float((durations * durations).sum())
+            self._extend_range(durations, durations)
+            self._fill(bins_of(durations), None)
+            return
+        mass = np.asarray(weights, dtype=np.float64)
+        self.count += float(mass.sum())
+        self.total += float((durations * mass).sum())
+        self.total_squares += float((durations * durations * mass).sum())
+        used = durations[mass > 0]
+        self._extend_range(used, used)
+        self._fill(bins_of(durations), mass)
+
+    def add_progressions(
+        self,
+        first: NDArray[np.float64],
+        increment: NDArray[np.float64],
+        length: NDArray[np.float64],
+        weight: NDArray[np.float64],
+    ) -> None:
+        """Add arithmetic progressions ``first + increment * k`` for ``k = 0 .. length - 1``, each with a weight.
+
+        All arrays have one shape; ``first > 0``, ``increment >= 0``, ``length >= 1``. A weight of 0 counts for nothing.
+        """
+        mass = weight * length
+        pairs = length * (length - 1.0) * 0.5
+        grown = increment * pairs
+        sums = first * length + grown
+        last = first + increment * (length - 1.0)
+        self.count += float(mass.sum())
+        self.total += float((weight * sums).sum())
+        # first^2 n + 2 first increment pairs + increment^2 pairs (2 n - 1) / 3
+        squares = first * (sums + grown) + increment * grown * ((2.0 * length - 1.0) * (1.0 / 3.0))
+        self.total_squares += float((weight * squares).sum())
+        used = mass > 0
+        if not used.all():
+            if not used.any():
+                return
+            self._extend_range(first[used], last[used])
+        else:
+            self._extend_range(first, last)
+        low, high = bins_of(first), bins_of(last)
+        is_wide = low != high
+        if not is_wide.any():
+            self._fill(low, mass)
+            return
+        self._fill(low, np.where(is_wide, 0.0, mass))
+        wide = np.flatnonzero(is_wide & used)
+        if len(wide):
+            self._spread(first[wide], increment[wide], length[wide], weight[wide], low[wide], high[wide])
+
+    def add_counted(
+        self, counts: NDArray[np.float64], total: float, total_squares: float, minimum: float, maximum: float
+    ) -> None:
+        """Add durations that somebody has put into bins already (`bins_of`), attributes as of the class."""
+        self.counts += counts
+        self.count += float(counts.sum())
+        self.total += total
+        self.total_squares += total_squares
+        self.minimum = float(np.fmin(self.minimum, minimum))
+        self.maximum = float(np.fmax(self.maximum, maximum))
+
+    def merge(self, other: Histogram) -> None:
+        """Add all of another histogram."""
+        self.counts += other.counts
+        self.count += other.count
+        self.total += other.total
+        self.total_squares += other.total_squares
+        self.minimum = float(np.fmin(self.minimum, other.minimum))
+        self.maximum = float(np.fmax(self.maximum, other.maximum))
+
+    def percentile(self, q: float) -> float:
+        """Return the q-th percentile in seconds (q in 0..100), interpolated in its bin; NaN when empty."""
+        return self.percentiles_of(self.counts, (q,))[0]
+
+    def percentiles_of(self, counts: NDArray[np.float64], asked: Iterable[float]) -> list[float]:
+        """Return percentiles of weights in the same bins, within the range of this histogram; they are summed once."""
+        cumulative = np.cumsum(counts)
+        if not cumulative[-1] > 0:
+            return [math.nan for _ in asked]
+        last = int(np.flatnonzero(counts)[-1])
+        return [self._interpolated(counts, cumulative, q / 100 * cumulative[-1], last) for q in asked]
+
+    def _interpolated(
+        self, counts: NDArray[np.float64], cumulative: NDArray[np.float64], rank: float, last: int
+    ) -> float:
+        index = min(int(np.searchsorted(cumulative, rank, side="left")), last)
+        below = cumulative[index - 1] if index else 0.0
+        part = min(max((rank - below) / counts[index], 0.0), 1.0) if counts[index] else 0.0
+        value = _LOWEST * math.exp(_GROWTH * (index + part))
+        return min(max(value, self.minimum), self.maximum)
+
+    def upper_edges(self) -> NDArray[np.float64]:
+        """Return the upper edge of each bin, seconds, shape [num_bins]."""
+        return _LOWEST * np.exp(_GROWTH * np.arange(1.0, NUM_BINS + 1.0))
+
+    def _extend_range(self, least: NDArray[np.float64], most: NDArray[np.float64]) -> None:
+        if len(least):
+            self.minimum = float(np.fmin(self.minimum, least.min()))
+            self.maximum = float(np.fmax(self.maximum, most.max()))
+
+    def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64] | None) -> None:
+        self.counts += np.bincount(bins, weights=mass, minlength=NUM_BINS)
+
+    def _spread(
+        self,
+        first: NDArray[np.float64],
+        increment: NDArray[np.float64],
+        length: NDArray[np.float64],
+        weight: NDArray[np.float64],
+        low: NDArray[np.int64],
+        high: NDArray[np.int64],
+    ) -> None:
+        """Fill progressions that cross bins: in closed form, how many terms lie below each bin's upper edge."""
+        spans = high - low + 1
+        rows = np.repeat(np.arange(len(first)), spans)
+        position = np.arange(len(rows)) - np.repeat(np.cumsum(spans) - spans, spans)
+        bins = low[rows] + position
+        edge = _LOWEST * np.exp(_GROWTH * (bins + 1))
+        below = np.ceil((edge - first[rows]) / increment[rows])
+        below = np.where(position == spans[rows] - 1, length[rows], np.clip(below, 0, length[rows]))
+        previous = np.where(position == 0, 0, np.concatenate(([0.0], below[:-1])))
+        self._fill(bins, np.maximum(below - previous, 0) * weight[rows])
+
+
+def bins_of(durations: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bin of each duration (seconds)."""
+    index = np.log(np.maximum(durations, _LOWEST) * (1.0 / _LOWEST)) * (1.0 / _GROWTH)
+    return np.minimum(index, NUM_BINS - 1.0).astype(np.int64)
+
+
+@cache
+def bin_edges() -> NDArray[np.float64]:
+    """Return from which duration on each bin is that of `bins_of`, to the bit; -inf for the first, inf behind the last.
+
+    Shape [num_bins + 1].
+    """
+    number = np.arange(1, NUM_BINS)
+    low = _LOWEST * np.exp(_GROWTH * (number - 0.5))
+    high = _LOWEST * np.exp(_GROWTH * (number + 0.5))
+    # As whole numbers, positive floats are in the same order.
+    below, edges = low.view(np.int64), high.view(np.int64)
+    while (edges - below > 1).any():
+        middle = below + (edges - below) // 2
+        reaches = bins_of(middle.view(np.float64)) >= number
+        below, edges = np.where(reaches, below, middle), np.where(reaches, middle, edges)
+    return np.concatenate(([-np.inf], edges.view(np.float64), [np.inf]))

@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.state import PROMPT_TOO_LONG, RequestTable
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.clients import frontend_spacing, plain_clients
-from simserve.sim.cluster import Cluster, Routing, end_of, new_replica, run_to_end
+from simserve.sim.cluster import CameAgain, Cluster, OwnBlocks, Routing, end_of, new_replica, run_to_end
 from simserve.sim.control import Control, RoutingSpec
-from simserve.sim.prefixes import CameAgain, OwnBlocks, prefix_paths, prefixes_of
+from simserve.sim.plane import frontend_spacing, plain_clients, prefix_paths, prefixes_of, router_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords, answer_columns
-from simserve.sim.routing import router_of
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -380,7 +378,7 @@ def _run_with(
     accelerate: Accelerate,
     own: OwnBlocks,
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
-    compiled = compiled_for(accelerate, len(specs), reason_against(config))
+    compiled = None if accelerate == "off" else compiled_for(accelerate, len(specs), reason_against(config))
     times = times.as_lists() if compiled is None else times
     requests = RequestTable(
         specs.prompt_tokens,
@@ -398,10 +396,11 @@ def _run_with(
     )
     recorder = Recorder(config, times, priced, log=log)
     recorder.encodes_images = specs.encoder_seconds is not None
-    if not config.kv_tiers:
+    if specs.prefixes is not None and not config.kv_tiers:
         # Once for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
-    paths = recorder.paths = prefix_paths(config, specs, as_lists=compiled is None, own=own)
+    paths = prefix_paths(config, specs, as_lists=compiled is None) if own.finds_any(config, specs) else None
+    recorder.paths = paths
     replicas = [new_replica(number, config, times, requests, paths) for number in range(num_replicas)]
     num_schedulers = num_replicas * config.data_parallel_size
     if log is not None:

@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.histogram import NUM_BINS, Histogram, bin_edges, bins_of
 from simserve.engine.progress import GRID
 from simserve.engine.sending import Sending
 from simserve.sim.control import StreamingSpec
-from simserve.sim.records import COMPLETED, RequestRecords
+from simserve.sim.records import COMPLETED, NUM_BINS, Histogram, RequestRecords, bin_edges, bins_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

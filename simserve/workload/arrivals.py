@@ -1,4 +1,4 @@
-"""Arrival times by inversion: one uniform a request, so another rate only stretches the same draws."""
+"""Arrivals: when requests come, by inversion: one uniform a request, so another rate only stretches the same draws."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import ScenarioError
+from simserve import rng
+from simserve.errors import InvariantError, ScenarioError
 from simserve.workload.arrival_spec import (
     MAX_REQUESTS,
+    STATIONARY,
+    AllAtOnceArrivals,
+    Arrivals,
     BurstArrivals,
+    ClosedLoopArrivals,
     ConstantArrivals,
     DailyArrivals,
     GammaArrivals,
@@ -34,6 +39,68 @@ _SLACK = 1e-12
 """Relative slack of rate * duration, which rounding may leave a hair below a whole number."""
 _POINTS_A_DAY = 96
 """Pieces of the cosine of a day, 15 minutes each: its mean is exact, its height to 0.05 %."""
+
+
+def start_times(
+    arrivals: Arrivals | None,
+    *,
+    seed: int,
+    replication: int,
+    num_requests: int | None,
+    duration: float | None,
+    suffix: str = "",
+) -> NDArray[np.float64]:
+    """Return when requests, or conversations, arrive, seconds; NaN where clients of a closed loop send them.
+
+    Args:
+        arrivals: The process.
+        seed: Of the run.
+        replication: Of the run.
+        num_requests: How many, or
+        duration: seconds after which none arrives.
+        suffix: Of the streams ``arrivals`` and ``arrival_phases``: a class with arrivals of its own has its own.
+
+    Raises:
+        InvariantError: There are no arrivals.
+    """
+    match arrivals:
+        case ClosedLoopArrivals():
+            return np.full(num_requests or 0, np.nan)
+        case AllAtOnceArrivals():
+            return np.zeros(num_requests or 0)
+        case None:
+            raise InvariantError("a workload without a trace has arrivals")
+    return arrival_times(
+        arrivals,
+        rng.stream(seed, f"arrivals{suffix}", replication),
+        num_requests=num_requests,
+        duration=duration,
+        phases=rng.stream(seed, f"arrival_phases{suffix}", replication),
+    )
+
+
+def some(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return times, of which there are some.
+
+    Raises:
+        ScenarioError: There are none.
+    """
+    if not len(times):
+        remedy = "lengthen it or raise the rate"
+        raise ScenarioError("is over before the first request arrives", key="workload.duration", remedy=remedy)
+    return times
+
+
+def offered_rate(arrivals: Arrivals, arrival_time: NDArray[np.float64], num_requests: int | None = None) -> float:
+    """Return the mean requests a second that are sent, whatever comes of them; NaN where answers set the pace.
+
+    ``num_requests`` are sent on ``arrival_time``, where it is not one at each.
+    """
+    if isinstance(arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
+        return float("nan")
+    if isinstance(arrivals, STATIONARY):
+        return arrivals.rate
+    return (num_requests or len(arrival_time)) / float(arrival_time[-1])
 
 
 def arrival_times(

@@ -23,23 +23,19 @@ from simserve.workload.arrival_spec import (
     StepArrivals,
     WeibullArrivals,
 )
-from simserve.workload.arrivals import unit_quantile
+from simserve.workload.arrivals import offered_rate, some, start_times, unit_quantile
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
     Beginnings,
-    asked_tokens,
     draw_beginnings,
     draw_lengths,
     draw_own_lengths,
     draw_shares,
     draw_thinking,
-    offered_rate,
     priorities,
-    some,
-    start_times,
 )
 from simserve.workload.dependencies import Dependencies, from_counts
-from simserve.workload.lengths import length_distribution
+from simserve.workload.lengths import asked_tokens, length_distribution
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import AgentsSpec, SessionsSpec

@@ -17,20 +17,17 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import InvariantError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
+from simserve.workload.arrivals import offered_rate, some, start_times
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
-    asked_tokens,
     draw_beginnings,
-    offered_rate,
     priorities,
-    some,
-    start_times,
     with_beginnings,
     with_beginnings_within,
     with_thinking,
 )
 from simserve.workload.conversations import draw_pauses
-from simserve.workload.lengths import length_distribution
+from simserve.workload.lengths import asked_tokens, length_distribution
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import TraceSpec, WorkloadSpec, with_adapters
 
@@ -68,7 +65,8 @@ def generate(
         ScenarioError: No request arrives within the duration.
     """
     specs = _without_adapters(spec, seed, replication, base_path, num_requests)
-    specs = with_adapters(specs, spec.loras, seed=seed, replication=replication)
+    if spec.loras is not None:
+        specs = with_adapters(specs, spec.loras, seed=seed, replication=replication)
     if not isinstance(spec.arrivals, AllAtOnceArrivals) or spec.arrivals.round_pause is None:
         return specs
 
@@ -103,7 +101,11 @@ def _without_adapters(
     )
     if spec.sessions is not None or spec.agents is not None or spec.trace is not None:
         return specs
-    specs = with_thinking(specs, spec, seed=seed, replication=replication, base_path=base_path).without_answers()
+    if spec.has_thinking:
+        specs = with_thinking(specs, spec, seed=seed, replication=replication, base_path=base_path)
+    specs = specs.without_answers()
+    if not spec.has_shared_prefix:
+        return specs
     beginnings = draw_beginnings(spec, len(specs), seed=seed, replication=replication, class_of=specs.request_class)
     return with_beginnings(specs, beginnings)
 

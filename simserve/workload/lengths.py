@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -32,6 +33,8 @@ from simserve.workload.length_spec import (
     UniformLength,
 )
 
+MODEL_LIMIT = -1
+"""Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
 _MAX_STEPS = 400
 _EPSILON = 2.0**-52
 _Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
@@ -235,6 +238,18 @@ def length_distribution(spec: AnswerLength, base_path: Path | None = None) -> Le
     file = find_file(spec.path, base_path)
     state = file.stat()
     return _counted(file, spec.column, (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+def asked_tokens(asked: int | Literal["exact", "model_limit"], exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the most tokens that each request asks for, `MODEL_LIMIT` standing for the model's.
+
+    Args:
+        asked: As the workload says.
+        exact: What ``exact`` is, of each.
+    """
+    if asked == "exact":
+        return exact
+    return np.full(len(exact), MODEL_LIMIT if asked == "model_limit" else asked, dtype=np.int64)
 
 
 @lru_cache(maxsize=_REMEMBERED)

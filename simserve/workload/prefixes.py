@@ -30,7 +30,7 @@ class PrefixSegments:
         ends: Token of the request before which it ends, ascending within a request, int64; the last is the end of
             the answer.
         is_recorded: Whether requests meet in them that wait for no answer of each other: those of a trace may.
-        are_chained: Whether what only one segment follows on is one with it already (`simserve.sim.prefixes`).
+        are_chained: Whether what only one segment follows on is one with it already (`simserve.sim.plane`).
     """
 
     offsets: NDArray[np.int64]

@@ -100,13 +100,11 @@ class LorasSpec(FrozenModel):
         return np.asarray(weights / weights.sum())
 
 
-def with_adapters(specs: RequestSpecs, loras: LorasSpec | None, *, seed: int, replication: int) -> RequestSpecs:
-    """Return requests with the adapter of each drawn, from the stream ``loras``; the same without adapters.
+def with_adapters(specs: RequestSpecs, loras: LorasSpec, *, seed: int, replication: int) -> RequestSpecs:
+    """Return requests with the adapter of each drawn, from the stream ``loras``.
 
     Requests under different adapters share no KV, so that what their prompts share is told apart by adapter.
     """
-    if loras is None:
-        return specs
     uniforms = rng.stream(seed, "loras", replication).random(len(specs))
     if specs.session is not None:
         # All turns of a conversation go by the draw of its first row.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.engine import numbers
+from simserve.engine import numbers, state
 
 replacements: Any = pytest.importorskip("simserve.engine.compiled.replacements")
 
@@ -22,7 +22,7 @@ def test_a_sum_goes_on_at_the_front(values: list[int], places: tuple[int, int]) 
 
     expected = sum((values + values)[start : start + count])
 
-    assert numbers.sum_around(values, start, count) == expected
+    assert state.sum_around(values, start, count) == expected
     assert replacements.sum_around(values, start, count) == expected
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine.histogram import Histogram
 from simserve.metrics.cost import Grid
 from simserve.metrics.latency import SLO
 from simserve.metrics.summary import RunFacts
 from simserve.perf.memory import MemoryPlan
 from simserve.profiles.expected_errors import Expectation, MetricExpectation
 from simserve.sim.recorder import RunTotals, TimeSeries
-from simserve.sim.records import COMPLETED, RequestRecords
+from simserve.sim.records import COMPLETED, Histogram, RequestRecords
 from simserve.sim.simulate import Simulation
+from tests.perf.shapes import make_shape
 
 
 def make_records(
@@ -127,7 +127,7 @@ def make_memory() -> MemoryPlan:
         max_concurrent_full_length=6.1,
         longest_sequence=50000,
         host_bytes=0.0,
-        arithmetic=("40 + 50 = 90",),
+        shape=make_shape(),
         parts={"weights": 40e9},
     )
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from simserve import api
-from simserve.engine.histogram import Histogram
 from simserve.metrics.prometheus import TOKEN_BUCKETS, gaps_up_to, one_two_five, prometheus_text
 from simserve.metrics.result import RunResult
+from simserve.sim.records import Histogram
 
 parser = pytest.importorskip("prometheus_client.parser")
 

@@ -10,7 +10,8 @@ import pytest
 from simserve.metrics.features import REASONING_KEYS, reasoning_figures
 from simserve.metrics.latency import SLO, attainment, request_latencies
 from simserve.metrics.result import request_columns
-from tests.metrics.builders import make_records
+from simserve.metrics.summary import summarize
+from tests.metrics.builders import make_facts, make_records, make_simulation
 
 PLAIN = make_records([0.0, 1.0, 2.0, 3.0])
 THINKING = replace(PLAIN, thinking_tokens=np.array([2, 4, 0, 5]), answer_time=np.array([2.0, 4.0, 3.0, np.nan]))
@@ -20,7 +21,7 @@ ALL = np.ones(4, dtype=bool)
 
 def test_figures_count_what_is_hidden() -> None:
     """11 of 20 tokens are thinking; times are over the three requests that answer."""
-    figures = reasoning_figures(THINKING, request_latencies(THINKING), ALL, 9.0)
+    figures = reasoning_figures(THINKING, THINKING.thinking_tokens, request_latencies(THINKING), ALL, 9.0)
 
     assert list(figures) == list(REASONING_KEYS)
     assert figures["ttfvt_ms"]["mean"] == pytest.approx(2000.0)
@@ -33,7 +34,7 @@ def test_figures_count_what_is_hidden() -> None:
 
 def test_without_thinking_nothing_is_said() -> None:
     """Every key is there, and null; no column is added to the requests."""
-    figures = reasoning_figures(PLAIN, request_latencies(PLAIN), ALL, 9.0)
+    figures = summarize(make_simulation(PLAIN), make_facts())["simserve"]["reasoning"]
 
     assert figures == dict.fromkeys(REASONING_KEYS)
     assert not {"thinking_tokens", "answer_s", "ttfvt_ms"} & {each.name for each in request_columns(PLAIN, None)}

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.engine.histogram import Histogram
 from simserve.metrics.replications import (
     _DESCRIBED,
     Sample,
@@ -29,7 +28,7 @@ from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario
-from simserve.sim.records import RequestRecords
+from simserve.sim.records import Histogram, RequestRecords
 from tests.metrics.builders import make_facts, make_records, make_simulation, make_slo, single_server_queue
 
 

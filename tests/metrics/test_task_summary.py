@@ -15,9 +15,11 @@ from simserve.metrics.features import TASK_KEYS, task_figures
 from simserve.metrics.latency import SLO, attainment, request_latencies, requests_meeting, tasks_of
 from simserve.metrics.result import RunResult
 from simserve.metrics.steady_state import Window
+from simserve.metrics.summary import summarize
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, FAILED, TASK_CANCELLED, TIMED_OUT, RequestRecords
+from tests.metrics.builders import make_facts, make_simulation
 
 AGENTS = {
     "calls": {"distribution": "geometric", "mean": 5, "max": 20},
@@ -120,10 +122,11 @@ def test_figures_of_tasks() -> None:
 
 def test_without_tasks_every_figure_is_null() -> None:
     """The keys stay."""
-    plain = records([(0, 0.0, 1.0)])
-    object.__setattr__(plain, "task", None)
+    plain = replace(records([(0, 0.0, 1.0)]), task=None)
 
-    assert task_figures(plain, whole(1), None, 1.0) == dict.fromkeys(TASK_KEYS)
+    figures = summarize(make_simulation(plain), make_facts())["simserve"]["tasks"]
+
+    assert figures == dict.fromkeys(TASK_KEYS)
 
 
 def test_the_objective_counts_tasks_and_requests_apart() -> None:

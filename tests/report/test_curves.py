@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simserve.engine.histogram import Histogram
 from simserve.report.curves import cumulative, cumulative_histogram, thinned, turning_point
+from simserve.sim.records import Histogram
 
 
 def test_a_curve_that_rises_and_falls_turns_at_its_maximum() -> None:

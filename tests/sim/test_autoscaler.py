@@ -45,7 +45,7 @@ def scaled(
 
 def changes(run: Simulation) -> list[tuple[float, int, int]]:
     """Return when the number of replicas changed: seconds, launched, ready."""
-    return [(row["time_s"], row["launched"], row["ready"]) for row in replica_figures(run, 1)["timeline"]]
+    return [(row["time_s"], row["launched"], row["ready"]) for row in replica_figures(run)["timeline"]]
 
 
 def test_a_start_takes_its_parts() -> None:
@@ -77,7 +77,7 @@ def test_replicas_go_when_the_load_has_been_low_for_the_window() -> None:
     assert changes(run)[-1][1:] == (1, 1)
     given_back = [time for time, launched, _ in changes(run) if launched < 4 and time > 5.0]
     assert min(given_back) >= 20.0
-    figures = replica_figures(run, 1)
+    figures = replica_figures(run)
     assert figures["peak"] == 4
     assert figures["mean"] < 2.5
     assert figures["gpu_hours"] == pytest.approx(figures["mean"] * run.end_time / 3600)
@@ -111,7 +111,7 @@ def test_each_metric_asks_for_its_own_number(metric: str, target: float, most: i
     """Ten requests run on one replica: five replicas' worth of running, all the time busy, no queue."""
     run = scaled(make_specs([0.0] * 10, 4, 12), seats=16, metric=metric, target=target)
 
-    assert replica_figures(run, 1)["peak"] == most
+    assert replica_figures(run)["peak"] == most
 
 
 @pytest.mark.parametrize(("running", "most"), [(21, 1), (23, 2)])
@@ -119,7 +119,7 @@ def test_a_tenth_from_the_target_changes_nothing(running: int, most: int) -> Non
     """Kubernetes' tolerance: 21 of 20 are left alone, 23 are not."""
     run = scaled(make_specs([0.0] * running, 4, 12), seats=32, metric="running", target=20)
 
-    assert replica_figures(run, 1)["peak"] == most
+    assert replica_figures(run)["peak"] == most
 
 
 def test_the_objective_asks_for_more_while_it_is_missed() -> None:
@@ -138,7 +138,7 @@ def test_the_objective_knows_the_first_visible_token(limit: float, peak: int) ->
     specs = replace(make_specs([8.0 * index for index in range(20)], 1, 6), thinking_tokens=np.full(20, 4))
     run = scaled(specs, metric="slo", target=0.9, limits=Limits(ttft=3.0, ttfvt=limit))
 
-    assert replica_figures(run, 1)["peak"] == peak
+    assert replica_figures(run)["peak"] == peak
 
 
 @pytest.mark.parametrize(("limit", "peak"), [(5.0, 4), (30.0, 1)])
@@ -148,7 +148,7 @@ def test_the_objective_knows_tasks(limit: float, peak: int) -> None:
     specs = tasks([graph] * 20, [9.0 * index for index in range(20)])
     run = scaled(specs, metric="slo", target=0.9, task_limit=limit)
 
-    assert replica_figures(run, 1)["peak"] == peak
+    assert replica_figures(run)["peak"] == peak
 
 
 @pytest.mark.parametrize("task_limit", [None, 4.5])
@@ -166,5 +166,5 @@ def test_the_reference_counts_first_visible_tokens_and_tasks_alike(task_limit: f
 
     run = simulate(deployment, specs)
 
-    assert replica_figures(run, 1)["peak"] > 1
+    assert replica_figures(run)["peak"] > 1
     assert compared(by_reference(deployment, specs), run.records).differing == {}

@@ -43,7 +43,7 @@ def test_a_crash_loses_what_is_in_flight() -> None:
     assert run.records.reason[1] == REPLICA_LOST
     assert run.records.finish_time[1] == 5.0
     assert run.records.replica_id[2:].tolist() == [0, 0, 0, 1]
-    timeline = [(row["time_s"], row["ready"]) for row in replica_figures(run, 1)["timeline"]]
+    timeline = [(row["time_s"], row["ready"]) for row in replica_figures(run)["timeline"]]
     assert timeline == [(0.0, 2), (4.5, 1), (14.5, 2)]
 
 

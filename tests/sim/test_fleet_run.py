@@ -15,15 +15,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine import admission_control, gateway, state
-from simserve.engine.admission_control import (
-    AdmissionControl,
-    Bucket,
-    Finishes,
-)
-from simserve.engine.clients import Clients, Delivery, Patience
+from simserve.engine.admission_control import AdmissionControl, Bucket
 from simserve.engine.compiled import fields as flat
-from simserve.engine.numbers import Uniforms
-from simserve.engine.plane_state import ClientState, Part, Shares
+from simserve.engine.plane_state import Clients, ClientState, Delivery, Part, Patience, Shares
+from simserve.engine.state import Finishes, Uniforms
 from simserve.scenario.schema import Scenario
 from simserve.sim import records
 from simserve.sim.acceleration import Accelerate

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from simserve.engine.clients import abandon
 from simserve.engine.compiled import fields as flat
 from simserve.engine.compiled.layout import Memory, View, fill
-from simserve.engine.numbers import Uniforms
 from simserve.engine.plane_state import FleetState
-from simserve.engine.state import RequestTable
+from simserve.engine.state import RequestTable, Uniforms
 from simserve.scenario.schema import Scenario
 from simserve.sim import records
 from simserve.sim.acceleration import Accelerate
-from simserve.sim.clients import clients_of
 from simserve.sim.control import AdmissionSpec, AutoscalingSpec, Control, LivenessSpec, UpdateSpec
+from simserve.sim.plane import clients_of
 from simserve.sim.simulate import Deployment
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec

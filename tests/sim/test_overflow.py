@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.api_cost import ApiPrices
-from simserve.metrics.gateway import overflow_figures
+from simserve.metrics.gateway import OVERFLOW_KEYS
 from simserve.metrics.summary import summarize
 from simserve.profiles.api import TokenPrice
 from simserve.sim.control import Control, OverflowSpec
@@ -89,9 +89,10 @@ def test_its_tokens_are_paid_for() -> None:
 def test_without_an_overflow_there_are_no_figures() -> None:
     """All keys are there, and null."""
     run = overflowing(make_specs([0.0], 4, 5))
-    window = type("Window", (), {"start": 0.0, "end": 5.0, "seconds": 5.0})()
+    figures = summarize(run, make_facts())["simserve"]["overflow"]
 
-    assert set(overflow_figures(run.records, window, None).values()) == {None}
+    assert tuple(figures) == OVERFLOW_KEYS
+    assert set(figures.values()) == {None}
     assert np.count_nonzero(run.records.replica_id < 0) == 0
 
 

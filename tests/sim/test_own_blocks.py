@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -13,8 +12,7 @@ import simserve as ss
 from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy
-from simserve.sim import simulate as module
-from simserve.sim.prefixes import OwnBlocks
+from simserve.sim.cluster import OwnBlocks
 from simserve.sim.simulate import simulate
 from tests.builders import make_config, make_specs
 
@@ -41,14 +39,13 @@ def clients_that_wait(timeout: str) -> dict[str, Any]:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return whether each run kept what requests had computed themselves, in order."""
     seen: list[bool] = []
-    paths: Callable[..., Any] = module.prefix_paths
+    finds_any = OwnBlocks.finds_any
 
-    def noted(*arguments: Any, own: OwnBlocks, **options: Any) -> Any:
+    def noted(own: OwnBlocks, *arguments: Any) -> bool:
         seen.append(own.are_kept)
-        return paths(*arguments, own=own, **options)
+        return finds_any(own, *arguments)
 
-    monkeypatch.setattr("simserve.sim.simulate.prefix_paths", noted)
-    monkeypatch.setattr("simserve.sim.fleet_run.prefix_paths", noted)
+    monkeypatch.setattr(OwnBlocks, "finds_any", noted)
     return seen
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import simserve as ss
 from simserve.scenario.run import run
-from simserve.sim import prefixes
+from simserve.sim import plane
 
 COLUMNS = ("arrival_time", "scheduled_time", "first_token_time", "finish_time", "cached_tokens", "num_preemptions")
 
@@ -52,9 +52,9 @@ def test_watching_them_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         scenario = ss.load("single-gpu-7b", drawn(seed))
 
         found = []
-        for takes_turns in (prefixes._takes_turns, lambda specs: False):
+        for takes_turns in (plane._takes_turns, lambda specs: False):
             with monkeypatch.context() as patched:
-                patched.setattr(prefixes, "_takes_turns", takes_turns)
+                patched.setattr(plane, "_takes_turns", takes_turns)
                 result = run(scenario, explain=False, finishable=None, accelerate="off")
             found.append(result.simulation.records)
 

@@ -18,9 +18,9 @@ from simserve.metrics.summary import summarize
 from simserve.scenario.load import from_mapping
 from simserve.sim.cluster import Routing
 from simserve.sim.control import Control, OverflowSpec, RoutingSpec
+from simserve.sim.plane import prefix_affinity, router_of, session_affinity
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import API, COMPLETED, FAILED, RequestRecords
-from simserve.sim.routing import prefix_affinity, router_of, session_affinity
 from simserve.sim.simulate import Simulation, replay, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from simserve.engine.histogram import NUM_BINS, Histogram, bin_edges, bins_of
 from simserve.engine.progress import GRID
 from simserve.engine.sending import Sending, send_all
 from simserve.metrics.files import summary_text
@@ -23,7 +22,7 @@ from simserve.scenario.verify import verify
 from simserve.sim import streaming
 from simserve.sim.acceleration import CHOICES
 from simserve.sim.control import Control, FaultSpec, OverflowSpec, StreamingSpec
-from simserve.sim.records import COMPLETED, TIMED_OUT, RequestRecords
+from simserve.sim.records import COMPLETED, NUM_BINS, TIMED_OUT, Histogram, RequestRecords, bin_edges, bins_of
 from simserve.sim.simulate import Simulation, simulate
 from simserve.sim.streaming import Clocks
 from simserve.validation import validate

@@ -34,14 +34,14 @@ def steady(count: int = 200) -> RequestSpecs:
 
 def timeline(run: Simulation) -> list[tuple[float, int, int]]:
     """Return when the number of replicas changed: seconds, launched, ready."""
-    return [(row["time_s"], row["launched"], row["ready"]) for row in replica_figures(run, 1)["timeline"]]
+    return [(row["time_s"], row["launched"], row["ready"]) for row in replica_figures(run)["timeline"]]
 
 
 def test_one_after_another_is_drained_and_started_again() -> None:
     """Two ready of three until all are replaced; three are paid for throughout; nobody is lost."""
     run = updated(steady())
 
-    figures = replica_figures(run, 1)
+    figures = replica_figures(run)
     (update,) = figures["updates"]
     assert (update["start_s"], update["ready_before"], update["fewest_ready"]) == (10.5, 3, 2)
     assert 10.5 + 3 * 10 <= update["end_s"] <= 10.5 + 3 * (10 + 4)
@@ -56,10 +56,10 @@ def test_a_surge_leaves_no_hole_and_takes_a_replica_more() -> None:
     """The new one is ready before the old one goes: never below three, four paid for in between."""
     run = updated(steady(), max_unavailable=0, max_surge=1)
 
-    (update,) = replica_figures(run, 1)["updates"]
+    (update,) = replica_figures(run)["updates"]
     assert update["fewest_ready"] == 3
     assert max(launched for _, launched, _ in timeline(run)) == 4
-    slow, fast = replica_figures(updated(steady()), 1)["gpu_hours"], replica_figures(run, 1)["gpu_hours"]
+    slow, fast = replica_figures(updated(steady()))["gpu_hours"], replica_figures(run)["gpu_hours"]
     assert fast > slow
 
 
@@ -67,7 +67,7 @@ def test_more_at_a_time_is_over_sooner_with_a_deeper_hole() -> None:
     """All three at once: nothing is ready for a start, and who comes then waits for it."""
     run = updated(steady(), max_unavailable=3)
 
-    (update,) = replica_figures(run, 1)["updates"]
+    (update,) = replica_figures(run)["updates"]
     assert update["fewest_ready"] == 0
     assert update["end_s"] < 10.5 + 2 * 10
     assert (run.records.status == COMPLETED).all()
@@ -82,7 +82,7 @@ def test_what_is_not_done_in_its_grace_period_is_cut_off() -> None:
 
     assert np.flatnonzero(hasty.records.reason == DRAINED).tolist() == [0]
     assert (patient.records.status == COMPLETED).all()
-    ends = [replica_figures(run, 1)["updates"][0]["end_s"] for run in (hasty, patient)]
+    ends = [replica_figures(run)["updates"][0]["end_s"] for run in (hasty, patient)]
     assert ends[1] > 100.0 > ends[0]
 
 
@@ -93,9 +93,9 @@ def test_a_replica_that_is_down_at_its_turn_is_replaced_too() -> None:
     )
     run = updated(steady(), control=control)
 
-    (update,) = replica_figures(run, 1)["updates"]
+    (update,) = replica_figures(run)["updates"]
     assert update["end_s"] < 60.0
-    assert replica_figures(run, 1)["replaced"] == 3
+    assert replica_figures(run)["replaced"] == 3
     assert timeline(run)[-1][1:] == (3, 3)
 
 
@@ -107,5 +107,5 @@ def test_an_autoscaler_knows_that_the_missing_one_will_be_back() -> None:
     for pace in ({}, {"max_unavailable": 0, "max_surge": 1}):
         run = updated(steady(), control=control, **pace)
 
-        assert replica_figures(run, 1)["launched"] == 3 + 3
+        assert replica_figures(run)["launched"] == 3 + 3
         assert (run.records.status == COMPLETED).all()

@@ -14,14 +14,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve import api, rng
-from simserve.engine.data_parallel import DataParallelReplica
-from simserve.engine.state import Replica, RequestTable
-from simserve.sim.clients import plain_clients
+from simserve.engine.state import DataParallelReplica, Replica, RequestTable
 from simserve.sim.cluster import Cluster, Routing
 from simserve.sim.control import RoutingSpec
+from simserve.sim.plane import plain_clients, router_of
 from simserve.sim.recorder import Recorder, TimeSeries
 from simserve.sim.records import RequestRecords
-from simserve.sim.routing import router_of
 from simserve.sim.simulate import replay
 from tests.builders import constant_step_times, make_specs
 from tests.engine.strategies import Case, cases

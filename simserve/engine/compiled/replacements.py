@@ -176,7 +176,7 @@ def bisect_left(values: Any, value: Any) -> int:
 
 
 def sum_around(values: Any, start: int, count: int) -> int:
-    """As `simserve.engine.numbers.sum_around`."""
+    """As `simserve.engine.state.sum_around`."""
     total = 0
     stop = start + count
     around = stop - len(values)

@@ -30,12 +30,19 @@ from simserve.engine.compiled.layout import (
     View,
 )
 from simserve.engine.config import EngineConfig
-from simserve.engine.data_parallel import DataParallelReplica
 from simserve.engine.gateway import Gateway
 from simserve.engine.plane_state import ClientState, DataPlane, Port
 from simserve.engine.progress import Progress
 from simserve.engine.queue import OrderedQueue
-from simserve.engine.state import CONTINUOUS, LEAP_WIDTH, Replica, RequestTable, StepTimes, turn_into
+from simserve.engine.state import (
+    CONTINUOUS,
+    LEAP_WIDTH,
+    DataParallelReplica,
+    Replica,
+    RequestTable,
+    StepTimes,
+    turn_into,
+)
 
 Drive = Callable[[int, int, float], int]
 _OF_A_LINK = ("seconds", "waited")

@@ -12,6 +12,7 @@ import numpy as np
 
 from simserve.errors import InfeasibleError, ScenarioError
 from simserve.metrics.api_cost import ApiPrices, latency_figures
+from simserve.metrics.cost import grid
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.model import Comparison, break_even, day_shape
 from simserve.planner.cost.month import (
@@ -30,7 +31,6 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import offers
 from simserve.profiles.model import weights_name
 from simserve.scenario.formats import formats_line
-from simserve.scenario.pricing import grid
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from simserve.errors import ScenarioError
+from simserve.metrics.cost import gpu_hour
 from simserve.planner.space.space import PRICE_KEY
 from simserve.profiles.hardware import load_hardware
-from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.schema import Scenario
 
 PURCHASE_KEY = "pricing.purchase"

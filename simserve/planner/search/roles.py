@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
+from simserve.metrics.cost import gpu_hour
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.planner.overrides import Overrides, with_overrides
@@ -53,7 +54,6 @@ from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Spa
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile, load_model
 from simserve.scenario.formats import formats_of
-from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from simserve.errors import InfeasibleError, InputError, UsageError
+from simserve.metrics.cost import PricingSpec
 from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost.cost import cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN
 from simserve.scenario.finishable import Finishable
-from simserve.scenario.pricing import PricingSpec
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 

@@ -17,6 +17,7 @@ import pytest
 
 import simserve as ss
 from simserve.errors import InputError, UsageError
+from simserve.metrics.cost import gpu_hour
 from simserve.planner.export.export import ENGINES, export
 from simserve.planner.export.flags import flags_of, read_words
 from simserve.planner.overrides import value_of, with_overrides
@@ -34,7 +35,6 @@ from simserve.report.plan import plan_page
 from simserve.report.plan_lines import answer_lines
 from simserve.scenario.formats import available_as
 from simserve.scenario.load import from_mapping, load
-from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario, objective

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve import rng
-from simserve.engine.histogram import Histogram
+from simserve.sim.records import Histogram
 
 gaps = st.lists(st.floats(2e-6, 9e4), min_size=1, max_size=50)
 some = settings(max_examples=50, deadline=None, derandomize=True)

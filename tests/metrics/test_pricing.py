@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import InputError, ScenarioError
+from simserve.metrics.cost import gpu_hour
 from simserve.planner.space.makeup import makeup_of
 from simserve.scenario.load import load
-from simserve.scenario.pricing import gpu_hour
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario

@@ -1,0 +1,613 @@
+"""The plane as a run begins: from what a scenario says to the records that the rules of `simserve.engine` go by.
+
+Clients, from classes and conversations. What requests share, to what a replica's cache looks up; knows no cache.
+Routing: the policy; affinity, which sends a request where what it begins with has probably been kept; rules, which
+choose pools by class and length; who is near, and who is misclassified; knows no load. Chance: random streams that the
+rules take numbers from, filled up in time; knows no rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve import rng
+from simserve.engine import plane_state
+from simserve.engine.config import EngineConfig
+from simserve.engine.conversations import Conversations, next_beginning, start_limit
+from simserve.engine.numbers import as_column
+from simserve.engine.plane_state import LEAST, Affinity, Clients, ClientState, Patience, Router, Shares
+from simserve.engine.routing import NUMBERS
+from simserve.engine.state import INFINITY, Uniforms, column, num_left
+from simserve.sim.control import API_POOL, RegionsSpec, RoutingSpec, RuleSpec, StreamingSpec
+from simserve.sim.pools import PoolSetup
+from simserve.workload.class_spec import ClassSpec
+from simserve.workload.dependencies import Dependencies
+from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.engine.cache_state import PrefixPaths
+    from simserve.workload.prefixes import PrefixSegments
+
+Kinds = NDArray[np.int16]
+DEFAULT_GUARD = 1.5
+"""Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
+DRAWS = {"random": 1, "power_of_two": 2}
+"""Random numbers that a request takes."""
+DEFAULT_CACHE_THRESHOLD = 0.5
+"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
+LEAST_EXCESS = 4
+"""Requests more than the least loaded one, below which the replica of a session or adapter is not passed over."""
+NEVER = -1
+_NO_CLASS = ClassSpec(name="all", share=1.0)
+_SPARSE = 4
+"""Numbers are dense enough to be used as they are while there are at least one in so many."""
+
+
+class Chance:
+    """A stream of a run, and the numbers that were drawn from it.
+
+    Args:
+        specs: What arrives, for its seed.
+        name: Of the stream.
+        room: Numbers that may be asked for at once.
+    """
+
+    _at_once = 1024
+    """Numbers that are drawn together; each batch is used from its end."""
+
+    def __init__(self, specs: RequestSpecs, name: str, room: int = 2) -> None:
+        self._random = rng.stream(specs.seed, name, specs.replication)
+        self.uniforms = Uniforms(room + self._at_once)
+
+    def top_up(self, least: int) -> None:
+        """Where fewer numbers are left, draw as many as there is room for, in the memory where they are."""
+        uniforms = self.uniforms
+        left = num_left(uniforms)
+        if left >= least:
+            return
+        values, place = np.frombuffer(uniforms.values), uniforms.place
+        values[:left] = values[place[0] : place[1]]
+        drawn = self._draw((len(values) - left) // self._at_once)[:, ::-1]
+        values[left : left + drawn.size] = drawn.ravel()
+        place[0], place[1] = 0, left + drawn.size
+
+    def _draw(self, num_batches: int) -> NDArray[np.float64]:
+        """Return the next numbers of the stream, a row a batch."""
+        return self._random.random((num_batches, self._at_once))
+
+
+class LognormalChance(Chance):
+    """Lognormal factors with mean 1 instead.
+
+    Args:
+        specs: What arrives, for its seed.
+        name: Of the stream.
+        cv: Their standard deviation over their mean.
+        room: Factors that may be asked for at once.
+    """
+
+    _at_once = 256
+
+    def __init__(self, specs: RequestSpecs, name: str, cv: float, room: int) -> None:
+        super().__init__(specs, name, room)
+        self._sigma = math.sqrt(math.log(1.0 + cv**2))
+
+    def _draw(self, num_batches: int) -> NDArray[np.float64]:
+        sigma, scores = self._sigma, self._random.standard_normal((num_batches, self._at_once))
+        return np.array([math.exp(sigma * score - sigma**2 / 2) for score in scores.ravel().tolist()]).reshape(
+            scores.shape
+        )
+
+
+def clients_of(
+    specs: RequestSpecs,
+    streaming: StreamingSpec | None,
+    latency: NDArray[np.float64],
+    arrival_time: NDArray[np.float64],
+    uniforms: Uniforms,
+    spacing: float = 0.0,
+) -> Clients:
+    """Return the clients of a run, who have sent nothing yet.
+
+    Args:
+        specs: What they send.
+        streaming: How tokens reach them, and how long a connection stays open; None: nothing to mention.
+        latency: Seconds from sending through the tokeniser, shape [N].
+        arrival_time: When each request is first sent, where that is known; shape [N].
+        uniforms: For the pauses before they try again.
+        spacing: Seconds that API servers work on one request, one after another.
+    """
+    whole, first = (None, None) if streaming is None else streaming.timeouts
+    classes = specs.classes or (_NO_CLASS,)
+    retries = [each.retries for each in classes]
+    patience = Patience(
+        kinds=kinds_of(specs),
+        timeout=column([min(_or_never(each.timeout), _or_never(whole)) for each in classes]),
+        first_byte_timeout=_or_never(first),
+        max_tries=column([0 if each is None else each.max for each in retries], np.int64),
+        backoff=column([0.0 if each is None else each.backoff for each in retries]),
+        max_backoff=column([0.0 if each is None else each.max_backoff for each in retries]),
+        jitter=column([0.0 if each is None else each.jitter for each in retries]),
+        honors=column([each is not None and each.honor_retry_after for each in retries], np.int8),
+        uniforms=uniforms,
+    )
+    own_wait = () if specs.own_wait is None else column(specs.own_wait)
+    clients = Clients(patience, column(latency), column(arrival_time), own_wait, spacing)
+    pool = specs.encoder_pool
+    if pool is not None:
+        places = np.arange(pool.num_workers if pool.max_workers is None else pool.max_workers)
+        clients.num_encoders = len(places)
+        clients.encoders = column(np.where(places < pool.num_workers, 0.0, INFINITY))
+        clients.encoder_given, clients.to_encode = column(np.zeros(len(places))), column(pool.seconds)
+        if pool.max_workers is not None:
+            clients.notes_encoder_starts = True
+            clients.encoder_starts = column(np.full(int(pool.num_parts[pool.seconds > 0].sum()), np.nan))
+        clients.encoder_parts = column(pool.num_parts, np.int64)
+        clients.embedding_seconds = column(pool.transfer_seconds)
+        clients.encoder_wait = column(np.full(len(specs), np.nan))
+    return clients
+
+
+def plain_clients(
+    specs: RequestSpecs,
+    latency: NDArray[np.float64],
+    arrival_time: NDArray[np.float64],
+    num_replicas: int,
+    spacing: float = 0.0,
+) -> ClientState:
+    """Return clients of whom none is refused, gives up or tries again; arguments as of `clients_of`."""
+    clients = clients_of(specs, None, latency, arrival_time, Uniforms(0), spacing)
+    return ClientState(clients, None, num_replicas)
+
+
+def frontend_spacing(config: EngineConfig, num_replicas: int) -> float:
+    """Return the seconds that API servers, one for each replica, work on one request."""
+    return config.frontend_seconds_per_request / max(num_replicas, 1)
+
+
+def kinds_of(specs: RequestSpecs) -> Any:
+    """Return the class of every request as a column; 0 without classes."""
+    classes = np.zeros(len(specs), dtype=np.int32) if specs.request_class is None else specs.request_class
+    return column(classes, np.int32)
+
+
+def _or_never(seconds: float | None) -> float:
+    return INFINITY if seconds is None else seconds
+
+
+def conversations_of(specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> Conversations | None:
+    """Return what is sent on which answer; None where nothing waits for answers.
+
+    Args:
+        specs: Requests; those of a conversation stand side by side, by turn. A closed loop of single requests is one
+            of conversations of one turn. Of tasks the calls without parents stand first.
+        arrival_time: Filled with when each request was sent, shape [N].
+    """
+    if specs.turn is None and specs.concurrency is None:
+        return None
+    is_first = np.ones(len(specs), dtype=bool)
+    begins = np.ones(len(specs), dtype=bool)
+    if specs.turn is not None:
+        assert specs.session is not None
+        turn = specs.turn if specs.dependencies is None else np.minimum(specs.turn, 2)
+        is_first[1:] = (np.diff(specs.session) != 0) | (np.diff(turn) != 0)
+        begins = turn[is_first] == 1
+    edges = np.append(np.flatnonzero(is_first), len(specs))
+    unanswered = np.diff(edges)
+    if specs.dependencies is not None:
+        tasks = np.append(np.flatnonzero(begins), len(begins))
+        unanswered[begins] = np.diff(edges[tasks])
+    owner = specs.loop_of_each[is_first]
+    ranges = [np.flatnonzero(owner == loop) for loop in range(len(specs.client_loops))]
+    return Conversations(
+        group=column(np.cumsum(is_first) - 1, np.int64),
+        edges=column(edges, np.int64),
+        unanswered=column(unanswered, np.int64),
+        begins=column(np.append(begins, True), np.int8),
+        loop=column(owner, np.int8),
+        next_group=column(np.array([each[0] if len(each) else 0 for each in ranges]), np.int64),
+        end_group=column(np.array([each[-1] + 1 if len(each) else 0 for each in ranges]), np.int64),
+        num_begun=int(np.count_nonzero(specs.loop_of_each < 0)),
+        closes_at=math.inf if specs.closes_at is None else specs.closes_at,
+        think_time=column(specs.think_time, np.float64),
+        arrival_time=_seen(arrival_time),
+        last_answer=column(np.zeros(len(begins)), np.float64),
+        **({} if specs.dependencies is None else _graph_of(specs.dependencies)),
+        **({} if specs.time_limit is None else _limits_of(specs.time_limit[edges[:-1]])),
+    )
+
+
+def _graph_of(dependencies: Dependencies) -> dict[str, Any]:
+    """Return what `Conversations` knows of tasks besides."""
+    edges, children = dependencies.children()
+    return {
+        "children": column(children, np.int64),
+        "child_edges": column(edges, np.int64),
+        "num_parents": column(dependencies.num_parents, np.int64),
+    }
+
+
+def _limits_of(time_limit: NDArray[np.float64]) -> dict[str, Any]:
+    """Return what `Conversations` knows of tasks that clients give up."""
+    return {
+        "time_limit": column(time_limit, np.float64),
+        "deadline": column(np.full(len(time_limit), math.inf), np.float64),
+    }
+
+
+def _seen(values: NDArray[Any]) -> Any:
+    """Return values as both Python and compiled code read and write them, in place."""
+    return memoryview(cast(bytes, values))
+
+
+def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[int]:
+    """Begin the conversations: yield the first requests, whose ``arrival_time`` says when they are sent.
+
+    In an open loop the first turn of every conversation, at its time, or the calls of a task that wait for no other,
+    each at its own; in a closed loop its clients hold one conversation after another, and begin at 0 or over the
+    ramp-up.
+    """
+    edges = conversations.edges
+    of_request = np.asarray(conversations.group)
+    is_open = (np.asarray(conversations.begins)[of_request] == 1) & (np.asarray(conversations.loop)[of_request] < 0)
+    if is_open.any():
+        indices = np.flatnonzero(is_open)
+        sent_at = np.asarray(conversations.arrival_time)
+        if not conversations.is_graph:
+            sent_at[indices] = sent_at[np.asarray(edges)[np.asarray(conversations.group)[indices]]]
+        if conversations.has_limits:
+            _start_limits(conversations, indices)
+        yield from indices.tolist()
+    for number, clients in enumerate(specs.client_loops):
+        for client in range(clients.concurrency):
+            sent = clients.begins_at(client)
+            group = next_beginning(conversations, number, sent, thinks=False)
+            if group < 0:
+                continue
+            for index in range(edges[group], edges[group + 1]):
+                conversations.arrival_time[index] = sent
+                yield index
+            if conversations.has_limits:
+                start_limit(conversations, group)
+
+
+def _start_limits(conversations: Conversations, indices: NDArray[np.intp]) -> None:
+    """Set the deadlines of tasks that begin at times of their own with these calls; none is sent later."""
+    group, sent_at = np.asarray(conversations.group)[indices], np.asarray(conversations.arrival_time)
+    for each in np.unique(group).tolist():
+        start_limit(conversations, each)
+    deadline = np.asarray(conversations.deadline)[group]
+    sent_at[indices] = np.minimum(sent_at[indices], deadline)
+
+
+def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = True) -> PrefixPaths:
+    """Return what the requests have in blocks of a replica that caches them, for those who find any.
+
+    Args:
+        config: The engine.
+        specs: What arrives.
+        as_lists: Whether it is read from Python, not from compiled code.
+    """
+    from simserve.engine.cache_state import KVTier, PrefixPaths
+    from simserve.workload.prefixes import own_prefixes
+
+    lengths = specs.prompt_tokens + specs.output_tokens
+    # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
+    prefixes = (specs.prefixes if config.kv_tiers else prefixes_of(specs)) or own_prefixes(lengths)
+    store = next((KVTier(each) for each in config.kv_tiers if each.is_shared), None)
+    return PrefixPaths(
+        prefixes.offsets,
+        prefixes.segments,
+        prefixes.ends,
+        config.block_size,
+        as_lists,
+        len(config.kv_tiers),
+        store,
+        session=specs.session if _takes_turns(specs) else None,
+    )
+
+
+def _takes_turns(specs: RequestSpecs) -> bool:
+    """Return whether requests of a conversation run one after another."""
+    if specs.turn is None or specs.session is None or specs.dependencies is not None:
+        return False
+    return bool(((np.diff(specs.session) != 0) | (np.diff(specs.turn) != 0)).all())
+
+
+def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
+    """Return what the requests share, with the turns of a conversation as one segment that grows; None: nothing.
+
+    Turns come one after another, so that whoever uses one uses, keeps and gives up all before it at the same time: for
+    caches and routers the two are the same, but a request has two or three segments instead of one a turn. Requests of
+    a trace may meet, and keep theirs.
+    """
+    prefixes = specs.prefixes
+    if prefixes is None or specs.turn is None or prefixes.is_recorded or prefixes.are_chained:
+        return prefixes
+    return in_chains(prefixes)
+
+
+def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
+    """Return the same with one segment for each chain of segments that nothing else follows on than the next."""
+    from simserve.workload.prefixes import PrefixSegments
+
+    segments, offsets = prefixes.segments, prefixes.offsets
+    if not len(segments):
+        return prefixes
+    if segments.max() > _SPARSE * len(segments):
+        # Of very many system prompts few are drawn.
+        segments = np.unique(segments, return_inverse=True)[1].astype(np.int64)
+    is_first = np.zeros(len(segments), dtype=bool)
+    is_first[offsets[:-1][np.diff(offsets) > 0]] = True
+    kind = np.int32 if max(len(segments), int(segments.max())) < 2**31 - 1 else np.int64
+    before: NDArray[np.integer] = np.full(int(segments.max()) + 1, -1, dtype=kind)
+    before[segments[1:]] = segments[:-1]
+    before[segments[is_first]] = -1
+    num_behind = np.bincount(before[before >= 0], minlength=len(before))
+    is_next = (before >= 0) & (num_behind[before] == 1)
+    heads = np.where(is_next, before, np.arange(len(before), dtype=kind))
+    while True:
+        further = heads[heads]
+        if np.array_equal(further, heads):
+            break
+        heads = further
+    numbers = heads[segments]
+    is_last = np.ones(len(segments), dtype=bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=is_last[:-1])
+    is_last[:-1] |= is_first[1:]
+    counts = np.concatenate([np.zeros(1, dtype=kind), np.cumsum(is_last, dtype=kind)])
+    return PrefixSegments(
+        offsets=counts[offsets].astype(np.int64),
+        segments=numbers[is_last].astype(np.int64),
+        ends=prefixes.ends[is_last],
+        are_chained=True,
+    )
+
+
+def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, chance: Chance | None = None) -> Router:
+    """Return the router of a run.
+
+    Args:
+        spec: The policy.
+        specs: What arrives.
+        as_lists: Whether it is read from Python, not from compiled code.
+        chance: Its random numbers, which the caller tops up; None: each request is routed once, by numbers drawn here.
+    """
+    if chance is None and spec.policy in DRAWS:
+        needed = len(specs) * DRAWS[spec.policy]
+        chance = Chance(specs, "routing", needed)
+        chance.top_up(needed)
+    guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
+    policy = NUMBERS.get(spec.policy, LEAST)
+    return Router(policy, _affinity_of(spec, specs, as_lists), guard, None if chance is None else chance.uniforms)
+
+
+def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:
+    """Return how the pools of these names share requests; None: as their loads have it."""
+    return Shares([spec.weights[name] for name in names]) if spec.weights else None
+
+
+def session_affinity(sessions: Sequence[int] | NDArray[np.int64], as_lists: bool = True) -> Affinity:
+    """Return that every request of a session goes where the one before it went.
+
+    How long what is kept is, is not known: it is worth `LEAST_EXCESS`.
+
+    Args:
+        sessions: Session of each request; negative: none.
+        as_lists: Whether it is read from Python, not from compiled code.
+    """
+    numbers = np.asarray(sessions, dtype=np.int64)
+    has_session = numbers >= 0
+    offsets = np.concatenate([[0], np.cumsum(has_session)])
+    keys = numbers[has_session]
+    return _affinity(offsets, keys, np.full(len(keys), LEAST_EXCESS), np.zeros(len(numbers)), as_lists)
+
+
+def prefix_affinity(
+    offsets: Sequence[int] | NDArray[np.int64],
+    segments: Sequence[int] | NDArray[np.int64],
+    ends: Sequence[int] | NDArray[np.int64],
+    least: Sequence[float] | NDArray[np.floating],
+    as_lists: bool = True,
+) -> Affinity:
+    """Return that a request goes where the longest part of what it begins with was served last.
+
+    Equal segment numbers mean equal tokens from the first one on, so one number stands for the whole path to it. What
+    is known is worth the tokens that need not be computed. Too short a part is not worth a detour: a system prompt that
+    all have in common would send everybody to one replica.
+
+    Args:
+        offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``.
+        segments: Number of each segment, in order within a request.
+        ends: Token of the request before which it ends.
+        least: Tokens of each request that must be known to a replica at least.
+        as_lists: Whether it is read from Python, not from compiled code.
+    """
+    return _affinity(np.asarray(offsets), np.asarray(segments), np.asarray(ends), np.asarray(least), as_lists)
+
+
+def _affinity(
+    offsets: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    least: NDArray[np.floating],
+    as_lists: bool,
+) -> Affinity:
+    keys, num_keys = dense(numbers)
+    starts, values, worth = (as_column(each, as_lists) for each in (offsets, keys, ends))
+    return Affinity(starts, values, worth, as_column(least.astype(np.float64), as_lists), num_keys)
+
+
+def _affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
+    """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
+    if routing.policy == "session" and specs.session is not None:
+        return session_affinity(specs.session, as_lists)
+    if routing.policy == "lora" and specs.adapter is not None:
+        # As a session that goes on: its replica has the adapter in a slot, or at least in host memory.
+        return session_affinity(specs.adapter, as_lists)
+    prefixes = prefixes_of(specs) if routing.policy == "prefix" else None
+    if prefixes is not None:
+        threshold = DEFAULT_CACHE_THRESHOLD if routing.cache_threshold is None else routing.cache_threshold
+        least = threshold * specs.prompt_tokens
+        return prefix_affinity(prefixes.offsets, prefixes.segments, prefixes.ends, least, as_lists)
+    return None
+
+
+def dense(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Return numbers from 0 up that are equal where ``numbers`` are, and one more than the largest."""
+    if not len(numbers):
+        return numbers, 0
+    if numbers.min() >= 0 and numbers.max() < _SPARSE * len(numbers):
+        return numbers, int(numbers.max()) + 1
+    distinct, inverse = np.unique(numbers, return_inverse=True)
+    return inverse.astype(np.int64), len(distinct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Where every request may go.
+
+    Attributes:
+        allowed: Indices of the pools that take requests, by kind of request; none: the API does.
+        kinds: Kind of each request, shape [N].
+        second: Kind that a request becomes when its first answer does not do; -1: it does. Shape [N].
+        asks_twice: Whether any rule misclassifies.
+    """
+
+    allowed: tuple[tuple[int, ...], ...]
+    kinds: Kinds
+    second: Kinds
+    asks_twice: bool
+
+    def for_limits(self) -> tuple[tuple[tuple[int, ...], ...], Kinds]:
+        """Return all pools that may see a request, by kind, and those kinds: their length limits hold for it."""
+        pairs, numbers = np.unique(np.stack([self.kinds, self.second]), axis=1, return_inverse=True)
+        both = [
+            tuple(sorted({*self.allowed[first], *(self.allowed[second] if second != NEVER else ())}))
+            for first, second in pairs.T.tolist()
+        ]
+        return tuple(both), numbers.reshape(-1).astype(np.int16)
+
+
+def rules_of(
+    rules: Sequence[RuleSpec], allowed: Sequence[Sequence[int]], pools: Sequence[str], specs: RequestSpecs
+) -> Rules | None:
+    """Return where requests go under the rules of a router; None without rules.
+
+    Args:
+        rules: In order; the first that fits counts.
+        allowed: Indices of pools by class; empty: all, for all. A class that is bound to a pool obeys a rule only
+            where that names it.
+        pools: Names of the pools that take requests.
+        specs: What arrives.
+    """
+    if not rules:
+        return None
+    count = len(specs)
+    everywhere = tuple(range(len(pools)))
+    by_class = [tuple(each) for each in allowed] or [everywhere] * max(len(specs.classes), 1)
+    own = np.zeros(count, dtype=np.int16) if specs.request_class is None else specs.request_class
+    known = list(by_class)
+    kinds, second = own.astype(np.int16), np.full(count, NEVER, dtype=np.int16)
+    uniforms = rng.stream(specs.seed, "misclassified", specs.replication).random(count)
+    is_open = np.ones(count, dtype=bool)
+    for rule in rules:
+        fits = is_open & _fits(rule, specs, own, by_class, everywhere)
+        is_open &= ~fits
+        known.append(_places(rule.pool, pools))
+        kinds[fits] = len(known) - 1
+        if rule.misclassified is not None and rule.retry_pool is not None:
+            known.append(_places(rule.retry_pool, pools))
+            second[fits & (uniforms < rule.misclassified)] = len(known) - 1
+    asks_twice = any(rule.misclassified is not None for rule in rules)
+    return Rules(allowed=tuple(known), kinds=kinds, second=second, asks_twice=asks_twice)
+
+
+def _places(name: str, pools: Sequence[str]) -> tuple[int, ...]:
+    return () if name == API_POOL else (pools.index(name),)
+
+
+def _fits(
+    rule: RuleSpec,
+    specs: RequestSpecs,
+    own: Kinds,
+    by_class: Sequence[tuple[int, ...]],
+    everywhere: tuple[int, ...],
+) -> NDArray[np.bool_]:
+    """Return which requests a rule is about."""
+    fits = np.ones(len(specs), dtype=bool)
+    if rule.min_prompt_tokens is not None:
+        fits &= specs.prompt_tokens >= rule.min_prompt_tokens
+    if rule.max_prompt_tokens is not None:
+        fits &= specs.prompt_tokens <= rule.max_prompt_tokens
+    names = [each.name for each in specs.classes]
+    if rule.classes is not None:
+        return fits & np.isin(own, [names.index(name) for name in rule.classes])
+    bound = [number for number, each in enumerate(by_class) if each != everywhere]
+    return fits & ~np.isin(own, bound)
+
+
+class Regions:
+    """The regions of a run.
+
+    Args:
+        spec: Where clients are, and how far apart regions are; it covers all that are named.
+        pools: All pools of the run, each with its region.
+        specs: What arrives, for its seed and its classes.
+
+    Attributes:
+        names: The regions that clients are in.
+        home: Of each request an index into ``names``, shape [N].
+    """
+
+    def __init__(self, spec: RegionsSpec, pools: Sequence[PoolSetup], specs: RequestSpecs) -> None:
+        own = [each.region for each in specs.classes if each.region is not None]
+        self.names = tuple(dict.fromkeys([*spec.clients, *own]))
+        self.home = _homes(spec, self.names, specs)
+        self._pools, self._spill_above = pools, spec.spill_above
+        self._has_thinking = specs.thinking_tokens is not None
+        self._places = places = list(dict.fromkeys(pool.region for pool in pools))
+        self._seconds = [{place: spec.one_way(name, place) or 0.0 for place in places} for name in self.names]
+        self._nearest = [sorted(places, key=seconds.__getitem__) for seconds in self._seconds]
+
+    def on_plane(self, members: Sequence[Sequence[int]], *, is_streamed: bool) -> plane_state.Regions:
+        """Return them as the plane goes by them.
+
+        Args:
+            members: The replicas of each pool.
+            is_streamed: Whether tokens are on their way one by one.
+        """
+        places, pools = self._places, self._pools
+        place_of_pool = [places.index(each.region) for each in pools]
+        return plane_state.Regions(
+            home=column(self.home, np.int32),
+            num_places=len(places),
+            nearest=[places.index(place) for own in self._nearest for place in own],
+            seconds=[own[place] for own in self._seconds for place in places],
+            place_of_pool=[place for each, place in zip(pools, place_of_pool, strict=True) if each.role != "decode"],
+            place_of=[place for place, numbers in zip(place_of_pool, members, strict=True) for _ in numbers],
+            spill_above=INFINITY if self._spill_above is None else self._spill_above,
+            is_streamed=is_streamed,
+            has_thinking=self._has_thinking,
+        )
+
+
+def _homes(spec: RegionsSpec, names: tuple[str, ...], specs: RequestSpecs) -> NDArray[np.int16]:
+    """Return the region of every client: its class's, or drawn by the shares."""
+    count = len(specs)
+    homes = np.zeros(count, dtype=np.int16)
+    if spec.clients:
+        generator = rng.stream(specs.seed, "regions", specs.replication)
+        edges = np.cumsum(list(spec.clients.values()))[:-1]
+        homes = np.searchsorted(edges, generator.random(count), side="right").astype(np.int16)
+    if specs.request_class is not None:
+        for number, each in enumerate(specs.classes):
+            if each.region is not None:
+                homes[specs.request_class == number] = names.index(each.region)
+    return homes
