@@ -23,9 +23,15 @@ def pytest_sessionstart() -> None:
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
 
 
-def pytest_collection_finish() -> None:
-    """Leave what is there before the first test out of every further search."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """Search for none while tests are collected, all of which stay, and leave them out of every further search."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="module")
