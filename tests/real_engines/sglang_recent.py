@@ -92,6 +92,7 @@ class Bare(Scheduler):
         self.metrics_reporter = Silent(num_generated_tokens=0, forward_ct_decode=0, enable_metrics=False)
         for name in (
             *(
+                "enable_fpm",
                 "enable_lora",
                 "enable_hierarchical_cache",
                 "enable_hicache_storage",

@@ -345,6 +345,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "static_max_wait": ("2 s", ["deployment.engine.batching=static"]),
     "cpu_offload_gb": (4, []),
     "n_gpu_layers": (8, ["deployment.engine={name: llama.cpp}"]),
+    "kv_unified": ("true", ["deployment.engine={name: llama.cpp, max_num_seqs: 8}"]),
     "num_gpu": (8, ["deployment.engine={name: ollama}"]),
     "language_model_only": ("true", ["model=gemma-3-4b"]),
     "mm_encoder_tp_mode": ("data", ["model=qwen3-vl-4b", "deployment.tensor_parallel_size=2"]),
