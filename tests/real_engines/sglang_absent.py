@@ -8,7 +8,6 @@ import sys
 import types
 from unittest.mock import MagicMock
 
-
 SCHEMA = "__get_pydantic_core_schema__"
 
 
