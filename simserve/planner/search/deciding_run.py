@@ -145,8 +145,8 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
 def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
     """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate.
 
-    As `simserve capacity` promises it: of steady traffic; of bursts, days, clients of a closed loop and the like, and
-    here of conversations, in runs as long as the scenario says, which draw other requests. Of a trace nothing is asked.
+    As `simserve capacity` promises it: of steady traffic; of bursts, days, clients of a closed loop and the like in
+    runs as long as the scenario says, which draw other requests. Of a trace, and of conversations, nothing is asked.
     """
     probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
     if probe is None:
@@ -165,7 +165,7 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
 def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
     """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes where that is found.
 
-    Of days, bursts and the like eight runs; of clients and conversations as many as `simserve capacity` asks for.
+    Of days, bursts and the like eight runs; of clients as many as `simserve capacity` asks for.
     """
     once = {**overrides, **ONCE}
     there = deployed(scenario, once, replicas)

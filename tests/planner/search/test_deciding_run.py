@@ -145,17 +145,6 @@ def test_other_clients_decide_whether_a_fleet_holds(clients: int, is_decided: bo
     assert confirm(Fleet(scenario=scenario, overrides={}, replicas=1)).holds == is_promised
 
 
-def test_conversations_are_asked_for_other_runs() -> None:
-    """As long as the scenario says, whatever their rate has reached by then."""
-    scenario = with_overrides(steady(2.0, 60), {"workload.sessions": THREE_TURNS})
-
-    promise = promise_of(scenario, {}, 1)
-
-    assert promise.holds
-    assert promise.num_requests is None
-    assert len(promise.attainments) == TIMES_FRESH * FRESH_RUNS
-
-
 def test_a_further_run_lies_where_students_t_says() -> None:
     """Mean and spread of three runs, cut where there are no shares; alike runs leave no doubt."""
     reach = student.ppf(0.98, 2) * 0.02 * math.sqrt(4 / 3)
@@ -175,7 +164,7 @@ def test_which_traffic_has_other_runs() -> None:
     assert not has_other_runs(crowd(slo=None))
     assert not has_other_runs(crowd(workload=traced))
     assert not has_other_runs(load("chatbot"))
-    assert has_other_runs(load("multi-turn"))
+    assert not has_other_runs(load("multi-turn"))
     assert has_other_runs(load("chatbot", ["deployment.faults=[{kind: replica, at: 10 min, duration: 5 min}]"]))
 
 
