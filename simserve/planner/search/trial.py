@@ -322,7 +322,7 @@ def has_other_runs(scenario: Scenario) -> bool:
     """Return whether seeds draw other runs of traffic that is tried as it is, of which an objective is asked.
 
     What is uneven, and clients of a closed loop. Not a trace, which nothing draws; nor conversations that come at a
-    rate, whose sixteen runs make `plan prefix-routing` on one kind of GPU take more than ten times as long.
+    rate, whose sixteen runs make `plan prefix-routing` on one kind of GPU take more than twice as long.
     """
     workload = scenario.workload
     is_asked = workload.trace is None and objective(scenario) is not None
