@@ -23,16 +23,8 @@ NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
 SGLANG: dict[str, dict[str, Any]] = {
     "0.5.9": {},
-    "0.5.22": {
-        "skips_ended": True,
-        "expects_max_tokens": True,
-        "reserves_page": True,
-        "evicts_missing": True,
-        "touches_waiting": True,
-    },
     "0.5.23": {
         "strikes_at_once": True,
-        "skips_ended": True,
         "expects_max_tokens": True,
         "reserves_page": True,
         "evicts_missing": True,
