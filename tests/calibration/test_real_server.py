@@ -174,3 +174,19 @@ def test_a_profile_of_four_speeds_gives_them_back(tmp_path: Path) -> None:
     assert short["mean_tpot"] == pytest.approx(1 / speeds["tg64"], rel=0.01)
     assert long["mean_tpot"] == pytest.approx(1 / speeds["tg64@d512"], rel=0.01)
     assert few["mean_ttft"] == pytest.approx(8 / speeds["pp8"], rel=0.1)
+
+
+def test_the_page_of_llama_cpp_has_the_figures_beside_it() -> None:
+    """Median and worst of the loads that were held out, by llama-bench alone and calibrated."""
+    folder = Path(llama_cpp.__file__).parents[1] / "runs" / "llama-cpp-cpu-2026-11-27"
+    found = json.loads((folder / "comparison.json").read_text())["summary"]
+    text = (folder / "README.md").read_text()
+    rows = {"TPOT, 6 loads": "mean_tpot", "TTFT, 6 loads": "mean_ttft"}
+
+    def percent(share: float) -> str:
+        return f"{float(f'{100 * share:.2g}'):g}"
+
+    for title, figure in {**rows, "tokens/s at a rate, 3 loads": "output_throughput"}.items():
+        columns = [found[f"{which} {figure}"] for which in ("kernels", "fitted")]
+        cells = [f"{percent(each['median'])} % ({percent(each['worst'])})" for each in columns]
+        assert f"| {title} | {' | '.join(cells)} |" in text

@@ -21,8 +21,6 @@ PACKAGES = (
 
 OF_SGLANG = ("dill", "orjson", "triton")
 """What SGLang's import besides."""
-UNFIT = (("0.5.22", "xgrammar"),)
-"""Releases, and what must be absent there: it does not load beside modules that are."""
 
 
 def folder_of(version: str, engine: str = "vllm") -> Path:
@@ -49,8 +47,7 @@ def make(version: str, engine: str = "vllm") -> Path:
         print(f"making {folder}: the engine's wheel and torch", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        packages = [*PACKAGES, *(OF_SGLANG if engine == "sglang" else ())]
-        subprocess.run([*install, *(each for each in packages if (version, each) not in UNFIT)], check=True)
+        subprocess.run([*install, *PACKAGES, *(OF_SGLANG if engine == "sglang" else ())], check=True)
         subprocess.run([*install, "--no-deps", f"{engine}=={version}"], check=True)
         (folder / ".complete").touch()
     return python

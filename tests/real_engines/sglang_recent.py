@@ -1,4 +1,4 @@
-"""SGLang 0.5.22's and 0.5.23's scheduler without processes, sockets and model, for `sglang_schedule`."""
+"""SGLang 0.5.23's scheduler without processes, sockets and model, for `tests.real_engines.sglang_schedule`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,6 @@ class Bare(Scheduler):
         self.metrics_reporter = Silent(num_generated_tokens=0, forward_ct_decode=0, enable_metrics=False)
         for name in (
             *(
-                "enable_fpm",
                 "enable_lora",
                 "enable_hierarchical_cache",
                 "enable_hicache_storage",
