@@ -71,6 +71,16 @@ def test_contributing_counts_the_files_of_a_change(patch: Path) -> None:
     assert all(f"`{file}`" in rows[0] or file.startswith("hardware_profiles/") for file in files)
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git, to look whether the patch applies")
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda each: each.stem)
+def test_the_change_fits_the_files_as_they_are(patch: Path) -> None:
+    """A line that moved beneath it is found here, not first where the change is made and run."""
+    done = subprocess.run(
+        ["git", "apply", "--check", str(patch)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_change_has_a_probe() -> None:
     """The test below holds all of them."""
     assert [each.stem for each in PATCHES] == sorted(PROBES)
