@@ -532,7 +532,7 @@ def retract_ahead(replica: Replica, requests: RequestTable) -> None:
     """
     if not replica.grows or growth_of_batch(replica, requests) <= replica.free_blocks:
         return
-    if replica.config.strikes_at_once and _ends_as_asked(replica, requests):
+    if replica.config.skips_ended and _ends_as_asked(replica, requests):
         # Those go first.
         return
     expect_results(replica, requests)
