@@ -95,7 +95,7 @@ class ContinuousScheduler(Scheduler):
             else:
                 self.left.clear()
                 self.is_full = False
-                self.ratio = config.new_token_ratio_initial
+                self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
                 step = self.planned(now)
             self.check(step)
             step.blocked_by = self.blocked_by(step)
@@ -120,7 +120,7 @@ class ContinuousScheduler(Scheduler):
             # Only those that left are in the batch: its loop goes round once more.
             self.left.clear()
             self.is_full = False
-            self.ratio = config.new_token_ratio_initial
+            self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
             step = self.planned(now)
             self.check(step)
         self.update_ratio(step)

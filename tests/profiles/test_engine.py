@@ -912,7 +912,12 @@ def test_prefill_workers_of_tensorrt_llm_reach_it_on_blackwell(
 def test_sglang_admits_and_strikes_by_release() -> None:
     """What its batches do, in the releases whose wheels were read."""
     rules = [
-        (each.reserves_page, each.evicts_missing, each.expects_max_tokens and each.skips_ended, each.strikes_at_once)
+        (
+            each.reserves_page and each.keeps_ratio,
+            each.evicts_missing,
+            each.expects_max_tokens and each.skips_ended,
+            each.strikes_at_once,
+        )
         for each in (resolve("sglang", version) for version in ("0.5.10", "0.5.11", "0.5.17", "0.5.22", "0.5.23"))
     ]
 

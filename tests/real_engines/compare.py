@@ -21,7 +21,7 @@ from tests.real_engines.workloads import ENDING_EARLY, SHARING
 
 NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
-_RECENT = ("skips_ended", "expects_max_tokens", "reserves_page", "evicts_missing", "touches_waiting")
+_RECENT = (*("skips_ended", "expects_max_tokens", "keeps_ratio", "reserves_page", "evicts_missing", "touches_waiting"),)
 SGLANG: dict[str, dict[str, Any]] = {
     "0.5.9": {},
     "0.5.22": dict.fromkeys(_RECENT, True),

@@ -863,6 +863,19 @@ def test_who_is_not_decoded_beyond_its_end_has_left_as_the_others_decode(skips_e
     assert records.scheduled_time[2] == pytest.approx(scheduled, abs=1e-6)
 
 
+@pytest.mark.parametrize("keeps_ratio", [True, False])
+def test_an_empty_batch_begins_the_estimate_anew_or_not(keeps_ratio: bool) -> None:
+    """SGLang 0.5.11 keeps what four decode steps have left of the ratio: two wait, and both find room at once."""
+    engine = {**ESTIMATE, "block_size": 1, "num_blocks": 40, "keeps_ratio": keeps_ratio}
+    engine |= {"new_token_ratio_initial": 1.0, "new_token_ratio_decay": 0.15, "new_token_ratio_minimum": 0.0}
+    specs = replace(make_specs([0.0, 0.5, 0.5], 4, [5, 9, 3]), max_tokens=np.array([30, 20, 20]))
+
+    records = both(deployed(Control(), **engine), specs)
+
+    waited = records.scheduled_time[2] - records.scheduled_time[1]
+    assert (waited < 3) == keeps_ratio
+
+
 @pytest.mark.parametrize(("skips_ended", "num_preemptions"), [(True, 0), (False, 1)])
 def test_a_step_waits_for_the_blocks_of_those_that_are_done(skips_ended: bool, num_preemptions: int) -> None:
     """Five blocks for answers that need six: the first is done as the second lacks one, soon to be had."""
