@@ -261,7 +261,7 @@ class Shown:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout, keys in their order; an undefined number is null."""
-    from simserve.metrics.statistics import in_json
+    from simserve.metrics.summary import in_json
 
     json.dump(in_json(value), sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")

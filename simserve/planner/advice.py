@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simserve.errors import InputError
-from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.result import RunResult
+from simserve.metrics.throughput import LIMITS
 from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised
 from simserve.planner.overrides import ONCE, Overrides, value_of, with_overrides

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from simserve.metrics.latency import SLO, request_latencies
-from simserve.metrics.real_server import (
+from simserve.metrics.real_server import Evidence, evidence_of
+from simserve.metrics.throughput import conditions
+from simserve.profiles.expected_errors import (
     DOLLARS,
     RATES,
     STATISTICS,
-    Evidence,
-    conditions,
-    evidence_of,
+    Expectation,
+    MetricExpectation,
     prediction_interval,
 )
-from simserve.profiles.expected_errors import Expectation, MetricExpectation
 from tests.metrics.builders import make_expectation, make_records, make_slo, make_totals
 
 LAPLACE = 0.1
