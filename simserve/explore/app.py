@@ -30,8 +30,8 @@ from simserve.explore.server import MEDIA_TYPE, AnswerInParts, Runner, Tell
 from simserve.explore.twin import TwinFeed
 from simserve.metrics.summary import in_json
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import load_model
 from simserve.report.page import TEMPLATES
 from simserve.units import format_bytes
 from simserve.validation import FrozenModel, validate

@@ -79,7 +79,7 @@ MEDIA_KEYS = (
     "ttft_share",
 )
 _WAITING_SHARE = 0.2
-"""Share of TTFT from which waiting for the encoder pool is what binds, as with other waits (`metrics.bottleneck`)."""
+"""Share of TTFT from which waiting for the encoder pool is what binds, as with other waits (`metrics.throughput`)."""
 ENCODERS = "encoder_disaggregation.replicas"
 """What binds then."""
 LORA_KEYS = (

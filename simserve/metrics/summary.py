@@ -108,7 +108,7 @@ class RunFacts:
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
         thresholds: Metric -> expressions.
-        quality: Published figures of the number formats, see `simserve.profiles.checkpoint`.
+        quality: Published figures of the number formats, see `simserve.profiles.model`.
         overflow: What the API charges that requests overflow to, None without one.
         limit_gains: What a larger limit of the scheduler would bring, see `simserve.metrics.throughput`.
         speculation: What is known of speculative decoding, None without it.

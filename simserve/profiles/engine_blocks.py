@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from simserve.errors import InputError, ProfileError
-from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
+from simserve.profiles.model import WIDE_FORMATS, WeightFormatName
 from simserve.units import Bytes
 from simserve.validation import FrozenModel
 

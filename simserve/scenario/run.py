@@ -27,7 +27,8 @@ from simserve.profiles.engine_profile import version_note
 from simserve.scenario.combinations import feature_notes, without_effect
 from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
-from simserve.scenario.fit import check_fit, leading_warnings, quality_of
+from simserve.scenario.fit import check_fit, leading_warnings
+from simserve.scenario.formats import quality_of
 from simserve.scenario.media import encoder_power, encoder_startup_seconds, encoders_usd_per_hour
 from simserve.scenario.replication import (
     pool_setups,

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 from simserve.units import to_text
 from simserve.workload.conversations import mean_calls
 from simserve.workload.length_spec import LognormalLength
