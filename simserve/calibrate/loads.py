@@ -24,7 +24,7 @@ from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, figures, replay_of
 from simserve.errors import ScenarioError
 from simserve.metrics.throughput import conditions
-from simserve.profiles.engine_blocks import FACTORS
+from simserve.profiles.engine_options import FACTORS
 from simserve.profiles.expected_errors import Expectation
 from simserve.scenario.replication import traffic
 from simserve.scenario.run import expectations_of

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from simserve.profiles.engine_blocks import NewTokenRatio
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
@@ -19,6 +18,7 @@ from simserve.profiles.engine_options import (
     EngineOptions,
     KVAllocation,
     MoeBackend,
+    NewTokenRatio,
     PreemptionMode,
     Sampling,
     Scheduler,

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
-from simserve.profiles.engine_blocks import (
+from simserve.profiles.engine_options import (
     Devices,
     KernelBlock,
     MeasuredFactors,

@@ -24,7 +24,7 @@ from pydantic import Field
 from simserve.documents import read_mapping
 from simserve.errors import InvariantError, ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 from simserve.profiles.engine_profile import load_engine
 from simserve.validation import FrozenModel, validate
 
