@@ -320,12 +320,14 @@ def _headline(
 
 
 def _thresholds(
-    simulation: Simulation, facts: RunFacts, measured: Measured, attainment: float, scalars: Mapping[str, float]
+    simulation: Simulation, facts: RunFacts, measured: Measured, attained: float, scalars: Mapping[str, float]
 ) -> list[dict[str, Any]]:
     """Return what becomes of the conditions, where the scenario has any."""
     if not facts.thresholds:
         return []
-    figures = Figures(latency_values(measured), simulation.totals.itl, attainment, scalars)
+    figures = Figures(
+        latencies=latency_values(measured), itl=simulation.totals.itl, slo_attainment=attained, scalars=scalars
+    )
     return evaluate_thresholds(facts.thresholds, figures)
 
 
