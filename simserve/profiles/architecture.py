@@ -240,10 +240,10 @@ class ModelProfile(FrozenModel):
         """
         known = self.checkpoint(quantization)
         if known is not None:
-            return known.formats(part, self.layers_with(part))
+            return known.formats(part, self.layers_with)
         if quantization in WIDE_FORMATS or quantization.startswith("gguf") or self.stored.is_wide:
             return {quantization: 1.0}
-        stored = self.stored.formats(part, self.layers_with(part))
+        stored = self.stored.formats(part, self.layers_with)
         return {quantization: 1.0} if any(each not in WIDE_FORMATS for each in stored) else {"none": 1.0}
 
     def mtp_format(self, quantization: str) -> str:
@@ -261,11 +261,13 @@ class ModelProfile(FrozenModel):
             return tuple(layers[self.indexer.num_unsparse_layers :])
         if self.moe is None:
             return tuple(layers)
-        if part in ("experts", "shared_experts"):
-            return tuple(layer for layer in layers if self.is_moe_layer(layer)) or tuple(layers)
-        if part == "mlp":
-            return tuple(layer for layer in layers if not self.is_moe_layer(layer)) or tuple(layers)
-        return tuple(layers)
+        if part not in ("experts", "shared_experts", "mlp"):
+            return tuple(layers)
+        # As `is_moe_layer` says of each, which is too slow for searches.
+        step = self.moe.layer_step
+        first = -(-(self.moe.first_dense_layers + 1) // step) * step - 1
+        routed = [layer for layer in layers[first::step] if layer not in self.moe.dense_layers]
+        return tuple(sorted(set(layers).difference(routed)) if part == "mlp" else routed) or tuple(layers)
 
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer, counted from 0, has experts."""

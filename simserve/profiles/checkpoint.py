@@ -6,7 +6,7 @@ others published it: simserve measures none, and speed does not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, get_args
 
@@ -125,20 +125,21 @@ class Checkpoint(FrozenModel):
         """Whether nothing of it is below 16 bit."""
         return self.format in WIDE_FORMATS and all(each.format in WIDE_FORMATS for each in self.other_formats)
 
-    def formats(self, part: Part, layers: Sequence[int]) -> dict[WeightFormatName, float]:
+    def formats(self, part: Part, layers_with: Callable[[Part], Sequence[int]]) -> dict[WeightFormatName, float]:
         """Return the formats that a part is stored in, each with its share of the layers that have the part.
 
         Args:
             part: Which matrices.
-            layers: Layers that have them, counted from 0.
+            layers_with: The layers that have a part, counted from 0; asked only where some are stored otherwise.
         """
-        if not self.other_formats:
+        others = [each for each in self.other_formats if part in each.parts]
+        if not others:
             return {self.format: 1.0}
+        layers = layers_with(part)
         stored: dict[int, WeightFormatName] = dict.fromkeys(layers, self.format)
-        for other in self.other_formats:
-            if part in other.parts:
-                chosen = layers if other.layers is None else set(other.layers) & set(layers)
-                stored |= dict.fromkeys(chosen, other.format)
+        for other in others:
+            chosen = layers if other.layers is None else set(other.layers) & set(layers)
+            stored |= dict.fromkeys(chosen, other.format)
         kinds = dict.fromkeys(stored.values())
         return {kind: sum(each == kind for each in stored.values()) / len(layers) for kind in kinds}
 
