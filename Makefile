@@ -47,7 +47,7 @@ kernel: $(VENV)/.installed-dev
 test: kernel
 	$(BIN)/pytest -n auto --dist worksteal
 
-# What is slow, and every property with all of its examples, of which `make test` tries a third.
+# What is slow, and every property with all of its examples, of which `make test` tries a third at most.
 test-slow: kernel
 	FUZZ=$${FUZZ:-1} $(BIN)/pytest -n auto --dist worksteal -m 'slow or hypothesis'
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from simserve.report.plan import PlanPage
     from simserve.report.sweep import Sweep
     from simserve.report.validation import Validation
+    from simserve.scenario.finishable import KnownFinishable
     from simserve.scenario.load import Overrides
     from simserve.scenario.verify import Verification
     from simserve.sim.own_clients import Event
@@ -237,8 +238,9 @@ def _run(
     from simserve.report.background import background
 
     resolved = resolve(scenario)
-    result = run_scenario(resolved, **how)
-    told: dict[str, Any] = {"month": month(resolved, result)}
+    finishable: KnownFinishable = {}
+    result = run_scenario(resolved, finishable=finishable, **how)
+    told: dict[str, Any] = {"month": month(resolved, result, finishable)}
     if advised is not None:
         from simserve.planner.advice import advise  # the planner: needed by runs that write files
 

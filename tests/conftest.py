@@ -86,6 +86,17 @@ def best_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def headroom_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan with no more around the best than the traffic it can sustain, and what is left with one replica fewer.
+
+    Levers, sensitivity, front and single changes take two thirds of a small plan's time.
+    """
+    nothing: dict[str, Any] = {"changes_of": (), "levers_of": [], "option_levers": [], "front_candidates": []}
+    for name, value in {**nothing, "single_changes": (None, [])}.items():
+        monkeypatch.setattr(f"simserve.planner.plan.plan.{name}", lambda *_, value=value: value)
+
+
+@pytest.fixture
 def run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run without what further runs tell: what a month costs at other loads, and what can be finished at all.
 
@@ -93,6 +104,13 @@ def run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("simserve.planner.cost.month.month", lambda *_: None)
     monkeypatch.setattr("simserve.scenario.run.find_finishable", lambda *_: None)
+
+
+@pytest.fixture
+def page_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the page of a run without the deployment at other loads: a dozen runs, nearly half of what a small one
+    takes. A brief then says how loaded it is, and not the highest of those loads that holds."""
+    monkeypatch.setattr("simserve.report.background._loads", lambda *_: None)
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ import pytest
 
 _QUICK = 1 / 3
 """Share of the examples in the quick tier: `make test-slow` tries all of every property."""
-_TIMES = float(os.environ.get("FUZZ", _QUICK))
+FEW = 1 / 5
+"""The same of the dearest: the kernel beside the walker in sixteen kinds of cases, and whole clusters."""
 
 
-def examples(count: int) -> int:
-    """Return how many examples to try: so many, times the environment's ``FUZZ``."""
-    return max(1, round(count * _TIMES))
+def examples(count: int, quick: float = _QUICK) -> int:
+    """Return how many examples to try: so many, times the environment's ``FUZZ``; ``quick``: where that is not set."""
+    return max(1, round(count * float(os.environ.get("FUZZ", quick))))
 
 
 def every_third(values: Iterable[Any]) -> list[Any]:

@@ -91,7 +91,7 @@ def test_what_could_be_hoped_for_follows_from_what_runs_scatter(misfit: float, l
     server = Linear(runs=np.arange(5), figures=("tpot",) * 5, residuals=np.zeros(5), slopes=slopes)
     priors = replace(PRIORS, widths={**PRIORS.widths, "gpu": 0.3}, misfit={"tpot": misfit, "ttft": misfit})
 
-    drawn = script.hoped_of([server] * 20, priors, draws=10)
+    drawn = script.hoped_of([server] * 12, priors, draws=8)
 
     assert low <= np.median([each.share for each in drawn]) <= high
     assert script.hoped_of([server] * 2, priors, draws=2) == script.hoped_of([server] * 2, priors, draws=2)

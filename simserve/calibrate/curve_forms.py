@@ -6,14 +6,13 @@ the device, is the profile's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from simserve.calibrate.curve_regressor import CurveForm, Values, group_numbers
+from simserve.calibrate.curve_regressor import CurveForm, Sizes, Values, group_numbers
 from simserve.calibrate.kernels.points import ELEMENTWISE_BYTES, FORMATS
 from simserve.perf.attention_curve import TILE
 from simserve.perf.efficiency import Array
@@ -96,10 +95,13 @@ def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) 
     """
     weight, element = FORMATS[name]
 
-    def predict(calls: pd.DataFrame, values: Values) -> Array:
-        m, n, k = (calls[column].to_numpy(dtype=np.float64) for column in ("m", "n", "k"))
+    def read(calls: pd.DataFrame) -> Sizes:
+        m, n, k = _columns("m", "n", "k")(calls)
+        return m, n, k, n * k * weight + m * (k * element + n * 2.0)
+
+    def seconds(sizes: Sizes, values: Values) -> Array:
+        m, n, k, num_bytes = sizes
         device = GemmDevice(peak=values[COMPUTE], bandwidth=values[MEMORY], num_multiprocessors=num_multiprocessors)
-        num_bytes = n * k * weight + m * (k * element + n * 2.0)
         curve = product_curve(values, shape)
         total = gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes).total
         if name != "fp8":
@@ -111,7 +113,8 @@ def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) 
     further = {SUSTAINED: 1.0} | ({ROUNDING: 1.0} if name == "fp8" else {})
     return CurveForm(
         start=STARTS,
-        predict=predict,
+        read=read,
+        seconds=seconds,
         groups=lambda calls: group_numbers(calls, "n", "k") + group_numbers(calls, "m"),
         further=further,
         further_start={SUSTAINED: 0.85, ROUNDING: 0.5},
@@ -122,11 +125,8 @@ def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) 
 def expert_form(num_multiprocessors: int) -> CurveForm:
     """Return the form of routed experts dealt evenly (`simserve.perf.moe`)."""
 
-    def predict(calls: pd.DataFrame, values: Values) -> Array:
-        tokens, topk, experts, hidden, width, ups = (
-            calls[column].to_numpy(dtype=np.float64)
-            for column in ("num_tokens", "topk", "num_experts", "hidden_size", "inter_size", "up_projections")
-        )
+    def seconds(sizes: Sizes, values: Values) -> Array:
+        tokens, topk, experts, hidden, width, ups = sizes
         device = GemmDevice(peak=values[COMPUTE], bandwidth=values[MEMORY], num_multiprocessors=num_multiprocessors)
         shape = ExpertShape(hidden_size=hidden, intermediate_size=width, up_projections=ups, weight_bits=16.0)
         pairs = tokens * topk
@@ -135,7 +135,8 @@ def expert_form(num_multiprocessors: int) -> CurveForm:
 
     return CurveForm(
         start=STARTS | {START: 3e-5},
-        predict=predict,
+        read=_columns("num_tokens", "topk", "num_experts", "hidden_size", "inter_size", "up_projections"),
+        seconds=seconds,
         groups=lambda calls: group_numbers(calls, "num_tokens"),
         bounds=RATE_BOUNDS,
     )
@@ -161,8 +162,8 @@ def grouped_curve(values: Values) -> GroupedGemmCurve:
 def prefill_form() -> CurveForm:
     """Return the form of attention over prompts: start, rows, attended pairs, and the longest tile where it shows."""
 
-    def predict(calls: pd.DataFrame, values: Values) -> Array:
-        batch, tokens, heads, kv_heads, width = _attention(calls, "isl")
+    def seconds(sizes: Sizes, values: Values) -> Array:
+        batch, tokens, heads, kv_heads, width = sizes
         pairs = batch * tokens * (tokens + 1.0) / 2.0
         rows = batch * tokens * width * (heads + kv_heads) * ROW_BYTES
         tile = tokens * 4.0 * TILE * width / values[TILE_RATE]
@@ -170,7 +171,8 @@ def prefill_form() -> CurveForm:
 
     return CurveForm(
         start=STARTS | {START: 1e-5},
-        predict=predict,
+        read=_columns("batch_size", "isl", *_HEADS),
+        seconds=seconds,
         groups=lambda calls: group_numbers(calls, "isl") + group_numbers(calls, "batch_size"),
         further={TILE_RATE: NO_TILE},
         further_start={TILE_RATE: 1e12},
@@ -185,15 +187,17 @@ ROW_BYTES = 4.0
 def decode_form(num_multiprocessors: int) -> CurveForm:
     """Return the form of decode attention: start, bytes of the keys, and waves of heads where they show."""
 
-    def predict(calls: pd.DataFrame, values: Values) -> Array:
-        batch, context, _, kv_heads, width = _attention(calls, "step")
+    def seconds(sizes: Sizes, values: Values) -> Array:
+        batch, step, _, kv_heads, width = sizes
+        context = step + 1.0
         keys = batch * context * 4.0 * kv_heads * width
         waves = np.maximum(batch * kv_heads / num_multiprocessors - 1.0, 0.0)
         return np.asarray(values[START] + waves * values[WAVE] + keys / values[MEMORY])
 
     return CurveForm(
         start={START: 1e-5, MEMORY: 1e12},
-        predict=predict,
+        read=_columns("batch_size", "step", *_HEADS),
+        seconds=seconds,
         groups=lambda calls: group_numbers(calls, "step") + group_numbers(calls, "batch_size"),
         further={WAVE: 0.0},
         further_start={WAVE: 1e-6},
@@ -204,14 +208,14 @@ def decode_form(num_multiprocessors: int) -> CurveForm:
 def elementwise_form() -> CurveForm:
     """Return the form of memory-bound kernels: a start a launch, and bytes."""
 
-    def predict(calls: pd.DataFrame, values: Values) -> Array:
-        return np.asarray(
-            calls["kernels"] * values[START] + elementwise_bytes(calls) / values[MEMORY], dtype=np.float64
-        )
+    def seconds(sizes: Sizes, values: Values) -> Array:
+        kernels, num_bytes = sizes
+        return np.asarray(kernels * values[START] + num_bytes / values[MEMORY])
 
     return CurveForm(
         start={START: 2e-6, MEMORY: 1e12},
-        predict=predict,
+        read=lambda calls: (calls["kernels"].to_numpy(dtype=np.float64), elementwise_bytes(calls)),
+        seconds=seconds,
         groups=lambda calls: group_numbers(calls, "op_name") + group_numbers(calls, "m"),
         bounds=RATE_BOUNDS,
     )
@@ -220,13 +224,14 @@ def elementwise_form() -> CurveForm:
 def copy_form() -> CurveForm:
     """Return the form of copies: a start, and every byte read and written."""
 
-    def predict(calls: pd.DataFrame, values: Values) -> Array:
-        num_bytes = 2.0 * calls["bytes"].to_numpy(dtype=np.float64)
-        return np.asarray(values[START] + num_bytes / values[MEMORY])
+    def seconds(sizes: Sizes, values: Values) -> Array:
+        (num_bytes,) = sizes
+        return np.asarray(values[START] + 2.0 * num_bytes / values[MEMORY])
 
     return CurveForm(
         start={START: 2e-6, MEMORY: 1e12},
-        predict=predict,
+        read=_columns("bytes"),
+        seconds=seconds,
         groups=lambda calls: group_numbers(calls, "bytes"),
         bounds=RATE_BOUNDS,
     )
@@ -235,14 +240,15 @@ def copy_form() -> CurveForm:
 def all_reduce_form() -> CurveForm:
     """Return the form of an all-reduce: a start, more for each doubling of the ranks, and a ring's bytes."""
 
-    def predict(calls: pd.DataFrame, values: Values) -> Array:
-        ranks, elements = (calls[name].to_numpy(dtype=np.float64) for name in ("num_gpus", "message_size"))
+    def seconds(sizes: Sizes, values: Values) -> Array:
+        ranks, elements = sizes
         moved = 2.0 * (ranks - 1.0) / ranks * elements * ALL_REDUCE_ELEMENT_BYTES
         return np.asarray(values[START] + values[DOUBLING] * np.log2(ranks) + moved / values[MEMORY])
 
     return CurveForm(
         start={START: 1e-5, MEMORY: 1e11},
-        predict=predict,
+        read=_columns("num_gpus", "message_size"),
+        seconds=seconds,
         groups=lambda calls: group_numbers(calls, "message_size"),
         further={DOUBLING: 0.0},
         further_start={DOUBLING: 1e-6},
@@ -256,8 +262,9 @@ def elementwise_bytes(calls: pd.DataFrame) -> Array:
     return np.asarray(calls["m"].to_numpy(dtype=np.float64) * calls["width"].to_numpy(dtype=np.float64) * row)
 
 
-def _attention(calls: pd.DataFrame, length: str) -> tuple[NDArray[np.float64], ...]:
-    """Return batch, length (keys of a decode step), heads, key-value heads and width."""
-    columns = ("batch_size", length, "num_heads", "num_key_value_heads", "head_dim")
-    batch, tokens, heads, kv_heads, width = (calls[name].to_numpy(dtype=np.float64) for name in columns)
-    return batch, tokens + (1.0 if length == "step" else 0.0), heads, kv_heads, width
+def _columns(*names: str) -> Callable[[pd.DataFrame], Sizes]:
+    """Return what reads columns of a table of calls as numbers."""
+    return lambda calls: tuple(calls[name].to_numpy(dtype=np.float64) for name in names)
+
+
+_HEADS = ("num_heads", "num_key_value_heads", "head_dim")

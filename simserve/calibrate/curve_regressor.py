@@ -47,6 +47,7 @@ SIGNIFICANCE = 0.99
 """Quantile of F that a further constant must pass to be fitted."""
 
 Values = Mapping[str, float]
+Sizes = tuple[Array, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,8 @@ class CurveForm:
 
     Attributes:
         start: Constant -> where the search starts; these are always fitted.
-        predict: Seconds of calls, from their table and the constants.
+        read: What the seconds depend on, from the table of calls: once for all constants that a search tries.
+        seconds: Seconds of calls, from what was read of them and the constants.
         groups: Number of the group of each call: calls of one group are held out together.
         further: Constant -> value that leaves it without effect; fitted only where that predicts better.
         further_start: Constant -> where the search starts for it.
@@ -63,11 +65,16 @@ class CurveForm:
     """
 
     start: Mapping[str, float]
-    predict: Callable[[pd.DataFrame, Values], Array]
+    read: Callable[[pd.DataFrame], Sizes]
+    seconds: Callable[[Sizes, Values], Array]
     groups: Callable[[pd.DataFrame], NDArray[np.int64]]
     further: Mapping[str, float] = field(default_factory=dict)
     further_start: Mapping[str, float] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def predict(self, calls: pd.DataFrame, values: Values) -> Array:
+        """Return the seconds of calls, from their table and the constants."""
+        return self.seconds(self.read(calls), values)
 
 
 class CurveRegressor:
@@ -176,8 +183,8 @@ class CurveRegressor:
             tuple(form.start[name] * each for each in GRID) if name.endswith(RATE) else (shortest,) for name in names
         ]
         places = [dict(zip(names, values, strict=True)) for values in itertools.product(*firsts)]
-        neutral = dict(form.further)
-        errors = [np.abs(np.log(form.predict(calls, neutral | place)) - measured).sum() for place in places]
+        neutral, sizes = dict(form.further), form.read(calls)
+        errors = [np.abs(np.log(form.seconds(sizes, neutral | place)) - measured).sum() for place in places]
         best: dict[float, dict[str, float]] = {}  # one for each value of the last rate, the best first
         for number in np.argsort(errors, kind="stable"):
             best.setdefault(places[number][names[-1]], places[number])
@@ -186,7 +193,7 @@ class CurveRegressor:
 
     def _solve(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str], near: Values) -> _Solution:
         """Return the constants with the least error from a place on, those that are not fitted without effect."""
-        form = self.form
+        form, sizes = self.form, self.form.read(calls)
         first = {
             **near,
             **{name: form.further_start[name] for name in names if near.get(name) == form.further.get(name)},
@@ -197,7 +204,7 @@ class CurveRegressor:
             return neutral | dict(zip(names, np.exp(logarithms).tolist(), strict=True))
 
         def predict(logarithms: Array) -> Array:
-            return form.predict(calls, given(logarithms))
+            return form.seconds(sizes, given(logarithms))
 
         def residuals(logarithms: Array) -> Array:
             return np.asarray(np.log(predict(logarithms) / seconds))

@@ -151,8 +151,10 @@ class ServingModel:
         return figures(simulation.records, simulation.totals.itl)
 
     def _price(self, parameters: EngineParameters) -> PricedDeployment:
+        """Return the deployment under some constants; no step takes longer for what a request waits before it."""
+        shape = self.resolved.shape
+        parameters = replace(parameters, frontend_latency=shape.engine.frontend_latency)
         if parameters not in self._priced:
-            shape = self.resolved.shape
             values = {name: getattr(parameters, name) for name in PARAMETERS}
             if len(self._priced) > 64:
                 self._priced.clear()

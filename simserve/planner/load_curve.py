@@ -15,7 +15,7 @@ from simserve.metrics.result import RunResult
 from simserve.planner.capacity.search import highest_promised, settled_requests
 from simserve.planner.scaling import steady_rate
 from simserve.planner.search.trial import mean_gpus
-from simserve.scenario.finishable import Finishable, find_finishable
+from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable
 from simserve.scenario.replication import arrived
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
@@ -83,12 +83,14 @@ class LoadCurve:
         scenario: Whose deployment, and whose requests.
         on_run: Called after every run with their number.
         levels: Load -> what was simulated there.
+        known: What is known of what the deployment finishes.
     """
 
     scenario: Scenario
     on_run: Callable[[int], None] | None = None
     levels: dict[float, Level] = field(default_factory=dict)
     results: dict[float, RunResult] = field(default_factory=dict)
+    known: KnownFinishable = field(default_factory=dict)
     _finishable: list[Finishable | None] = field(default_factory=list)
 
     @property
@@ -114,7 +116,7 @@ class LoadCurve:
         """Return what the deployment finishes with its queue never empty, the same at every load."""
         if not self._finishable:
             resolved = resolve(self.scenario)
-            self._finishable.append(find_finishable(resolved, deploy(resolved)))
+            self._finishable.append(find_finishable(resolved, deploy(resolved), self.known))
         return self._finishable[0]
 
     def as_it_is(self) -> Level:

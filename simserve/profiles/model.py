@@ -5,7 +5,7 @@ Knows names of number formats, but no bits (those are `simserve.perf.quantizatio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -113,20 +113,21 @@ class Checkpoint(FrozenModel):
         """Whether nothing of it is below 16 bit."""
         return self.format in WIDE_FORMATS and all(each.format in WIDE_FORMATS for each in self.other_formats)
 
-    def formats(self, part: Part, layers: Sequence[int]) -> dict[WeightFormatName, float]:
+    def formats(self, part: Part, layers_with: Callable[[Part], Sequence[int]]) -> dict[WeightFormatName, float]:
         """Return the formats that a part is stored in, each with its share of the layers that have the part.
 
         Args:
             part: Which matrices.
-            layers: Layers that have them, counted from 0.
+            layers_with: The layers that have a part, counted from 0; asked only where some are stored otherwise.
         """
-        if not self.other_formats:
+        others = [each for each in self.other_formats if part in each.parts]
+        if not others:
             return {self.format: 1.0}
+        layers = layers_with(part)
         stored: dict[int, WeightFormatName] = dict.fromkeys(layers, self.format)
-        for other in self.other_formats:
-            if part in other.parts:
-                chosen = layers if other.layers is None else set(other.layers) & set(layers)
-                stored |= dict.fromkeys(chosen, other.format)
+        for other in others:
+            chosen = layers if other.layers is None else set(other.layers) & set(layers)
+            stored |= dict.fromkeys(chosen, other.format)
         kinds = dict.fromkeys(stored.values())
         return {kind: sum(each == kind for each in stored.values()) / len(layers) for kind in kinds}
 
@@ -344,10 +345,10 @@ class ModelProfile(FrozenModel):
         """
         known = self.checkpoint(quantization)
         if known is not None:
-            return known.formats(part, self.layers_with(part))
+            return known.formats(part, self.layers_with)
         if quantization in WIDE_FORMATS or quantization.startswith("gguf") or self.stored.is_wide:
             return {quantization: 1.0}
-        stored = self.stored.formats(part, self.layers_with(part))
+        stored = self.stored.formats(part, self.layers_with)
         return {quantization: 1.0} if any(each not in WIDE_FORMATS for each in stored) else {"none": 1.0}
 
     def mtp_format(self, quantization: str) -> str:
@@ -365,11 +366,13 @@ class ModelProfile(FrozenModel):
             return tuple(layers[self.indexer.num_unsparse_layers :])
         if self.moe is None:
             return tuple(layers)
-        if part in ("experts", "shared_experts"):
-            return tuple(layer for layer in layers if self.is_moe_layer(layer)) or tuple(layers)
-        if part == "mlp":
-            return tuple(layer for layer in layers if not self.is_moe_layer(layer)) or tuple(layers)
-        return tuple(layers)
+        if part not in ("experts", "shared_experts", "mlp"):
+            return tuple(layers)
+        # As `is_moe_layer` says of each, which is too slow for searches.
+        step = self.moe.layer_step
+        first = -(-(self.moe.first_dense_layers + 1) // step) * step - 1
+        routed = [layer for layer in layers[first::step] if layer not in self.moe.dense_layers]
+        return tuple(sorted(set(layers).difference(routed)) if part == "mlp" else routed) or tuple(layers)
 
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer, counted from 0, has experts."""

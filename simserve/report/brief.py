@@ -37,6 +37,7 @@ from simserve.scenario.formats import formats_line
 from simserve.units import HOURS_PER_MONTH, format_seconds
 
 if TYPE_CHECKING:
+    from simserve.scenario.finishable import KnownFinishable
     from simserve.scenario.schema import Scenario
 
 ASKED_FILES = ("film.html", "timeline.json", "timeline.json.gz", "metrics.prom")
@@ -505,8 +506,9 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
 
     once = scenario.run.model_copy(update={"replications": 1, "precision": None})
     resolved = resolve(scenario.model_copy(update={"run": once}))
-    result = run(resolved)
-    inner = {**result.summary["simserve"], "month": month(resolved, result)}
+    finishable: KnownFinishable = {}
+    result = run(resolved, finishable=finishable)
+    inner = {**result.summary["simserve"], "month": month(resolved, result, finishable)}
     return brief_of_run(replace(result, summary=frozen({**result.summary, "simserve": inner})), reference)
 
 

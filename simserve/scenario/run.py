@@ -26,7 +26,7 @@ from simserve.profiles.api import load_api
 from simserve.profiles.engine_profile import version_note
 from simserve.scenario.combinations import feature_notes, without_effect
 from simserve.scenario.deployment_spec import tiers_usd_per_hour
-from simserve.scenario.finishable import Finishable, find_finishable, offered_load
+from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, offered_load
 from simserve.scenario.fit import check_fit, leading_warnings
 from simserve.scenario.formats import quality_of
 from simserve.scenario.media import encoder_power, encoder_startup_seconds, encoders_usd_per_hour
@@ -149,7 +149,7 @@ def run(
     explain: bool = True,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
-    finishable: Finishable | Literal["find"] | None = "find",
+    finishable: Finishable | KnownFinishable | Literal["find"] | None = "find",
     by_reference: bool = False,
     own: OwnParts | None = None,
     served: tuple[RequestSpecs, Simulation] | None = None,
@@ -167,8 +167,8 @@ def run(
             the seconds of the steps are not told by operator.
         keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
         accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
-        finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first;
-            None: the queue's trend alone says whether the run keeps up.
+        finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first,
+            and kept in a mapping that is given instead; None: the queue's trend alone says whether the run keeps up.
         by_reference: Whether the run is made by the reference in plain SimPy (`simserve.reference`), step by step. What
             is said of other limits and of the load ratio comes from further runs, which are the plane's.
         own: A user's own parts. Nothing is then said of other limits, nor of the load ratio: that comes from runs of
@@ -311,7 +311,7 @@ def _replicate(
     tells_operators: bool,
     keep_steps: bool = False,
     accelerate: Accelerate = "auto",
-    finishable: Finishable | Literal["find"] | None = "find",
+    finishable: Finishable | KnownFinishable | Literal["find"] | None = "find",
     by_reference: bool = False,
     own: OwnParts | None = None,
     served: tuple[RequestSpecs, Simulation] | None = None,
@@ -338,8 +338,9 @@ def _replicate(
         facts = replace(facts, warnings=[*facts.warnings, own.note])
     runs = _Runs(scenario, first, specs, facts)
     try:
-        if finishable == "find":
-            finishable = None if first.was_interrupted else find_finishable(resolved, deployment)
+        if finishable == "find" or isinstance(finishable, dict):
+            known = finishable if isinstance(finishable, dict) else None
+            finishable = None if first.was_interrupted else find_finishable(resolved, deployment, known)
         runs.facts = _with_load(facts, specs, finishable)
         runs.add(first, specs)
         if shown is not None:

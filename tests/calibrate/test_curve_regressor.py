@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +66,25 @@ def test_fit_returns_itself_and_what_it_found_ends_in_an_underscore() -> None:
     assert before == {"form", "num_folds"}
     assert all(name.endswith("_") for name in set(vars(regressor)) - before)
     assert regressor.predict(calls) == pytest.approx(form.predict(calls, regressor.constants_))
+
+
+def test_what_is_in_the_table_is_read_once_a_search() -> None:
+    """From the grid, from each of three places, and for the errors; not for each of the constants that are tried."""
+    form, calls, read, priced = TRUTHS["element-wise"][0], calls_of("element-wise"), [], []
+
+    def noted(table: Any) -> tuple[Array, ...]:
+        read.append(len(table))
+        return form.read(table)
+
+    def timed(sizes: tuple[Array, ...], values: Mapping[str, float]) -> Array:
+        priced.append(values)
+        return form.seconds(sizes, values)
+
+    watched = replace(form, read=noted, seconds=timed)
+    CurveRegressor(watched, num_folds=0).fit(calls, noisy_seconds("element-wise", calls, 1))
+
+    assert len(read) == 5
+    assert len(priced) > 50
 
 
 def test_one_slow_call_does_not_pull_the_curve() -> None:

@@ -24,18 +24,24 @@ TRUTH = EngineParameters(
 )
 
 
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> ServingCalibration:
-    """Three constants fitted to three files of a server that has others than the profile."""
-    files = write_benchmarks(tmp_path_factory.mktemp("benchmarks"), TRUTH)
-    names = ("host_seconds_per_step", "compute_efficiency", "frontend_latency")
+THREE = ("host_seconds_per_step", "compute_efficiency", "frontend_latency")
+
+
+@pytest.fixture(scope="module", params=[THREE[1:2], pytest.param(THREE, marks=pytest.mark.slow)], ids=len)
+def calibration(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ServingCalibration:
+    """One constant, or three, fitted to three files of a server that has others than the profile."""
+    names: tuple[str, ...] = request.param
+    stated = ServingModel(chat()).stated
+    truth = moved(TRUTH, **{name: getattr(stated, name) for name in THREE if name not in names})
+    files = write_benchmarks(tmp_path_factory.mktemp("benchmarks"), truth)
     return ServingCalibration(ServingModel(chat()), names).fit(read_results(files))
 
 
-@pytest.mark.slow
 def test_benchmarks_of_the_simulator_give_its_constants_back(calibration: ServingCalibration) -> None:
     """Each true constant lies in its 95 % interval, and no interval is wider than a fifth of its value."""
-    for name in ("host_seconds_per_step", "compute_efficiency", "frontend_latency"):
+    assert calibration.fit_.fitted_names
+
+    for name in calibration.fit_.fitted_names:
         found = calibration.fit_.parameters[name]
 
         assert found.half_width is not None
@@ -111,6 +117,17 @@ def test_a_latency_that_the_scenario_sets_is_not_fitted(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="the scenario sets it"):
         ServingCalibration(ServingModel(fixed), ["frontend_latency"]).fit(read_results(files))
+
+
+def test_a_wait_before_the_scheduler_prices_no_step_anew() -> None:
+    """Of two latencies the steps are the same ones; of two efficiencies they are not."""
+    model = ServingModel(chat())
+    stated = model.stated
+
+    later, slower = (moved(stated, **change) for change in ({"frontend_latency": 0.2}, {"compute_efficiency": 0.7}))
+
+    assert model._price(later) is model._price(stated)
+    assert model._price(slower) is not model._price(stated)
 
 
 def test_an_unknown_parameter_is_named() -> None:

@@ -87,7 +87,7 @@ def answered_once(
     """
     if "monkeypatch" in inspect.signature(request.function).parameters:
         return
-    patches = sorted({"best_alone", "run_alone"} & set(request.fixturenames))
+    patches = sorted({"best_alone", "headroom_alone", "run_alone"} & set(request.fixturenames))
     for name in ("capacity", "compare", "plan", "validate"):
         monkeypatch.setattr(api, name, partial(_answered, known_answers, getattr(api, name), patches))
 

@@ -10,6 +10,8 @@ import pytest
 from simserve.profiles.catalog import load_model
 from tests.cli.conftest import Simserve
 
+pytestmark = pytest.mark.usefixtures("page_alone")
+
 CONFIG = {
     "model_type": "novel",
     "hidden_size": 2048,

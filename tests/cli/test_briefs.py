@@ -11,7 +11,7 @@ import pytest
 from simserve.report.terminal import MOST_LINES
 from tests.cli.conftest import Outcome, Simserve
 
-pytestmark = pytest.mark.usefixtures("answered_once")
+pytestmark = pytest.mark.usefixtures("answered_once", "headroom_alone")
 
 BUNDLED = sorted(path.stem for path in (Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
 LABELS = ("Cost", "Load", "Trust", "Files")
@@ -166,6 +166,7 @@ def test_verbose_prints_the_brief_and_every_figure_below_it(
     assert refused.error_line.startswith("--json: prints no answer that --verbose could lengthen")
 
 
+@pytest.mark.usefixtures("best_alone")
 def test_a_plan_that_does_not_hold_says_what_to_relax(simserve: Simserve) -> None:
     """With the command of what is within reach, in as few lines."""
     outcome = simserve("plan", "single-gpu-7b", *FEW, "--set", "slo.tpot=10 us", *COMMANDS["plan"])

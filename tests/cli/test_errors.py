@@ -13,6 +13,8 @@ import yaml
 from tests.cli.conftest import Simserve
 from tests.scenario.builders import scenario_mapping
 
+pytestmark = pytest.mark.usefixtures("page_alone")
+
 
 def write_scenario(text: str | None = None, **changes: object) -> str:
     """Write the small scenario with changes, or ``text``, into the working folder and return its path."""

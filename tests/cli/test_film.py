@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import Simserve
 
+pytestmark = pytest.mark.usefixtures("page_alone")
+
 
 def test_run_writes_a_film_and_shows_it_in_the_report(simserve: Simserve, tmp_path: Path) -> None:
     """Without the flag neither file nor section is there."""

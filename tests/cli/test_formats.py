@@ -24,6 +24,8 @@ from tests.cli.conftest import Outcome, Simserve
 from tests.planner.twin.exporter import series
 from tests.scenario.builders import scenario_mapping
 
+pytestmark = pytest.mark.usefixtures("page_alone")
+
 STORED = {
     "weights": "mxfp4",
     "weights_source": "as stored",

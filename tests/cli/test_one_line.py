@@ -17,6 +17,8 @@ from simserve.planner.one_line import OneLine, ask
 from simserve.profiles import catalog
 from tests.cli.conftest import Simserve
 
+pytestmark = pytest.mark.usefixtures("page_alone")
+
 LINE = (
     "Qwen/Qwen3-32B --gpus 2xH100 --engine vllm==0.20 --rate 3 --prompt-tokens 2k --output-tokens 500 "
     "--slo 'ttft=1.5s,tpot=50ms'"

@@ -147,7 +147,7 @@ def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
     rising = "workload.arrivals={process: steps, steps: [{rate: 1, duration: 30 s}, {rate: 4, duration: 30 s}]}"
     line = ("--set", rising, "--set", "workload.num_requests=null", "--set", "workload.duration=1 min")
 
-    outcome = simserve("plan", scenario, "--autoscaler", *line, "--out", "best.yaml", *_ONE)
+    outcome = simserve("plan", scenario, "--autoscaler", "--trials", "0", *line, "--out", "best.yaml", *_ONE)
 
     text = Path("best.yaml").read_text(encoding="utf-8")
     written = yaml.safe_load(text)["deployment"].get("autoscaling")

@@ -26,6 +26,8 @@ from tests.profiles.test_hf_config import make_config
 from tests.scenario.builders import scenario_mapping
 from tests.workload.benchmarks import documents
 
+pytestmark = pytest.mark.usefixtures("page_alone")
+
 _ROOT = Path(ss.__file__).resolve().parents[1]
 _FEW_REQUESTS = "workload.num_requests=50"
 _INTERRUPTED_AT = """
@@ -224,7 +226,7 @@ def test_a_process_whose_pipe_is_closed_ends_quietly(arguments: str, folder: Pat
 @pytest.mark.parametrize(
     ("before", "exits"),
     [
-        ("", ["exit handler"]),
+        pytest.param("", ["exit handler"], marks=pytest.mark.slow),
         ("import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n",
          ["thread", "exit handler"]),
     ],
@@ -287,7 +289,7 @@ def test_a_process_without_stdout_or_stderr_works(arguments: str, closed: str, f
 @pytest.mark.parametrize(
     "arguments",
     [
-        "run small.yaml",
+        pytest.param("run small.yaml", marks=pytest.mark.slow),
         "gpus --json",
         pytest.param("run small.yaml --json", marks=pytest.mark.slow),
         pytest.param("gpus", marks=pytest.mark.slow),

@@ -29,6 +29,7 @@ def test_a_page_is_written_anew_with_the_same_bytes(simserve: Simserve, folder: 
     assert b"gpt-4o" in page
 
 
+@pytest.mark.usefixtures("page_alone")
 @pytest.mark.parametrize("name", ["interactive-and-batch", "disaggregation", "streaming", "multi-turn"])
 def test_everything_that_a_run_can_hold_is_kept(simserve: Simserve, folder: Path, name: str) -> None:
     """The same page of runs with classes, pools and transfers, streams, sessions."""
@@ -73,6 +74,7 @@ _COMMANDS = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("headroom_alone")
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_every_answer_is_a_page(simserve: Simserve, folder: Path, command: str) -> None:
     """Self-contained, balanced, with pictures that say what they show, and the command that gives it again."""

@@ -18,6 +18,8 @@ import simserve as ss
 from simserve.cli import run as run_command
 from tests.cli.conftest import Simserve
 
+pytestmark = pytest.mark.usefixtures("page_alone")
+
 _FILES = ["report.html", "requests.parquet", "result.json", "scenario.resolved.yaml", "timeseries.parquet"]
 _FLAGS = {"model": "llama-3.2-1b", "hardware": "l4-24gb", "rate": "2", "prompt-tokens": "50", "output-tokens": "9"}
 

@@ -32,28 +32,28 @@ from tests.engine.strategies import (
     tiered_cases,
     windowed_cases,
 )
-from tests.fuzzing import examples
+from tests.fuzzing import FEW, examples
 from tests.walker import walk
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
 @given(cases())
-@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker(case: Case) -> None:
     """Any replica and any workload: every count and every time agree."""
     agree_or_discard(case)
 
 
 @given(pressed_cases())
-@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_memory_runs_out(case: Case) -> None:
     """The same where blocks are scarce and preemption is common."""
     agree_or_discard(case)
 
 
 @given(st.one_of(cases(), pressed_cases(), shared_cases(), speculative_cases(), ordered_cases()))
-@settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(120, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -> None:
     """Arrivals join a step later, and who is done keeps seat and blocks until the next step is scheduled."""
     config = case.config
@@ -70,7 +70,7 @@ def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -
         ordered_cases(TREE_RULES, is_alone=True),
     ).filter(lambda case: has_overlap(case))
 )
-@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_where_results_are_known_late(case: Case) -> None:
     """SGLang's overlapped loop: who is done decodes once more, and who is retracted loses the token on its way."""
     agree_or_discard(replace(case, config=overlapped(case.config)))
@@ -87,42 +87,42 @@ def has_overlap(case: Case) -> bool:
 
 
 @given(adapted_cases())
-@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_on_adapters(case: Case) -> None:
     """The same where requests have LoRA adapters, and the batch has seats for a few of them."""
     agree_or_discard(case)
 
 
 @given(ranked_cases())
-@settings(max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(100, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_ranks_in_lockstep_agree_with_the_walker(case: Case) -> None:
     """The same for the ranks of data-parallel attention: all take as long as the slowest."""
     agree_or_discard(case)
 
 
 @given(speculative_cases())
-@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_it_speculates(case: Case) -> None:
     """The same where a step brings each request a number of tokens of its own."""
     agree_or_discard(case)
 
 
 @given(shared_cases())
-@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_prompts_begin_alike(case: Case) -> None:
     """The same with a prefix cache: system prompts, branches, conversations whose turns wait for answers."""
     agree_or_discard(case)
 
 
 @given(shared_cases(TREE_RULES).filter(lambda case: case.config.has_radix_tree))
-@settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(120, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_where_a_tree_is_kept(case: Case) -> None:
     """The same where steps add what they computed to a tree, whose nodes are cut, shared and give way whole."""
     agree_or_discard(case)
 
 
 @given(shared_cases(WAITING_RULES).filter(lambda case: waiting(case.config).has_prefix_waits), st.booleans())
-@settings(max_examples=examples(200), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(200, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_where_requests_wait_for_prefixes(case: Case, is_ahead: bool) -> None:
     """The same where a request waits for a prompt that another computes (TensorRT-LLM), with steps ahead or not."""
     agree_or_discard(replace(case, config=replace(waiting(case.config), async_scheduling=is_ahead)))
@@ -134,42 +134,42 @@ def waiting(config: EngineConfig) -> EngineConfig:
 
 
 @given(ordered_cases())
-@settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(120, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_on_other_queue_orders(case: Case) -> None:
     """The same with priorities, ageing, requests that make way for better ones, and the shortest first."""
     agree_or_discard(case)
 
 
 @given(passing_cases())
-@settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_steps_pass_over_requests(case: Case) -> None:
     """The same where who preempts itself ends the pass over those that run, or the pass misses one."""
     agree_or_discard(case)
 
 
 @given(swapping_cases())
-@settings(max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(100, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_it_swaps(case: Case) -> None:
     """The same where victims keep their KV in host memory, as long as there is room."""
     agree_or_discard(case)
 
 
 @given(offloading_cases())
-@settings(max_examples=examples(120), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(120, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_blocks_go_to_a_second_tier(case: Case) -> None:
     """The same where cached blocks that give way go to host memory, and come back over its link."""
     agree_or_discard(case)
 
 
 @given(tiered_cases())
-@settings(max_examples=examples(200), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(200, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_blocks_go_down_several_tiers(case: Case) -> None:
     """The same with host, disk and a store: what gives way, what is loaded, computed all the same, or overlapped."""
     agree_or_discard(case)
 
 
 @given(windowed_cases())
-@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(60, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_layers_keep_a_window(case: Case) -> None:
     """The same where some layers hold no more of a request than its window, and the chunk that is being computed."""
     agree_or_discard(case)

@@ -103,6 +103,7 @@ def figures(seeds: range, changes: Mapping[str, Any], num_replications: int, off
     return np.array(rows)
 
 
+@pytest.mark.usefixtures("run_alone")
 @pytest.mark.parametrize("num_seeds", [pytest.param(40, marks=pytest.mark.slow), 12])
 def test_independent_intervals_cover_nothing_and_show_three_percent(num_seeds: int) -> None:
     """Of fixed seeds at least 88 % cover zero where there is nothing, and at least 80 % show 3 %."""

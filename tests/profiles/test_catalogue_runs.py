@@ -121,11 +121,11 @@ def check_model(model: str, priced: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_every_model_fits_under_every_engine_and_runs(part: int) -> None:
-    """In 16 bits, on as many H200 as it takes, up to six nodes; the engines that price its steps take turns."""
+    """In 16 bits, on as many H200 as it takes, up to six nodes; steps are priced under one engine in turn."""
     engines = catalog.names("engine")
 
     for place, model in list(enumerate(catalog.names("model")))[part::NUM_PARTS]:
-        check_model(model, [engines[place % len(engines)], engines[(place + len(engines) // 2) % len(engines)]])
+        check_model(model, [engines[place % len(engines)]])
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_layers_that_stay_wide_are_named() -> None:
 
     assert (found.format, found.method) == ("fp8", "fbgemm_fp8")
     assert kept(found) == [(("attention", "attention_output"), "none", None), (("mlp",), "none", (0, 3))]
-    assert found.formats("mlp", range(4)) == {"none": 0.5, "fp8": 0.5}
+    assert found.formats("mlp", lambda _: range(4)) == {"none": 0.5, "fp8": 0.5}
 
 
 def test_a_router_or_a_norm_that_stays_wide_is_no_matrix_of_a_layer() -> None:
@@ -339,9 +339,9 @@ def test_hqq_names_modules_that_stay_wide_and_formats_by_module() -> None:
     named = from_hf_config({**LLAMA, "quantization_config": {"quant_method": "hqq", "quant_config": by_name}})
 
     assert plain.other_formats == ()
-    assert wide.stored.formats("attention", wide.layers_with("attention")) == {"none": 1.0}
-    assert wide.stored.formats("mlp", wide.layers_with("mlp")) == {"int4": 1.0}
-    assert named.stored.formats("attention", named.layers_with("attention")) == {"int8-wo": 1.0}
+    assert wide.stored.formats("attention", wide.layers_with) == {"none": 1.0}
+    assert wide.stored.formats("mlp", wide.layers_with) == {"int4": 1.0}
+    assert named.stored.formats("attention", named.layers_with) == {"int8-wo": 1.0}
 
 
 @pytest.mark.parametrize(

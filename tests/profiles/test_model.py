@@ -584,6 +584,10 @@ def test_layers_with_experts_are_counted(changes: dict[str, Any]) -> None:
     for each in (changed, *catalogue_models().values()):
         layers = range(each.num_hidden_layers)
         assert each.num_moe_layers == (each.moe is not None) * sum(map(each.is_moe_layer, layers)), each.name
+        if each.moe is not None and each.layer_pattern is None:
+            routed = tuple(filter(each.is_moe_layer, layers))
+            assert each.layers_with("experts") == (routed or tuple(layers)), each.name
+            assert each.layers_with("mlp") == (tuple(layer for layer in layers if layer not in routed) or tuple(layers))
 
 
 def test_dense_and_moe_layers_are_told_apart() -> None:

@@ -32,7 +32,7 @@ from simserve.workload.class_spec import ClassSpec
 from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import ClientLoop, RequestSpecs
 from tests.builders import affine_step_times, make_closed_loop, make_config, make_specs
-from tests.fuzzing import examples
+from tests.fuzzing import FEW, examples
 from tests.theory.builders import make_deployment
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -231,7 +231,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 @given(traffic(), controls(), st.booleans(), st.sampled_from(["replicas", *ENGINES]))
-@settings(max_examples=examples(160), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(160, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_everything_is_accounted_for(specs: RequestSpecs, control: Control, is_ahead: bool, kind: str) -> None:
     """Every request comes to one end; blocks return; times are in order; the same seed gives the same bytes."""
     is_ahead = is_ahead and "batching" not in ENGINES[kind]

@@ -35,7 +35,7 @@ from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import affine_step_times, make_config, make_faults
 from tests.engine.strategies import conversations
-from tests.fuzzing import examples
+from tests.fuzzing import FEW, examples
 from tests.properties.test_conservation import CHECKS, check_ends, classes, controls, fault_mappings, traffic
 from tests.theory.builders import make_deployment
 
@@ -230,7 +230,7 @@ def check_scheduler(replica: Replica) -> None:
 
 
 @given(requests(), clusters())
-@settings(max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(100, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_everything_is_accounted_for_in_any_cluster(specs: RequestSpecs, cluster: Cluster) -> None:
     """Every request comes to one end; blocks return on every replica there ever was; what was asked for stays."""
     run = FleetRun(cluster.control, cluster.setups, specs, np.full(len(specs), 0.05), None)
@@ -249,7 +249,7 @@ def test_everything_is_accounted_for_in_any_cluster(specs: RequestSpecs, cluster
 
 
 @given(requests(), clusters())
-@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=examples(60, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_no_time_runs_backwards_in_any_cluster(specs: RequestSpecs, cluster: Cluster) -> None:
     """The steps of every request are in order, its transfer among them; the same seed gives the same bytes."""
     deployment = make_deployment(cluster.setups[0].engine, TIMES, 1)

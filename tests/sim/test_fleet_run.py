@@ -63,7 +63,7 @@ STORM: Mapping[str, Any] = {
     "arrivals": {"process": "poisson", "rate": 90},
     "prompt_tokens": {"distribution": "lognormal", "mean": 200, "cv": 1.0, "max": 2000},
     "output_tokens": {"distribution": "lognormal", "mean": 150, "cv": 1.0, "max": 600},
-    "num_requests": 3000,
+    "num_requests": 2000,
     "classes": [
         {"name": "chat", "share": 0.7, "timeout": "6 s", "retries": {"max": 3, "backoff": "200 ms"}},
         {"name": "batch", "share": 0.3, "timeout": "20 s"},

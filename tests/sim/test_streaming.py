@@ -397,7 +397,7 @@ def test_compiled_code_sends_events_as_numpy_does(replicas: int, size: int) -> N
             f"deployment.streaming={{cost_per_event: {cost}, buffer_tokens: {size}}}",
             f"deployment.replicas={replicas}",
             "deployment.engine={max_model_len: 8192, num_gpu_blocks_override: 900}",
-            "workload.num_requests=600",
+            "workload.num_requests=300",
         )
         scenario = load("chatbot", changes)
         compiled, interpreted = (

@@ -21,6 +21,7 @@ from simserve.planner.scaling import steady_rate
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile, PromptCaching, load_api
 from simserve.profiles.catalog import weights_name
+from simserve.scenario.finishable import KnownFinishable
 from simserve.scenario.replication import arrived
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
@@ -145,12 +146,13 @@ def mean_rate(scenario: Scenario, offered: float, shape: tuple[float, ...]) -> f
     return offered / max(shape) if is_peak else offered
 
 
-def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | None:
+def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable | None = None) -> dict[str, Any] | None:
     """Return a month of a run's traffic on its deployment and at an API; None without a price or a finished request.
 
     Args:
         resolved: What was run.
         result: What came of it.
+        known: What its deployment finishes, as far as the run has found it.
 
     Returns:
         ``requests_per_month self_host_usd_per_month self_host_usd_per_request``, ``break_even_requests_per_month`` from
@@ -171,7 +173,7 @@ def month(resolved: ResolvedScenario, result: RunResult) -> dict[str, Any] | Non
     model = _as_deployed(resolved, result, hourly, specs, prices)
     requests = model.requests_per_month or 0.0
     own = model.self_host_usd(requests)
-    even, why_never = _break_even(resolved, result, model)
+    even, why_never = _break_even(resolved, result, model, known or {})
     bill = model.api_usd(requests)
     is_served = prices is not None and result.summary["simserve"]["stability"] != "overloaded"
     return {
@@ -198,7 +200,9 @@ def as_deployed(model: Comparison) -> dict[str, Any]:
     return cost_model.break_even(replace(model.beside_overflow(), capacity=None))
 
 
-def _break_even(resolved: ResolvedScenario, result: RunResult, model: Comparison) -> tuple[float | None, str | None]:
+def _break_even(
+    resolved: ResolvedScenario, result: RunResult, model: Comparison, known: KnownFinishable
+) -> tuple[float | None, str | None]:
     """Return the break-even of a run's deployment, None where it does not hold it, and then why.
 
     Of a run that was interrupted, or while this is, nothing is said.
@@ -207,7 +211,7 @@ def _break_even(resolved: ResolvedScenario, result: RunResult, model: Comparison
     if even is None or not model.requests_per_month or result.simulation.was_interrupted:
         return None, None
     try:
-        is_held = _holds_at(resolved, result, even / model.requests_per_month)
+        is_held = _holds_at(resolved, result, even / model.requests_per_month, known)
     except KeyboardInterrupt:
         return None, None
     if is_held:
@@ -215,7 +219,7 @@ def _break_even(resolved: ResolvedScenario, result: RunResult, model: Comparison
     return None, f"at {even / 1e6:.3g} million requests a month it would not hold the objective"
 
 
-def _holds_at(resolved: ResolvedScenario, result: RunResult, multiple: float) -> bool:
+def _holds_at(resolved: ResolvedScenario, result: RunResult, multiple: float, known: KnownFinishable) -> bool:
     """Return whether the deployment holds its objective at a multiple of a run's traffic, as `simserve cost` asks it.
 
     No further run is made where it finishes less. A trace, or clients of a
@@ -227,7 +231,7 @@ def _holds_at(resolved: ResolvedScenario, result: RunResult, multiple: float) ->
         return True
     if inner["load_ratio"] is not None and multiple * inner["load_ratio"] >= 1:
         return False
-    curve = LoadCurve(scenario)
+    curve = LoadCurve(scenario, known=known)
     return (multiple <= 1 and curve.as_it_is().holds) or curve.at(multiple * own).holds
 
 

@@ -16,6 +16,7 @@ Plain arithmetic: nothing is simulated, and no file is read.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -214,11 +215,16 @@ def _bought_at(need: Need, horizon: Horizon, price: float) -> Bought:
     """Return the purchase that is cheapest where an hour of a level costs ``price``, with what its hours do cost."""
     days = [need.replicas((1 + need.growth) ** month) for month in range(horizon.months)]
     result = Bought([0.0] * horizon.months, [{} for _ in days], [])
-    below = 0
+    falls = [(1 - need.price_decline) ** month for month in range(horizon.months)]
+    monthly = {
+        years: [_committed(need, horizon, years, month) for month in range(horizon.months)]
+        for years in sorted(horizon.commitments)
+    }
+    below, ordered = 0, [sorted(day) for day in days]
     for level in sorted({count for day in days for count in day}):
         # All levels above the one before are needed in the same hours.
-        used = [DAYS_PER_MONTH * sum(count >= level for count in day) for day in days]
-        _commit(result, need, horizon, _level(need, horizon, used, price), level - below)
+        used = [DAYS_PER_MONTH * (len(day) - bisect_left(day, level)) for day in ordered]
+        _commit(result, _level(used, price, falls, monthly), monthly, level - below)
         below = level
     for month, day in enumerate(days):
         committed = sum(result.terms[month].values())
@@ -226,14 +232,14 @@ def _bought_at(need: Need, horizon: Horizon, price: float) -> Bought:
     return result
 
 
-def _commit(result: Bought, need: Need, horizon: Horizon, terms: Sequence[int], count: int) -> None:
+def _commit(result: Bought, terms: Sequence[int], committed: Mapping[int, Sequence[float]], count: int) -> None:
     """Add what is committed to of ``count`` levels that are needed in the same hours of each month."""
     start = 0
-    while start < horizon.months:
+    while start < len(terms):
         years = terms[start]
         end = start + max(years * MONTHS_PER_YEAR, 1)
         for month in range(start, end) if years else ():
-            result.committed_usd[month] += count * _committed(need, horizon, years, start)
+            result.committed_usd[month] += count * committed[years][start]
             result.terms[month][years] = result.terms[month].get(years, 0) + count
         start = end
 
@@ -279,17 +285,26 @@ def api_usd(need: Need, horizon: Horizon) -> float | None:
     return None if need.api_usd_per_request is None else sum(bill for bill in bills if bill is not None)
 
 
-def _level(need: Need, horizon: Horizon, used: Sequence[int], price: float) -> list[int]:
-    """Return, of each month in which something is bought for a level, the years of its term; 0: by the hour."""
+def _level(
+    used: Sequence[int], price: float, falls: Sequence[float], committed: Mapping[int, Sequence[float]]
+) -> list[int]:
+    """Return, of each month in which something is bought for a level, the years of its term; 0: by the hour.
+
+    Args:
+        used: Hours of each month in which the level is needed.
+        price: Dollars of an hour at the prices of the first month.
+        falls: Prices of each month over those.
+        committed: Years of a commitment, ascending -> a month's dollars by the month in which it begins.
+    """
     least = [0.0] * (len(used) + 1)
     chosen = [BY_THE_HOUR] * len(used)
     for month in reversed(range(len(used))):
-        least[month] = least[month + 1] + used[month] * price * (1 - need.price_decline) ** month
-        for years in sorted(horizon.commitments):
+        least[month] = least[month + 1] + used[month] * price * falls[month]
+        for years, usd_per_month in committed.items():
             end = month + years * MONTHS_PER_YEAR
             if end > len(used):
                 continue
-            usd = least[end] + years * MONTHS_PER_YEAR * _committed(need, horizon, years, month)
+            usd = least[end] + years * MONTHS_PER_YEAR * usd_per_month[month]
             if usd < least[month] * (1 - _TIGHT):
                 least[month], chosen[month] = usd, years
     return chosen

@@ -65,7 +65,7 @@ def test_the_reserve_holds_the_slo_and_less_does_not() -> None:
 
 def test_rare_interruptions_cost_less() -> None:
     """What is missed without a reserve falls as they become rarer, and the reserve with it."""
-    found = [simulated_reserve(fleet(), 4.0, CAPACITY, 2, taken(hours * 3600.0)).sizes[-1] for hours in (1, 8, 5000)]
+    found = [simulated_reserve(fleet(), 4.0, CAPACITY, 1, taken(hours * 3600.0)).sizes[-1] for hours in (1, 8, 5000)]
 
     assert found[0].without < found[1].without < found[2].without
     assert found[0].reserve >= found[1].reserve >= found[2].reserve
@@ -79,8 +79,13 @@ def test_a_reserve_is_for_groups_of_the_largest_size() -> None:
     assert reserve.table == (0, 1, 1, 2, 2)
 
 
-def test_what_is_simulated_goes_up_to_what_is_needed() -> None:
+def test_what_is_simulated_goes_up_to_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three replicas are judged as four, and nothing beyond."""
+
+    def reserved(_: Any, size: int) -> Reserved:
+        return Reserved(replicas=size, reserve=0, asked=0.9, without=0.9, attainment=0.9)
+
+    monkeypatch.setattr("simserve.planner.plan.interruptions._reserved", reserved)
     found = simulated_reserve(fleet(), 4.0, CAPACITY, 3, taken(1e9))
 
     assert [each.replicas for each in found.sizes] == [1, 2, 4]

@@ -236,9 +236,10 @@ def test_knobs_of_the_scenario_outside_the_values_asked_for_are_not_searched(mon
     assert seats == {16, 64}
 
 
+@pytest.mark.usefixtures("headroom_alone")
 def test_of_equals_the_one_with_more_headroom_then_the_faster_wins() -> None:
     """At the price of the plan no fleet bears more traffic, and none that bears as much is faster."""
-    best = planned(hardware=("l40s-48gb",))["best"]
+    best = plan(busy_scenario(), options(hardware=("l40s-48gb",))).summary["best"]
     limits = {"p95_ttft_ms": 600, "p95_tpot_ms": 60}
     equals = [each for each in everything() if each["trial"].usd_per_hour == pytest.approx(best["usd_per_hour"])]
     equals = [each for each in equals if each["overrides"]["deployment.hardware"] == best["hardware"]]
@@ -316,9 +317,10 @@ def load_small(changes: list[str]) -> Scenario:
     return from_mapping(busy_scenario().as_mapping(), changes)
 
 
+@pytest.mark.usefixtures("headroom_alone")
 def test_headroom_is_borne_and_paid() -> None:
     """The plan holds at the traffic asked for, and its command keeps the scenario's own."""
-    plain, ample = planned(), planned(headroom=2.0)
+    plain, ample = (plan(busy_scenario(), options(headroom=headroom)).summary for headroom in (0.0, 2.0))
 
     best = ample["best"]
     assert best["usd_per_hour"] > plain["best"]["usd_per_hour"]
@@ -327,9 +329,10 @@ def test_headroom_is_borne_and_paid() -> None:
     assert "rate" not in best["command"]
 
 
+@pytest.mark.usefixtures("headroom_alone")
 def test_a_spare_replica_is_paid_and_may_be_lost() -> None:
     """With one fewer it still holds; the price counts it."""
-    best = planned(spare_replicas=1)["best"]
+    best = plan(busy_scenario(), options(spare_replicas=1)).summary["best"]
 
     assert best["replicas"] == best["replicas_needed"] + 1
     assert best["lost_replica"]["still_holds"]
@@ -523,6 +526,7 @@ def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(mo
 
     monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse)
     monkeypatch.setattr("simserve.planner.plan.plan.CONFIRMED_AT_MOST", 3)
+    monkeypatch.setattr("simserve.planner.plan.plan.AGAIN_AT_MOST", 0)  # what is dearer is not searched
     summary = plan(busy_scenario(), options()).summary
 
     assert not summary["feasible"]
@@ -595,13 +599,18 @@ def test_where_nothing_that_held_is_confirmed_dearer_fleets_are_searched(monkeyp
 def test_where_no_probability_is_known_every_fleet_that_held_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure says nothing of fleets of which nobody knows how sure they are: none of them is left out for it."""
     asked: list[tuple[str, int]] = []
+    known: dict[tuple[str, int], Trial] = {}
 
     def refuse(fleet: Fleet) -> Trial:
-        asked.append((repr(fleet.overrides), fleet.replicas))
-        return replace(confirm(fleet), holds=False)
+        key = repr(fleet.overrides), fleet.replicas
+        asked.append(key)
+        if key not in known:
+            known[key] = confirm(fleet)
+        return replace(known[key], holds=False)
 
     monkeypatch.setattr("simserve.planner.plan.plan.confirm", refuse)
     monkeypatch.setattr("simserve.planner.plan.plan.CONFIRMED_AT_MOST", 3)
+    monkeypatch.setattr("simserve.planner.plan.plan.AGAIN_AT_MOST", 0)  # what is dearer is not searched
     monkeypatch.setattr("simserve.planner.plan.plan._surety", lambda member: math.inf)
     plan(busy_scenario(), options(trials=4))
     unknown = list(asked)

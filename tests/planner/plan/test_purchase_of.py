@@ -150,6 +150,7 @@ def test_without_spot_nothing_is_taken_back() -> None:
     assert "no spot replica is on offer" in " ".join(bought["assumes"])
 
 
+@pytest.mark.usefixtures("headroom_alone")
 def test_a_plan_at_spot_prices_is_still_bought_on_every_term() -> None:
     """Commitments lie below the price on demand, and spot hours are those of the market it was planned on."""
     options = PlanOptions(

@@ -262,16 +262,32 @@ def rising_and_falling(attainment: float) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("attainment", [0.5, pytest.param(0.6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("attainment", [0.5, 0.6])
 @pytest.mark.usefixtures("best_alone")
 def test_a_fleet_that_holds_in_one_run_alone_gives_way_to_the_next_cheapest(attainment: float) -> None:
     """The cheapest of one run misses the objective in several: what else held is taken before a larger fleet."""
     check_best(rising_and_falling(attainment), {**FIXED, "deployment.admission": [None]}, 3)
 
 
+@pytest.mark.usefixtures("best_alone")
+def test_a_load_that_rises_and_falls_is_scaled() -> None:
+    """Where billed GPU-hours are fewer than those of a fixed fleet that holds."""
+    scenario, choices = rising_and_falling(0.4), {**FIXED, "deployment.admission": [None]}
+    asked = PlanOptions(hardware=(scenario.deployment.hardware,), choices=choices, max_gpus=3, trials=0)
+
+    best = plan(scenario, asked).summary["best"]
+
+    fixed = [try_fleet(scenario, {}, replicas) for replicas in (1, 2, 3)]
+    assert best["deployment"]["autoscaling"] is not None
+    assert best["mean_gpus"] < best["num_gpus"]
+    assert best["usd_per_hour"] < min(each.usd_per_hour or 0.0 for each in fixed if each.holds)
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("options_around")
 def test_a_load_that_rises_and_falls_is_scaled_where_that_is_cheaper() -> None:
-    """Billed GPU-hours decide between a fixed fleet and one that follows the load."""
+    """Billed GPU-hours decide between a fixed fleet and one that follows the load, as enumeration does."""
     scenario = rising_and_falling(0.4)
     summary = check_best(scenario, {**FIXED, "deployment.admission": [None]}, 3)
 

@@ -131,7 +131,7 @@ def test_each_figure_is_told_minute_by_minute() -> None:
     assert all(len(values) == len(each["end_s"]) for each in found.values() for values in each.values())
 
 
-@pytest.mark.parametrize("name", [QUIET, SLOWED])
+@pytest.mark.parametrize("name", [QUIET, pytest.param(SLOWED, marks=pytest.mark.slow)])
 def test_a_replica_sustains_more_where_prompts_share_their_beginning(name: str) -> None:
     """What stands in the prefix cache need not be computed: the forecast's replicas know it, as the server does."""
     limits = ["slo={ttft: 1 s, tpot: 100 ms, attainment: 0.9}"]

@@ -116,6 +116,7 @@ def test_an_interrupt_keeps_what_was_finished() -> None:
     assert len(validation.predictions) == 2
 
 
+@pytest.mark.slow
 def test_the_published_figures_run() -> None:
     """Every one of them, without further files: four engines, data-centre and desktop GPUs, dense and routed models."""
     validation = validate()
