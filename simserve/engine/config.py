@@ -119,8 +119,11 @@ class EngineConfig:
         new_token_ratio_minimum: ``estimate``: where the ratio stops decaying.
         new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
         strikes_at_once: ``estimate``: whether the batch has struck who is done when the next step is scheduled (SGLang
-            0.5.23), or the next one that decodes. With ``overlaps_results``: whether nobody decodes beyond an end that
-            ``max_tokens`` sets, and a step waits for those who end so instead of retracting others.
+            0.5.23), or the next one that decodes.
+        skips_ended: ``overlaps_results``: whether nobody decodes beyond an end that ``max_tokens`` sets, and a step
+            waits for those who end so instead of retracting others (SGLang 0.5.22).
+        keeps_ratio: ``estimate``: whether the ratio begins anew only where nobody waits either (SGLang 0.5.11), or
+            wherever a batch turns out to be empty.
         expects_max_tokens: ``estimate``: whether requests that decode are expected to take all of ``max_tokens``
             (SGLang 0.5.23 of those that ignore the end of the sequence), whatever the ratio.
         reserves_page: ``estimate``: whether a request needs a block beyond its tokens to be admitted.
@@ -197,6 +200,8 @@ class EngineConfig:
     new_token_ratio_minimum: float = 0.098
     new_token_ratio_decay: float = 0.602 / 600
     strikes_at_once: bool = False
+    skips_ended: bool = False
+    keeps_ratio: bool = False
     expects_max_tokens: bool = False
     reserves_page: bool = False
     pipeline_parallel_size: int = 1

@@ -376,8 +376,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 replica.end_time = nextafter(now, inf)
                 return
             # Its loop finds an empty batch and goes round once more.
-            replica.new_token_ratio = replica.config.new_token_ratio_initial
-            replica.blocked_by = BLOCKED_BY_NOTHING
+            _go_round(replica)
             is_restless = _schedule(replica, requests)
     elif replica.departing:
         if replica.cache is not None and replica.grows and replica.num_decoding and not replica.chunk_requests:
@@ -412,8 +411,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 is_restless = True
             else:
                 # Its loop finds an empty batch and goes round once more.
-                replica.new_token_ratio = replica.config.new_token_ratio_initial
-                replica.blocked_by = BLOCKED_BY_NOTHING
+                _go_round(replica)
                 is_restless = _schedule(replica, requests)
     if replica.chunk_requests:
         plan_chunks(replica, requests, 0 if replica.is_prefill_first else replica.num_decoding, is_restless)
@@ -532,7 +530,7 @@ def retract_ahead(replica: Replica, requests: RequestTable) -> None:
     """
     if not replica.grows or growth_of_batch(replica, requests) <= replica.free_blocks:
         return
-    if replica.config.strikes_at_once and _ends_as_asked(replica, requests):
+    if replica.config.skips_ended and _ends_as_asked(replica, requests):
         # Those go first.
         return
     expect_results(replica, requests)
@@ -557,6 +555,13 @@ def report_stuck(replica: Replica) -> None:
         f"{len(replica.waiting)} requests wait at an empty replica at {replica.end_time} s "
         f"with {replica.free_blocks} blocks free"
     )
+
+
+def _go_round(replica: Replica) -> None:
+    """Ask the head of the queue once more, since the batch has turned out to be empty."""
+    if not replica.config.keeps_ratio:
+        replica.new_token_ratio = replica.config.new_token_ratio_initial
+    replica.blocked_by = BLOCKED_BY_NOTHING
 
 
 def _go_idle(replica: Replica) -> None:

@@ -32,8 +32,8 @@ def expect_results(replica: Replica, requests: RequestTable) -> None:
 
 
 def decodes_beyond(replica: Replica, requests: RequestTable, index: int) -> bool:
-    """Return whether a request that is done decodes once more; 0.5.23 knows beforehand whom ``max_tokens`` ends."""
-    return not replica.config.strikes_at_once or requests.output_tokens[index] < requests.max_tokens[index]
+    """Return whether a request that is done decodes once more; 0.5.22 knows beforehand whom ``max_tokens`` ends."""
+    return not replica.config.skips_ended or requests.output_tokens[index] < requests.max_tokens[index]
 
 
 def growth_beyond(replica: Replica, requests: RequestTable) -> int:
@@ -110,7 +110,12 @@ def learn_results(replica: Replica, requests: RequestTable, is_launched: bool) -
     replica.num_beyond = num_beyond
     replica.beyond_tokens = beyond_tokens
     for position in range(len(replica.departing)):
-        note_left(replica, requests, replica.departing[position])
+        index = replica.departing[position]
+        if replica.chunk_requests or decodes_beyond(replica, requests, index):
+            note_left(replica, requests, index)
+        else:
+            # It was struck off the batch as that decoded, and the queue is asked again.
+            replica.is_full = False
     for position in range(len(replica.late_prompts)):
         index = replica.late_prompts[position]
         if index in replica.departing:

@@ -150,6 +150,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     reserves_page: bool
     expects_max_tokens: bool
     strikes_at_once: bool
+    skips_ended: bool
+    keeps_ratio: bool
     """What the release's scheduler does, as the engine's profile has it."""
     watermark: float
     """Share of the blocks that admission leaves free."""
@@ -455,7 +457,8 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[
 _OF_THE_RELEASE = (
     *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
     *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
-    *("expects_max_tokens", "strikes_at_once", "watermark", "waits_for_prefix", "caches_at_end"),
+    *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "watermark"),
+    *("waits_for_prefix", "caches_at_end"),
 )
 """Rules of the scheduler that nobody chooses."""
 

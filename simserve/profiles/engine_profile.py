@@ -179,6 +179,10 @@ class Scheduling(FrozenModel):
     """`estimate`: whether requests with `workload.ignore_eos` are expected to take all of `max_tokens`."""
     strikes_at_once: bool = False
     """`estimate`: whether who is done has left the batch when the next step is scheduled, or the next decode step."""
+    keeps_ratio: bool = False
+    """`estimate`: whether the ratio begins anew only where nobody waits either, not wherever a batch is empty."""
+    skips_ended: bool = False
+    """`overlaps_results`: whether nobody decodes beyond an end that `max_tokens` sets; steps wait for their blocks."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks that admission leaves free."""
     static_batch_size: int | None = Field(default=None, ge=1)

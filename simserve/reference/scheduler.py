@@ -95,7 +95,7 @@ class ContinuousScheduler(Scheduler):
             else:
                 self.left.clear()
                 self.is_full = False
-                self.ratio = config.new_token_ratio_initial
+                self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
                 step = self.planned(now)
             self.check(step)
             step.blocked_by = self.blocked_by(step)
@@ -120,7 +120,7 @@ class ContinuousScheduler(Scheduler):
             # Only those that left are in the batch: its loop goes round once more.
             self.left.clear()
             self.is_full = False
-            self.ratio = config.new_token_ratio_initial
+            self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
             step = self.planned(now)
             self.check(step)
         self.update_ratio(step)
@@ -135,8 +135,11 @@ class ContinuousScheduler(Scheduler):
         if not step.chunks:
             self.is_full = self.is_full and not self.left
             self.left.clear()
+        struck = [] if step.chunks else [one for one in self.departing if one not in self.goes_on(self.departing)]
+        self.is_full = self.is_full and not struck
         for request in self.departing:
-            self.note_left(request)
+            if request not in struck:
+                self.note_left(request)
         # Of prompts in the order of their step; who decodes once more has its last token in the KV cache too.
         for request in [*self.in_flight, *(one for one in self.departing if one not in self.in_flight)]:
             if request in self.departing:
@@ -235,8 +238,8 @@ class ContinuousScheduler(Scheduler):
             step.budget -= self.tokens_per_decode * len(decoding)
 
     def goes_on(self, decoding: list[Request]) -> list[Request]:
-        """Return those of a batch that compute in its next step: SGLang 0.5.23 knows whom ``max_tokens`` has ended."""
-        if not (self.config.has_overlap and self.config.strikes_at_once):
+        """Return those of a batch that compute in its next step: SGLang 0.5.22 knows whom ``max_tokens`` has ended."""
+        if not (self.config.has_overlap and self.config.skips_ended):
             return decoding
         return [one for one in decoding if one not in self.departing or one.output_tokens < one.max_tokens]
 
@@ -755,7 +758,7 @@ class ContinuousScheduler(Scheduler):
         is_decode = not step.chunks and all(request.is_decoding for request in self.active)
         if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
             return
-        if self.config.strikes_at_once and any(one.ends_as_asked for one in step.decoding):
+        if self.config.skips_ended and any(one.ends_as_asked for one in step.decoding):
             # Those go first.
             return
         if self.waiting and not self.is_full:

@@ -416,8 +416,11 @@ def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False
             continue
         if until == float("inf") or (fleet.is_done and not is_fed):
             # What would have been decided at that time is no part of the run.
-            return
+            break
         yield env.timeout(max(until - env.now, 0.0))
+    # Steps that have begun run to their end, whenever somebody would have looked next.
+    fleet.news = []
+    fleet.drive(float("inf"))
 
 
 def _renew(env: simpy.Environment, fleet: Lifecycle, interval: float) -> Generator[simpy.Event, Any, None]:

@@ -158,6 +158,8 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
         static_batch_size=draw(st.integers(1, 8)),
         static_max_wait=draw(st.integers(0, 12)) * WAIT_UNIT,
         strikes_at_once=draw(st.booleans()) if admission == "estimate" else False,
+        skips_ended=draw(st.booleans()) if admission == "estimate" else False,
+        keeps_ratio=draw(st.booleans()) if admission == "estimate" else False,
         expects_max_tokens=draw(st.booleans()) if admission == "estimate" else False,
         reserves_page=draw(st.booleans()) if admission == "estimate" else False,
         evicts_missing=draw(st.booleans()) if admission == "estimate" else False,

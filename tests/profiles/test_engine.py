@@ -912,13 +912,19 @@ def test_prefill_workers_of_tensorrt_llm_reach_it_on_blackwell(
 def test_sglang_admits_and_strikes_by_release() -> None:
     """What its batches do, in the releases whose wheels were read."""
     rules = [
-        (each.reserves_page, each.evicts_missing, each.expects_max_tokens, each.strikes_at_once)
+        (
+            each.reserves_page and each.keeps_ratio,
+            each.evicts_missing,
+            each.expects_max_tokens and each.skips_ended,
+            each.strikes_at_once,
+        )
         for each in (resolve("sglang", version) for version in ("0.5.10", "0.5.11", "0.5.17", "0.5.22", "0.5.23"))
     ]
 
     assert [rule.count(True) for rule in rules] == [0, 1, 2, 3, 4]
     assert [rule.index(False) for rule in rules[:-1]] == [0, 1, 2, 3]
     assert not resolve("sglang", "0.5.16").evicts_missing
+    assert not resolve("sglang", "0.5.21").skips_ended
 
 
 def test_sglang_overlaps_results_from_0_4_on_unless_it_is_told_not_to() -> None:

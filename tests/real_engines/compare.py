@@ -21,15 +21,11 @@ from tests.real_engines.workloads import ENDING_EARLY, SHARING
 
 NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
+_RECENT = (*("skips_ended", "expects_max_tokens", "keeps_ratio", "reserves_page", "evicts_missing", "touches_waiting"),)
 SGLANG: dict[str, dict[str, Any]] = {
     "0.5.9": {},
-    "0.5.23": {
-        "strikes_at_once": True,
-        "expects_max_tokens": True,
-        "reserves_page": True,
-        "evicts_missing": True,
-        "touches_waiting": True,
-    },
+    "0.5.22": dict.fromkeys(_RECENT, True),
+    "0.5.23": dict.fromkeys((*_RECENT, "strikes_at_once"), True),
 }
 """Releases of SGLang whose schedulers the drivers know, with what `EngineConfig` holds of each."""
 OF_SGLANG = (

@@ -13,14 +13,13 @@ VARIABLE = "SIMSERVE_REAL_ENGINES"
 PACKAGES = (
     *("torch==2.13.0", "numpy", "transformers", "pydantic", "cloudpickle", "msgspec", "regex", "cachetools", "psutil"),
     *("pyzmq", "blake3", "py-cpuinfo", "cbor2", "urllib3", "aiohttp", "requests", "openai_harmony", "openai", "pillow"),
-    *("pybase64", "uvloop", "prometheus-client", "xgrammar", "fastapi", "partial_json_parser", "llguidance", "einops"),
+    *("pybase64", "uvloop", "prometheus-client", "fastapi", "partial_json_parser", "llguidance", "einops"),
     *("gguf", "diskcache"),
 )
 """What the scheduler's modules import."""
 
-
-OF_SGLANG = ("dill", "orjson", "triton")
-"""What SGLang's import besides."""
+OF_ENGINE = {"vllm": ("xgrammar",), "sglang": ("dill", "orjson", "triton")}
+"""What those of one engine import besides; SGLang's do without xgrammar (`tests.real_engines.sglang_absent`)."""
 
 
 def folder_of(version: str, engine: str = "vllm") -> Path:
@@ -47,7 +46,7 @@ def make(version: str, engine: str = "vllm") -> Path:
         print(f"making {folder}: the engine's wheel and torch", file=sys.stderr)
         venv.create(folder, with_pip=True, clear=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, *PACKAGES, *(OF_SGLANG if engine == "sglang" else ())], check=True)
+        subprocess.run([*install, *PACKAGES, *OF_ENGINE[engine]], check=True)
         subprocess.run([*install, "--no-deps", f"{engine}=={version}"], check=True)
         (folder / ".complete").touch()
     return python

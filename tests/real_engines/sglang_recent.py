@@ -1,4 +1,4 @@
-"""SGLang 0.5.23's scheduler without processes, sockets and model, for `tests.real_engines.sglang_schedule`."""
+"""SGLang 0.5.22 and 0.5.23 without processes, sockets and model: the scheduler of `tests.real_engines.sglang_schedule`."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Bare(Scheduler):
                 "enable_hisparse",
             ),
             *("enable_unified_cache_external_linker", "enable_priority_preemption", "is_hybrid_swa", "is_mixed_chunk"),
-            *("require_mlp_sync", "enable_priority_scheduling", "abort_on_priority_when_disabled"),
+            *("require_mlp_sync", "enable_priority_scheduling", "abort_on_priority_when_disabled", "enable_fpm"),
         ):
             setattr(self, name, False)
         self.hisparse_coordinator = self.truncation_align_size = self.decode_offload_manager = None

@@ -829,8 +829,8 @@ ESTIMATE: dict[str, Any] = {"scheduler": "prefill_first", "admission": "estimate
 
 @pytest.mark.parametrize(("max_tokens", "scheduled"), [(2, 2.25), (9, 3.0)])
 def test_nobody_decodes_beyond_what_it_asked_for(max_tokens: int, scheduled: float) -> None:
-    """SGLang 0.5.23: the first is done at 2 s. Had it asked for more, its server would not know that yet."""
-    engine = {**ESTIMATE, "async_scheduling": True, "overlaps_results": True, "strikes_at_once": True}
+    """SGLang 0.5.22: the first is done at 2 s. Had it asked for more, its server would not know that yet."""
+    engine = {**ESTIMATE, "async_scheduling": True, "overlaps_results": True, "skips_ended": True}
     specs = replace(make_specs([0.0, 2.25], 4, 2), max_tokens=np.array([max_tokens, 2]))
 
     records = both(deployed(Control(), **engine), specs)
@@ -852,14 +852,38 @@ def test_who_is_done_leaves_its_batch_at_once_or_with_the_next_decode_step(
     assert records.scheduled_time[2] == scheduled
 
 
-@pytest.mark.parametrize(("strikes_at_once", "num_preemptions"), [(True, 0), (False, 1)])
-def test_a_step_waits_for_the_blocks_of_those_that_are_done(strikes_at_once: bool, num_preemptions: int) -> None:
+@pytest.mark.parametrize(("skips_ended", "scheduled"), [(True, 4.0), (False, 5.0)])
+def test_who_is_not_decoded_beyond_its_end_has_left_as_the_others_decode(skips_ended: bool, scheduled: float) -> None:
+    """Two seats, results a step late (SGLang 0.5.22): the first is done at 3 s, and the third begins a step later."""
+    engine = {**ESTIMATE, "async_scheduling": True, "overlaps_results": True, "max_num_seqs": 2}
+
+    records = both(deployed(Control(), skips_ended=skips_ended, **engine), make_specs([0.0, 0.0, 0.5], 4, [3, 9, 2]))
+
+    assert records.finish_time[0] == pytest.approx(3.0, abs=1e-6)
+    assert records.scheduled_time[2] == pytest.approx(scheduled, abs=1e-6)
+
+
+@pytest.mark.parametrize("keeps_ratio", [True, False])
+def test_an_empty_batch_begins_the_estimate_anew_or_not(keeps_ratio: bool) -> None:
+    """SGLang 0.5.11 keeps what four decode steps have left of the ratio: two wait, and both find room at once."""
+    engine = {**ESTIMATE, "block_size": 1, "num_blocks": 40, "keeps_ratio": keeps_ratio}
+    engine |= {"new_token_ratio_initial": 1.0, "new_token_ratio_decay": 0.15, "new_token_ratio_minimum": 0.0}
+    specs = replace(make_specs([0.0, 0.5, 0.5], 4, [5, 9, 3]), max_tokens=np.array([30, 20, 20]))
+
+    records = both(deployed(Control(), **engine), specs)
+
+    waited = records.scheduled_time[2] - records.scheduled_time[1]
+    assert (waited < 3) == keeps_ratio
+
+
+@pytest.mark.parametrize(("skips_ended", "num_preemptions"), [(True, 0), (False, 1)])
+def test_a_step_waits_for_the_blocks_of_those_that_are_done(skips_ended: bool, num_preemptions: int) -> None:
     """Five blocks for answers that need six: the first is done as the second lacks one, soon to be had."""
     engine = {**ESTIMATE, "async_scheduling": True, "overlaps_results": True, "num_blocks": 5, "block_size": 4}
     engine["new_token_ratio_initial"] = 0.0
     specs = make_specs([0.0, 0.25], [4, 4], [6, 7])
 
-    records = both(deployed(Control(), strikes_at_once=strikes_at_once, **engine), specs)
+    records = both(deployed(Control(), skips_ended=skips_ended, **engine), specs)
 
     assert int(records.num_preemptions.sum()) == num_preemptions
 
