@@ -179,9 +179,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     (`max_num_batched_tokens` x hidden) still live. The two peaks do not add up: the larger counts."""
     activation_base_bytes: float
     """Bytes of that peak however many seats there are."""
-    linear_states_per_cached_seat: int
-    linear_states_to_overlap: int
-    """States of linear attention that a seat holds beside a prefix cache, one without; more with `async_scheduling`."""
+    linear_states_per_cached_seat: int  # states of linear attention of a seat beside a prefix cache; one without
+    linear_states_to_overlap: int  # as many more with `async_scheduling`
     relaid_expert_formats: tuple[str, ...]
     """Weight formats whose experts' first matrices stay in memory twice."""
     keeps_reduced: bool  # what ranks have summed, see `RuntimeMemory`
