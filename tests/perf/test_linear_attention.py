@@ -111,7 +111,7 @@ def test_every_seat_holds_a_state() -> None:
     [("0.5.13", False, 3), ("0.5.14", True, 5), ("0.5.14", False, 3), ("0.5.23", True, 5)],
 )
 def test_a_step_scheduled_ahead_needs_two_states_more(version: str, is_ahead: bool, states: int) -> None:
-    """SGLang's _calculate_mamba_ratio: 3 states a cached seat, and 2 of a ping-pong buffer with the overlapped schedule."""
+    """SGLang's _calculate_mamba_ratio: 3 states a cached seat, 2 more in a ping-pong buffer with overlapped steps."""
     shape = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", version=version, async_scheduling=is_ahead, **SERVED)
 
     assert state_slots(shape) == states * 128
