@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from simserve.planner.export.flags import FlagFile, ReadVersion, load_flags
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 FOLDER = Path(__file__).resolve().parents[1] / "simserve" / "planner" / "export" / "engine_flags"
 PARSERS: Mapping[str, tuple[str, ...]] = {

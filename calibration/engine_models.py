@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 _REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "vllm": ("vllm/model_executor/models/registry.py", "vllm/model_executor/models/__init__.py"),

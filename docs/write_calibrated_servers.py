@@ -26,7 +26,7 @@ from simserve.perf.tables import price
 from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.planner.measured.reports import read_unseen
 from simserve.planner.validation.prediction import Pricer, predict
-from simserve.profiles.engine_blocks import FACTORS
+from simserve.profiles.engine_options import FACTORS
 from simserve.profiles.expected_errors import LEVEL
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario

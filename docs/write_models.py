@@ -11,7 +11,8 @@ from pathlib import Path
 
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 
 PAGE = Path(__file__).parent / "models.md"
 CONFIGS = Path(__file__).resolve().parents[2] / "shared/data/model_configs"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from simserve.errors import UsageError
+from simserve.metrics.summary import frozen
 from simserve.report.run_result import RunResult, write_folder
 from simserve.scenario.folder import default_folder, staged_folder
 from simserve.scenario.load import load
@@ -243,7 +244,7 @@ def _run(
 
         told["advice"] = advise(resolved, result, reference=advised, accelerate=how["accelerate"])
     inner = {**result.summary["simserve"], **told}
-    result = replace(result, summary={**result.summary, "simserve": inner})
+    result = replace(result, summary=frozen({**result.summary, "simserve": inner}))
     return _dressed(replace(result, background=background(resolved, result, with_page=with_page)), RunResult)
 
 

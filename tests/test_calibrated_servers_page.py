@@ -12,7 +12,7 @@ import pytest
 
 from docs import write_calibrated_servers as script
 from simserve.calibrate.factors import PRIORS, Linear
-from simserve.profiles.engine_blocks import FACTORS
+from simserve.profiles.engine_options import FACTORS
 from simserve.profiles.expected_errors import load_calibrated_errors
 
 _ROOT = Path(__file__).resolve().parents[1]

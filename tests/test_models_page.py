@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from simserve.profiles import catalog
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 from tests.profiles.test_model import ROUNDING, STORED_BESIDE
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -24,7 +24,8 @@ from calibration.reference_server.model import PagedModel
 from calibration.reference_server.proof import COMPARED, Comparison, Proof, Server, Traffic
 from calibration.reference_server.scheduler import Limits
 from calibration.reference_server.steps import StepFit
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 
 TINY = Path(__file__).with_name("tiny.yaml")
 GPU_MEMORY_SHARE = 0.85

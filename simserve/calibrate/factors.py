@@ -1,6 +1,6 @@
 """Factors of one server against its engine profile, by maximum a posteriori from one measured run up.
 
-The prior of the log factors (`simserve.profiles.engine_blocks.FACTORS`) is the profile itself: what the runs do not
+The prior of the log factors (`simserve.profiles.engine_options.FACTORS`) is the profile itself: what the runs do not
 tell keeps the profile's value. Factors and figures follow Student's t, as odd servers and odd runs are common; of what
 is found, that share is taken by which the runs are explained better than noise alone would be (`believed`). Knows
 measured figures and a function that predicts them; no files, no scenario.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.profiles.engine_blocks import FACTORS
+from simserve.profiles.engine_options import FACTORS
 
 Array = NDArray[np.float64]
 Factors = Mapping[str, float]

@@ -28,7 +28,7 @@ from simserve.perf.measured import ALL_REDUCE_ELEMENT_BYTES
 from simserve.perf.moe import expert_curve, layer_parts, routed_load, shape_of_experts
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.kernel_curves import GemmClass
-from simserve.profiles.model import Gemm
+from simserve.profiles.model_blocks import Gemm
 
 Columns = Mapping[str, NDArray[Any]]
 

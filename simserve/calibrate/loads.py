@@ -23,8 +23,8 @@ from simserve.calibrate.factors import FactorSearch, Linear, Priors, priors_on
 from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, figures, replay_of
 from simserve.errors import ScenarioError
-from simserve.metrics.real_server import conditions
-from simserve.profiles.engine_blocks import FACTORS
+from simserve.metrics.throughput import conditions
+from simserve.profiles.engine_options import FACTORS
 from simserve.profiles.expected_errors import Expectation
 from simserve.scenario.replication import traffic
 from simserve.scenario.run import expectations_of

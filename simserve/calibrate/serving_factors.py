@@ -17,7 +17,7 @@ from simserve.calibrate.serving import RunErrors, fit_figures, median_error, run
 from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, replay_of
 from simserve.errors import InputError
-from simserve.profiles.engine_blocks import FACTORS
+from simserve.profiles.engine_options import FACTORS
 from simserve.workload.benchmarks.result import BenchResult
 
 MEASURED_ALREADY = 1.5

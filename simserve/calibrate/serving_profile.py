@@ -13,10 +13,10 @@ from simserve.calibrate.serving_search import shown
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.engine_blocks import FACTORS, complete_versions
+from simserve.profiles.catalog import load_model
+from simserve.profiles.engine_options import FACTORS, complete_versions
 from simserve.profiles.engine_profile import EngineProfile, load_engine
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import load_model
 from simserve.scenario.schema import Scenario
 
 _HOST_KEYS = {

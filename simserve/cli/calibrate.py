@@ -111,7 +111,7 @@ def kernels(
     from simserve.calibrate.kernels.measure import check_choices, measure
     from simserve.calibrate.kernels.torch_device import open_device
     from simserve.calibrate.run_folder import read_run
-    from simserve.profiles.model import load_model
+    from simserve.profiles.catalog import load_model
 
     opened = open_device(device)
     opened.engine = engine_kernels(opened.torch, opened.kind, engine)
@@ -288,7 +288,7 @@ def _base(name: str | None, run: KernelRun) -> HardwareProfile | None:
 
 def _models(run: KernelRun) -> list[ModelProfile]:
     """Return the models of a run that can still be found; layers of others are not compared."""
-    from simserve.profiles.model import load_model
+    from simserve.profiles.catalog import load_model
 
     models = []
     for name in run.provenance["models"]:

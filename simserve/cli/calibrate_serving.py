@@ -169,7 +169,7 @@ def _check_models(results: list[BenchResult], scenario: Scenario) -> None:
     """
     from simserve.errors import ScenarioError, TraceError
     from simserve.planner.importers.model_names import find_model
-    from simserve.profiles.model import load_model
+    from simserve.profiles.catalog import load_model
 
     served = load_model(scenario.model, scenario.folder)
     for result in results:

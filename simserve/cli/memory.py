@@ -58,9 +58,8 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
 
 
 def _render(report: Mapping[str, Any]) -> None:
-    from simserve.profiles.checkpoint import quality_lines
     from simserve.report.answer import warning_lines
-    from simserve.scenario.formats import formats_line
+    from simserve.scenario.formats import formats_line, quality_lines
     from simserve.units import format_bytes
 
     print_lines(warning_lines(report))

@@ -261,10 +261,13 @@ class Shown:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout, keys in their order; an undefined number is null."""
-    from simserve.metrics.statistics import in_json
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    except (TypeError, ValueError):
+        from simserve.metrics.summary import in_json  # half a second, and most answers are plain as they are
 
-    json.dump(in_json(value), sys.stdout, indent=2, allow_nan=False)
-    sys.stdout.write("\n")
+        text = json.dumps(in_json(value), indent=2, allow_nan=False)
+    sys.stdout.write(f"{text}\n")
 
 
 def print_version_notes(scenarios: Iterable[Scenario], *, as_json: bool, quiet: bool) -> None:

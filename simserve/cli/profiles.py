@@ -280,7 +280,7 @@ def _models_named(name: str | None) -> list[ModelProfile]:
     """
     from simserve.planner.importers.model_names import find_model
     from simserve.profiles import catalog
-    from simserve.profiles.model import catalogue_models, load_model
+    from simserve.profiles.catalog import catalogue_models, load_model
     from simserve.profiles.model_names import layers_without_formula, repositories_on_record
 
     profiles = list(catalogue_models().values())
@@ -335,10 +335,10 @@ def _refuse_several(hardware: str | None) -> None:
 
 
 def _resolved(name: str, version: str | None, hardware: str, model: str) -> ResolvedEngine:
+    from simserve.profiles.catalog import load_model
     from simserve.profiles.engine import load_engine, resolve_engine
     from simserve.profiles.engine_options import EngineOptions
     from simserve.profiles.hardware import load_hardware
-    from simserve.profiles.model import load_model
 
     gpu, served = load_hardware(hardware), load_model(model)
     return resolve_engine(

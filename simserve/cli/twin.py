@@ -191,7 +191,7 @@ def _scrapes_file(out: Path | None, source: str) -> Path | None:
 
 
 def _write(out: Path, answer: Twin) -> None:
-    from simserve.metrics.statistics import in_json
+    from simserve.metrics.summary import in_json
 
     text = json.dumps(in_json(answer.summary), indent=2, allow_nan=False) + "\n"
     (out / "twin.json").write_text(text, encoding="utf-8")

@@ -28,10 +28,10 @@ from simserve.explore.exports import export
 from simserve.explore.queries import BusyError, Check, TooLongError
 from simserve.explore.server import MEDIA_TYPE, AnswerInParts, Runner, Tell
 from simserve.explore.twin import TwinFeed
-from simserve.metrics.statistics import in_json
+from simserve.metrics.summary import in_json
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import load_model
 from simserve.report.page import TEMPLATES
 from simserve.units import format_bytes
 from simserve.validation import FrozenModel, validate

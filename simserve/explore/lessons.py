@@ -14,9 +14,9 @@ from simserve.perf.memory import plan_memory
 from simserve.perf.operators import PART_NAMES, PricedDeployment
 from simserve.perf.quantization import WEIGHT_FORMATS, quantize_symmetric, weight_bits
 from simserve.perf.tables import price
-from simserve.profiles.checkpoint import published_quality
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from simserve.report.facts import PART_LABELS
+from simserve.scenario.formats import published_quality
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, engine_config, resolve
 from simserve.units import format_bytes

@@ -18,7 +18,7 @@ from simserve.errors import InfeasibleError, SimserveError, UsageError
 from simserve.explore.app import QUESTIONS, catalogue
 from simserve.explore.queries import Against
 from simserve.explore.tour import LONG_TAIL, STOPS
-from simserve.metrics.statistics import in_json
+from simserve.metrics.summary import in_json
 from simserve.profiles.catalog import bundled_file
 from simserve.report.page import TEMPLATES, write_whole
 from simserve.validation import validate

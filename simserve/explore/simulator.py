@@ -14,7 +14,7 @@ from simserve.errors import InterruptedRunError
 from simserve.explore.queries import Check, FilmQuery, SimulatorQuery, TooLongError, whole
 from simserve.metrics.latency import MS, request_latencies
 from simserve.metrics.result import RunResult
-from simserve.metrics.statistics import or_null
+from simserve.metrics.summary import or_null
 from simserve.planner.capacity.level import Found, Level, Trial
 from simserve.planner.capacity.probe import probe_of
 from simserve.planner.capacity.search import find_capacity

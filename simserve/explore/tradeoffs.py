@@ -12,7 +12,7 @@ from simserve.explore.queries import Check, MemoryQuery, ParallelQuery, Speculat
 from simserve.perf.shape import pipeline_bubble
 from simserve.perf.speculation import cycle_cost, decode_speedup, speedup
 from simserve.perf.tables import price
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from simserve.units import format_bytes
 from simserve.workload.acceptance import expected_tokens
 

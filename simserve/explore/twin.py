@@ -12,7 +12,7 @@ from typing import Any
 
 from simserve.errors import InputError, SimserveError
 from simserve.explore.queries import Check, TwinQuery
-from simserve.metrics.statistics import in_json
+from simserve.metrics.summary import in_json
 from simserve.planner.twin.answer import Twin
 
 Looks = Callable[[Callable[[str], None]], Iterator[Twin]]

@@ -11,7 +11,7 @@ from simserve.errors import InfeasibleError, InputError
 from simserve.explore.queries import Check, WizardQuery
 from simserve.metrics.files import scenario_text
 from simserve.planner.export.export import WHOLE, export
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from simserve.report.plan import PlanPage, plan_sections
 from simserve.report.plan_lines import worth_scaling
 from simserve.report.quantities import number, text_columns

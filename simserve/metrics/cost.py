@@ -20,8 +20,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from simserve.errors import ScenarioError
-from simserve.metrics.statistics import ratio
-from simserve.metrics.steady_state import Throughput
+from simserve.metrics.throughput import Throughput, ratio
 from simserve.profiles.hardware import (
     GpuPrice,
     HardwareProfile,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.bottleneck import PARTS
 from simserve.metrics.latency import (
     MS,
     NAMED_TERMS,
@@ -24,11 +23,12 @@ from simserve.metrics.latency import (
     RequestLatencies,
     attainment,
     describe,
+    percentiles,
     requests_meeting,
+    rows_where,
     tasks_of,
 )
-from simserve.metrics.statistics import percentiles, ratio, rows_where
-from simserve.metrics.steady_state import Window, throughput
+from simserve.metrics.throughput import PARTS, Window, ratio, throughput
 from simserve.sim.records import COMPLETED, STATUSES, RequestRecords, on_replicas
 from simserve.units import SECONDS_PER_HOUR, format_seconds
 
@@ -79,7 +79,7 @@ MEDIA_KEYS = (
     "ttft_share",
 )
 _WAITING_SHARE = 0.2
-"""Share of TTFT from which waiting for the encoder pool is what binds, as with other waits (`metrics.bottleneck`)."""
+"""Share of TTFT from which waiting for the encoder pool is what binds, as with other waits (`metrics.throughput`)."""
 ENCODERS = "encoder_disaggregation.replicas"
 """What binds then."""
 LORA_KEYS = (

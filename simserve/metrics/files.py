@@ -26,6 +26,7 @@ from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError
 from simserve.metrics.latency import MS
 from simserve.metrics.result import Column, RunResult, request_columns, series_columns
+from simserve.metrics.summary import frozen
 from simserve.sim.recorder import RunTotals
 from simserve.sim.records import SERVERS, STATUSES, Histogram, RequestRecords
 from simserve.unfinished import remove_abandoned, unfinished
@@ -123,7 +124,7 @@ def read_result(folder: Path) -> RunResult:
     try:
         document = json.loads(text)
         return RunResult(
-            summary=summary,
+            summary=frozen(summary),
             scenario=read_mapping(folder / SCENARIO_FILE, InputError),
             simulation=_simulation(document, requests, series),
             slo=decoded(document["slo"]),

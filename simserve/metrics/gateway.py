@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.api_cost import request_bills
 from simserve.metrics.latency import MS, RequestLatencies
-from simserve.metrics.statistics import ratio
-from simserve.metrics.steady_state import Window
+from simserve.metrics.throughput import Window, ratio
 from simserve.sim.records import (
     API,
     CACHE,

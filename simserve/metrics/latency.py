@@ -1,19 +1,18 @@
 """Latencies of requests, TTFT, TPOT, ITL and E2E, how long agents' tasks took, and which of them met their objectives.
 
 A task has finished if all of its calls were answered in full; what a call waited for does not matter here. Knows no
-scheduler, and no rates: goodput is in `simserve.metrics.steady_state`.
+scheduler, and no rates: goodput is in `simserve.metrics.throughput`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.statistics import percentiles, rows_where
 from simserve.sim.records import COMPLETED, TASK_CANCELLED, UNFINISHED, Histogram, RequestRecords
 
 Floats = NDArray[np.float64]
@@ -420,3 +419,34 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
 def _share(met: NDArray[np.bool_], submitted: NDArray[np.bool_]) -> float:
     num_submitted = np.count_nonzero(submitted)
     return np.count_nonzero(met & submitted) / num_submitted if num_submitted else float("nan")
+
+
+def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[float]:
+    """Return what ``np.percentile(values, shares)`` returns.
+
+    Values are parted at one percentile after the other, the smallest first: what lies below it is looked at no more.
+
+    Args:
+        values: At least one, none of them NaN.
+        shares: In 0..100.
+    """
+    left, gone = values.copy(), 0
+    found: dict[float, float] = {}
+    for share in sorted(set(shares)):
+        place = (len(values) - 1) * (share / 100)
+        before = min(int(place), len(values) - 1)
+        left.partition(before - gone)
+        left, gone = left[before - gone :], before
+        low = float(left[0])
+        found[share] = low if len(left) == 1 else _between(low, float(left[1:].min()), place - before)
+    return [found[share] for share in shares]
+
+
+def _between(low: float, high: float, part: float) -> float:
+    # As numpy interpolates: from the nearer end, so that it is monotone.
+    return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
+
+
+def rows_where(counted: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
+    """Return what selects the rows that count: where all do, a slice, with which nothing is copied."""
+    return slice(None) if counted.all() else counted

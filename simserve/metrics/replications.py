@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics.latency import LATENCIES, MS, PERCENTILES
-from simserve.metrics.result import parse_threshold
 from simserve.metrics.statistics import t_quantile
+from simserve.metrics.thresholds import parse_threshold
 from simserve.sim.records import Histogram
 
 PILOT_RUNS = 5
@@ -87,7 +87,7 @@ class Sample:
     Attributes:
         values: ``ttft_ms tpot_ms e2el_ms`` -> those of the measured requests, seconds, in any order.
         itl: Every gap between tokens, seconds.
-        rates: The four rates of a run that keeps up with steady open arrivals (`simserve.metrics.steady_state.borne`);
+        rates: The four rates of a run that keeps up with steady open arrivals (`simserve.metrics.throughput.borne`);
             empty: its summary's hold.
     """
 

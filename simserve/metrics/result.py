@@ -1,28 +1,23 @@
-"""RunResult: the figures of a run, the tables behind them, the scenario, and conditions on it, as k6 writes them.
+"""RunResult: the figures of a run, the tables behind them (requests and time series, as columns), and the scenario.
 
-A condition: ``ttft_ms: ["p(95)<1000"]``. Tables: requests and time series, as columns. Knows no picture, no file and no
-exit code.
+Knows no picture, no file and no exit code.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import UsageError, nearest
-from simserve.metrics.cost import COST_KEYS
+from simserve.errors import UsageError
 from simserve.metrics.latency import (
-    LATENCIES,
     MS,
     SLO,
     RequestLatencies,
@@ -31,7 +26,8 @@ from simserve.metrics.latency import (
     requests_meeting,
     tasks_of,
 )
-from simserve.sim.records import COMPLETED, SERVERS, STATUSES, Histogram, RequestRecords
+from simserve.metrics.summary import FrozenDict
+from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 from simserve.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
@@ -42,32 +38,6 @@ if TYPE_CHECKING:
 
 
 _PANDAS_TYPES = MappingProxyType({"VARCHAR": "object", "BIGINT": "Int64", "INTEGER": "Int32", "BOOLEAN": "boolean"})
-SCALARS = (
-    "duration",
-    "completed",
-    "failed",
-    "total_input_tokens",
-    "total_output_tokens",
-    "request_throughput",
-    "request_goodput",
-    "output_throughput",
-    "total_token_throughput",
-    *COST_KEYS,
-)
-"""Figures of `result.json` with one value each."""
-ATTAINMENT = "slo_attainment"
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-_EXPRESSION = re.compile(
-    r"\s*(?P<aggregation>[a-z]+)(?:\((?P<percentile>[0-9.]+)\))?\s*(?P<operator><=|>=|==|!=|<|>)\s*"
-    r"(?P<limit>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,28 +181,12 @@ def series_columns(series: TimeSeries) -> list[Column]:
     ]
 
 
-class FrozenDict(dict[str, Any]):
-    """A dictionary that cannot be changed, so that a summary stays what the run gave."""
-
-    def _refuse(self, *_arguments: Any, **_keywords: Any) -> NoReturn:
-        raise TypeError("a summary is read-only; copy it with copy.deepcopy or dict(...)")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (dict(self),)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        return {key: _thaw(value) for key, value in self.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
     """The result of a run.
 
     Attributes:
-        summary: Exactly what `result.json` holds; read-only at every level (lists are tuples).
+        summary: Exactly what `result.json` holds; read-only at every level (`simserve.metrics.summary.frozen`).
         scenario: The resolved scenario, as plain values.
         simulation: What happened; of several replications, the first.
         slo: The objective that ``slo_ok`` is judged by; None without one.
@@ -241,15 +195,12 @@ class RunResult:
         folder: Where relative paths of the scenario start; None: the working folder.
     """
 
-    summary: Mapping[str, Any]
+    summary: FrozenDict
     scenario: Mapping[str, Any]
     simulation: Simulation = field(repr=False)
     slo: SLO | None = None
     background: Mapping[str, Any] = field(default_factory=dict, repr=False)
     folder: Path | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "summary", _freeze(self.summary))
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -316,29 +267,6 @@ def _shown(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.6g}"
 
 
-_UNCHANGING = frozenset({str, int, float, bool})
-"""Most of a summary; asked by name, since asking an abstract class takes ten times as long."""
-
-
-def _freeze(value: Any) -> Any:
-    if value is None or type(value) in _UNCHANGING:
-        return value
-    if isinstance(value, FrozenDict):
-        # A result made of another: all in it has been frozen.
-        return value
-    if isinstance(value, Mapping):
-        return FrozenDict({key: _freeze(each) for key, each in value.items()})
-    if isinstance(value, list | tuple):
-        return tuple(_freeze(each) for each in value)
-    return value
-
-
-def _thaw(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _thaw(each) for key, each in value.items()}
-    return [_thaw(each) for each in value] if isinstance(value, tuple) else value
-
-
 def _frame(columns: Sequence[Column]) -> pd.DataFrame:
     import pandas as pd  # a fifth of a second, needed by notebooks only
 
@@ -355,148 +283,3 @@ def _frame(columns: Sequence[Column]) -> pd.DataFrame:
         else:
             series[column.name] = column.cells
     return pd.DataFrame(series)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Threshold:
-    """One condition: an aggregation of a metric, compared with a limit.
-
-    Attributes:
-        metric: A latency (ms), ``slo_attainment``, or one of `SCALARS`.
-        expression: As written.
-        aggregation: ``avg min max med p`` of a latency, ``rate`` of the attainment, ``value`` of a scalar.
-        percentile: q of ``p(q)``, in 0..100; None for the others.
-        comparison: ``< <= > >= == !=``.
-        limit: What the figure is compared with, in the metric's unit.
-    """
-
-    metric: str
-    expression: str
-    aggregation: str
-    percentile: float | None
-    comparison: str
-    limit: float
-
-    def holds(self, value: float) -> bool:
-        """Return whether ``value`` meets the condition; an undefined value (NaN) never does."""
-        return not math.isnan(value) and _OPERATORS[self.comparison](value, self.limit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What thresholds can ask for.
-
-    Attributes:
-        latencies: ``ttft_ms tpot_ms e2el_ms`` -> defined values of the measured requests, **seconds**.
-        itl: The gaps between tokens, seconds.
-        slo_attainment: Share, NaN without an SLO.
-        scalars: Value of each of `SCALARS`, NaN where undefined.
-    """
-
-    latencies: Mapping[str, NDArray[np.float64]]
-    itl: Histogram
-    slo_attainment: float
-    scalars: Mapping[str, float]
-
-
-def parse_threshold(metric: str, expression: str) -> Threshold:
-    """Return the condition that a scenario states.
-
-    Raises:
-        ValueError: Unknown metric, an expression that cannot be read, or an aggregation that the metric does
-            not have; the message is a rule and a remedy, ready to stand behind ``thresholds``.
-    """
-    known = (*LATENCIES, ATTAINMENT, *SCALARS)
-    if metric not in known:
-        raise ValueError(f"'{metric}' is not a metric; {nearest(metric, known)}")
-    match = _EXPRESSION.fullmatch(expression)
-    example = _example(metric)
-    if match is None:
-        raise ValueError(f"'{expression}' is not a threshold of {metric}; write for example \"{example}\"")
-    aggregation, percentile = match["aggregation"], match["percentile"]
-    if aggregation not in _aggregations(metric) or (percentile is not None) != (aggregation == "p"):
-        written = ", ".join("p(N)" if name == "p" else name for name in _aggregations(metric))
-        raise ValueError(
-            f"'{expression}' is not a threshold of {metric}, which has {written}; write for example \"{example}\""
-        )
-    return Threshold(
-        metric=metric,
-        expression=expression,
-        aggregation=aggregation,
-        percentile=None if percentile is None else _percentile(percentile, expression),
-        comparison=match["operator"],
-        limit=float(match["limit"]),
-    )
-
-
-def evaluate_thresholds(thresholds: Mapping[str, Sequence[str]], figures: Figures) -> list[dict[str, Any]]:
-    """Return ``metric expression value ok`` of every condition, in the order written; ``value`` may be NaN.
-
-    Raises:
-        ValueError: As `parse_threshold`.
-    """
-    results = []
-    for metric, expressions in thresholds.items():
-        for expression in expressions:
-            threshold = parse_threshold(metric, expression)
-            value = _value(threshold, figures)
-            results.append({"metric": metric, "expression": expression, "value": value, "ok": threshold.holds(value)})
-    return results
-
-
-def _aggregations(metric: str) -> tuple[str, ...]:
-    if metric in LATENCIES:
-        return ("avg", "min", "max", "med", "p")
-    return ("rate",) if metric == ATTAINMENT else ("value",)
-
-
-def _example(metric: str) -> str:
-    if metric in LATENCIES:
-        return "p(95)<1000"
-    return "rate>=0.95" if metric == ATTAINMENT else "value>10"
-
-
-def _percentile(text: str, expression: str) -> float:
-    try:
-        percentile = float(text)
-    except ValueError:
-        percentile = math.nan
-    if not 0 <= percentile <= 100:
-        raise ValueError(f"'{expression}' has the percentile {text}; it must be in 0..100")
-    return percentile
-
-
-def _value(threshold: Threshold, figures: Figures) -> float:
-    if threshold.metric == ATTAINMENT:
-        return figures.slo_attainment
-    if threshold.metric in SCALARS:
-        return figures.scalars[threshold.metric]
-    if threshold.metric == "itl_ms":
-        return MS * _of_histogram(threshold, figures.itl)
-    return MS * _of_values(threshold, figures.latencies[threshold.metric])
-
-
-def _of_histogram(threshold: Threshold, itl: Histogram) -> float:
-    match threshold.aggregation:
-        case "avg":
-            return itl.total / itl.count if itl.count else math.nan
-        case "min":
-            return itl.minimum
-        case "max":
-            return itl.maximum
-        case _:
-            return itl.percentile(50.0 if threshold.percentile is None else threshold.percentile)
-
-
-def _of_values(threshold: Threshold, values: NDArray[np.float64]) -> float:
-    if not len(values):
-        return math.nan
-    match threshold.aggregation:
-        case "avg":
-            return float(values.mean())
-        case "min":
-            return float(values.min())
-        case "max":
-            return float(values.max())
-        case _:
-            return float(np.percentile(values, 50.0 if threshold.percentile is None else threshold.percentile))

@@ -6,11 +6,9 @@ Knows no metric.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,32 +25,6 @@ batches gain next to nothing, and fewer are longer, so less alike their neighbou
 BEYOND_PERCENTILE = 10
 """Values that must lie beyond a percentile for it to be more than the luck of one or two."""
 _CONFIDENCE = 0.95
-
-
-def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[float]:
-    """Return what ``np.percentile(values, shares)`` returns.
-
-    Values are parted at one percentile after the other, the smallest first: what lies below it is looked at no more.
-
-    Args:
-        values: At least one, none of them NaN.
-        shares: In 0..100.
-    """
-    left, gone = values.copy(), 0
-    found: dict[float, float] = {}
-    for share in sorted(set(shares)):
-        place = (len(values) - 1) * (share / 100)
-        before = min(int(place), len(values) - 1)
-        left.partition(before - gone)
-        left, gone = left[before - gone :], before
-        low = float(left[0])
-        found[share] = low if len(left) == 1 else _between(low, float(left[1:].min()), place - before)
-    return [found[share] for share in shares]
-
-
-def _between(low: float, high: float, part: float) -> float:
-    # As numpy interpolates: from the nearer end, so that it is monotone.
-    return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
 
 
 @lru_cache(maxsize=256)
@@ -187,63 +159,3 @@ def mean_interval(values: NDArray[np.float64]) -> Interval:
 def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
     """Return how many standard errors a two-sided interval reaches to either side, by Student's t."""
     return two_sided_quantile(degrees_of_freedom, confidence)
-
-
-def ratio(numerator: float, denominator: float) -> float:
-    """Return a quotient; NaN where the denominator, which is never below 0, is 0."""
-    return float(numerator) / float(denominator) if denominator > 0 else math.nan
-
-
-def rows_where(counted: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
-    """Return what selects the rows that count: where all do, a slice, with which nothing is copied."""
-    return slice(None) if counted.all() else counted
-
-
-def or_null(figure: float) -> float | None:
-    """Return a figure as JSON has it: None where it is undefined or unbounded."""
-    return figure if math.isfinite(figure) else None
-
-
-_PLAIN = frozenset({str, int, bool})
-"""What JSON takes as it is: most of a summary, known at a glance."""
-
-
-def in_json(value: Any) -> Any:
-    """Return a value in what JSON knows: undefined and unbounded numbers become None, numpy's scalars plain ones."""
-    if value is None or type(value) in _PLAIN:
-        return value
-    if type(value) is float:
-        return or_null(value)
-    if isinstance(value, Mapping):
-        return {str(key): in_json(each) for key, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [in_json(each) for each in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return or_null(float(value))
-    return value
-
-
-def at(summary: Mapping[str, Any], key: str) -> Any:
-    """Return what stands at a dotted key of a summary.
-
-    Raises:
-        KeyError: Nothing does.
-    """
-    value: Any = summary
-    for part in key.split("."):
-        value = value[part]
-    return value
-
-
-def figure_at(summary: Mapping[str, Any], key: str) -> float | None:
-    """Return the figure at a dotted key of a summary; None where it is undefined.
-
-    Raises:
-        KeyError: Nothing stands there.
-    """
-    value = at(summary, key)
-    return None if value is None else float(value)

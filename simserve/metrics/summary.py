@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.metrics import features, gateway
-from simserve.metrics.bottleneck import LimitGain, bottleneck
 from simserve.metrics.cost import Grid, board_watts, cost, energy
 from simserve.metrics.latency import (
     NAMED_TERMS,
@@ -22,11 +21,11 @@ from simserve.metrics.latency import (
     latency_summary,
     request_latencies,
     requests_meeting,
+    rows_where,
 )
-from simserve.metrics.real_server import prediction_interval
-from simserve.metrics.result import Figures, evaluate_thresholds
-from simserve.metrics.statistics import in_json, ratio, rows_where
-from simserve.metrics.steady_state import (
+from simserve.metrics.thresholds import Figures, evaluate_thresholds
+from simserve.metrics.throughput import (
+    LimitGain,
     Offered,
     Sojourns,
     Stability,
@@ -34,14 +33,16 @@ from simserve.metrics.steady_state import (
     UsersFacts,
     Window,
     borne,
+    bottleneck,
     find_window,
+    ratio,
     sojourns,
     stability,
     throughput,
     users_figures,
     waiting_share,
 )
-from simserve.profiles.expected_errors import Expectation
+from simserve.profiles.expected_errors import Expectation, prediction_interval
 from simserve.sim.records import COMPLETED, REASONS, STATUSES, UNFINISHED, RequestRecords, on_replicas
 from simserve.units import SECONDS_PER_HOUR
 
@@ -107,9 +108,9 @@ class RunFacts:
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
         thresholds: Metric -> expressions.
-        quality: Published figures of the number formats, see `simserve.profiles.checkpoint`.
+        quality: Published figures of the number formats, see `simserve.profiles.model`.
         overflow: What the API charges that requests overflow to, None without one.
-        limit_gains: What a larger limit of the scheduler would bring, see `simserve.metrics.bottleneck`.
+        limit_gains: What a larger limit of the scheduler would bring, see `simserve.metrics.throughput`.
         speculation: What is known of speculative decoding, None without it.
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
@@ -193,7 +194,7 @@ def summarize(
 
     ``duration completed failed total_*`` cover the whole run: from the first arrival to the last departure,
     and the tokens of completed requests; ``failed`` counts rejected, timed out and failed ones. Latencies,
-    rates, attainment and dollars cover ``simserve.window`` (see `simserve.metrics.steady_state.find_window`),
+    rates, attainment and dollars cover ``simserve.window`` (see `simserve.metrics.throughput.find_window`),
     except ITL, which pools the whole run. Shares of the fleet and of its memory (``utilization``, ``kv``)
     cover the simulation from 0 to its last event.
 
@@ -265,12 +266,6 @@ def _headline(
     in_window, timeline = measured.window.has_arrived, simulation.timeline
     money = _money(simulation, facts, measured, rates, specs)
     objective = _slo(facts.slo, measured)
-    figures = Figures(
-        latencies=latency_values(measured) if facts.thresholds else {},
-        itl=simulation.totals.itl,
-        slo_attainment=objective["attainment"],
-        scalars=totals | money.dollars,
-    )
     block_bytes = facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
     own = _of_features(simulation, facts, measured, money.dollars, specs, block_bytes)
     fleet = _of_fleet(simulation, facts, measured)
@@ -319,9 +314,21 @@ def _headline(
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
             "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
             "quality": list(facts.quality),
-            "thresholds": evaluate_thresholds(facts.thresholds, figures),
+            "thresholds": _thresholds(simulation, facts, measured, objective["attainment"], totals | money.dollars),
         },
     }
+
+
+def _thresholds(
+    simulation: Simulation, facts: RunFacts, measured: Measured, attained: float, scalars: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Return what becomes of the conditions, where the scenario has any."""
+    if not facts.thresholds:
+        return []
+    figures = Figures(
+        latencies=latency_values(measured), itl=simulation.totals.itl, slo_attainment=attained, scalars=scalars
+    )
+    return evaluate_thresholds(facts.thresholds, figures)
 
 
 def _of_features(
@@ -707,3 +714,75 @@ def _hit_rates(simulation: Simulation, *, caches_prefixes: bool) -> dict[str, fl
         "gpu_hit_rate": (cached - loaded) / prompt,
         "offload_hit_rate": math.nan if offload is None else loaded / prompt,
     }
+
+
+def or_null(figure: float) -> float | None:
+    """Return a figure as JSON has it: None where it is undefined or unbounded."""
+    return figure if math.isfinite(figure) else None
+
+
+_PLAIN = frozenset({str, int, bool})
+"""What JSON takes as it is: most of a summary, known at a glance."""
+
+
+def in_json(value: Any) -> Any:
+    """Return a value in what JSON knows: undefined and unbounded numbers become None, numpy's scalars plain ones."""
+    if value is None or type(value) in _PLAIN:
+        return value
+    if type(value) is float:
+        return or_null(value)
+    if isinstance(value, Mapping):
+        return {str(key): in_json(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [in_json(each) for each in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return or_null(float(value))
+    return value
+
+
+class FrozenDict(dict[str, Any]):
+    """A dictionary that cannot be changed, so that a summary stays what the run gave."""
+
+    def _refuse(self, *_arguments: Any, **_keywords: Any) -> NoReturn:
+        raise TypeError("a summary is read-only; copy it with copy.deepcopy or dict(...)")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return {key: _thaw(value) for key, value in self.items()}
+
+
+_UNCHANGING = frozenset({str, int, float, bool})
+"""Most of a summary; asked by name, since asking an abstract class takes ten times as long."""
+
+
+def frozen(summary: Mapping[str, Any]) -> FrozenDict:
+    """Return a summary that cannot be changed at any level; lists become tuples."""
+    return FrozenDict({key: _frozen(each) for key, each in summary.items()})
+
+
+def _frozen(value: Any) -> Any:
+    if value is None or type(value) in _UNCHANGING:
+        return value
+    if isinstance(value, FrozenDict):
+        # A result made of another: all in it has been frozen.
+        return value
+    if isinstance(value, Mapping):
+        return frozen(value)
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(each) for each in value)
+    return value
+
+
+def _thaw(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _thaw(each) for key, each in value.items()}
+    return [_thaw(each) for each in value] if isinstance(value, tuple) else value

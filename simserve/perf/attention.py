@@ -22,7 +22,8 @@ from simserve.perf.efficiency import Array, Machine, attention_efficiency, memor
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import HOST, elementwise_parts
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.model import AttentionLayers, ModelProfile, SparseIndexer
+from simserve.profiles.model import ModelProfile
+from simserve.profiles.model_blocks import AttentionLayers, SparseIndexer
 
 Contexts = tuple[float, ...] | None
 """Tokens of context that decode steps of the traffic see, each as likely; None: unknown."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from simserve.perf.efficiency import Array
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.kernel_curves import AttentionKernel, DecodeAttentionCurve, PrefillAttentionCurve
-from simserve.profiles.model import AttentionLayers
+from simserve.profiles.model_blocks import AttentionLayers
 
 Mask = NDArray[np.bool_]
 TILE = 128.0

@@ -18,7 +18,7 @@ from simserve.perf.efficiency import Array, Machine, attention_efficiency, memor
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import COMPUTE, HOST, elementwise_parts
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.model import LinearAttention, Mamba2
+from simserve.profiles.model_blocks import LinearAttention, Mamba2
 
 CHUNK_TOKENS = 64
 """Tokens of a chunk (flash-linear-attention, ``chunk_gated_delta_rule``, which vLLM and SGLang call)."""

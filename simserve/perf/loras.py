@@ -13,8 +13,7 @@ from typing import NamedTuple
 from simserve.perf.efficiency import Machine, memory_efficiency, start_latency
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.shape import LoraTarget, ReplicaShape
-from simserve.profiles.checkpoint import Part
-from simserve.profiles.model import Gemm
+from simserve.profiles.model_blocks import Gemm, Part
 
 ELEMENT_BYTES = 2.0
 """Bytes of an element of an adapter: 16 bit, also beside quantised weights (vLLM's ``lora_dtype: auto``)."""

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from simserve.errors import InputError
 from simserve.perf.efficiency import Array
 from simserve.perf.quantization import Precision
-from simserve.profiles.engine_blocks import version_key
-from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts, ModelProfile
+from simserve.profiles.engine_options import version_key
+from simserve.profiles.model import ModelProfile
+from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts
 
 BACKENDS: Mapping[str, str] = {"tensorrt-llm": "trtllm"}
 """Engine -> name of its folder, where it differs."""

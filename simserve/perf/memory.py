@@ -18,7 +18,7 @@ from simserve.perf.quantization import format_name, part_bits
 from simserve.perf.shape import ReplicaShape, layer_weights_bytes, weights_bytes_per_gpu
 from simserve.perf.speculation import draft_weights_bytes
 from simserve.profiles.engine import ResolvedEngine
-from simserve.profiles.engine_blocks import WindowedKV
+from simserve.profiles.engine_options import WindowedKV
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9

@@ -25,7 +25,7 @@ from simserve.perf.gemm import (
 from simserve.perf.operators import Work, bound_parts
 from simserve.perf.quantization import HOPPER, PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GroupedGemmCurve
-from simserve.profiles.model import Gemm
+from simserve.profiles.model_blocks import Gemm
 
 CLASS_OVERLAP = 2.0
 """Exponent of the overlap of arithmetic and memory where nothing was fitted; 1.4 to 2.4 in most fits."""

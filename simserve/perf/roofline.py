@@ -18,7 +18,7 @@ from simserve.perf.moe import expert_work, routed_load, shape_of_experts
 from simserve.perf.operators import PricedDeployment, Work, arithmetic_intensity
 from simserve.perf.shape import ReplicaShape, micro_batch
 from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of
-from simserve.profiles.model import Gemm
+from simserve.profiles.model_blocks import Gemm
 
 Phase = Literal["decode", "prefill"]
 

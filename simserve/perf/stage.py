@@ -54,8 +54,7 @@ from simserve.perf.operators import (
 )
 from simserve.perf.quantization import Precision, kv_element_bytes
 from simserve.perf.shape import ReplicaShape, launched_gemms, marlin_padded
-from simserve.profiles.checkpoint import Part
-from simserve.profiles.model import AttentionLayers, Gemm, MixtureOfExperts
+from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part
 
 SPLIT_TOKENS = 32.0
 """Tokens of a rank from which a step runs as two halves that overlap (vLLM config/parallel.py,

@@ -71,7 +71,7 @@ from simserve.perf.stage import (
 )
 from simserve.perf.traffic import traffic_of
 from simserve.profiles.engine import ResolvedEngine
-from simserve.profiles.model import AttentionLayers, MixtureOfExperts
+from simserve.profiles.model_blocks import AttentionLayers, MixtureOfExperts
 
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough that arithmetic binds where the straight line takes over."""

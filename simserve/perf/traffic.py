@@ -12,7 +12,7 @@ from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.moe import expected_distinct_experts
 from simserve.perf.shape import micro_batch, num_micro_batches
 from simserve.perf.stage import NORM_PASSES, Stage
-from simserve.profiles.model import Gemm
+from simserve.profiles.model_blocks import Gemm
 
 
 class Traffic(TypedDict):

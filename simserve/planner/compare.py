@@ -11,7 +11,8 @@ from simserve.errors import ScenarioError, UsageError
 from simserve.metrics.cost import COST_KEYS
 from simserve.metrics.latency import LATENCIES, MS
 from simserve.metrics.replications import POOLED_RATES, POOLED_STATISTICS, pool
-from simserve.metrics.statistics import figure_at, or_null
+from simserve.metrics.summary import or_null
+from simserve.metrics.thresholds import figure_at
 from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.capacity.search import highest_promised, settled_requests
 from simserve.planner.search.trial import FIRST_REQUESTS, is_steady

@@ -12,7 +12,7 @@ from typing import Any
 from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError, UsageError, nearest
 from simserve.metrics.files import RESULT_FILE, SCENARIO_FILE, check_unchanged
-from simserve.metrics.statistics import or_null
+from simserve.metrics.summary import or_null
 from simserve.planner.compare import FIGURES
 
 _IDENTITY = ("scenario_name", "scenario_hash", "version", "seed", "formats")

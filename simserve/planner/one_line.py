@@ -22,9 +22,9 @@ from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
-from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.hardware import hardware_name, hardware_names, is_known_gpu, load_hardware, slice_of
-from simserve.profiles.model import catalogue_models, load_model
+from simserve.profiles.model import WIDE_FORMATS
 from simserve.profiles.model_names import format_named, layers_without_formula, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario

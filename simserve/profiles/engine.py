@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from simserve.profiles.checkpoint import WeightFormatName
-from simserve.profiles.engine_blocks import NewTokenRatio
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
@@ -20,6 +18,7 @@ from simserve.profiles.engine_options import (
     EngineOptions,
     KVAllocation,
     MoeBackend,
+    NewTokenRatio,
     PreemptionMode,
     Sampling,
     Scheduler,
@@ -48,6 +47,7 @@ from simserve.profiles.engine_profile import (
     Tiered,
     load_engine,
 )
+from simserve.profiles.model import WeightFormatName
 
 __all__ = ["EngineProfile", "ResolvedEngine", "load_engine", "resolve_engine"]
 

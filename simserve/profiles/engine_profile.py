@@ -15,8 +15,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
-from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
-from simserve.profiles.engine_blocks import (
+from simserve.profiles.engine_options import (
     Devices,
     KernelBlock,
     MeasuredFactors,
@@ -28,6 +27,7 @@ from simserve.profiles.engine_blocks import (
     complete_versions,
     version_key,
 )
+from simserve.profiles.model import Checkpoint, Fp8Scales, WeightFormatName
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 

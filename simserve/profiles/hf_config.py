@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import ProfileError
-from simserve.profiles.architecture import ModelProfile
 from simserve.profiles.hf_encoders import audio_tower, vision_tower
 from simserve.profiles.hf_families import (
     EXPERT_KEYS,
@@ -32,6 +31,7 @@ from simserve.profiles.hf_families import (
 )
 from simserve.profiles.hf_quantization import read_checkpoint
 from simserve.profiles.hf_reader import ConfigReader
+from simserve.profiles.model import ModelProfile
 from simserve.validation import validate
 
 _WIDTH_KEYS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ProfileError
-from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.checkpoint import PARTS, WIDE_FORMATS, Checkpoint, Fp8Scales, OtherFormat, Part, WeightFormatName
+from simserve.profiles.model import WIDE_FORMATS, Checkpoint, Fp8Scales, ModelProfile, OtherFormat, WeightFormatName
+from simserve.profiles.model_blocks import PARTS, Part
 
 _BLOCKS = ("quantization_config", "compression_config", "hf_quant_config.json")
 _ALGORITHMS: Mapping[str, WeightFormatName] = {

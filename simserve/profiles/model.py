@@ -1,219 +1,758 @@
-"""Finding and reading a model: a bundled profile, a profile file, or a Hugging Face ``config.json``.
+"""What a model is: its architecture, its published checkpoints, its parameters, and how many KV bytes a token takes.
 
-What a model is stands in `simserve.profiles.architecture`; this module only loads one.
+Knows names of number formats, but no bits (those are `simserve.perf.quantization`'s), no hardware and no engine.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
-from simserve import documents
-from simserve.errors import ProfileError
-from simserve.profiles import catalog
-from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.checkpoint import Checkpoint
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.model_blocks import (
     AttentionLayers,
+    CompressedAttention,
     Gemm,
     LatentAttention,
     LinearAttention,
     Mamba2,
     MixtureOfExperts,
+    Part,
+    SlidingHeads,
     SparseIndexer,
+    linear_attention_gemms,
+    mamba_gemms,
+    mlp_gemms,
 )
-from simserve.profiles.model_names import (
-    TEXT_ONLY,
-    context_of,
-    is_on_record,
-    layers_without_formula,
-    letters,
-    plain_name,
-    stored_format,
-    tuned_from,
-)
-from simserve.validation import validate
+from simserve.validation import FrozenModel
 
-__all__ = [
-    "AttentionLayers",
-    "Gemm",
-    "LatentAttention",
-    "LinearAttention",
-    "Mamba2",
-    "MixtureOfExperts",
-    "ModelProfile",
-    "SparseIndexer",
-    "is_repository",
-    "load_model",
-    "profile_named_like",
-    "weights_name",
+WeightFormatName = Literal[
+    "none",
+    "fp32",
+    "fp16",
+    "bf16",
+    "fp8",
+    "int8",
+    "int8-wo",
+    "int4",
+    "gptq-int4",
+    "gptq-int4-exllama",
+    "awq-int4",
+    "awq-int4-gemm",
+    "int3",
+    "nf4",
+    "gguf-q8_0",
+    "gguf-q4_k_m",
+    "gguf-q4_0",
+    "gguf-q2_k",
+    "mxfp4",
+    "nvfp4",
 ]
+"""Formats of linear weights; ``none``: the model's own ``dtype``."""
+WIDE_FORMATS: tuple[WeightFormatName, ...] = ("none", "fp32", "fp16", "bf16")
+"""Formats that round nothing: 16 bit and more."""
+Fp8Scales = Literal["tensor", "channel", "block"]
+Quantization = Literal["auto", WeightFormatName]
+KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
+DType = Literal["bf16", "fp16", "fp32"]
+_LETTERS: dict[Part, str] = {
+    "attention": "*",
+    "attention_output": "*",
+    "linear_attention": "M",
+    "mlp": "-",
+    "shared_experts": "E",
+    "experts": "E",
+}
+"""Parts of a checkpoint -> the letter of their layers in ``layer_pattern``."""
+_ELEMENT_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_SIZE = re.compile(r"[ea]?\d+(?:\.\d+)?b(?:-a\d+b)?")
-_ENDINGS = (".yaml", ".yml", ".json")
-_CONFIG_NAME, _QUANTIZATION_NAME = "config.json", "hf_quant_config.json"
+
+class OtherFormat(FrozenModel):
+    """Parts of a checkpoint, or layers of them, that are stored in another format than its name says."""
+
+    parts: tuple[Part | Literal["mtp"], ...] = Field(min_length=1)
+    """Which matrices; ``mtp``: the layers for multi-token prediction, as a whole."""
+    format: WeightFormatName = "none"
+    """What they are stored in."""
+    layers: tuple[NonNegativeInt, ...] | None = None
+    """Layers, counted from 0, in which they are; absent: all that have such a part."""
 
 
-def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
-    """Return a model.
+class Checkpoint(FrozenModel):
+    """One published set of weights."""
 
-    Args:
-        name: A catalogue name (``llama-3.1-8b``), a repository of one of its checkpoints or one that is named like it,
-            the path of a profile, the path of a Hugging Face ``config.json``, or of the folder that holds one.
-        relative_to: Folder that a relative path is tried against first, then the working folder.
+    format: WeightFormatName
+    """Format of the linear layers; ``none``: the model's ``dtype``."""
+    repository: str | None = None
+    """Where it is on huggingface.co, as engines take it; null where it is not there."""
+    method: str | None = None
+    """How its configuration names the way it was made (``quant_method``): fp8, fbgemm_fp8, compressed-tensors,
+    modelopt, gptq, awq, mxfp4 ...; null for what was not quantised."""
+    other_formats: tuple[OtherFormat, ...] = ()
+    """What is stored in another format; later entries win."""
+    fp8_scales: Fp8Scales = "tensor"
+    """Scales of FP8 weights: one a tensor, one a channel (row of weights), or one for 128 x 128 weights."""
+    group_size: PositiveInt | None = None
+    """Weights that share a scale in an integer format; null: as is usual in the format."""
+    kv_cache: Literal["fp8"] | None = None
+    """Format of the KV cache that the checkpoint asks for; whether an engine does so is the engine's."""
+    source: str
+    """Where this is from."""
 
-    Raises:
-        ProfileError: There is no such model, or its file is invalid; names the file, the key and the rule.
+    @model_validator(mode="after")
+    def _consistent(self) -> Checkpoint:
+        if self.group_size is not None and "int" not in self.format:
+            raise ValueError(f"group_size goes with integer formats, and format is {self.format}")
+        return self
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether nothing of it is below 16 bit."""
+        return self.format in WIDE_FORMATS and all(each.format in WIDE_FORMATS for each in self.other_formats)
+
+    def formats(self, part: Part, layers: Sequence[int]) -> dict[WeightFormatName, float]:
+        """Return the formats that a part is stored in, each with its share of the layers that have the part.
+
+        Args:
+            part: Which matrices.
+            layers: Layers that have them, counted from 0.
+        """
+        if not self.other_formats:
+            return {self.format: 1.0}
+        stored: dict[int, WeightFormatName] = dict.fromkeys(layers, self.format)
+        for other in self.other_formats:
+            if part in other.parts:
+                chosen = layers if other.layers is None else set(other.layers) & set(layers)
+                stored |= dict.fromkeys(chosen, other.format)
+        kinds = dict.fromkeys(stored.values())
+        return {kind: sum(each == kind for each in stored.values()) / len(layers) for kind in kinds}
+
+    @property
+    def mtp_format(self) -> WeightFormatName:
+        """Format of the layers for multi-token prediction."""
+        return next((each.format for each in reversed(self.other_formats) if "mtp" in each.parts), self.format)
+
+
+class TunedWeights(FrozenModel):
+    """Weights that were tuned from a model, and their own checkpoints in other formats."""
+
+    weights: str
+    """Their repository, in the format that the model's name stands for."""
+    checkpoints: tuple[Checkpoint, ...] = Field(min_length=1)
+    """The same weights in other formats."""
+
+
+class ModelProfile(FrozenModel):
+    """Architecture of a decoder-only transformer.
+
+    Everything derived (parameters, KV bytes, matrix shapes) follows from these fields alone.
     """
-    of_repository = _of_repository(name) if is_repository(name, relative_to) else None
-    if of_repository is not None:
-        return of_repository
-    layers = layers_without_formula(name) if is_repository(name, relative_to) else None
-    if layers is not None:
-        raise ProfileError(layers, value=name, remedy="simserve models lists those it has")
-    path = _config_in_folder(name, relative_to) or catalog.find("model", name, relative_to)
-    return _read_as(name, path) if path.suffix != ".json" and path.stem == name else _read(path)
 
+    name: str
+    """Name it is asked for by."""
+    family: str
+    """Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it."""
+    architecture: str | None = None
+    """Class that its ``config.json`` names first under ``architectures``, by which engines find their code for it;
+    absent: not on record."""
+    source: str
+    """Where the figures below come from."""
+    shape_of: str | None = None
+    """Profile whose architecture these weights have, which are not its own; absent: the profile is of them."""
+    is_named_like: bool = False
+    """Whether ``shape_of`` is concluded from the name alone."""
+    is_assumed: bool = False
+    """Whether its architecture is unknown and taken for a Llama's with other sizes."""
+    dtype: DType
+    """Type of activations, and of weights that are not quantised."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Its published weights. The first is what the model's name stands for (``quantization: auto``), the first of a
+    format what that format stands for; absent: weights in ``dtype`` that are nowhere on record."""
+    tuned: tuple[TunedWeights, ...] = ()
+    """Weights of the same shape that were tuned from it and that are published in other formats too."""
+    hidden_size: PositiveInt
+    """Width of the residual stream."""
+    num_hidden_layers: PositiveInt
+    """Transformer layers, without multi-token-prediction layers."""
+    num_mtp_layers: NonNegativeInt = 0
+    """Multi-token-prediction layers that its checkpoint holds beside them, for speculative decoding."""
+    num_attention_heads: PositiveInt
+    """Query heads."""
+    num_key_value_heads: PositiveInt
+    """Key-value heads: as many as query heads in MHA, fewer in GQA, one in MQA."""
+    head_dim: PositiveInt
+    """Width of a query-key head; not always ``hidden_size / num_attention_heads``. With MLA the sum of the
+    rotary part and the rest."""
+    v_head_dim: PositiveInt | None = None
+    """Width of a value head; null: as wide as keys. With MLA ``mla`` says it."""
+    intermediate_size: PositiveInt
+    """Width of the dense MLP."""
+    vocab_size: PositiveInt
+    """Rows of the embedding."""
+    max_position_embeddings: PositiveInt
+    """Longest context the model is made for, tokens."""
+    tie_word_embeddings: bool
+    """Whether the LM head is the embedding matrix."""
+    is_gated_mlp: bool = True
+    """Whether the MLP has a gate (SwiGLU, GeGLU: three matrices) or not (two)."""
+    norm: Literal["rms", "layer"] = "rms"
+    """RMSNorm has a weight a channel, LayerNorm a weight and a bias."""
+    num_norms_per_layer: PositiveInt = 2
+    """Norms of width ``hidden_size`` in a layer."""
+    has_embedding_norm: bool = False
+    """Whether the embedding is normalised (BLOOM)."""
+    qk_norm: Literal["none", "per_head", "full"] = "none"
+    """Weights of query and key norms: none, one head wide (Qwen3), or as wide as all heads (MiniMax)."""
+    has_qkv_bias: bool = False
+    """Whether query, key and value projections have biases."""
+    has_output_bias: bool = False
+    """Whether the output projection of attention has a bias."""
+    has_mlp_bias: bool = False
+    """Whether the matrices of the dense MLP have biases."""
+    has_lm_head_bias: bool = False
+    """Whether the LM head has a bias."""
+    has_attention_sinks: bool | Literal["sliding"] = False
+    """Whether each query head has a learned sink (gpt-oss); ``sliding``: in the layers of a window (MiMo-V2)."""
+    has_attention_gate: bool = False
+    """Whether the output of attention is scaled by a gate as wide as the queries (Qwen3-Next, Qwen3.5)."""
+    has_head_gate: bool = False
+    """Whether the output of attention is scaled by a gate of one number a head (Step-3.5)."""
+    has_value_projection: bool = True
+    """Whether values have a projection; otherwise layers without a window take the keys before their norm (Gemma 4)."""
+    has_parallel_attention: bool = False
+    """Whether attention and MLP read the same input and are summed once (Falcon, GPT-J): one all-reduce a
+    layer instead of two."""
+    num_learned_positions: NonNegativeInt = 0
+    """Rows of a learned position embedding; 0 for rotary or ALiBi."""
+    sliding_window: PositiveInt | None = None
+    """Tokens a sliding layer sees (window or attention chunk)."""
+    num_sliding_layers: NonNegativeInt = 0
+    """Layers that see only the window."""
+    sliding_heads: SlidingHeads | None = None
+    """Heads of those layers where they differ; null: as the others have them."""
+    layer_pattern: str | None = None
+    """One letter a layer where a layer is either attention (``*``), Mamba-2 (``M``), experts (``E``) or a dense MLP
+    (``-``), as ``hybrid_override_pattern`` of Nemotron-H has it; null: every layer mixes tokens and has an MLP."""
+    moe: MixtureOfExperts | None = None
+    """Routed experts; null for a dense model."""
+    mla: LatentAttention | None = None
+    """Latent attention; null for MHA, GQA and MQA."""
+    indexer: SparseIndexer | None = None
+    """Sparse-attention indexer; null for dense attention."""
+    compressed_attention: CompressedAttention | None = None
+    """Compressed attention (DeepSeek-V4); null for every other kind."""
+    linear_attention: LinearAttention | None = None
+    """Layers with a state instead of keys and values; null where every layer has attention."""
+    vision: VisionTower | None = None
+    """What encodes images; null for a model of text alone, or one whose tower nobody has described."""
+    audio: AudioTower | None = None
+    """What encodes recordings; null for a model that hears nothing, or whose encoder nobody has described."""
+    mamba: Mamba2 | None = None
+    """The Mamba-2 layers of ``layer_pattern``; null without."""
+    num_residual_streams: PositiveInt = 1
+    """Copies of the hidden state between layers, mixed before and after each sublayer (mHC of DeepSeek-V4)."""
+    num_other_parameters: NonNegativeInt = 0
+    """Parameters of the whole model that no field above says, such as scales of a router."""
+    num_parameters_advertised: PositiveFloat | None = None
+    """Size as its publisher states it, parameters; for comparison only."""
+    num_parameters_nominal: PositiveFloat | None = None
+    """Replaces the count derived from the architecture, for worked examples ("a 70 B model"); all of it
+    counts as linear weights. Dense models only."""
 
-def catalogue_models() -> dict[str, ModelProfile]:
-    """Return every model that has a catalogue name, by it, in alphabetical order.
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelProfile:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(f"num_key_value_heads must divide num_attention_heads (={self.num_attention_heads})")
+        if self.num_sliding_layers > self.num_hidden_layers:
+            raise ValueError(f"num_sliding_layers must not exceed num_hidden_layers (={self.num_hidden_layers})")
+        if (self.sliding_window is None) != (self.num_sliding_layers == 0):
+            raise ValueError("sliding_window and num_sliding_layers go together")
+        if self.linear_attention is not None and self.linear_attention.num_layers >= self.num_hidden_layers:
+            raise ValueError(f"linear_attention.num_layers must be below num_hidden_layers (={self.num_hidden_layers})")
+        repositories = [each.repository for each in self.checkpoints if each.repository is not None]
+        if len(set(repositories)) < len(repositories):
+            raise ValueError("checkpoints must name each repository once")
+        if self.num_parameters_nominal is not None and self.moe is not None:
+            raise ValueError("num_parameters_nominal is for dense models: leave out moe or the nominal size")
+        self._check_kinds()
+        return self
 
-    Raises:
-        ProfileError: A file is invalid; names the file, the key and the rule.
-    """
-    return {name: _read_as(name, path) for name, path in catalog.files("model").items()}
-
-
-def _read_as(name: str, path: Path) -> ModelProfile:
-    """Return the profile in a file that is called like it.
-
-    Raises:
-        ProfileError: It is invalid, or has another name.
-    """
-    profile = _read(path)
-    if profile.name != name:
-        raise ProfileError("must be the name of its file", file=path, key="name", value=profile.name)
-    return profile
-
-
-@catalog.remembered
-def _read(path: Path) -> ModelProfile:
-    mapping = documents.read_mapping(path, ProfileError)
-    if path.suffix == ".json":
-        from simserve.profiles.hf_config import from_hf_config
-
-        return from_hf_config(mapping, path, _beside(path))
-    return validate(ModelProfile, mapping, file=path, error=ProfileError)
-
-
-def weights_name(name: str, relative_to: Path | None = None) -> str:
-    """Return the catalogue's name of the weights that a scenario's ``model`` stands for.
-
-    By it APIs say what they serve. That of its profile; weights tuned from another model keep their own.
-
-    Raises:
-        ProfileError: There is no such model, or its file is invalid.
-    """
-    model = load_model(name, relative_to)
-    return model.name if model.shape_of is not None and tuned_from(name) is not None else model.catalogue_name
-
-
-def profile_named_like(name: str) -> str | None:
-    """Return the profile whose architecture weights have that no profile lists; None: none is near enough.
-
-    Weights known to be tuned from a model have its shape. Otherwise the name without tuning and number format decides,
-    or a profile's name without its size: ``Mistral-Small``.
-    """
-    tuned = tuned_from(name)
-    if tuned is not None:
-        return tuned[1]
-    wanted, models = plain_name(name), catalogue_models()
-    sought = letters(wanted)
-    for profile, model in models.items():
-        # A tag of Ollama parts the size by a colon alone: ``llama3.1:8b-instruct-q4_K_M``.
-        known = plain_name(profile), plain_name(model.huggingface_id or profile)
-        if sought in map(letters, known):
-            return profile
-    rest = [(profile, profile.removeprefix(f"{wanted.replace(' ', '-')}-")) for profile in models]
-    begun = [profile for profile, size in rest if size != profile and _SIZE.fullmatch(size)]
-    return begun[0] if len(begun) == 1 else None
-
-
-def is_repository(name: str, relative_to: Path | None = None) -> bool:
-    """Return whether a name is that of a repository, and of no file or folder that is there."""
-    if not _REPOSITORY.fullmatch(name) or name.endswith(_ENDINGS):
-        return False
-    return not any(os.path.exists(folder / name) for folder in (Path(), relative_to or Path()))
-
-
-def _of_repository(name: str) -> ModelProfile | None:
-    """Return the model that a repository is a checkpoint of, or is named like, stored as it is there; None: neither."""
-    for model in catalogue_models().values():
-        named = [own for own in model.checkpoints if (own.repository or "").lower() == name.lower()]
-        if named:
-            rest = [own for own in model.checkpoints if own is not named[0]]
-            longest = context_of(name) or model.max_position_embeddings
-            return model.model_copy(update={"checkpoints": (*named, *rest), "max_position_embeddings": longest})
-        tuned = [own for own in model.tuned_checkpoints if (own.repository or "").lower() == name.lower()]
-        if tuned:
-            longest = context_of(name) or model.max_position_embeddings
-            shape = {"name": name, "shape_of": model.name, "max_position_embeddings": longest}
-            return model.model_copy(update={**shape, "checkpoints": tuple(tuned)})
-    like = profile_named_like(name)
-    return None if like is None else _named_like(load_model(like), name)
-
-
-def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
-    """Return weights of which the architecture alone is on record, in the number format that their name tells.
-
-    The model's other checkpoints are of the same weights, but where these were tuned from another model.
-    """
-    stored = stored_format(repository) or model.stored.format
-    source = f"the name {repository}, which is like that of {model.name}"
-    named = {"repository": repository, "source": source}
-    known = model.checkpoint(stored)
-    own = Checkpoint(format=stored, **named) if known is None else known.model_copy(update=named)
-    tuned = tuned_from(repository)
-    others = model.checkpoints if tuned is None else _checkpoints_tuned(model, tuned[0], repository)
-    return model.model_copy(
-        update={
-            "name": repository,
-            "shape_of": model.name,
-            "is_named_like": not is_on_record(repository),
-            "checkpoints": (own, *others),
-            "vision": None if tuned is not None and tuned[0] in TEXT_ONLY else model.vision,
-            "max_position_embeddings": context_of(repository) or model.max_position_embeddings,
+    def _check_kinds(self) -> None:
+        kinds = {
+            "mla": self.mla is not None,
+            "compressed_attention": self.compressed_attention is not None,
+            "linear_attention": self.linear_attention is not None,
+            "layer_pattern": self.layer_pattern is not None,
+            "sliding_window": self.sliding_window is not None,
         }
-    )
+        given = [name for name, is_given in kinds.items() if is_given]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} do not go together: there is no formula for such a model")
+        if self.sliding_heads is not None and self.sliding_window is None:
+            raise ValueError("sliding_heads needs sliding_window")
+        if self.has_attention_sinks == "sliding" and self.sliding_heads is None:
+            raise ValueError("has_attention_sinks: sliding needs sliding_heads")
+        if self.indexer is not None and set(given) - {"mla", "compressed_attention"}:
+            raise ValueError(f"indexer does not go with {given[0]}")
+        if self.compressed_attention is not None:
+            if len(self.compressed_attention.ratios) != self.num_hidden_layers:
+                raise ValueError(f"compressed_attention.ratios must have one entry a layer (={self.num_hidden_layers})")
+            if (self.compressed_attention.indexed_ratio in self.compressed_attention.ratios) != bool(self.indexer):
+                raise ValueError("indexer and layers of compressed_attention.indexed_ratio go together")
+        pattern = self.layer_pattern
+        if (pattern is not None and "M" in pattern) != (self.mamba is not None):
+            raise ValueError("mamba and layers M of layer_pattern go together")
+        if pattern is not None and (len(pattern) != self.num_hidden_layers or set(pattern) - set("M*E-")):
+            raise ValueError(f"layer_pattern must be {self.num_hidden_layers} letters of M, *, E and -")
+        if pattern is not None and "*" not in pattern:
+            raise ValueError("layer_pattern must have a layer of attention (*)")
+        if pattern is not None and ("E" in pattern) != (self.moe is not None):
+            raise ValueError("moe and layers E of layer_pattern go together")
 
+    @property
+    def catalogue_name(self) -> str:
+        """Name of the profile that its architecture is from."""
+        return self.shape_of or self.name
 
-def _checkpoints_tuned(model: ModelProfile, weights: str, but: str) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints of weights that were tuned from a model, without the one that is asked for."""
-    found = next((each.checkpoints for each in model.tuned if each.weights == weights), ())
-    return tuple(each for each in found if (each.repository or "").lower() != but.lower())
+    @property
+    def stored(self) -> Checkpoint:
+        """The checkpoint that the model's name stands for."""
+        return self.checkpoints[0] if self.checkpoints else Checkpoint(format="none", source=self.source)
 
+    @property
+    def tuned_checkpoints(self) -> tuple[Checkpoint, ...]:
+        """Published checkpoints of weights that were tuned from it, in other formats than they are first stored in."""
+        return tuple(checkpoint for each in self.tuned for checkpoint in each.checkpoints)
 
-def _beside(path: Path) -> Mapping[str, Any] | None:
-    """Return the ``hf_quant_config.json`` that ModelOpt puts beside a ``config.json``; None: there is none."""
-    if not path.name.endswith(_CONFIG_NAME):
-        return None
-    file = path.with_name(path.name.removesuffix(_CONFIG_NAME) + _QUANTIZATION_NAME)
-    return documents.read_mapping(file, ProfileError) if os.path.isfile(file) else None
+    @property
+    def huggingface_id(self) -> str | None:
+        """Repository of the checkpoint that the model's name stands for, None where there is none."""
+        return self.stored.repository
 
+    def checkpoint(self, quantization: str) -> Checkpoint | None:
+        """Return the first published checkpoint of a format; None where none is on record."""
+        return next((each for each in self.checkpoints if each.format == quantization), None)
 
-def _config_in_folder(name: str, relative_to: Path | None) -> Path | None:
-    """Return the ``config.json`` of the folder ``name``; a catalogue name wins over a folder of that name."""
-    if catalog.has("model", name):
-        return None
-    folder = Path(name).expanduser()
-    candidates = [folder] if folder.is_absolute() or relative_to is None else [relative_to / folder, folder]
-    for candidate in candidates:
-        if os.path.isdir(candidate):
-            if os.path.isfile(candidate / _CONFIG_NAME):
-                return candidate / _CONFIG_NAME
-            raise ProfileError(f"is a folder without a {_CONFIG_NAME}", file=candidate)
-    return None
+    def formats_of(self, part: Part, quantization: WeightFormatName) -> dict[WeightFormatName, float]:
+        """Return the formats that a part has when the model runs in one, each with its share of the part's layers.
+
+        As the checkpoint of that format stores it. Where there is none, all of it in the format, but what the stored
+        checkpoint keeps in 16 bit although it is quantised (of gpt-oss all but the experts).
+        """
+        known = self.checkpoint(quantization)
+        if known is not None:
+            return known.formats(part, self.layers_with(part))
+        if quantization in WIDE_FORMATS or quantization.startswith("gguf") or self.stored.is_wide:
+            return {quantization: 1.0}
+        stored = self.stored.formats(part, self.layers_with(part))
+        return {quantization: 1.0} if any(each not in WIDE_FORMATS for each in stored) else {"none": 1.0}
+
+    def mtp_format(self, quantization: str) -> str:
+        """Return the format of the layers for multi-token prediction where the model runs in one."""
+        known = self.checkpoint(quantization)
+        return quantization if known is None else known.mtp_format
+
+    def layers_with(self, part: Part) -> tuple[int, ...]:
+        """Return the layers, counted from 0, that have a part; all where the model does not say which."""
+        layers = range(self.num_hidden_layers)
+        if self.layer_pattern is not None:
+            letter = _LETTERS.get(part)
+            return tuple(layer for layer in layers if self.layer_pattern[layer] == letter) or tuple(layers)
+        if part == "indexer" and self.indexer is not None:
+            return tuple(layers[self.indexer.num_unsparse_layers :])
+        if self.moe is None:
+            return tuple(layers)
+        if part in ("experts", "shared_experts"):
+            return tuple(layer for layer in layers if self.is_moe_layer(layer)) or tuple(layers)
+        if part == "mlp":
+            return tuple(layer for layer in layers if not self.is_moe_layer(layer)) or tuple(layers)
+        return tuple(layers)
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Return whether a layer, counted from 0, has experts."""
+        moe = self.moe
+        if self.layer_pattern is not None:
+            return self.layer_pattern[layer] == "E"
+        if moe is None or layer < moe.first_dense_layers or layer in moe.dense_layers:
+            return False
+        return (layer + 1) % moe.layer_step == 0
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers that have experts: as many as `is_moe_layer` says so of, which is too slow for searches."""
+        moe, count = self.moe, self.num_hidden_layers
+        if moe is None or self.layer_pattern is not None:
+            return 0 if moe is None or self.layer_pattern is None else self.layer_pattern.count("E")
+        first = min(moe.first_dense_layers, count)
+        dense = [each for each in set(moe.dense_layers) if first <= each < count and (each + 1) % moe.layer_step == 0]
+        return count // moe.layer_step - first // moe.layer_step - len(dense)
+
+    @property
+    def num_dense_layers(self) -> int:
+        """Layers that have a dense MLP."""
+        if self.layer_pattern is not None:
+            return self.layer_pattern.count("-")
+        return self.num_hidden_layers - self.num_moe_layers
+
+    @property
+    def num_linear_layers(self) -> int:
+        """Layers with a state instead of keys and values: linear attention or Mamba-2."""
+        if self.layer_pattern is not None:
+            return self.layer_pattern.count("M")
+        return 0 if self.linear_attention is None else self.linear_attention.num_layers
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers with attention: those that have keys and values."""
+        if self.layer_pattern is not None:
+            return self.layer_pattern.count("*")
+        return self.num_hidden_layers - self.num_linear_layers
+
+    @property
+    def attention_share(self) -> float:
+        """Share of the layers that have attention."""
+        return self.num_attention_layers / self.num_hidden_layers
+
+    @property
+    def linear_share(self) -> float:
+        """Share of the layers that have a state instead of keys and values."""
+        if self.layer_pattern is None:
+            return 1.0 - self.attention_share
+        return self.num_linear_layers / self.num_hidden_layers
+
+    @property
+    def assumption(self) -> str | None:
+        """What a reader has to know first where the architecture is assumed; None where it is known."""
+        if self.is_named_like:
+            stored = self.dtype if self.stored.format == "none" else self.stored.format
+            return f"{self.name} is taken to have the architecture of {self.shape_of} and {stored} weights, by its name"
+        if not self.is_assumed:
+            return None
+        return (
+            f"the architecture {self.family!r} of {self.name} is not known: it is read as a Llama with other sizes, "
+            "and its memory and times may be far off"
+        )
+
+    @property
+    def rare_layers(self) -> str:
+        """What layers few measured models have, in words; empty: none of the kind."""
+        if self.is_assumed:
+            return "models whose architecture is assumed"
+        if self.mamba is not None:
+            return "models with Mamba-2 layers"
+        return "models with sparse attention" if self.indexer is not None and self.mla is None else ""
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a sequence keeps something of fixed size: states, or the window of compressed attention."""
+        return self.num_linear_layers > 0 or self.compressed_attention is not None
+
+    @property
+    def has_split_layers(self) -> bool:
+        """Whether a layer is either a mixer of tokens or an MLP: one sublayer, one norm, one all-reduce."""
+        return self.layer_pattern is not None
+
+    @property
+    def attention_layers(self) -> tuple[AttentionLayers, ...]:
+        """Layers with attention in groups that are alike, the one with the heads of this profile first."""
+        heads = AttentionLayers(
+            num_layers=self.num_attention_layers,
+            hidden_size=self.hidden_size,
+            num_heads=self.num_attention_heads,
+            num_kv_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            v_head_dim=self.v_head_dim or self.head_dim,
+            num_sliding_layers=self.num_sliding_layers,
+            sliding_window=self.sliding_window,
+            has_qkv_bias=self.has_qkv_bias,
+            has_output_bias=self.has_output_bias,
+            has_gate=self.has_attention_gate,
+            has_head_gate=self.has_head_gate,
+            has_value_projection=self.has_value_projection,
+            has_sinks=self.has_attention_sinks is True,
+            mla=self.mla,
+            compressed=self.compressed_attention,
+        )
+        if self.compressed_attention is not None:
+            return self._compressed_layers(heads, self.compressed_attention)
+        if self.sliding_heads is not None:
+            return self._sliding_layers(heads, self.sliding_heads)
+        heads = self._with_head_norms(heads)
+        return (heads,) if self.indexer is None else self._sparse_layers(heads, self.indexer)
+
+    def _with_head_norms(self, layers: AttentionLayers) -> AttentionLayers:
+        heads = {"none": 0, "per_head": 2, "full": layers.num_heads + layers.num_kv_heads}[self.qk_norm]
+        return replace(layers, head_norm_width=heads * layers.head_dim)
+
+    def _compressed_layers(
+        self, heads: AttentionLayers, compressed: CompressedAttention
+    ) -> tuple[AttentionLayers, ...]:
+        groups = []
+        for ratio in sorted(set(compressed.ratios)):
+            indexer = self.indexer if ratio == compressed.indexed_ratio else None
+            topk = None if indexer is None else indexer.topk
+            count = compressed.ratios.count(ratio)
+            groups.append(replace(heads, num_layers=count, ratio=ratio, indexer=indexer, topk=topk, has_sinks=True))
+        return tuple(groups)
+
+    def _sliding_layers(self, heads: AttentionLayers, sliding: SlidingHeads) -> tuple[AttentionLayers, ...]:
+        windowed = replace(
+            heads,
+            num_layers=self.num_sliding_layers,
+            num_heads=sliding.num_attention_heads,
+            num_kv_heads=sliding.num_key_value_heads,
+            head_dim=sliding.head_dim,
+            v_head_dim=sliding.v_head_dim or sliding.head_dim,
+            has_value_projection=True,
+            has_sinks=bool(self.has_attention_sinks),
+        )
+        others = self.num_attention_layers - self.num_sliding_layers
+        whole = replace(heads, num_layers=others, num_sliding_layers=0, sliding_window=None)
+        groups = (whole, windowed) if others else (windowed,)
+        return tuple(map(self._with_head_norms, groups))
+
+    def _sparse_layers(self, heads: AttentionLayers, indexer: SparseIndexer) -> tuple[AttentionLayers, ...]:
+        sparse = heads.num_layers - indexer.num_unsparse_layers
+        own = sparse if indexer.num_layers is None else indexer.num_layers
+        groups = (
+            replace(heads, num_layers=own, indexer=indexer, topk=indexer.topk),
+            replace(heads, num_layers=sparse - own, topk=indexer.topk),
+            replace(heads, num_layers=indexer.num_unsparse_layers),
+        )
+        return tuple(group for group in groups if group.num_layers)
+
+    @property
+    def bytes_per_element(self) -> int:
+        """Bytes of one element of ``dtype``."""
+        return _ELEMENT_BYTES[self.dtype]
+
+    def attention_gemms(self, tensor_parallel_size: int = 1, layers: AttentionLayers | None = None) -> list[Gemm]:
+        """Return the projections of attention on one rank; KV heads are replicated when ranks outnumber them.
+
+        Args:
+            tensor_parallel_size: Ranks.
+            layers: Which of `attention_layers`; None: the first.
+
+        Raises:
+            InputError: The heads do not divide over the ranks.
+        """
+        return (layers or self.attention_layers[0]).gemms(tensor_parallel_size)
+
+    def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the projections of a layer of linear attention or Mamba-2 on one rank; empty where there is none.
+
+        Raises:
+            InputError: The heads do not divide over the ranks.
+        """
+        linear, mamba = self.linear_attention, self.mamba
+        if linear is not None:
+            return linear_attention_gemms(
+                hidden_size=self.hidden_size,
+                mixed_width=linear.mixed_width,
+                num_value_heads=linear.num_value_heads,
+                value_head_dim=linear.value_head_dim,
+                tensor_parallel_size=tensor_parallel_size,
+            )
+        if mamba is not None:
+            return mamba_gemms(
+                hidden_size=self.hidden_size,
+                inner_width=mamba.inner_width,
+                num_heads=mamba.num_heads,
+                group_width=2 * mamba.num_groups * mamba.state_size,
+                tensor_parallel_size=tensor_parallel_size,
+            )
+        return []
+
+    def mixing_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
+        """Return the projections of attention, linear attention and Mamba-2 on one rank, each with its layers."""
+        attention = [
+            (layers.num_layers, gemm)
+            for layers in self.attention_layers
+            for gemm in self.attention_gemms(tensor_parallel_size, layers)
+        ]
+        linear = [(self.num_linear_layers, gemm) for gemm in self.linear_attention_gemms(tensor_parallel_size)]
+        streams = [(self.num_hidden_layers, gemm) for gemm in self.stream_gemms()]
+        return attention + linear + streams
+
+    def stream_gemms(self) -> list[Gemm]:
+        """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream.
+
+        One before attention and one before the MLP: weights for collapsing, expanding and mixing n streams, from all of
+        them (``DeepseekV4HyperConnection`` of transformers). Stored in FP32.
+        """
+        streams = self.num_residual_streams
+        if streams == 1:
+            return []
+        rows, width = (2 + streams) * streams, streams * self.hidden_size
+        return [Gemm(name, rows, width, "replicated", has_bias=True) for name in ("attention_streams", "mlp_streams")]
+
+    def state_bytes(self, tensor_parallel_size: int = 1) -> float:
+        """Return the bytes that one sequence keeps on one rank in all layers, whatever its length.
+
+        Of linear attention a matrix a value head, of Mamba-2 one a head, and the convolution's last inputs in
+        ``dtype`` (vLLM, ``MambaStateShapeCalculator``); of compressed attention its window, on every rank.
+        """
+        kept = sum(layers.num_layers * layers.state_bytes for layers in self.attention_layers)
+        linear = self.linear_attention or self.mamba
+        if linear is None:
+            return kept
+        seen = linear.mixed_width * (linear.conv_kernel - 1) * self.bytes_per_element
+        layer = linear.state_elements * linear.state_element_bytes + seen
+        return self.num_linear_layers * layer / tensor_parallel_size
+
+    def mlp_gemms(self, layer: int = 0, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the matrices that every token passes in one layer, on one rank.
+
+        The MLP of a dense layer; the router and the shared expert (all shared experts as one) of a layer with
+        experts, whose routed experts are `expert_gemms`.
+        """
+        moe = self.moe
+        if not self._has_mlp(layer):
+            return []
+        if moe is None or not self.is_moe_layer(layer):
+            return self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, "mlp")
+        router = Gemm("router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias)
+        latent = [] if moe.latent_size is None else self._latent_gemms(moe.latent_size)
+        if not moe.num_shared_experts:
+            return [router, *latent]
+        width = moe.num_shared_experts * moe.shared_intermediate_size
+        shared = self._mlp(width, False, tensor_parallel_size, "shared_experts")
+        gate = [Gemm("shared_gate", 1, self.hidden_size, "replicated")]
+        return [router, *latent, *shared, *(gate if moe.has_shared_expert_gate else [])]
+
+    def _latent_gemms(self, width: int) -> list[Gemm]:
+        """Return the projections to and from the width of routed experts, on every rank (SGLang, ``nemotron_h.py``)."""
+        return [
+            Gemm("latent_in", width, self.hidden_size, "replicated", part="shared_experts"),
+            Gemm("latent_out", self.hidden_size, width, "replicated", part="shared_experts"),
+        ]
+
+    def expert_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the matrices of one routed expert on one rank; empty for a dense model."""
+        if self.moe is None:
+            return []
+        width, has_bias = self.moe.moe_intermediate_size, self.moe.has_expert_bias
+        return self._mlp(width, has_bias, tensor_parallel_size, "experts", self.moe.latent_size)
+
+    def _mlp(
+        self, width: int, has_bias: bool, tensor_parallel_size: int, part: Part, hidden_size: int | None = None
+    ) -> list[Gemm]:
+        return mlp_gemms(
+            hidden_size=hidden_size or self.hidden_size,
+            intermediate_size=width,
+            is_gated=self.is_gated_mlp,
+            part=part,
+            has_bias=has_bias,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+
+    def lm_head_gemm(self, tensor_parallel_size: int = 1) -> Gemm:
+        """Return the LM head on one rank; its weights are the embedding's when they are tied."""
+        rows = -(-self.vocab_size // tensor_parallel_size)
+        return Gemm("lm_head", rows, self.hidden_size, "column", self.has_lm_head_bias)
+
+    @property
+    def num_parameters(self) -> float:
+        """All parameters: embeddings, head, attention, MLPs, experts, routers, norms and biases.
+
+        Exact, an integer, unless ``num_parameters_nominal`` replaces it.
+        """
+        if self.num_parameters_nominal is not None:
+            return self.num_parameters_nominal
+        gemms = sum(count * gemm.num_parameters for count, gemm in self.all_gemms())
+        head = 0 if self.tie_word_embeddings else self.lm_head_gemm().num_weights
+        head_bias = self.vocab_size if self.has_lm_head_bias else 0
+        return gemms + self.num_embedding_parameters + head + head_bias + self._num_norm_parameters
+
+    @property
+    def num_active_parameters(self) -> float:
+        """Parameters that one token uses: all but the routed experts it does not visit; with embeddings."""
+        if self.moe is None:
+            return self.num_parameters
+        unused = self.moe.num_experts - self.moe.num_experts_per_tok
+        expert = sum(gemm.num_parameters for gemm in self.expert_gemms())
+        return self.num_parameters - self.num_moe_layers * unused * expert
+
+    @property
+    def num_linear_parameters(self) -> float:
+        """Weights of attention, MLPs and experts: what quantised checkpoints may store in few bits."""
+        if self.num_parameters_nominal is not None:
+            return self.num_parameters_nominal
+        return sum(count * gemm.num_weights for count, gemm in self.all_gemms() if gemm.part is not None)
+
+    @property
+    def num_unquantised_parameters(self) -> float:
+        """Parameters that every quantisation but GGUF leaves 16-bit: embeddings, head, norms, routers, biases."""
+        return self.num_parameters - self.num_linear_parameters
+
+    @property
+    def num_embedding_parameters(self) -> int:
+        """Parameters of the token embedding and of learned positions."""
+        return (self.vocab_size + self.num_learned_positions) * self.hidden_size
+
+    def gemms_beside_experts(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
+        """Return every matrix of the layers but the routed experts, on one rank, with how many layers hold it."""
+        counted = self.mixing_gemms(tensor_parallel_size)
+        for layer, count in self.mlp_kinds():
+            counted += [(count, gemm) for gemm in self.mlp_gemms(layer, tensor_parallel_size)]
+        return counted
+
+    def mlp_kinds(self) -> list[tuple[int, int]]:
+        """Return one layer of each kind of MLP (dense, with experts) and how many layers the model has of it."""
+        counts = ((False, self.num_dense_layers), (True, self.num_moe_layers))
+        layers = range(self.num_hidden_layers)
+        return [
+            (next(layer for layer in layers if self._has_mlp(layer) and self.is_moe_layer(layer) is is_moe), count)
+            for is_moe, count in counts
+            if count
+        ]
+
+    def _has_mlp(self, layer: int) -> bool:
+        return self.layer_pattern is None or self.layer_pattern[layer] in "E-"
+
+    def all_gemms(self) -> list[tuple[int, Gemm]]:
+        """Return every matrix of the layers with how often the model holds it."""
+        num_experts = self.moe.num_experts if self.moe else 0
+        return self.gemms_beside_experts() + [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]
+
+    @property
+    def _num_norm_parameters(self) -> int:
+        """Norms, and all else that is neither matrix, bias, embedding nor head."""
+        wide = self.num_hidden_layers * self.num_norms_per_layer + 1 + self.has_embedding_norm
+        count = wide * self.hidden_size * (2 if self.norm == "layer" else 1)
+        count += sum(layers.num_layers * layers.num_small_parameters for layers in self.attention_layers)
+        linear = self.linear_attention or self.mamba
+        if linear is not None:
+            count += self.num_linear_layers * linear.num_small_parameters
+        if self.num_residual_streams > 1:
+            # Three scales beside each matrix that mixes streams, and the mixing before the head.
+            streams = self.num_residual_streams
+            count += 2 * 3 * self.num_hidden_layers + streams * streams * self.hidden_size + streams + 1
+        return count + self.num_other_parameters
+
+    def kv_bytes_per_token_per_layer(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
+        """Return the KV bytes of one token in one layer on one rank, the mean where layers differ.
+
+        See `AttentionLayers.kv_bytes_per_token`, which says it of layers that are alike.
+
+        Args:
+            bytes_per_element: Bytes of one cached element: 2 for FP16, 1 for FP8, 0.5 for INT4.
+            tensor_parallel_size: Ranks; 1 gives the whole model.
+
+        Raises:
+            InputError: The key-value heads do not divide over the ranks.
+        """
+        groups = self.attention_layers
+        if len(groups) == 1:
+            return groups[0].kv_bytes_per_token(bytes_per_element, tensor_parallel_size)
+        return self.kv_bytes_per_token(bytes_per_element, tensor_parallel_size) / self.num_attention_layers
+
+    def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
+        """Return the KV bytes of one token in all layers on one rank; arguments as one layer's."""
+        return sum(
+            layers.num_layers * layers.kv_bytes_per_token(bytes_per_element, tensor_parallel_size)
+            for layers in self.attention_layers
+        )

@@ -1,22 +1,26 @@
 """The parts of a model's architecture: its attention layers by kind, experts, latent, sparse and linear attention.
 
 And the shapes and bytes of their matrices, from plain integers. What follows from them for a whole model is derived in
-`simserve.profiles.architecture`. Knows no seconds and no engine.
+`simserve.profiles.model`. Knows no seconds and no engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.errors import InputError
-from simserve.profiles.checkpoint import Part
 from simserve.validation import FrozenModel
 
 Split = Literal["column", "row", "replicated"]
+Part = Literal["attention", "attention_output", "indexer", "linear_attention", "mlp", "shared_experts", "experts"]
+"""Matrices that a checkpoint keeps in one format: what attention projects from the hidden state (with MLA's
+up-projections), its output projection, the indexer of sparse attention, linear attention, the MLP of dense layers,
+shared experts, routed experts. Embeddings, LM head, norms and routers stay 16-bit in all but GGUF."""
+PARTS: tuple[Part, ...] = get_args(Part)
 _MLP_PREFIXES: Mapping[Part, str] = {"mlp": "", "shared_experts": "shared_", "experts": "expert_"}
 _INDEXER_SCALE_GROUP = 128
 _INDEXER_SCALE_BYTES = 4

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simserve.metrics.statistics import at as figure_at
+from simserve.metrics.thresholds import at as figure_at
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, TEXT_POINTS, VERMILION, WIDTH_INCHES
 from simserve.report.quantities import count, dollars, number
 from simserve.report.sketch import (

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.latency import rows_where
 from simserve.metrics.result import RunResult
-from simserve.metrics.statistics import rows_where
 from simserve.perf.roofline import roofline
 from simserve.perf.tables import price
 from simserve.scenario.resolve import ResolvedScenario, resolve

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.metrics.real_server import QUEUED
 from simserve.metrics.result import RunResult
+from simserve.metrics.summary import frozen
 from simserve.planner.plan.explain import plan_command
-from simserve.profiles.expected_errors import ALONE, CALIBRATED
+from simserve.profiles.expected_errors import ALONE, CALIBRATED, QUEUED
 from simserve.report import facts
 from simserve.report.answer import (
     NO_WAY_OUT,
@@ -507,7 +507,7 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
     resolved = resolve(scenario.model_copy(update={"run": once}))
     result = run(resolved)
     inner = {**result.summary["simserve"], "month": month(resolved, result)}
-    return brief_of_run(replace(result, summary={**result.summary, "simserve": inner}), reference)
+    return brief_of_run(replace(result, summary=frozen({**result.summary, "simserve": inner})), reference)
 
 
 def about(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simserve.metrics.statistics import at
+from simserve.metrics.thresholds import at
 from simserve.planner import compare
 from simserve.planner.compare import FIGURES, Variant
 from simserve.planner.plan.explain import command as command_of

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from simserve.metrics.result import RunResult
-from simserve.profiles.checkpoint import quality_lines
 from simserve.report import facts, knobs, tables
 from simserve.report.answer import steady_state_caveat, verdict, warnings
 from simserve.report.brief import brief_of_run
@@ -17,6 +16,7 @@ from simserve.report.page import brief_html, environment, html_table, write_whol
 from simserve.report.panels import brief_panel, figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
+from simserve.scenario.formats import quality_lines
 
 REPORT_FILE = "report.html"
 _WORDS = {"holds": "holds", "missed": "missed", "none": UNDEFINED}

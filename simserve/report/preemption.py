@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simserve.metrics.bottleneck import requests_in_kv
 from simserve.metrics.result import RunResult
+from simserve.metrics.throughput import requests_in_kv
 from simserve.report.curves import turning_point
 from simserve.report.quantities import count, counted, number, share
 

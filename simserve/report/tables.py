@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.metrics.result import RunResult
-from simserve.metrics.statistics import at
+from simserve.metrics.thresholds import at
 from simserve.report.answer import share_asked
 from simserve.report.quantities import dollars, latency_unit, number, share
 from simserve.units import format_bytes, format_seconds

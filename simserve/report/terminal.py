@@ -11,7 +11,6 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 from simserve.metrics.result import RunResult
-from simserve.profiles.checkpoint import quality_lines
 from simserve.report import facts
 from simserve.report.answer import steady_state_caveat, warnings
 from simserve.report.brief import FILES, Brief, Fact, LatencyLine, Way, brief_of_run
@@ -28,6 +27,7 @@ from simserve.report.kinds import (
 )
 from simserve.report.knobs import engine_lines
 from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
+from simserve.scenario.formats import quality_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, EngineProfile, load_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile
 from simserve.scenario.deployment_spec import EngineSpec
 from simserve.scenario.schema import Scenario, limits_by_class, objective
 from simserve.scenario.speculative import load_draft

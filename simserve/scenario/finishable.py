@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from simserve import rng
 from simserve.metrics.statistics import two_sided_quantile
-from simserve.metrics.steady_state import Offered
+from simserve.metrics.throughput import Offered
 from simserve.scenario.replication import as_sent
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario

@@ -25,10 +25,10 @@ from simserve.perf.memory import (
 )
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
-from simserve.profiles.checkpoint import WIDE_FORMATS, published_quality
+from simserve.profiles.model import WIDE_FORMATS
 from simserve.scenario.combinations import model_notes
 from simserve.scenario.deployment_spec import lora_lines, tier_lines
-from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes
+from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes, quality_of
 from simserve.scenario.media import encoder_lines, with_media
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
@@ -302,11 +302,6 @@ def _plan(scenario: Scenario, key: str, value: Any) -> MemoryPlan | None:
         return plan_memory(replica_shape(scenario.model_copy(update={"deployment": changed})))
     except InputError:
         return None
-
-
-def quality_of(shape: ReplicaShape) -> list[dict[str, Any]]:
-    """Return what is published of the quality that the deployment's number formats cost."""
-    return published_quality(shape.quantization, shape.kv_cache_dtype, shape.model.num_parameters / 1e9)
 
 
 def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:

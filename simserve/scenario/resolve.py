@@ -20,12 +20,12 @@ from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states, with_windowed_kv
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
-from simserve.profiles.engine_blocks import TOWER_LAYERS
-from simserve.profiles.engine_options import EngineOptions
+from simserve.profiles.engine_options import TOWER_LAYERS, EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import heads_per_rank
 from simserve.scenario.combinations import (
     AskedFeature,

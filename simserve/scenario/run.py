@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from simserve.errors import UsageError
-from simserve.metrics.bottleneck import LIMITS
 from simserve.metrics.cost import grid
 from simserve.metrics.features import SpeculationFacts, TierPrices
 from simserve.metrics.gateway import drafted
-from simserve.metrics.real_server import conditions
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
-from simserve.metrics.steady_state import UsersFacts
-from simserve.metrics.summary import RunFacts, add_interval, latency_values, measure, steady_rates, summarize
+from simserve.metrics.summary import RunFacts, add_interval, frozen, latency_values, measure, steady_rates, summarize
+from simserve.metrics.throughput import LIMITS, UsersFacts, conditions
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.profiles.api import load_api
@@ -29,7 +27,8 @@ from simserve.profiles.engine_profile import version_note
 from simserve.scenario.combinations import feature_notes, without_effect
 from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.finishable import Finishable, find_finishable, offered_load
-from simserve.scenario.fit import check_fit, leading_warnings, quality_of
+from simserve.scenario.fit import check_fit, leading_warnings
+from simserve.scenario.formats import quality_of
 from simserve.scenario.media import encoder_power, encoder_startup_seconds, encoders_usd_per_hour
 from simserve.scenario.replication import (
     pool_setups,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.scenario.resolve import ResolvedScenario
     from simserve.sim.own_parts import OwnParts
-from simserve.metrics.real_server import Conditions
+from simserve.metrics.throughput import Conditions
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.expected_errors import (
     FEWEST_CALIBRATED_RUNS,
@@ -68,7 +67,7 @@ from simserve.scenario.resolve import ResolvedScenario
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 LEAST_WAITING_SHARE = 0.1
-"""Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.bottleneck` asks for."""
+"""Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.throughput` asks for."""
 MOST_LENGTHENED = 1_000_000
 """Requests of one run, where a precision is asked of runs that are too short: longer ones take minutes."""
 MOST_TOGETHER = 1_000_000
@@ -221,7 +220,7 @@ def run(
     summary["simserve"]["month"] = None  # What a month costs and what would hold are the planner's to find.
     summary["simserve"]["advice"] = None
     return RunResult(
-        summary=summary,
+        summary=frozen(summary),
         scenario=scenario.as_mapping(),
         simulation=first,
         slo=runs.facts.slo,
@@ -697,13 +696,15 @@ def control_of(resolved: ResolvedScenario) -> Control:
     deployment = resolved.scenario.deployment
     encoders = deployment.encoder_disaggregation
     scaling = None if encoders is None else encoders.autoscaling
+    starts = deployment.autoscaling or deployment.faults or deployment.updates or deployment.liveness
+    weights_bytes = replica_weights_bytes(resolved)
     return Control(
         routing=deployment.routing,
         admission=deployment.admission,
         limits=limits_by_class(resolved.scenario),
         task_limit=None if resolved.scenario.slo is None else resolved.scenario.slo.task,
         autoscaling=deployment.autoscaling,
-        startup_seconds=startup_seconds(deployment.autoscaling, replica_weights_bytes(resolved)),
+        startup_seconds=startup_seconds(deployment.autoscaling, weights_bytes) if starts else 0.0,
         encoder_scaling=scaling,
         encoder_startup_seconds=0.0 if scaling is None else encoder_startup_seconds(scaling, resolved),
         faults=deployment.faults,
@@ -718,7 +719,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
         kv_bytes_per_token=0.0 if deployment.disaggregation is None else transferred_bytes_per_token(resolved),
         allowed=_allowed(resolved),
         replicas_per_node=replicas_per_node(resolved),
-        weights_bytes=replica_weights_bytes(resolved),
+        weights_bytes=weights_bytes,
     )
 
 

@@ -21,7 +21,7 @@ from simserve import units
 from simserve.errors import InputError, ScenarioError, nearest
 from simserve.metrics.cost import PricingSpec
 from simserve.metrics.latency import SLO
-from simserve.metrics.result import ATTAINMENT, parse_threshold
+from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.sim.control import Limits
 from simserve.units import PositiveSeconds

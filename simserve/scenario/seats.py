@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.bottleneck import LimitGain, requests_in_kv
+from simserve.metrics.throughput import LimitGain, requests_in_kv
 from simserve.perf.tables import price
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.sim.records import COMPLETED

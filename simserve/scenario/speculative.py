@@ -15,8 +15,8 @@ from simserve.metrics.features import SpeculationFacts
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.perf.tables import price
-from simserve.profiles.checkpoint import Quantization
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile, Quantization
 from simserve.validation import FrozenModel
 from simserve.workload.requests import RequestSpecs
 

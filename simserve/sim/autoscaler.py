@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from simserve.engine.data_parallel import kv_share, num_running_at, num_steps_of, start_time_of
 from simserve.engine.plane_state import Clients
 from simserve.engine.state import RequestTable
-from simserve.sim.cluster import DRAINING, READY, STARTING, STOPPED, ManagedReplica, Pool, gauges_of
 from simserve.sim.control import AutoscalingSpec, Control, EncoderAutoscalingSpec, HorizontalScaling
-from simserve.sim.lifecycle import Lifecycle
+from simserve.sim.lifecycle import DRAINING, READY, STARTING, STOPPED, Lifecycle, ManagedReplica, Pool, gauges_of
 from simserve.sim.own_parts import Judge
 from simserve.sim.records import COMPLETED, DRAINED, answer_times
 from simserve.workload.requests import RequestSpecs

@@ -1,13 +1,14 @@
-"""Cluster: replicas behind a router, advanced event by event to the next decision.
+"""Cluster: replicas behind a router and the clients before it, as a run begins, advanced to the next decision.
 
-It is the data plane (`simserve.engine.data_plane`) with what gathers in it, and its replicas: launched, ready, drained,
-lost, stopped, in pools of equal ones. Every decision over time is left to SimPy's side.
+It is the data plane (`simserve.engine.data_plane`) with what gathers in it: clients from classes, the router from its
+policy; what only some runs have is `simserve.sim.plane`'s. Every decision over time is left to SimPy's side; replicas
+that come and go are `simserve.sim.lifecycle`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -21,10 +22,21 @@ from simserve.engine.client_state import TO_PAUSE, TO_ROUTE, numbers_to_route
 from simserve.engine.clients import send
 from simserve.engine.compiled.run import Compiled, Drive
 from simserve.engine.config import EngineConfig, finds_itself
-from simserve.engine.data_parallel import kv_share, num_running_at
 from simserve.engine.data_plane import CHORES
-from simserve.engine.plane_state import NOWHERE, ClientState, DataPlane, Part
+from simserve.engine.plane_state import (
+    LEAST,
+    NOWHERE,
+    Affinity,
+    Clients,
+    ClientState,
+    DataPlane,
+    Part,
+    Patience,
+    Router,
+    Shares,
+)
 from simserve.engine.queue import OrderedQueue
+from simserve.engine.routing import NUMBERS
 from simserve.engine.state import (
     INFINITY,
     LEAP_BYTES,
@@ -34,24 +46,36 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
     StepTimes,
+    Uniforms,
+    column,
     use_times,
 )
-from simserve.sim.control import TOKEN_POLICIES, Role, RoutingPolicy, RoutingSpec
-from simserve.sim.plane import Chance, conversations_of, first_sent
+from simserve.sim.control import TOKEN_POLICIES, RoutingPolicy, RoutingSpec, StreamingSpec
+from simserve.sim.plane import (
+    Chance,
+    conversations_of,
+    first_sent,
+    prefix_affinity,
+    prefixes_of,
+    session_affinity,
+)
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
+from simserve.workload.class_spec import ClassSpec
 
 if TYPE_CHECKING:
-    from simserve.engine.plane_state import FleetState, Port, Router, Shares
-    from simserve.sim.control import Control
-    from simserve.sim.own_parts import Gauges
-    from simserve.sim.pools import PoolSetup
+    from simserve.engine.plane_state import FleetState, Port
     from simserve.workload.requests import RequestSpecs
 
 
 Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
-STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
-"""Lifecycle: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
+DEFAULT_GUARD = 1.5
+"""Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
+DRAWS = {"random": 1, "power_of_two": 2}
+"""Random numbers that a request takes."""
+DEFAULT_CACHE_THRESHOLD = 0.5
+"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
+_NO_CLASS = ClassSpec(name="all", share=1.0)
 
 
 class CameAgain(Exception):
@@ -138,7 +162,7 @@ class Cluster:
         requests: The table of all requests of the run.
         recorders: What takes the leaps, and of which schedulers: those of all replicas are side by side.
         routing: How requests are spread.
-        router: What chooses that way (`simserve.sim.plane.router_of`).
+        router: What chooses that way (`simserve.sim.cluster.router_of`).
         client_state: What is known of the clients.
         numbers: What takes random numbers (flags of `simserve.engine.client_state`), and where they come from.
         on_progress: Called now and then with the number of requests that have finished.
@@ -222,11 +246,11 @@ class Cluster:
             specs: What they send.
             arrival_time: Filled with when each request was sent, shape [N]; where it waits for no answer, it says so.
         """
-        clients, conversations = self._client_state.clients, conversations_of(specs, arrival_time)
+        clients = self._client_state.clients
         first: Iterable[int] = range(len(specs))
-        if conversations is not None:
+        if specs.turn is not None or specs.concurrency is not None:
             self._note_finishes()
-            self._plane.conversations = conversations
+            self._plane.conversations = conversations = conversations_of(specs, arrival_time)
             first = first_sent(conversations, specs)
         elif not clients.has_own_waits and not clients.spacing:
             ready_time = np.frombuffer(self.requests.ready_time)
@@ -436,6 +460,120 @@ class Cluster:
         self.advance(now)
 
 
+def clients_of(
+    specs: RequestSpecs,
+    streaming: StreamingSpec | None,
+    latency: NDArray[np.float64],
+    arrival_time: NDArray[np.float64],
+    uniforms: Uniforms,
+    spacing: float = 0.0,
+) -> Clients:
+    """Return the clients of a run, who have sent nothing yet.
+
+    Args:
+        specs: What they send.
+        streaming: How tokens reach them, and how long a connection stays open; None: nothing to mention.
+        latency: Seconds from sending through the tokeniser, shape [N].
+        arrival_time: When each request is first sent, where that is known; shape [N].
+        uniforms: For the pauses before they try again.
+        spacing: Seconds that API servers work on one request, one after another.
+    """
+    whole, first = (None, None) if streaming is None else streaming.timeouts
+    classes = specs.classes or (_NO_CLASS,)
+    retries = [each.retries for each in classes]
+    patience = Patience(
+        kinds=kinds_of(specs),
+        timeout=column([min(_or_never(each.timeout), _or_never(whole)) for each in classes]),
+        first_byte_timeout=_or_never(first),
+        max_tries=column([0 if each is None else each.max for each in retries], np.int64),
+        backoff=column([0.0 if each is None else each.backoff for each in retries]),
+        max_backoff=column([0.0 if each is None else each.max_backoff for each in retries]),
+        jitter=column([0.0 if each is None else each.jitter for each in retries]),
+        honors=column([each is not None and each.honor_retry_after for each in retries], np.int8),
+        uniforms=uniforms,
+    )
+    own_wait = () if specs.own_wait is None else column(specs.own_wait)
+    clients = Clients(patience, column(latency), column(arrival_time), own_wait, spacing)
+    pool = specs.encoder_pool
+    if pool is not None:
+        places = np.arange(pool.num_workers if pool.max_workers is None else pool.max_workers)
+        clients.num_encoders = len(places)
+        clients.encoders = column(np.where(places < pool.num_workers, 0.0, INFINITY))
+        clients.encoder_given, clients.to_encode = column(np.zeros(len(places))), column(pool.seconds)
+        if pool.max_workers is not None:
+            clients.notes_encoder_starts = True
+            clients.encoder_starts = column(np.full(int(pool.num_parts[pool.seconds > 0].sum()), np.nan))
+        clients.encoder_parts = column(pool.num_parts, np.int64)
+        clients.embedding_seconds = column(pool.transfer_seconds)
+        clients.encoder_wait = column(np.full(len(specs), np.nan))
+    return clients
+
+
+def plain_clients(
+    specs: RequestSpecs,
+    latency: NDArray[np.float64],
+    arrival_time: NDArray[np.float64],
+    num_replicas: int,
+    spacing: float = 0.0,
+) -> ClientState:
+    """Return clients of whom none is refused, gives up or tries again; arguments as of `clients_of`."""
+    clients = clients_of(specs, None, latency, arrival_time, Uniforms(0), spacing)
+    return ClientState(clients, None, num_replicas)
+
+
+def frontend_spacing(config: EngineConfig, num_replicas: int) -> float:
+    """Return the seconds that API servers, one for each replica, work on one request."""
+    return config.frontend_seconds_per_request / max(num_replicas, 1)
+
+
+def kinds_of(specs: RequestSpecs) -> Any:
+    """Return the class of every request as a column; 0 without classes."""
+    classes = np.zeros(len(specs), dtype=np.int32) if specs.request_class is None else specs.request_class
+    return column(classes, np.int32)
+
+
+def _or_never(seconds: float | None) -> float:
+    return INFINITY if seconds is None else seconds
+
+
+def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, chance: Chance | None = None) -> Router:
+    """Return the router of a run.
+
+    Args:
+        spec: The policy.
+        specs: What arrives.
+        as_lists: Whether it is read from Python, not from compiled code.
+        chance: Its random numbers, which the caller tops up; None: each request is routed once, by numbers drawn here.
+    """
+    if chance is None and spec.policy in DRAWS:
+        needed = len(specs) * DRAWS[spec.policy]
+        chance = Chance(specs, "routing", needed)
+        chance.top_up(needed)
+    guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
+    policy = NUMBERS.get(spec.policy, LEAST)
+    return Router(policy, _affinity_of(spec, specs, as_lists), guard, None if chance is None else chance.uniforms)
+
+
+def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:
+    """Return how the pools of these names share requests; None: as their loads have it."""
+    return Shares([spec.weights[name] for name in names]) if spec.weights else None
+
+
+def _affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
+    """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
+    if routing.policy == "session" and specs.session is not None:
+        return session_affinity(specs.session, as_lists)
+    if routing.policy == "lora" and specs.adapter is not None:
+        # As a session that goes on: its replica has the adapter in a slot, or at least in host memory.
+        return session_affinity(specs.adapter, as_lists)
+    prefixes = prefixes_of(specs) if routing.policy == "prefix" else None
+    if prefixes is not None:
+        threshold = DEFAULT_CACHE_THRESHOLD if routing.cache_threshold is None else routing.cache_threshold
+        least = threshold * specs.prompt_tokens
+        return prefix_affinity(prefixes.offsets, prefixes.segments, prefixes.ends, least, as_lists)
+    return None
+
+
 def run_to_end(cluster: Cluster) -> bool:
     """Drive a cluster on SimPy's clock from decision to decision, to the end; return whether the user stopped it."""
     env = simpy.Environment()
@@ -465,215 +603,9 @@ def end_of(requests: RequestTable) -> float:
     return 0.0 if np.isnan(last) else last
 
 
-@dataclass(slots=True)
-class Pool:
-    """Equal replicas.
-
-    Attributes:
-        name: How results call it; empty where there is only one.
-        config: What the scheduler of each obeys.
-        times: Seconds of a step, as lists.
-        recorder: Adds up their leaps.
-        gpus_per_replica: GPUs of each.
-        role: Whether they prefill, decode, or both.
-        paths: What requests share, where the replicas cache prefixes; None: they do not.
-        requests: The table of all requests, before the first replica is launched.
-        ranks: Of every request, where the queues of the replicas go by rank; else of none.
-        replicas: All that were ever launched.
-        ready: Numbers of those that take requests, ascending.
-        region: Where they are; empty: regions do not matter.
-        startup_seconds: From the launch of a replica to its first request.
-        weights_bytes: Of one replica, over all its GPUs: what a start loads.
-        replicas_per_node: How many of them fill a node.
-        kv_layout: Model and format of its KV caches: with disaggregation, only pools of one layout read each other's.
-        kv_bytes_per_token: Of the whole model, in this format; None: the same for all pools.
-        wanted: Replicas that an autoscaler asked for last; None: there is none.
-        in_flux: Replicas that an update will bring back, less those that it has launched on top.
-    """
-
-    name: str
-    config: EngineConfig
-    times: StepTimes
-    recorder: Recorder
-    gpus_per_replica: int = 1
-    role: Role = "both"
-    paths: PrefixPaths | None = None
-    requests: RequestTable | None = None
-    ranks: Sequence[float] = ()
-    replicas: list[ManagedReplica] = field(default_factory=list)
-    ready: list[int] = field(default_factory=list)
-    region: str = ""
-    startup_seconds: float = 0.0
-    weights_bytes: float = 0.0
-    replicas_per_node: int = 1
-    kv_layout: str = ""
-    kv_bytes_per_token: float | None = None
-    wanted: int | None = None
-    in_flux: int = 0
-
-    @property
-    def present(self) -> list[ManagedReplica]:
-        """Replicas that serve, will serve, or are down for a while."""
-        return [replica for replica in self.replicas if replica.state in (STARTING, READY, DOWN)]
-
-    def reads(self, source: Pool) -> bool:
-        """Return whether a decode pool takes in what a prefill pool computes: caches of its own, of its region."""
-        return self.kv_layout == source.kv_layout and self.region == source.region
-
-    def free_place(self) -> int:
-        """Return the lowest place that no replica has."""
-        taken = {replica.place for replica in self.replicas if replica.state != STOPPED}
-        return next(place for place in range(len(taken) + 1) if place not in taken)
-
-
-class ManagedReplica:
-    """One replica, as those who decide see it; what it does is the plane's.
-
-    Args:
-        cluster: The plane.
-        number: Its place in the plane; the identity of its schedulers.
-        pool: What it is one of.
-        launched_at: When it was launched, and paid for from, seconds.
-        place: Its place in the pool, which a replacement takes over: places fill nodes in their order.
-
-    Attributes:
-        state: STARTING, READY, DRAINING, DOWN or STOPPED.
-        is_dying: Whether all of its requests leave at the end of the running step: the replica is lost or stopped.
-        loss: Why, an index into `simserve.sim.records.REASONS`.
-        is_loss_retried: Whether they are routed to another replica then.
-        ready_at: When it first took requests; inf: never.
-        stopped_at: When it was given back; inf: never.
-        next_times: Step times from the next step on; None: as they are.
-        is_freezing: Whether it hangs from the end of the running step on.
-        is_frozen: Whether it hangs: it takes requests and does nothing.
-    """
-
-    __slots__ = (
-        "_cluster",
-        "is_dying",
-        "is_freezing",
-        "is_frozen",
-        "is_loss_retried",
-        "launched_at",
-        "loss",
-        "next_times",
-        "number",
-        "place",
-        "pool",
-        "ready_at",
-        "state",
-        "stopped_at",
-    )
-
-    def __init__(self, cluster: Cluster, number: int, pool: Pool, launched_at: float, place: int) -> None:
-        self._cluster = cluster
-        self.number, self.pool, self.place = number, pool, place
-        self.state = STARTING
-        self.is_dying = self.is_loss_retried = self.is_freezing = self.is_frozen = False
-        self.loss = 0
-        self.launched_at = launched_at
-        self.ready_at = self.stopped_at = INFINITY
-        self.next_times: StepTimes | None = None
-
-    @property
-    def schedulers(self) -> DataParallelReplica:
-        """Its schedulers as they are, only to be looked at."""
-        return self._cluster.replica(self.number)
-
-    @property
-    def load(self) -> int:
-        """Requests routed to it and not answered."""
-        return self._cluster.plane.loads[self.number]
-
-    @property
-    def tokens(self) -> int:
-        """Their prompts and the most that they may generate, where the plane counts them."""
-        return self._cluster.plane.tokens[self.number]
-
-    @property
-    def busy_seconds(self) -> float:
-        """Seconds of its steps so far."""
-        return self._cluster.fleet_state.busy_seconds[self.number]
-
-    @property
-    def finishes(self) -> Finishes:
-        """How fast it finishes requests."""
-        return self._cluster.client_state.finishes[self.number]
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests in the queues of its schedulers, and those routed to it that they have not seen yet."""
-        return self.load - num_running_at(self.schedulers)
-
-    def new_replica(self) -> DataParallelReplica:
-        """Give the replica schedulers that hold nothing, and return them."""
-        schedulers = fresh_replica(self.pool, self.number)
-        self._cluster.replace(self.number, schedulers)
-        return schedulers
-
-    def flush(self) -> None:
-        """Hand what the schedulers have written down to the recorder."""
-        self._cluster.flush_one(self.pool.recorder, self.number)
-
-
-def gauges_of(replica: ManagedReplica, now: float) -> Gauges:
-    """Return what a user's own functions see of a replica."""
-    schedulers = replica.schedulers
-    share = kv_share(schedulers, now)
-    return replica.number, replica.pool.name, num_running_at(schedulers), replica.num_waiting, replica.tokens, share
-
-
-def pool_of(
-    setup: PoolSetup,
-    control: Control,
-    times: StepTimes,
-    recorder: Recorder,
-    paths: PrefixPaths | None,
-    requests: RequestTable,
-) -> Pool:
-    """Return a pool without replicas; where there is only one, ``control`` says how its replicas start."""
-    is_named = bool(setup.name)
-    return Pool(
-        setup.name,
-        setup.engine,
-        times,
-        recorder,
-        setup.gpus_per_replica,
-        setup.role,
-        paths,
-        requests,
-        _ranks(setup, requests),
-        region=setup.region,
-        startup_seconds=setup.startup_seconds if is_named else control.startup_seconds,
-        weights_bytes=setup.weights_bytes if is_named else control.weights_bytes,
-        replicas_per_node=setup.replicas_per_node if is_named else control.replicas_per_node,
-        kv_layout=setup.kv_layout,
-        kv_bytes_per_token=setup.kv_bytes_per_token,
-    )
-
-
-def _ranks(setup: PoolSetup, requests: RequestTable) -> Sequence[float]:
-    """Return what each request is ordered by in the queues of a pool; nothing where the first to come is the first."""
-    if setup.engine.scheduling_policy == "fcfs":
-        return ()
-    if setup.engine.scheduling_policy == "shortest_first" and setup.role == "prefill":
-        return [tokens + 1 for tokens in requests.prompt_tokens]
-    return _ordered_queue(setup.engine, requests).ranks
-
-
-def _ordered_queue(config: EngineConfig, requests: RequestTable) -> OrderedQueue:
+def ordered_queue(config: EngineConfig, requests: RequestTable) -> OrderedQueue:
+    """Return a queue in the order of an engine that has one, empty."""
     return OrderedQueue(config, requests.ready_time, requests.priority, requests.prompt_tokens, requests.max_tokens)
-
-
-def fresh_replica(pool: Pool, number: int) -> DataParallelReplica:
-    """Return the schedulers of a replica of a pool, which hold nothing."""
-    replica = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
-    for rank in replica.ranks:
-        pool.recorder.watch(rank)
-        if isinstance(rank.waiting, OrderedQueue):
-            # Not from the rows as they now are: those of requests at a prefill replica say one token meanwhile.
-            rank.waiting.ranks = pool.ranks
-    return replica
 
 
 def new_replica(
@@ -693,7 +625,7 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
     replica.has_encoder = len(requests.encoder_seconds) > 0
     if replica.config.scheduling_policy != "fcfs":
         replica.is_ordered = True
-        replica.waiting = _ordered_queue(replica.config, requests)
+        replica.waiting = ordered_queue(replica.config, requests)
     if replica.config.max_loras and len(requests.adapter):
         from simserve.engine.cache_state import Loras
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -31,6 +32,12 @@ TOKEN_POLICIES = ("least_tokens", "prefix")
 """Policies whose load is tokens, not requests."""
 API_POOL = "api"
 """Name of the API of `deployment.overflow` among the pools of a rule."""
+OF_GATEWAY = attrgetter("overflow", "response_cache", "fairness", "routing.rules")
+"""What of a `Control` answers requests in front of the replicas, or says whose turn it is."""
+OF_FLEET = attrgetter("autoscaling", "encoder_scaling", "faults", "updates", "liveness")
+"""What of it lets replicas, or encoder workers, come and go, or break."""
+OF_REQUESTS = attrgetter("admission", "disaggregation", "streaming")
+"""What of it decides about single requests besides."""
 
 
 class StartupSpec(FrozenModel):
@@ -656,16 +663,9 @@ class Control:
     allowed: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing decides but a router that sends every request to a replica."""
-        nothing_else = (self.admission, self.autoscaling, self.encoder_scaling, self.streaming, self.disaggregation)
-        is_left_alone = not self.faults and not self.updates and self.liveness is None
-        return is_left_alone and all(each is None for each in nothing_else) and not self.has_gateway
-
-    @property
     def changes_fleet(self) -> bool:
         """Whether replicas, or encoder workers, come and go, or break; pools may besides have autoscalers."""
-        return bool(self.autoscaling or self.encoder_scaling or self.faults or self.updates or self.liveness)
+        return any(OF_FLEET(self))
 
     @property
     def rules(self) -> tuple[RuleSpec, ...]:
@@ -678,4 +678,4 @@ class Control:
     @property
     def has_gateway(self) -> bool:
         """Whether anything in front of the replicas answers requests, or says whose turn it is."""
-        return bool(self.overflow or self.response_cache or self.fairness or self.routing.rules)
+        return any(OF_GATEWAY(self))

@@ -19,7 +19,7 @@ from simserve.engine.data_parallel import break_off, look_again
 from simserve.engine.plane_state import Clients
 from simserve.engine.state import INFINITY, StepTimes
 from simserve.sim.autoscaler import Autoscaler, EncoderAutoscaler, EncoderLives, Objective
-from simserve.sim.cluster import DOWN, READY, STARTING, STOPPED, ManagedReplica, Pool, end_of
+from simserve.sim.cluster import end_of
 from simserve.sim.control import (
     BlackHoleFault,
     Control,
@@ -30,7 +30,7 @@ from simserve.sim.control import (
     SlowFault,
     SpotFault,
 )
-from simserve.sim.lifecycle import Lifecycle, Updates
+from simserve.sim.lifecycle import DOWN, READY, STARTING, STOPPED, Lifecycle, ManagedReplica, Pool, Updates
 from simserve.sim.pools import PoolSetup
 from simserve.sim.recorder import FleetTimeline
 from simserve.workload.requests import RequestSpecs

@@ -37,25 +37,24 @@ from simserve.engine.routing import JUDGED
 from simserve.engine.state import INFINITY, DataParallelReplica, RequestTable, Uniforms, column
 from simserve.sim.acceleration import Accelerate, compiled_for
 from simserve.sim.autoscaler import EncoderLives
-from simserve.sim.cluster import KEPT, Cluster, OwnBlocks, Pool, fresh_replica, pool_of, run_to_end
-from simserve.sim.control import AdmissionSpec, Control, StreamingSpec
-from simserve.sim.decisions import Decisions
-from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
-from simserve.sim.lifecycle import Lifecycle
-from simserve.sim.own_parts import Judge, OwnParts
-from simserve.sim.plane import (
+from simserve.sim.cluster import (
     DRAWS,
-    Chance,
-    Regions,
+    KEPT,
+    Cluster,
+    OwnBlocks,
     clients_of,
     frontend_spacing,
     kinds_of,
-    prefix_paths,
-    prefixes_of,
     router_of,
-    rules_of,
+    run_to_end,
     shares_of,
 )
+from simserve.sim.control import AdmissionSpec, Control, StreamingSpec
+from simserve.sim.decisions import Decisions
+from simserve.sim.gateway import FrontTotals, gateway_of, gateway_totals
+from simserve.sim.lifecycle import Lifecycle, Pool, fresh_replica, pool_of
+from simserve.sim.own_parts import Judge, OwnParts
+from simserve.sim.plane import Chance, Regions, prefix_paths, prefixes_of, rules_of
 from simserve.sim.pools import PoolOutcome, PoolSetup, outcomes_of, request_table
 from simserve.sim.recorder import FleetTimeline, Recorder, series_sums
 from simserve.sim.records import REASONS, REPLICA, RequestRecords

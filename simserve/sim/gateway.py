@@ -31,8 +31,9 @@ from simserve.engine.gateway import (
     ResponseCache,
 )
 from simserve.engine.state import INFINITY, column
+from simserve.sim.cluster import kinds_of
 from simserve.sim.control import Control, FairnessSpec, OverflowSpec, ResponseCacheSpec
-from simserve.sim.plane import Chance, LognormalChance, Rules, kinds_of
+from simserve.sim.plane import Chance, LognormalChance, Rules
 from simserve.workload.requests import RequestSpecs
 
 _ANSWERS_AT_ONCE = 4096

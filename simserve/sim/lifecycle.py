@@ -1,4 +1,4 @@
-"""Lifecycle: replicas that are launched, get ready, drain, are lost and given back, on the plane.
+"""Lifecycle: replicas, in pools of equal ones, that are launched, get ready, drain, are lost and given back.
 
 The plane (`simserve.engine.event_plane`) moves them, interpreted or compiled; what is decided over time
 (`simserve.sim.decisions`) reaches it between two drives, and where it calls because a step has ended, or a request,
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import simpy
 
+from simserve.engine.cache_state import PrefixPaths
 from simserve.engine.clients import send
 from simserve.engine.compiled.layout import fill
-from simserve.engine.data_parallel import break_off, end_leap
+from simserve.engine.config import EngineConfig
+from simserve.engine.data_parallel import break_off, end_leap, kv_share, num_running_at
 from simserve.engine.data_plane import CALLED, CHORES
 from simserve.engine.entrance import RETRIED, add_open
 from simserve.engine.plane_state import (
@@ -37,21 +40,13 @@ from simserve.engine.plane_state import (
     Port,
     Transfers,
 )
-from simserve.engine.state import INFINITY, UNFINISHED, RequestTable
-from simserve.sim.cluster import (
-    DOWN,
-    DRAINING,
-    READY,
-    STARTING,
-    STOPPED,
-    Cluster,
-    ManagedReplica,
-    Pool,
-    fresh_replica,
-    gauges_of,
-)
-from simserve.sim.control import UpdateSpec
+from simserve.engine.queue import OrderedQueue
+from simserve.engine.state import INFINITY, UNFINISHED, DataParallelReplica, Finishes, RequestTable, StepTimes
+from simserve.sim.cluster import Cluster, new_replica, ordered_queue
+from simserve.sim.control import Control, Role, UpdateSpec
 from simserve.sim.own_parts import Gauges, Judge
+from simserve.sim.pools import PoolSetup
+from simserve.sim.recorder import Recorder
 from simserve.sim.records import DRAINED, REPLICA_LOST
 from simserve.sim.transfers import ROLES, Links
 from simserve.workload.requests import RequestSpecs
@@ -59,7 +54,216 @@ from simserve.workload.requests import RequestSpecs
 MOST_LOSSES = 10
 """Replicas that a request may be lost with and still be tried on another, where a scenario says so. Without a bound a
 fleet whose probe restarts replicas for being busy never comes to an end."""
+STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
+"""Lifecycle: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
 Steps = Generator[simpy.Event, Any, None]
+
+
+@dataclass(slots=True)
+class Pool:
+    """Equal replicas.
+
+    Attributes:
+        name: How results call it; empty where there is only one.
+        config: What the scheduler of each obeys.
+        times: Seconds of a step, as lists.
+        recorder: Adds up their leaps.
+        gpus_per_replica: GPUs of each.
+        role: Whether they prefill, decode, or both.
+        paths: What requests share, where the replicas cache prefixes; None: they do not.
+        requests: The table of all requests, before the first replica is launched.
+        ranks: Of every request, where the queues of the replicas go by rank; else of none.
+        replicas: All that were ever launched.
+        ready: Numbers of those that take requests, ascending.
+        region: Where they are; empty: regions do not matter.
+        startup_seconds: From the launch of a replica to its first request.
+        weights_bytes: Of one replica, over all its GPUs: what a start loads.
+        replicas_per_node: How many of them fill a node.
+        kv_layout: Model and format of its KV caches: with disaggregation, only pools of one layout read each other's.
+        kv_bytes_per_token: Of the whole model, in this format; None: the same for all pools.
+        wanted: Replicas that an autoscaler asked for last; None: there is none.
+        in_flux: Replicas that an update will bring back, less those that it has launched on top.
+    """
+
+    name: str
+    config: EngineConfig
+    times: StepTimes
+    recorder: Recorder
+    gpus_per_replica: int = 1
+    role: Role = "both"
+    paths: PrefixPaths | None = None
+    requests: RequestTable | None = None
+    ranks: Sequence[float] = ()
+    replicas: list[ManagedReplica] = field(default_factory=list)
+    ready: list[int] = field(default_factory=list)
+    region: str = ""
+    startup_seconds: float = 0.0
+    weights_bytes: float = 0.0
+    replicas_per_node: int = 1
+    kv_layout: str = ""
+    kv_bytes_per_token: float | None = None
+    wanted: int | None = None
+    in_flux: int = 0
+
+    @property
+    def present(self) -> list[ManagedReplica]:
+        """Replicas that serve, will serve, or are down for a while."""
+        return [replica for replica in self.replicas if replica.state in (STARTING, READY, DOWN)]
+
+    def reads(self, source: Pool) -> bool:
+        """Return whether a decode pool takes in what a prefill pool computes: caches of its own, of its region."""
+        return self.kv_layout == source.kv_layout and self.region == source.region
+
+    def free_place(self) -> int:
+        """Return the lowest place that no replica has."""
+        taken = {replica.place for replica in self.replicas if replica.state != STOPPED}
+        return next(place for place in range(len(taken) + 1) if place not in taken)
+
+
+class ManagedReplica:
+    """One replica, as those who decide see it; what it does is the plane's.
+
+    Args:
+        cluster: The plane.
+        number: Its place in the plane; the identity of its schedulers.
+        pool: What it is one of.
+        launched_at: When it was launched, and paid for from, seconds.
+        place: Its place in the pool, which a replacement takes over: places fill nodes in their order.
+
+    Attributes:
+        state: STARTING, READY, DRAINING, DOWN or STOPPED.
+        is_dying: Whether all of its requests leave at the end of the running step: the replica is lost or stopped.
+        loss: Why, an index into `simserve.sim.records.REASONS`.
+        is_loss_retried: Whether they are routed to another replica then.
+        ready_at: When it first took requests; inf: never.
+        stopped_at: When it was given back; inf: never.
+        next_times: Step times from the next step on; None: as they are.
+        is_freezing: Whether it hangs from the end of the running step on.
+        is_frozen: Whether it hangs: it takes requests and does nothing.
+    """
+
+    __slots__ = (
+        "_cluster",
+        "is_dying",
+        "is_freezing",
+        "is_frozen",
+        "is_loss_retried",
+        "launched_at",
+        "loss",
+        "next_times",
+        "number",
+        "place",
+        "pool",
+        "ready_at",
+        "state",
+        "stopped_at",
+    )
+
+    def __init__(self, cluster: Cluster, number: int, pool: Pool, launched_at: float, place: int) -> None:
+        self._cluster = cluster
+        self.number, self.pool, self.place = number, pool, place
+        self.state = STARTING
+        self.is_dying = self.is_loss_retried = self.is_freezing = self.is_frozen = False
+        self.loss = 0
+        self.launched_at = launched_at
+        self.ready_at = self.stopped_at = INFINITY
+        self.next_times: StepTimes | None = None
+
+    @property
+    def schedulers(self) -> DataParallelReplica:
+        """Its schedulers as they are, only to be looked at."""
+        return self._cluster.replica(self.number)
+
+    @property
+    def load(self) -> int:
+        """Requests routed to it and not answered."""
+        return self._cluster.plane.loads[self.number]
+
+    @property
+    def tokens(self) -> int:
+        """Their prompts and the most that they may generate, where the plane counts them."""
+        return self._cluster.plane.tokens[self.number]
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds of its steps so far."""
+        return self._cluster.fleet_state.busy_seconds[self.number]
+
+    @property
+    def finishes(self) -> Finishes:
+        """How fast it finishes requests."""
+        return self._cluster.client_state.finishes[self.number]
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queues of its schedulers, and those routed to it that they have not seen yet."""
+        return self.load - num_running_at(self.schedulers)
+
+    def new_replica(self) -> DataParallelReplica:
+        """Give the replica schedulers that hold nothing, and return them."""
+        schedulers = fresh_replica(self.pool, self.number)
+        self._cluster.replace(self.number, schedulers)
+        return schedulers
+
+    def flush(self) -> None:
+        """Hand what the schedulers have written down to the recorder."""
+        self._cluster.flush_one(self.pool.recorder, self.number)
+
+
+def gauges_of(replica: ManagedReplica, now: float) -> Gauges:
+    """Return what a user's own functions see of a replica."""
+    schedulers = replica.schedulers
+    share = kv_share(schedulers, now)
+    return replica.number, replica.pool.name, num_running_at(schedulers), replica.num_waiting, replica.tokens, share
+
+
+def pool_of(
+    setup: PoolSetup,
+    control: Control,
+    times: StepTimes,
+    recorder: Recorder,
+    paths: PrefixPaths | None,
+    requests: RequestTable,
+) -> Pool:
+    """Return a pool without replicas; where there is only one, ``control`` says how its replicas start."""
+    is_named = bool(setup.name)
+    return Pool(
+        setup.name,
+        setup.engine,
+        times,
+        recorder,
+        setup.gpus_per_replica,
+        setup.role,
+        paths,
+        requests,
+        _ranks(setup, requests),
+        region=setup.region,
+        startup_seconds=setup.startup_seconds if is_named else control.startup_seconds,
+        weights_bytes=setup.weights_bytes if is_named else control.weights_bytes,
+        replicas_per_node=setup.replicas_per_node if is_named else control.replicas_per_node,
+        kv_layout=setup.kv_layout,
+        kv_bytes_per_token=setup.kv_bytes_per_token,
+    )
+
+
+def _ranks(setup: PoolSetup, requests: RequestTable) -> Sequence[float]:
+    """Return what each request is ordered by in the queues of a pool; nothing where the first to come is the first."""
+    if setup.engine.scheduling_policy == "fcfs":
+        return ()
+    if setup.engine.scheduling_policy == "shortest_first" and setup.role == "prefill":
+        return [tokens + 1 for tokens in requests.prompt_tokens]
+    return ordered_queue(setup.engine, requests).ranks
+
+
+def fresh_replica(pool: Pool, number: int) -> DataParallelReplica:
+    """Return the schedulers of a replica of a pool, which hold nothing."""
+    replica = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
+    for rank in replica.ranks:
+        pool.recorder.watch(rank)
+        if isinstance(rank.waiting, OrderedQueue):
+            # Not from the rows as they now are: those of requests at a prefill replica say one token meanwhile.
+            rank.waiting.ranks = pool.ranks
+    return replica
 
 
 class Lifecycle:

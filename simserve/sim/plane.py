@@ -1,9 +1,9 @@
-"""The plane as a run begins: from what a scenario says to the records that the rules of `simserve.engine` go by.
+"""What some runs have as they begin: from a scenario to the records that the rules of `simserve.engine` go by.
 
-Clients, from classes and conversations. What requests share, to what a replica's cache looks up; knows no cache.
-Routing: the policy; affinity, which sends a request where what it begins with has probably been kept; rules, which
-choose pools by class and length; who is near, and who is misclassified; knows no load. Chance: random streams that the
-rules take numbers from, filled up in time; knows no rule.
+Conversations: what is sent on which answer. What requests share, to what a replica's cache looks up, and a router's
+affinity, which sends a request where what it begins with has probably been kept; knows no cache. Rules, which choose
+pools by class and length; who is near, and who is misclassified; knows no load. Chance: random streams that numbers are
+taken from, filled up in time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from simserve.engine import plane_state
 from simserve.engine.config import EngineConfig
 from simserve.engine.conversations import Conversations, next_beginning, start_limit
 from simserve.engine.numbers import as_column
-from simserve.engine.plane_state import LEAST, Affinity, Clients, ClientState, Patience, Router, Shares
-from simserve.engine.routing import NUMBERS
+from simserve.engine.plane_state import Affinity
 from simserve.engine.state import INFINITY, Uniforms, column, num_left
-from simserve.sim.control import API_POOL, RegionsSpec, RoutingSpec, RuleSpec, StreamingSpec
+from simserve.sim.control import API_POOL, RegionsSpec, RuleSpec
 from simserve.sim.pools import PoolSetup
-from simserve.workload.class_spec import ClassSpec
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.requests import RequestSpecs
 
@@ -35,16 +33,9 @@ if TYPE_CHECKING:
     from simserve.workload.prefixes import PrefixSegments
 
 Kinds = NDArray[np.int16]
-DEFAULT_GUARD = 1.5
-"""Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
-DRAWS = {"random": 1, "power_of_two": 2}
-"""Random numbers that a request takes."""
-DEFAULT_CACHE_THRESHOLD = 0.5
-"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
 LEAST_EXCESS = 4
 """Requests more than the least loaded one, below which the replica of a session or adapter is not passed over."""
 NEVER = -1
-_NO_CLASS = ClassSpec(name="all", share=1.0)
 _SPARSE = 4
 """Numbers are dense enough to be used as they are while there are at least one in so many."""
 
@@ -105,92 +96,14 @@ class LognormalChance(Chance):
         )
 
 
-def clients_of(
-    specs: RequestSpecs,
-    streaming: StreamingSpec | None,
-    latency: NDArray[np.float64],
-    arrival_time: NDArray[np.float64],
-    uniforms: Uniforms,
-    spacing: float = 0.0,
-) -> Clients:
-    """Return the clients of a run, who have sent nothing yet.
-
-    Args:
-        specs: What they send.
-        streaming: How tokens reach them, and how long a connection stays open; None: nothing to mention.
-        latency: Seconds from sending through the tokeniser, shape [N].
-        arrival_time: When each request is first sent, where that is known; shape [N].
-        uniforms: For the pauses before they try again.
-        spacing: Seconds that API servers work on one request, one after another.
-    """
-    whole, first = (None, None) if streaming is None else streaming.timeouts
-    classes = specs.classes or (_NO_CLASS,)
-    retries = [each.retries for each in classes]
-    patience = Patience(
-        kinds=kinds_of(specs),
-        timeout=column([min(_or_never(each.timeout), _or_never(whole)) for each in classes]),
-        first_byte_timeout=_or_never(first),
-        max_tries=column([0 if each is None else each.max for each in retries], np.int64),
-        backoff=column([0.0 if each is None else each.backoff for each in retries]),
-        max_backoff=column([0.0 if each is None else each.max_backoff for each in retries]),
-        jitter=column([0.0 if each is None else each.jitter for each in retries]),
-        honors=column([each is not None and each.honor_retry_after for each in retries], np.int8),
-        uniforms=uniforms,
-    )
-    own_wait = () if specs.own_wait is None else column(specs.own_wait)
-    clients = Clients(patience, column(latency), column(arrival_time), own_wait, spacing)
-    pool = specs.encoder_pool
-    if pool is not None:
-        places = np.arange(pool.num_workers if pool.max_workers is None else pool.max_workers)
-        clients.num_encoders = len(places)
-        clients.encoders = column(np.where(places < pool.num_workers, 0.0, INFINITY))
-        clients.encoder_given, clients.to_encode = column(np.zeros(len(places))), column(pool.seconds)
-        if pool.max_workers is not None:
-            clients.notes_encoder_starts = True
-            clients.encoder_starts = column(np.full(int(pool.num_parts[pool.seconds > 0].sum()), np.nan))
-        clients.encoder_parts = column(pool.num_parts, np.int64)
-        clients.embedding_seconds = column(pool.transfer_seconds)
-        clients.encoder_wait = column(np.full(len(specs), np.nan))
-    return clients
-
-
-def plain_clients(
-    specs: RequestSpecs,
-    latency: NDArray[np.float64],
-    arrival_time: NDArray[np.float64],
-    num_replicas: int,
-    spacing: float = 0.0,
-) -> ClientState:
-    """Return clients of whom none is refused, gives up or tries again; arguments as of `clients_of`."""
-    clients = clients_of(specs, None, latency, arrival_time, Uniforms(0), spacing)
-    return ClientState(clients, None, num_replicas)
-
-
-def frontend_spacing(config: EngineConfig, num_replicas: int) -> float:
-    """Return the seconds that API servers, one for each replica, work on one request."""
-    return config.frontend_seconds_per_request / max(num_replicas, 1)
-
-
-def kinds_of(specs: RequestSpecs) -> Any:
-    """Return the class of every request as a column; 0 without classes."""
-    classes = np.zeros(len(specs), dtype=np.int32) if specs.request_class is None else specs.request_class
-    return column(classes, np.int32)
-
-
-def _or_never(seconds: float | None) -> float:
-    return INFINITY if seconds is None else seconds
-
-
-def conversations_of(specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> Conversations | None:
-    """Return what is sent on which answer; None where nothing waits for answers.
+def conversations_of(specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> Conversations:
+    """Return what is sent on which answer, where anything waits for answers.
 
     Args:
         specs: Requests; those of a conversation stand side by side, by turn. A closed loop of single requests is one
             of conversations of one turn. Of tasks the calls without parents stand first.
         arrival_time: Filled with when each request was sent, shape [N].
     """
-    if specs.turn is None and specs.concurrency is None:
-        return None
     is_first = np.ones(len(specs), dtype=bool)
     begins = np.ones(len(specs), dtype=bool)
     if specs.turn is not None:
@@ -370,29 +283,6 @@ def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
     )
 
 
-def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, chance: Chance | None = None) -> Router:
-    """Return the router of a run.
-
-    Args:
-        spec: The policy.
-        specs: What arrives.
-        as_lists: Whether it is read from Python, not from compiled code.
-        chance: Its random numbers, which the caller tops up; None: each request is routed once, by numbers drawn here.
-    """
-    if chance is None and spec.policy in DRAWS:
-        needed = len(specs) * DRAWS[spec.policy]
-        chance = Chance(specs, "routing", needed)
-        chance.top_up(needed)
-    guard = DEFAULT_GUARD if spec.imbalance_guard is None else spec.imbalance_guard
-    policy = NUMBERS.get(spec.policy, LEAST)
-    return Router(policy, _affinity_of(spec, specs, as_lists), guard, None if chance is None else chance.uniforms)
-
-
-def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:
-    """Return how the pools of these names share requests; None: as their loads have it."""
-    return Shares([spec.weights[name] for name in names]) if spec.weights else None
-
-
 def session_affinity(sessions: Sequence[int] | NDArray[np.int64], as_lists: bool = True) -> Affinity:
     """Return that every request of a session goes where the one before it went.
 
@@ -442,21 +332,6 @@ def _affinity(
     keys, num_keys = dense(numbers)
     starts, values, worth = (as_column(each, as_lists) for each in (offsets, keys, ends))
     return Affinity(starts, values, worth, as_column(least.astype(np.float64), as_lists), num_keys)
-
-
-def _affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
-    """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
-    if routing.policy == "session" and specs.session is not None:
-        return session_affinity(specs.session, as_lists)
-    if routing.policy == "lora" and specs.adapter is not None:
-        # As a session that goes on: its replica has the adapter in a slot, or at least in host memory.
-        return session_affinity(specs.adapter, as_lists)
-    prefixes = prefixes_of(specs) if routing.policy == "prefix" else None
-    if prefixes is not None:
-        threshold = DEFAULT_CACHE_THRESHOLD if routing.cache_threshold is None else routing.cache_threshold
-        least = threshold * specs.prompt_tokens
-        return prefix_affinity(prefixes.offsets, prefixes.segments, prefixes.ends, least, as_lists)
-    return None
 
 
 def dense(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:

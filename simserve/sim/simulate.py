@@ -18,9 +18,20 @@ from numpy.typing import NDArray
 from simserve.engine.compiled.run import reason_against
 from simserve.engine.state import PROMPT_TOO_LONG, RequestTable
 from simserve.sim.acceleration import Accelerate, compiled_for
-from simserve.sim.cluster import CameAgain, Cluster, OwnBlocks, Routing, end_of, new_replica, run_to_end
-from simserve.sim.control import Control, RoutingSpec
-from simserve.sim.plane import frontend_spacing, plain_clients, prefix_paths, prefixes_of, router_of
+from simserve.sim.cluster import (
+    CameAgain,
+    Cluster,
+    OwnBlocks,
+    Routing,
+    end_of,
+    frontend_spacing,
+    new_replica,
+    plain_clients,
+    router_of,
+    run_to_end,
+)
+from simserve.sim.control import OF_FLEET, OF_GATEWAY, OF_REQUESTS, Control, RoutingSpec
+from simserve.sim.plane import prefix_paths, prefixes_of
 from simserve.sim.recorder import Recorder, RunTotals
 from simserve.sim.records import RequestRecords, answer_columns
 from simserve.workload.requests import RequestSpecs
@@ -184,7 +195,8 @@ def has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs)
     """Return whether anything is decided in the run beyond where a request goes."""
     has_patience = any(each.timeout is not None or each.retries is not None for each in specs.classes)
     is_told = specs.time_limit is not None or specs.encoder_pool is not None
-    return has_patience or is_told or not control.is_plain or bool(deployment.pools)
+    deciders = (*OF_GATEWAY(control), *OF_FLEET(control), *OF_REQUESTS(control))
+    return has_patience or is_told or bool(deployment.pools) or any(deciders)
 
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simulation:

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import ScenarioError
 from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
-from simserve.workload.arrivals import start_times
 from simserve.workload.class_spec import ClassSpec
+from simserve.workload.distributions import asked_tokens, length_distribution, start_times
 from simserve.workload.length_spec import AnswerLength
-from simserve.workload.lengths import asked_tokens, length_distribution
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import SharedPrefixSpec
 from simserve.workload.spec import WorkloadSpec

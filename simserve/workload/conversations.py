@@ -23,7 +23,6 @@ from simserve.workload.arrival_spec import (
     StepArrivals,
     WeibullArrivals,
 )
-from simserve.workload.arrivals import offered_rate, some, start_times, unit_quantile
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
     Beginnings,
@@ -35,7 +34,14 @@ from simserve.workload.classes import (
     priorities,
 )
 from simserve.workload.dependencies import Dependencies, from_counts
-from simserve.workload.lengths import asked_tokens, length_distribution
+from simserve.workload.distributions import (
+    asked_tokens,
+    length_distribution,
+    offered_rate,
+    some,
+    start_times,
+    unit_quantile,
+)
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import AgentsSpec, SessionsSpec

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from simserve import rng
 from simserve.errors import InvariantError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
-from simserve.workload.arrivals import offered_rate, some, start_times
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
     draw_beginnings,
@@ -27,7 +26,7 @@ from simserve.workload.classes import (
     with_thinking,
 )
 from simserve.workload.conversations import draw_pauses
-from simserve.workload.lengths import asked_tokens, length_distribution
+from simserve.workload.distributions import asked_tokens, length_distribution, offered_rate, some, start_times
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import TraceSpec, WorkloadSpec, with_adapters
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.workload.lengths import length_distribution
+from simserve.workload.distributions import length_distribution
 from simserve.workload.media_spec import AudioSpec, ImagesSpec
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
-from simserve.workload.arrivals import offered_rate, some
 from simserve.workload.classes import draw_beginnings, draw_own, draw_shared, priorities, with_beginnings, with_thinking
 from simserve.workload.conversations import draw_dialogues, draw_pauses, draw_tasks
 from simserve.workload.dependencies import Dependencies, from_counts
-from simserve.workload.lengths import asked_tokens
+from simserve.workload.distributions import asked_tokens, offered_rate, some
 from simserve.workload.prefixes import PrefixSegments, joined
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.spec import WorkloadSpec

@@ -14,7 +14,7 @@ from simserve.calibrate.curve_regressor import CurveForm
 from simserve.calibrate.kernels import points
 from simserve.calibrate.kernels.points import Point, plan_points
 from simserve.calibrate.run_folder import FORMAT_VERSION, Log, write_provenance, write_tables
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 
 CORES = 132
 NOISE = 0.05

@@ -20,8 +20,8 @@ from simserve.calibrate.run_folder import KernelRun, read_run
 from simserve.perf.attention_curve import Gpu, Heads, decode_seconds, prefill_seconds
 from simserve.perf.collectives import all_reduce_curve_seconds
 from simserve.perf.gemm import GemmDevice, gemm_seconds
+from simserve.profiles.catalog import load_model
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.model import load_model
 from tests.calibrate.synthetic_run import COMPUTE, CORES, MEMORY, MODEL, START, TRUTHS, calls_of, write_run
 
 REAL = Path(__file__).resolve().parents[3] / "shared/data/kernels/aiconfigurator/h200_sxm"

@@ -20,7 +20,7 @@ from simserve.calibrate.loads import (
 from simserve.calibrate.simulated import ServingModel
 from simserve.cli.observe import DEFAULT_CLIENTS
 from simserve.errors import ScenarioError
-from simserve.profiles.engine_blocks import FACTORS
+from simserve.profiles.engine_options import FACTORS
 from simserve.workload.generate import generate
 from tests.calibrate.builders import chat
 

@@ -21,7 +21,7 @@ from simserve.calibrate.kernels.points import (
     product_shapes,
     refinement,
 )
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 
 LLAMA = load_model("llama-3.1-8b")
 

@@ -16,7 +16,7 @@ from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors,
 from simserve.calibrate.serving_profile import factors_text
 from simserve.calibrate.simulated import ServingModel, replay_of, slowed
 from simserve.errors import InputError
-from simserve.profiles.engine_blocks import FACTORS
+from simserve.profiles.engine_options import FACTORS
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.workload.benchmarks.reading import read_results

@@ -15,7 +15,7 @@ from calibration.real_server.model import CONFIG, write
 from calibration.real_server.replay import Row
 from calibration.real_server.serving import ServerError, served
 from calibration.real_server.steps import step_seconds
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from tests.builders import make_specs
 
 METRICS = """# HELP vllm:num_preemptions_total Preemptions.

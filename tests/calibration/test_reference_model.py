@@ -12,7 +12,7 @@ import pytest
 
 from calibration.reference_server.scheduler import Limits, Request, Scheduler
 from calibration.reference_server.serving import RealClock, ScheduledClients, StepRecord, serve
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from simserve.workload.benchmarks.reading import read_results
 
 TINY = "calibration/reference_server/tiny.yaml"

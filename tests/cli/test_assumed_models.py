@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from tests.cli.conftest import Simserve
 
 CONFIG = {

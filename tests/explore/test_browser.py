@@ -12,7 +12,7 @@ import pytest
 
 from simserve.explore.queries import WizardQuery
 from simserve.explore.wizard import first
-from simserve.metrics.statistics import in_json
+from simserve.metrics.summary import in_json
 from tests.explore.builders import no_limit, served
 
 pytest.importorskip("uvicorn", reason="needs simserve[explore]")

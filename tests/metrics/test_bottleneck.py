@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve.metrics.bottleneck import LIMITS, PARTS, LimitGain, bottleneck
+from simserve.metrics.throughput import LIMITS, PARTS, LimitGain, bottleneck
 
 _PARTS = {"weights": 5.0, "kv": 2.0, "compute": 1.0, "communication": 1.0, "host": 1.0}
 _BLOCKED = {"seats": 0.0, "blocks": 0.0, "budget": 0.0, "step": 0.0}

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from simserve.metrics.cost import COST_KEYS, Grid, board_watts, cost, energy
-from simserve.metrics.steady_state import Throughput
+from simserve.metrics.throughput import Throughput
 
 _GRID = Grid(usd_per_kwh=0.1, grams_co2_per_kwh=400.0, pue=1.25, host_watts_per_gpu=100.0)
 

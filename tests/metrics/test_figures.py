@@ -8,7 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from simserve.metrics.statistics import at, figure_at, in_json, or_null, ratio, rows_where
+from simserve.metrics.latency import rows_where
+from simserve.metrics.summary import in_json, or_null
+from simserve.metrics.thresholds import at, figure_at
+from simserve.metrics.throughput import ratio
 
 
 def test_a_ratio_to_nothing_is_undefined() -> None:

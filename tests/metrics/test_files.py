@@ -14,7 +14,7 @@ import yaml
 from simserve.metrics.files import write_result
 from simserve.metrics.latency import SLO
 from simserve.metrics.result import RunResult
-from simserve.metrics.summary import summarize
+from simserve.metrics.summary import frozen, summarize
 from tests.metrics.builders import make_facts, make_simulation, make_slo, single_server_queue
 
 
@@ -22,7 +22,7 @@ def make_result(num_requests: int = 5000, slo: SLO | None = None) -> RunResult:
     """Return the result of an M/M/1 queue."""
     simulation = make_simulation(single_server_queue(load=0.8, num_requests=num_requests, seed=1))
     return RunResult(
-        summary=summarize(simulation, make_facts(slo=slo)),
+        summary=frozen(summarize(simulation, make_facts(slo=slo))),
         scenario={"name": "test", "workload": {"num_requests": num_requests, "note": "é"}},
         simulation=simulation,
         slo=slo,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simserve.metrics.statistics import percentiles
+from simserve.metrics.latency import percentiles
 
 SHARES = (0, 1, 12.5, 50, 90, 95, 99, 99.9, 100)
 

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.latency import SLO, request_latencies
-from simserve.metrics.real_server import (
+from simserve.metrics.latency import LATENCIES, SLO, request_latencies
+from simserve.metrics.real_server import Evidence, evidence_of
+from simserve.metrics.throughput import conditions
+from simserve.profiles.expected_errors import (
     DOLLARS,
+    FLOORS,
+    LATENCY_ERRORS,
     RATES,
     STATISTICS,
-    Evidence,
-    conditions,
-    evidence_of,
+    Expectation,
+    MetricExpectation,
     prediction_interval,
 )
-from simserve.profiles.expected_errors import Expectation, MetricExpectation
 from tests.metrics.builders import make_expectation, make_records, make_slo, make_totals
 
 LAPLACE = 0.1
@@ -174,6 +176,12 @@ def test_latencies_carry_the_error_of_their_metric() -> None:
         assert found[f"{each}_tpot_ms"] == pytest.approx([20 / 1.2, 24.0])
         assert found[f"{each}_itl_ms"] == pytest.approx([20 / 1.2, 24.0])
         assert found[f"{each}_ttft_ms"] == pytest.approx([200 / 1.5, 300.0])
+
+
+def test_every_latency_of_a_result_takes_the_error_of_a_metric() -> None:
+    """In the order of results."""
+    assert tuple(LATENCY_ERRORS) == LATENCIES
+    assert {each for errors in LATENCY_ERRORS.values() for each in errors} < set(FLOORS)
 
 
 def test_end_to_end_times_are_made_of_both() -> None:

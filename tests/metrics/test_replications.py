@@ -21,8 +21,8 @@ from simserve.metrics.replications import (
     pool,
     widest,
 )
-from simserve.metrics.steady_state import Offered
 from simserve.metrics.summary import latency_values, measure, steady_rates, summarize
+from simserve.metrics.throughput import Offered
 from simserve.scenario.load import load
 from simserve.scenario.replication import replicate
 from simserve.scenario.resolve import resolve

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from simserve.metrics.result import RunResult
-from simserve.metrics.summary import summarize
+from simserve.metrics.summary import frozen, summarize
 from simserve.sim.records import FAILED
 from tests.metrics.builders import make_facts, make_records, make_simulation, make_slo
 
@@ -22,7 +22,7 @@ def make_result(**facts: Any) -> RunResult:
     slo = make_slo(ttft=1.0)
     simulation = make_simulation(make_records([0.0, 1.0], e2e=[3.0, float("nan")], status=[0, FAILED]))
     summary = summarize(simulation, make_facts(slo=slo, **facts))
-    return RunResult(summary=summary, scenario={"name": "test"}, simulation=simulation, slo=slo)
+    return RunResult(summary=frozen(summary), scenario={"name": "test"}, simulation=simulation, slo=slo)
 
 
 def test_the_summary_cannot_be_changed() -> None:

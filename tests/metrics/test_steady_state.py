@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.latency import request_latencies
-from simserve.metrics.steady_state import (
+from simserve.metrics.throughput import (
     Offered,
     Window,
     _is_unabated,

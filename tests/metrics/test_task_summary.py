@@ -14,8 +14,8 @@ from simserve.errors import InputError, UsageError
 from simserve.metrics.features import TASK_KEYS, task_figures
 from simserve.metrics.latency import SLO, attainment, request_latencies, requests_meeting, tasks_of
 from simserve.metrics.result import RunResult
-from simserve.metrics.steady_state import Window
 from simserve.metrics.summary import summarize
+from simserve.metrics.throughput import Window
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED, FAILED, TASK_CANCELLED, TIMED_OUT, RequestRecords

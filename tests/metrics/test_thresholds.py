@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from simserve.metrics.result import SCALARS, Figures, evaluate_thresholds, parse_threshold
+from simserve.metrics.thresholds import SCALARS, Figures, evaluate_thresholds, parse_threshold
 from tests.metrics.builders import make_histogram
 
 

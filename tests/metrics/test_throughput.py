@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.latency import request_latencies
-from simserve.metrics.steady_state import UsersFacts, Window, borne, find_window, sojourns, throughput, users_figures
+from simserve.metrics.throughput import UsersFacts, Window, borne, find_window, sojourns, throughput, users_figures
 from simserve.sim.records import FAILED
 from tests.metrics.builders import make_records, single_server_queue
 

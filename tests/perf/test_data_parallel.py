@@ -8,7 +8,7 @@ import pytest
 from simserve.perf.memory import kv_bytes_per_token, plan_memory
 from simserve.perf.shape import ReplicaShape, weights_bytes_per_gpu
 from simserve.perf.tables import price
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
 
 

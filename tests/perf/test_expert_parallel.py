@@ -10,7 +10,7 @@ import pytest
 from simserve.perf.moe import busiest_share, routed_load
 from simserve.perf.stage import projection, stage_gemms, stage_of
 from simserve.perf.tables import price
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
 
 TOKENS = np.arange(1.0, 2049.0)

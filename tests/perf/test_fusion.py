@@ -11,7 +11,7 @@ from simserve.perf.operators import COMMUNICATION, PricedDeployment
 from simserve.perf.shape import marlin_padded
 from simserve.perf.stage import FUSED_BYTES, has_fused_all_reduce
 from simserve.perf.tables import price
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
 
 

@@ -8,7 +8,7 @@ import pytest
 from simserve.perf.attention import index_key_seconds, index_pair_seconds, indexer_parts, sparse_prompt_seconds
 from simserve.perf.efficiency import start_latency
 from simserve.perf.tables import price
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
 
 SERVED = {"engine": "sglang", "tensor_parallel_size": 8, "quantization": "fp8"}

@@ -17,7 +17,9 @@ from simserve.perf.memory import plan_memory
 from simserve.perf.stage import stage_of, stage_parts
 from simserve.perf.tables import price
 from simserve.perf.traffic import traffic_of
-from simserve.profiles.model import AttentionLayers, ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
+from simserve.profiles.model_blocks import AttentionLayers
 from tests.perf.shapes import make_model, make_shape
 
 FLASH = load_model("deepseek-v4-flash")

@@ -12,7 +12,8 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import stage_of, stage_parts
 from simserve.perf.tables import price
 from simserve.perf.traffic import layer_flops
-from simserve.profiles.model import Mamba2, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model_blocks import Mamba2
 from tests.perf.shapes import make_shape
 
 NANO = "nemotron-3-nano-30b-a3b"

@@ -7,7 +7,8 @@ import pytest
 from simserve.perf.memory import plan_memory
 from simserve.perf.shape import checkpoint_bytes, weights_bytes_per_gpu
 from simserve.perf.tables import price
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 from simserve.units import GIB
 from tests.perf.shapes import make_model, make_shape
 

@@ -12,7 +12,7 @@ from simserve.perf.collectives import CURVES, ExchangeLinks, dispatched_bytes, e
 from simserve.perf.moe import balanced_share, busiest_share
 from simserve.perf.shape import ReplicaShape, weights_bytes_per_gpu
 from simserve.perf.tables import price
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
 
 DECODE = {"all2all_backend": "deepep_low_latency"}

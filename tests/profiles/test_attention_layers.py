@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from simserve.errors import ProfileError
-from simserve.profiles.model import AttentionLayers, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model_blocks import AttentionLayers
 from tests.profiles.test_model import make_model
 
 MAMBA = {"num_heads": 8, "head_dim": 8, "state_size": 16}

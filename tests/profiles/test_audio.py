@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import ProfileError
+from simserve.profiles.catalog import load_model
 from simserve.profiles.encoders import AudioTower
 from simserve.profiles.hf_config import from_hf_config
-from simserve.profiles.model import load_model
 from simserve.validation import validate
 
 LAYERS = {"num_hidden_layers": 32, "hidden_size": 1280, "num_attention_heads": 20, "intermediate_size": 5120}

@@ -12,9 +12,10 @@ from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_states
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import load_engine
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile
 from tests.perf.shapes import make_shape
 
 CONTEXT = 2048

@@ -11,8 +11,7 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.profiles import catalog
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
-from simserve.profiles.engine_blocks import version_key
-from simserve.profiles.engine_options import EngineOptions
+from simserve.profiles.engine_options import EngineOptions, version_key
 from simserve.profiles.engine_profile import version_note
 
 GIB = 2.0**30

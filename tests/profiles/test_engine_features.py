@@ -8,10 +8,10 @@ import pytest
 
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import EngineProfile, load_engine
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, UNSIMULATED_METHODS
-from simserve.profiles.model import load_model
 from tests.profiles.test_engine import ENGINES, resolve
 
 

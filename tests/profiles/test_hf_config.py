@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from simserve.errors import ProfileError
+from simserve.profiles.catalog import load_model
 from simserve.profiles.hf_config import from_hf_config
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
 

@@ -10,7 +10,8 @@ import yaml
 
 from simserve.errors import InputError, ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.model import ModelProfile, catalogue_models, load_model, profile_named_like, weights_name
+from simserve.profiles.catalog import catalogue_models, load_model, profile_named_like, weights_name
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import Gemm
 from simserve.profiles.model_names import context_of
 from simserve.validation import validate

@@ -10,8 +10,9 @@ import yaml
 
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.hf_config import from_hf_config
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile
 from simserve.validation import validate
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"

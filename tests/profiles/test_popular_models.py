@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import ProfileError
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 
 POPULAR = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",

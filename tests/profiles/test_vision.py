@@ -6,8 +6,8 @@ import pytest
 
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.encoders import VisionTower
-from simserve.profiles.model import load_model
 from simserve.validation import validate
 
 

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from simserve.sim.cluster import STOPPED
 from simserve.sim.control import (
     AdmissionSpec,
     AutoscalingSpec,
@@ -24,6 +23,7 @@ from simserve.sim.control import (
     StreamingSpec,
 )
 from simserve.sim.fleet_run import FleetRun
+from simserve.sim.lifecycle import STOPPED
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS, REPLICA, UNFINISHED
 from simserve.sim.simulate import simulate

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.plane_state import AT_REPLICA
 from simserve.engine.state import Replica
-from simserve.sim.cluster import STOPPED
 from simserve.sim.control import (
     AutoscalingSpec,
     Control,
@@ -28,6 +27,7 @@ from simserve.sim.control import (
     UpdateSpec,
 )
 from simserve.sim.fleet_run import FleetRun
+from simserve.sim.lifecycle import STOPPED
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, REASONS
 from simserve.sim.simulate import Simulation, simulate

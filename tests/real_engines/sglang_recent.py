@@ -1,4 +1,4 @@
-"""SGLang 0.5.22 and 0.5.23 without processes, sockets and model: the scheduler of `tests.real_engines.sglang_schedule`."""
+"""SGLang 0.5.22 and 0.5.23 without processes, sockets and model, for `tests.real_engines.sglang_schedule`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simserve import api
-from simserve.metrics.statistics import at
+from simserve.metrics.thresholds import at
 from simserve.report.html import render_report, write_report
 from simserve.report.quantities import UNDEFINED
 from tests.report.builders import CASES, Page, page_text, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simserve import api
-from simserve.metrics.bottleneck import requests_in_kv
+from simserve.metrics.throughput import requests_in_kv
 from simserve.report.preemption import preemption_cost, preemption_statement, seats_points
 from tests.report.builders import run
 

@@ -10,8 +10,8 @@ import pytest
 
 from simserve.errors import ScenarioError
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import load_engine
-from simserve.profiles.model import load_model
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.formats import AvailableFormat, formats_available, formats_line, with_stored_format
 from simserve.scenario.resolve import ResolvedScenario, resolve

@@ -11,9 +11,9 @@ import pytest
 
 from simserve.engine.plane_state import Transfers
 from simserve.engine.progress import GRID
-from simserve.sim.cluster import READY
 from simserve.sim.control import AutoscalingSpec, Control, DisaggregationSpec, StreamingSpec
 from simserve.sim.fleet_run import FleetRun
+from simserve.sim.lifecycle import READY
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, FAILED
 from simserve.sim.simulate import Simulation, simulate

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.own_parts import OwnParts
 from simserve.sim.records import RequestRecords
-from simserve.sim.simulate import Deployment, Simulation, _decided, simulate
+from simserve.sim.simulate import Deployment, Simulation, _decided, has_decisions, simulate
 from simserve.workload.requests import RequestSpecs
 from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, routings, shared_cases
 from tests.fuzzing import examples
@@ -60,8 +60,8 @@ def test_an_undisturbed_run_leaves_out_nothing_that_matters(
     is_ahead = case.config.batching == "continuous" and num_replicas == 2
     config = replace(case.config, async_scheduling=is_ahead, overlaps_results=True)
     control = Control(routing=routing)
-    assert control.is_plain
     deployment = replace(make_deployment(config, case.times, num_replicas), control=control)
+    assert not has_decisions(deployment, control, specs)
 
     plain, run = simulate(deployment, specs), with_everything_asked(deployment, specs)
 

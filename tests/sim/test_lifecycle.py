@@ -21,8 +21,8 @@ from simserve.engine.state import RequestTable, Uniforms
 from simserve.scenario.schema import Scenario
 from simserve.sim import records
 from simserve.sim.acceleration import Accelerate
+from simserve.sim.cluster import clients_of
 from simserve.sim.control import AdmissionSpec, AutoscalingSpec, Control, LivenessSpec, UpdateSpec
-from simserve.sim.plane import clients_of
 from simserve.sim.simulate import Deployment
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec

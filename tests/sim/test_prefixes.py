@@ -54,7 +54,8 @@ def test_a_run_is_the_same_with_a_segment_for_every_turn(data: st.DataObject) ->
     num_replicas, routing = data.draw(st.integers(1, 3)), data.draw(routings())
     runs = [replay(case.config, case.times, case.specs, num_replicas=num_replicas, routing=routing)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simserve.sim.plane.prefixes_of", lambda specs: specs.prefixes)
+        for module in ("plane", "cluster"):
+            patch.setattr(f"simserve.sim.{module}.prefixes_of", lambda specs: specs.prefixes)
         runs.append(replay(case.config, case.times, case.specs, num_replicas=num_replicas, routing=routing))
 
     for column in ("arrival_time", "scheduled_time", "finish_time", "cached_tokens", "replica_id", "num_preemptions"):

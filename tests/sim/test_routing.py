@@ -16,9 +16,9 @@ from simserve.engine.plane_state import Router
 from simserve.engine.routing import choose, preferred, remember
 from simserve.metrics.summary import summarize
 from simserve.scenario.load import from_mapping
-from simserve.sim.cluster import Routing
+from simserve.sim.cluster import Routing, router_of
 from simserve.sim.control import Control, OverflowSpec, RoutingSpec
-from simserve.sim.plane import prefix_affinity, router_of, session_affinity
+from simserve.sim.plane import prefix_affinity, session_affinity
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import API, COMPLETED, FAILED, RequestRecords
 from simserve.sim.simulate import Simulation, replay, simulate

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from simserve import api, rng
 from simserve.engine.state import DataParallelReplica, Replica, RequestTable
-from simserve.sim.cluster import Cluster, Routing
+from simserve.sim.cluster import Cluster, Routing, plain_clients, router_of
 from simserve.sim.control import RoutingSpec
-from simserve.sim.plane import plain_clients, router_of
 from simserve.sim.recorder import Recorder, TimeSeries
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import replay

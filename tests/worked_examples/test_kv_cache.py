@@ -7,9 +7,9 @@ import math
 import pytest
 
 from simserve.perf.attention import score_bytes
-from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.catalog import load_model
 from simserve.profiles.hf_config import from_hf_config
-from simserve.profiles.model import load_model
+from simserve.profiles.model import ModelProfile
 from simserve.sim.simulate import replay
 from simserve.validation import validate
 from tests.builders import affine_step_times, make_config, make_specs

@@ -16,7 +16,7 @@ from simserve.workload.arrival_spec import (
     StepArrivals,
     WeibullArrivals,
 )
-from simserve.workload.arrivals import arrival_times
+from simserve.workload.distributions import arrival_times
 
 NUM_REQUESTS = 40_000
 

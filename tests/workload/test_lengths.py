@@ -14,6 +14,7 @@ from scipy import stats
 
 from simserve import rng
 from simserve.errors import TraceError
+from simserve.workload.distributions import LengthDistribution, length_distribution
 from simserve.workload.length_spec import (
     EmpiricalLength,
     ExponentialLength,
@@ -23,7 +24,6 @@ from simserve.workload.length_spec import (
     NormalLength,
     UniformLength,
 )
-from simserve.workload.lengths import LengthDistribution, length_distribution
 
 
 @st.composite
@@ -225,7 +225,7 @@ def test_a_long_table_does_not_depend_on_the_number_of_cores(threads):
     spec = "LognormalLength(mean=3000, cv=1.5, max=200_000)"
     code = (
         "from simserve.workload.length_spec import LognormalLength\n"
-        "from simserve.workload.lengths import length_distribution\n"
+        "from simserve.workload.distributions import length_distribution\n"
         f"drawn = length_distribution({spec})\n"
         "print(len(drawn.values), drawn.mean.hex(), drawn.probabilities[1000].hex())"
     )

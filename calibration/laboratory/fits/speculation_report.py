@@ -26,10 +26,11 @@ from calibration.laboratory.fits.speculation_fit import (
 from simserve.perf.shape import ReplicaShape, Speculation, SpeculativeMethod
 from simserve.perf.speculation import decode_speedup, draft_shape, layer_shape
 from simserve.perf.tables import price
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile
 
 EAGER_SECONDS_PER_LAYER = 20e-3 / 32
 """Launching a layer's kernels from Python: the 20 ms that eager launches of a 32-layer model take at least

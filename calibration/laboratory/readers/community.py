@@ -11,7 +11,7 @@ from calibration.laboratory.readers.names import hardware_name, model_name, quan
 from calibration.laboratory.readers.table import MS, Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 _PROMPT_FILES = {"standard": "accelmark_sharegpt_standard_v1_inputs", "edge": "accelmark_sharegpt_edge_v1_inputs"}
 _OUTPUT_LIMIT = {"standard": 512, "edge": 256, "longctx": 256}

@@ -11,7 +11,7 @@ from calibration.laboratory.readers.names import hardware_name, model_name, quan
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 ENGINE = "tensorrt-llm"
 

@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simserve.profiles.model import Gemm, ModelProfile
+from simserve.profiles.model import ModelProfile
+from simserve.profiles.model_blocks import Gemm
 
 GEMM, PREFILL, DECODE, MOE = "gemm_perf", "context_attention_perf", "generation_attention_perf", "moe_perf"
 ELEMENTWISE, COPY, LAYER, LAUNCH = "elementwise_perf", "copy_perf", "layer_perf", "launch_perf"

@@ -10,7 +10,7 @@ from typing import Any
 
 from simserve.errors import UsageError
 from simserve.metrics.latency import MS
-from simserve.metrics.statistics import or_null
+from simserve.metrics.summary import or_null
 from simserve.planner.capacity.fresh import hold_in_fresh_runs
 from simserve.planner.capacity.level import Found, Level, Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of

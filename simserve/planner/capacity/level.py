@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.steady_state import Stability
+from simserve.metrics.throughput import Stability
 from simserve.planner.capacity.bracket import Largest
 from simserve.scenario.finishable import Finishable
 

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import ScenarioError
-from simserve.metrics.latency import SLO, TASK, TERMS, RequestLatencies, attainment, requests_meeting
+from simserve.metrics.latency import SLO, TASK, TERMS, RequestLatencies, attainment, percentiles, requests_meeting
 from simserve.metrics.real_server import evidence_of
-from simserve.metrics.statistics import percentiles
-from simserve.metrics.steady_state import Offered, throughput
 from simserve.metrics.summary import measure, settled
+from simserve.metrics.throughput import Offered, throughput
 from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Trial
 from simserve.planner.scaling import has_own_clock, scaled_traffic
 from simserve.profiles.expected_errors import Expectation

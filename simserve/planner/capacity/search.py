@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from simserve.errors import InterruptedRunError
 from simserve.metrics.statistics import NUM_BATCHES, batch_means, mean_interval, needed_requests, t_quantile
-from simserve.metrics.steady_state import EDGE_SOJOURNS
 from simserve.metrics.summary import settling_requests
+from simserve.metrics.throughput import EDGE_SOJOURNS
 from simserve.planner.capacity.bracket import GROWTH, TOLERANCE, Largest, largest
 from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Found, Level, Prober, Trial
 from simserve.scenario.finishable import Finishable

@@ -20,7 +20,7 @@ from simserve.planner.load_curve import LoadCurve
 from simserve.planner.scaling import steady_rate
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile, PromptCaching, load_api
-from simserve.profiles.model import weights_name
+from simserve.profiles.catalog import weights_name
 from simserve.scenario.replication import arrived
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario

@@ -13,10 +13,10 @@ from typing import Any
 from simserve.errors import ScenarioError
 from simserve.perf.memory import is_context_cut
 from simserve.perf.shape import checkpoint_bytes
-from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import WIDE_FORMATS, Checkpoint, ModelProfile
 from simserve.scenario.fit import check_fit
 from simserve.scenario.formats import kv_of_auto, loads
 from simserve.scenario.resolve import ResolvedScenario, resolve

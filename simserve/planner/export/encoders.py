@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import flags_of
 from simserve.planner.export.workers import Worker
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 from simserve.scenario.media import encoder_worker
 from simserve.scenario.schema import Scenario
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 from simserve.validation import FrozenModel, validate
 
 Takes = Literal["value", "values", "optional", "switch", "toggle", "boolean"]

@@ -16,7 +16,7 @@ from simserve.planner.export.workers import (
     refuse_scaling,
     shared_notes,
 )
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 _RAY = "/vllm-workspace/examples/*_serving/multi-node-serving.sh"
 """In vLLM's image: starts the Ray cluster of ranks on several hosts (vLLM docs, deployment/frameworks/lws). It lies

@@ -14,7 +14,7 @@ from simserve.planner.export.shared_flags import (
     sglang_kind_words,
     sglang_tier_words,
 )
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 _LOW_BIT_KV = {"fp8": ("fp8_e4m3", "fp8_e5m2")}
 _FCFS_SINCE = version_key("0.4.6")

@@ -24,7 +24,7 @@ from simserve.planner.export.role_servers import (
     start_script,
 )
 from simserve.planner.export.workers import PORT, Worker, refuse_scaling
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 OPTIONS_FILE = "extra_llm_api_options.yaml"
 _SINCE = version_key("1.0")

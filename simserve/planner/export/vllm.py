@@ -17,7 +17,7 @@ from simserve.planner.export.shared_flags import (
     vllm_kind_words,
     vllm_tier_words,
 )
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 _SERVE_SINCE = version_key("0.5.5")
 """`vllm serve` is in the oldest release read since then; before, the module of the API server was started."""

@@ -511,7 +511,7 @@ def release(version: str) -> str:
 
 
 def _key(version: str) -> tuple[int, ...]:
-    from simserve.profiles.engine_blocks import version_key
+    from simserve.profiles.engine_options import version_key
 
     return tuple(version_key(version))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from simserve.errors import ProfileError
-from simserve.profiles.architecture import ModelProfile
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 
 _WIDTH = 110
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.observe.windows import Counts
+from simserve.workload.distributions import length_distribution
 from simserve.workload.length_spec import LognormalLength
-from simserve.workload.lengths import length_distribution
 
 MOST_LENGTH = 10_000_000
 """Longest length that is taken for one, tokens."""

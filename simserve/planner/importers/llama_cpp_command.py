@@ -11,8 +11,8 @@ from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.importers.server import Reading, Vocabulary, assumptions, draft_of, read_arguments
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_profile import load_engine
-from simserve.profiles.model import load_model
 
 KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
 """llama.cpp's KV cache types that are simulated -> the scenario's."""

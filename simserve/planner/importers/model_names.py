@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simserve.errors import ScenarioError, nearest
-from simserve.profiles.model import catalogue_models, is_repository, load_model, profile_named_like
+from simserve.profiles.catalog import catalogue_models, is_repository, load_model, profile_named_like
 from simserve.profiles.model_names import (
     layers_without_formula,
     letters,

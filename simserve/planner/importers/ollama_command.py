@@ -11,9 +11,9 @@ from simserve.planner.importers.llama_cpp_command import KV_CACHE_TYPES, gguf_fo
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.pasted import read_pasted
 from simserve.planner.importers.server import Reading, assumptions, draft_of
-from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_profile import load_engine
-from simserve.profiles.model import load_model
+from simserve.profiles.model import WIDE_FORMATS
 
 FORMAT = "gguf-q4_k_m"
 """Format of the weights where a tag says none (ollama.com/library/llama3.1)."""

@@ -17,10 +17,10 @@ from simserve.planner.export.flags import Flags, Word, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.space.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
-from simserve.profiles.architecture import ModelProfile
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_profile import FEATURES, UNSIMULATED_METHODS, load_engine
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import load_model
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import stored_format
 from simserve.units import GIB, to_text
 

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 from simserve.units import to_text
 from simserve.workload.conversations import mean_calls
+from simserve.workload.distributions import length_distribution
 from simserve.workload.length_spec import LognormalLength
-from simserve.workload.lengths import length_distribution
 from simserve.workload.session_spec import AgentsSpec
 from simserve.workload.traces.formats import AUTO, COLUMNS, detect, read_trace
 from simserve.workload.traces.media import RecordedMedia

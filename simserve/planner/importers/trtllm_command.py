@@ -13,7 +13,7 @@ from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.pasted import is_file, read_pasted, without_shell
 from simserve.planner.importers.server import Reading, Vocabulary, assumptions, draft_of, read_arguments
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 from simserve.profiles.engine_profile import load_engine
 
 _WHERE = "trtllm-serve command"

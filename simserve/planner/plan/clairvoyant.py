@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simserve.errors import InvariantError
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import DailyArrivals, RampArrivals, SpikeArrivals, StepArrivals
-from simserve.workload.arrivals import rate_curve_of
+from simserve.workload.distributions import rate_curve_of
 from simserve.workload.generate import generate
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, searched_formats
 from simserve.planner.space.options import Choice
 from simserve.planner.space.roles import POOL_KEYS, is_split
 from simserve.planner.space.space import POOL_NAME, Space
-from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.model import WIDE_FORMATS
 from simserve.scenario.combinations import lack_of
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.formats import kv_of_auto

@@ -18,7 +18,7 @@ import numpy as np
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.metrics.latency import MS, NAMED_TERMS, TERMS
-from simserve.metrics.statistics import or_null
+from simserve.metrics.summary import or_null
 from simserve.planner.capacity.answer import Capacity, capacity, quantile
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of

@@ -291,7 +291,7 @@ def _step_token_seconds(times: StepTimes, last: int) -> Array:
 def latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int) -> int:
     """Return the last request that the measured window can start with.
 
-    The warm-up cut is at most half of the completed requests (`simserve.metrics.steady_state`), in seconds it is
+    The warm-up cut is at most half of the completed requests (`simserve.metrics.throughput`), in seconds it is
     where the scenario says; without arrivals of its own a run is measured whole.
     """
     count = len(specs)

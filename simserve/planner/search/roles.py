@@ -51,8 +51,9 @@ from simserve.planner.space.roles import (
     mixed_roles,
 )
 from simserve.planner.space.space import DRAFTS_NAME, POOL_NAME, ROUTE_NAME, Space
+from simserve.profiles.catalog import load_model
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile
 from simserve.scenario.formats import formats_of
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective

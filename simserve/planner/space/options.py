@@ -19,8 +19,9 @@ from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL
 from simserve.planner.space.traffic import Traffic
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
+from simserve.profiles.catalog import load_model, weights_name
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import ModelProfile, load_model, weights_name
+from simserve.profiles.model import ModelProfile
 from simserve.scenario.combinations import lack_of
 from simserve.scenario.deployment_spec import KVTierSpec
 from simserve.scenario.resolve import replica_shape

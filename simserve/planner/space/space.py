@@ -20,9 +20,10 @@ from simserve.planner.space.options import Choice, Option, Setting, has_roles, o
 from simserve.planner.space.roles import SIZE_KEYS, Roles, is_plausible, roles_of
 from simserve.planner.space.traffic import Traffic
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.model import ModelProfile
 from simserve.scenario.combinations import lack_of, model_lack_of
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import InfeasibleError, SimserveError
-from simserve.metrics.statistics import figure_at
+from simserve.metrics.thresholds import figure_at
 from simserve.planner.compare import FIGURES
 from simserve.scenario.formats import formats_line
 from simserve.scenario.load import from_mapping

@@ -34,7 +34,7 @@ from simserve.scenario.run import Progress, run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED
 from simserve.workload.arrival_spec import DailyArrivals, RampArrivals, SpikeArrivals, StepArrivals
-from simserve.workload.arrivals import rate_curve_of
+from simserve.workload.distributions import rate_curve_of
 from simserve.workload.generate import generate
 from simserve.workload.spec import WorkloadSpec
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simserve.engine.state import StepTimes
 from simserve.errors import InputError, SimserveError
 from simserve.metrics.latency import request_latencies
-from simserve.metrics.real_server import conditions
+from simserve.metrics.throughput import conditions
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol

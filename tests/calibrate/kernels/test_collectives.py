@@ -13,7 +13,7 @@ from simserve.calibrate.kernels.measure import measure
 from simserve.calibrate.kernels.points import ALL_REDUCE, COPY, POINT_TO_POINT, Point
 from simserve.calibrate.kernels.torch_device import TorchDevice
 from simserve.calibrate.run_folder import read_run
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 
 
 def planned(*_: Any, **__: Any) -> list[Point]:

@@ -13,7 +13,7 @@ from simserve.calibrate.kernels.measure import measure
 from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.torch_device import TorchDevice
 from simserve.errors import UsageError
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 
 HEADS = {"num_heads": 6, "num_key_value_heads": 2, "head_dim": 32}
 

@@ -13,7 +13,8 @@ from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError, relative
 from simserve.calibrate.kernels.points import Point, plan_points
 from simserve.calibrate.kernels.timing import time_call
 from simserve.calibrate.kernels.torch_device import TooLargeError, TorchDevice
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 
 SMALL = load_model("qwen2.5-0.5b")
 SPARSE = load_model("qwen3-30b-a3b")

@@ -15,7 +15,7 @@ from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError
 from simserve.calibrate.kernels.measure import _KERNELS
 from simserve.calibrate.kernels.points import Point, plan_points
 from simserve.calibrate.kernels.torch_device import TooLargeError, TorchDevice
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 
 H200_BYTES = 150e9
 

@@ -20,7 +20,8 @@ from simserve.calibrate.run_folder import read_log, read_run
 from simserve.calibrate.run_report import ending_line
 from simserve.cli.main import main
 from simserve.errors import SimserveError, UsageError
-from simserve.profiles.model import ModelProfile, load_model
+from simserve.profiles.catalog import load_model
+from simserve.profiles.model import ModelProfile
 
 TINY = load_model("qwen2.5-0.5b")
 

@@ -6,7 +6,7 @@ import pytest
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import flags_of, load_flags, read_words, similar
-from simserve.profiles.engine_blocks import version_key
+from simserve.profiles.engine_options import version_key
 
 ENGINES = ("vllm", "sglang")
 

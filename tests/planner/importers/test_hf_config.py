@@ -9,8 +9,8 @@ import pytest
 
 from simserve.errors import ProfileError
 from simserve.planner.importers.hf_config import import_hf_config
+from simserve.profiles.catalog import load_model
 from simserve.profiles.hf_config import from_hf_config
-from simserve.profiles.model import load_model
 
 CONFIG = {
     "model_type": "mixtral",

@@ -15,7 +15,7 @@ from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.vllm_command import import_vllm_command
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from simserve.scenario.load import load, scenario_names
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario

@@ -15,7 +15,7 @@ from simserve.planner.space.formats import WEIGHTS_KEY, searched_formats
 from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles import catalog
-from simserve.profiles.model import load_model
+from simserve.profiles.catalog import load_model
 from simserve.scenario.combinations import model_lack_of
 from simserve.scenario.formats import kv_of_auto, with_stored_format
 from simserve.scenario.resolve import engine_of, replica_shape

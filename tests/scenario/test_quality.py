@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.profiles.checkpoint import load_quality, published_quality, quality_lines
+from simserve.scenario.formats import load_quality, published_quality, quality_lines
 
 
 def losses(quantization: str, model_size_b: float) -> list[float]:

@@ -1,0 +1,215 @@
+"""Conditions on the figures of a run, as k6 writes them: ``ttft_ms: ["p(95)<1000"]``; and figures by their dotted keys.
+
+Knows no file and no exit code.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import nearest
+from simserve.metrics.cost import COST_KEYS
+from simserve.metrics.latency import LATENCIES, MS
+from simserve.sim.records import Histogram
+
+SCALARS = (
+    "duration",
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "request_goodput",
+    "output_throughput",
+    "total_token_throughput",
+    *COST_KEYS,
+)
+"""Figures of `result.json` with one value each."""
+ATTAINMENT = "slo_attainment"
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_EXPRESSION = re.compile(
+    r"\s*(?P<aggregation>[a-z]+)(?:\((?P<percentile>[0-9.]+)\))?\s*(?P<operator><=|>=|==|!=|<|>)\s*"
+    r"(?P<limit>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """One condition: an aggregation of a metric, compared with a limit.
+
+    Attributes:
+        metric: A latency (ms), ``slo_attainment``, or one of `SCALARS`.
+        expression: As written.
+        aggregation: ``avg min max med p`` of a latency, ``rate`` of the attainment, ``value`` of a scalar.
+        percentile: q of ``p(q)``, in 0..100; None for the others.
+        comparison: ``< <= > >= == !=``.
+        limit: What the figure is compared with, in the metric's unit.
+    """
+
+    metric: str
+    expression: str
+    aggregation: str
+    percentile: float | None
+    comparison: str
+    limit: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether ``value`` meets the condition; an undefined value (NaN) never does."""
+        return not math.isnan(value) and _OPERATORS[self.comparison](value, self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What thresholds can ask for.
+
+    Attributes:
+        latencies: ``ttft_ms tpot_ms e2el_ms`` -> defined values of the measured requests, **seconds**.
+        itl: The gaps between tokens, seconds.
+        slo_attainment: Share, NaN without an SLO.
+        scalars: Value of each of `SCALARS`, NaN where undefined.
+    """
+
+    latencies: Mapping[str, NDArray[np.float64]]
+    itl: Histogram
+    slo_attainment: float
+    scalars: Mapping[str, float]
+
+
+def parse_threshold(metric: str, expression: str) -> Threshold:
+    """Return the condition that a scenario states.
+
+    Raises:
+        ValueError: Unknown metric, an expression that cannot be read, or an aggregation that the metric does
+            not have; the message is a rule and a remedy, ready to stand behind ``thresholds``.
+    """
+    known = (*LATENCIES, ATTAINMENT, *SCALARS)
+    if metric not in known:
+        raise ValueError(f"'{metric}' is not a metric; {nearest(metric, known)}")
+    match = _EXPRESSION.fullmatch(expression)
+    example = _example(metric)
+    if match is None:
+        raise ValueError(f"'{expression}' is not a threshold of {metric}; write for example \"{example}\"")
+    aggregation, percentile = match["aggregation"], match["percentile"]
+    if aggregation not in _aggregations(metric) or (percentile is not None) != (aggregation == "p"):
+        written = ", ".join("p(N)" if name == "p" else name for name in _aggregations(metric))
+        raise ValueError(
+            f"'{expression}' is not a threshold of {metric}, which has {written}; write for example \"{example}\""
+        )
+    return Threshold(
+        metric=metric,
+        expression=expression,
+        aggregation=aggregation,
+        percentile=None if percentile is None else _percentile(percentile, expression),
+        comparison=match["operator"],
+        limit=float(match["limit"]),
+    )
+
+
+def evaluate_thresholds(thresholds: Mapping[str, Sequence[str]], figures: Figures) -> list[dict[str, Any]]:
+    """Return ``metric expression value ok`` of every condition, in the order written; ``value`` may be NaN.
+
+    Raises:
+        ValueError: As `parse_threshold`.
+    """
+    results = []
+    for metric, expressions in thresholds.items():
+        for expression in expressions:
+            threshold = parse_threshold(metric, expression)
+            value = _value(threshold, figures)
+            results.append({"metric": metric, "expression": expression, "value": value, "ok": threshold.holds(value)})
+    return results
+
+
+def _aggregations(metric: str) -> tuple[str, ...]:
+    if metric in LATENCIES:
+        return ("avg", "min", "max", "med", "p")
+    return ("rate",) if metric == ATTAINMENT else ("value",)
+
+
+def _example(metric: str) -> str:
+    if metric in LATENCIES:
+        return "p(95)<1000"
+    return "rate>=0.95" if metric == ATTAINMENT else "value>10"
+
+
+def _percentile(text: str, expression: str) -> float:
+    try:
+        percentile = float(text)
+    except ValueError:
+        percentile = math.nan
+    if not 0 <= percentile <= 100:
+        raise ValueError(f"'{expression}' has the percentile {text}; it must be in 0..100")
+    return percentile
+
+
+def _value(threshold: Threshold, figures: Figures) -> float:
+    if threshold.metric == ATTAINMENT:
+        return figures.slo_attainment
+    if threshold.metric in SCALARS:
+        return figures.scalars[threshold.metric]
+    if threshold.metric == "itl_ms":
+        return MS * _of_histogram(threshold, figures.itl)
+    return MS * _of_values(threshold, figures.latencies[threshold.metric])
+
+
+def _of_histogram(threshold: Threshold, itl: Histogram) -> float:
+    match threshold.aggregation:
+        case "avg":
+            return itl.total / itl.count if itl.count else math.nan
+        case "min":
+            return itl.minimum
+        case "max":
+            return itl.maximum
+        case _:
+            return itl.percentile(50.0 if threshold.percentile is None else threshold.percentile)
+
+
+def _of_values(threshold: Threshold, values: NDArray[np.float64]) -> float:
+    if not len(values):
+        return math.nan
+    match threshold.aggregation:
+        case "avg":
+            return float(values.mean())
+        case "min":
+            return float(values.min())
+        case "max":
+            return float(values.max())
+        case _:
+            return float(np.percentile(values, 50.0 if threshold.percentile is None else threshold.percentile))
+
+
+def at(summary: Mapping[str, Any], key: str) -> Any:
+    """Return what stands at a dotted key of a summary.
+
+    Raises:
+        KeyError: Nothing does.
+    """
+    value: Any = summary
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def figure_at(summary: Mapping[str, Any], key: str) -> float | None:
+    """Return the figure at a dotted key of a summary; None where it is undefined.
+
+    Raises:
+        KeyError: Nothing stands there.
+    """
+    value = at(summary, key)
+    return None if value is None else float(value)
