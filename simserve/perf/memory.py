@@ -511,9 +511,10 @@ def state_slots(shape: ReplicaShape) -> int:
 
 
 def _states_per_seat(shape: ReplicaShape) -> int:
-    if not shape.model.num_linear_layers:
+    engine = shape.engine
+    if not (shape.model.num_linear_layers and engine.enable_prefix_caching):
         return 1
-    return shape.engine.linear_states_per_cached_seat if shape.engine.enable_prefix_caching else 1
+    return engine.linear_states_per_cached_seat + engine.linear_states_to_overlap * engine.async_scheduling
 
 
 def _stateful_layers(shape: ReplicaShape) -> str:

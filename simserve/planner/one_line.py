@@ -23,7 +23,7 @@ from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
 from simserve.profiles.catalog import catalogue_models, load_model
-from simserve.profiles.hardware import hardware_name, hardware_names, load_hardware, slice_of
+from simserve.profiles.hardware import hardware_name, hardware_names, is_known_gpu, load_hardware, slice_of
 from simserve.profiles.model import WIDE_FORMATS
 from simserve.profiles.model_names import format_named, layers_without_formula, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
@@ -445,21 +445,21 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         remedy = "name one; replicas of several kinds are pools of a scenario: simserve scenarios two-pools"
         raise UsageError("names several kinds of GPU", key="--gpus", value=text, remedy=remedy)
     found = _GPUS.fullmatch(text.strip())
-    is_number = text.strip().isdecimal() and not catalog.has("hardware", hardware_name(text.strip()))
+    is_number = text.strip().isdecimal() and not is_known_gpu(hardware_name(text.strip()))
     if found is None or is_number:
         raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")
     said = found[1] or found[2]
     count = None if said is None else int(said)
     name = hardware_name(found[3].strip())
     behind = _COUNT_BEHIND.fullmatch(found[3].strip())
-    if count is None and behind is not None and not catalog.has("hardware", name):
+    if count is None and behind is not None and not is_known_gpu(name):
         behind_name = hardware_name(behind[1])
-        name, count = (behind_name, int(behind[2])) if catalog.has("hardware", behind_name) else (name, None)
-    if not catalog.has("hardware", name) and (part := slice_of(name)) is not None:
+        name, count = (behind_name, int(behind[2])) if is_known_gpu(behind_name) else (name, None)
+    if not is_known_gpu(name) and (part := slice_of(name)) is not None:
         name, count = part[0], part[1] * (1 if count is None else count)
     if count == 0:
         raise UsageError("must be at least one GPU", key="--gpus", value=text)
-    if not catalog.has("hardware", name):
+    if not is_known_gpu(name):
         if "/" in name or os.sep in name or name.endswith(_ENDINGS):
             catalog.find("hardware", name)  # which says what is wrong with it
         else:

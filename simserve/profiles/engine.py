@@ -179,8 +179,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     (`max_num_batched_tokens` x hidden) still live. The two peaks do not add up: the larger counts."""
     activation_base_bytes: float
     """Bytes of that peak however many seats there are."""
-    linear_states_per_cached_seat: int
-    """States of linear attention that a seat holds beside a prefix cache; one without."""
+    linear_states_per_cached_seat: int  # states of linear attention of a seat beside a prefix cache; one without
+    linear_states_to_overlap: int  # as many more with `async_scheduling`
     relaid_expert_formats: tuple[str, ...]
     """Weight formats whose experts' first matrices stay in memory twice."""
     keeps_reduced: bool  # what ranks have summed, see `RuntimeMemory`
@@ -625,6 +625,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "activation_hidden_share": runtime.activation_hidden_share,
         "activation_base_bytes": runtime.activation_base,
         "linear_states_per_cached_seat": runtime.linear_states_per_cached_seat,
+        "linear_states_to_overlap": runtime.linear_states_to_overlap,
         "relaid_expert_formats": runtime.relaid_expert_formats,
         "keeps_reduced": runtime.keeps_reduced,
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,

@@ -593,6 +593,8 @@ class RuntimeMemory(FrozenModel):
     """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
     linear_states_per_cached_seat: int = Field(default=1, ge=1)
     """States of linear attention that a seat holds beside a prefix cache; one without."""
+    linear_states_to_overlap: int = Field(default=0, ge=0)
+    """As many more where steps are scheduled ahead, for states that a step under way still writes."""
     relaid_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are laid out anew on the GPU, where their first matrices then stay twice."""
     tower_reserve: TowerReserve | None = None

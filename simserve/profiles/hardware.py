@@ -572,6 +572,11 @@ def hardware_name(name: str) -> str:
     return aliases.get(found, found)
 
 
+def is_known_gpu(name: str) -> bool:
+    """Return whether a profile of the catalogue, or a memory size of one, has this name."""
+    return catalog.has("hardware", name) or name in _sizes()
+
+
 def slice_of(name: str) -> tuple[str, int] | None:
     """Return the catalogue name and the number that a slice of a maker means (``v6e-8``: eight); None: it is none."""
     kind, _, number = name.casefold().rpartition("-")

@@ -139,6 +139,8 @@ def test_the_command_of_a_plan_runs_what_was_planned(simserve: Simserve) -> None
         ("memory meta-llama/Llama-3.1-8B --gpus L4", 0, "max_model_len 31,456 of 131,072: the longest that fits"),
         ("memory llama-2-7b --gpus m2-max-96gb --engine llama.cpp==b8000", 0, "llama-2-7b on 1 x m2-max-96gb: fits"),
         ("memory mistral-small-24b --gpus RTX4090", 3, "does not fit"),
+        ("memory mistral-small-24b --gpus '4xTesla V100-SXM2-16GB'", 0, "mistral-small-24b on 4 x v100-sxm-16gb: fits"),
+        ("memory nvidia/Qwen3-32B-NVFP4 --gpus 'DGX Spark'", 0, "qwen3-32b on 1 x gb10-128gb: fits"),
         ("memory gratex/mistral-small-3.2-24b-Instruct-GPTQ-W4A16 --gpus rtx4090", 0, "as stored in gratex/mistral"),
     ],
 )

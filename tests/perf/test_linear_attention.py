@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.perf.linear_attention import mixing_parts, state_seconds
-from simserve.perf.memory import plan_memory, state_seats, with_room_for_states
+from simserve.perf.memory import plan_memory, state_seats, state_slots, with_room_for_states
 from simserve.perf.shape import weights_bytes, weights_bytes_per_gpu
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
@@ -102,9 +102,20 @@ def test_every_seat_holds_a_state() -> None:
 
     a_sequence = 45 * (64 * 128 * 128 * 4 + 12288 * 3 * 2) / 8
     assert plan.states_bytes == plan.parts["states"] == pytest.approx(128 * a_sequence)
-    assert cached.parts["states"] == pytest.approx(3 * 128 * a_sequence)
-    assert plan.kv_bytes - cached.kv_bytes == pytest.approx(2 * 128 * a_sequence)
+    assert cached.parts["states"] == pytest.approx(5 * 128 * a_sequence)
+    assert plan.kv_bytes - cached.kv_bytes == pytest.approx(4 * 128 * a_sequence)
     assert sum(plan.parts.values()) == pytest.approx(plan.total_bytes)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_ahead", "states"),
+    [("0.5.13", False, 3), ("0.5.14", True, 5), ("0.5.14", False, 3), ("0.5.23", True, 5)],
+)
+def test_a_step_scheduled_ahead_needs_two_states_more(version: str, is_ahead: bool, states: int) -> None:
+    """SGLang's _calculate_mamba_ratio: 3 states a cached seat, 2 more in a ping-pong buffer with overlapped steps."""
+    shape = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", version=version, async_scheduling=is_ahead, **SERVED)
+
+    assert state_slots(shape) == states * 128
 
 
 def test_default_seats_leave_room_for_keys() -> None:

@@ -41,6 +41,8 @@ ON_ONE_GPU = {
     "b200-sxm-180gb": "llama-3.3-70b",
     "mi300x-192gb": "llama-3.3-70b",
     "a800-sxm-80gb": "qwen3-32b",
+    "gb10-128gb": "qwen3-32b",
+    "v100-sxm-32gb": "llama-3.1-8b",
     "b300-sxm-270gb": "qwen2.5-72b",
     "gb200-186gb": "llama-3.3-70b",
     "gb300-279gb": "qwen2.5-72b",

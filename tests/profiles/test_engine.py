@@ -563,6 +563,16 @@ def test_contradictions_are_refused(arguments: dict[str, Any], message: str) -> 
         resolve(**arguments)
 
 
+def test_tensorrt_llm_overlaps_its_schedule_where_it_has_a_pytorch_backend() -> None:
+    """An option before 1.0, of 0.17 on; engines before that have none."""
+    overlapped = resolve("tensorrt-llm", "0.21", async_scheduling=True)
+
+    assert (overlapped.async_scheduling, overlapped.host_overlap) == (True, 0.9)
+    assert resolve("tensorrt-llm", "0.21").host_overlap == 0.0
+    with pytest.raises(InputError, match=r"async_scheduling: True is not possible: version 0.14"):
+        resolve("tensorrt-llm", "0.14", async_scheduling=True)
+
+
 def test_settings_at_their_bounds_are_accepted() -> None:
     """The values next to the refused ones pass."""
     engine = resolve(

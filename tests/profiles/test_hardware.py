@@ -59,6 +59,10 @@ BUNDLED = (
     "tpu-v6e-32gb",
     "trainium2-96gb",
     "gaudi3-128gb",
+    "gb10-128gb",
+    "h800-sxm-80gb",
+    "l20-48gb",
+    "v100-sxm-32gb",
 )
 MACS = (
     "m1-16gb",
@@ -84,7 +88,7 @@ MACS = (
     "m5-max-128gb",
     "m5-ultra-512gb",
 )
-WITHOUT_BF16 = (*MACS, "t4-16gb", "v100s-32gb")
+WITHOUT_BF16 = (*MACS, "t4-16gb", "v100s-32gb", "v100-sxm-32gb")
 WITHOUT_FP16 = ("tpu-v5e-16gb", "tpu-v6e-32gb")
 WITH_LITTLE_INT8 = ("b300-sxm-270gb", "gb300-279gb")
 WITHOUT_PRICE = (
@@ -105,6 +109,10 @@ WITHOUT_PRICE = (
     "rtx-5090-32gb",
     "rtx-6000-ada-48gb",
     "v100s-32gb",
+    "gb10-128gb",
+    "h800-sxm-80gb",
+    "l20-48gb",
+    "v100-sxm-32gb",
 )
 BLOCKS = ("memory", "compute", "intra_node", "inter_node", "host_link", "power", "efficiency")
 GIB = 2.0**30
@@ -346,6 +354,10 @@ def test_blackwell_ultra_trades_int8_for_fp4() -> None:
         ("mi355x-288gb", "fp4", 10066.3e12),
         ("mi350x-288gb", "bf16", 2306.9e12),
         ("a800-sxm-80gb", "bf16", 312e12),
+        ("h800-sxm-80gb", "fp8", 1978.9e12),
+        ("gb10-128gb", "fp4", 500e12),
+        ("l20-48gb", "bf16", 119.5e12),
+        ("v100-sxm-32gb", "fp16", 125e12),
         ("rtx-4000-ada-20gb", "fp8", 213.8e12),
         ("rtx-5000-ada-32gb", "bf16", 261.1e12),
         ("tpu-v5e-16gb", "bf16", 197e12),
