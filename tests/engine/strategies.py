@@ -140,7 +140,7 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
     max_num_batched_tokens = draw(st.integers(most, 64))
     chunk = draw(st.integers(1, max_num_batched_tokens)) if is_chunked else max_num_batched_tokens
     initial = draw(st.sampled_from([0.0, 0.1, 0.31830988] if is_pressed else [0.0, 0.31830988, 0.7, 1.0]))
-    return EngineConfig(
+    config = EngineConfig(
         batching=batching,
         scheduler=scheduler,
         admission=admission,
@@ -158,8 +158,6 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
         static_batch_size=draw(st.integers(1, 8)),
         static_max_wait=draw(st.integers(0, 12)) * WAIT_UNIT,
         strikes_at_once=draw(st.booleans()) if admission == "estimate" else False,
-        skips_ended=draw(st.booleans()) if admission == "estimate" else False,
-        keeps_ratio=draw(st.booleans()) if admission == "estimate" else False,
         expects_max_tokens=draw(st.booleans()) if admission == "estimate" else False,
         reserves_page=draw(st.booleans()) if admission == "estimate" else False,
         evicts_missing=draw(st.booleans()) if admission == "estimate" else False,
@@ -172,6 +170,12 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
         transfer_step_seconds=0.01,
         transfer_request_seconds=0.003,
         transfer_prompt_seconds=draw(among(0.0, 0.07)),
+    )
+    # All combinations, of what has been drawn: no draw more, so that the examples stay what they were.
+    return replace(
+        config,
+        skips_ended=config.strikes_at_once != config.evicts_missing,
+        keeps_ratio=config.strikes_at_once != config.reserves_page,
     )
 
 

@@ -46,7 +46,7 @@ from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import has_role_search, mixed_space, search_mixed, search_roles
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Promise, Trial, deployed, is_one_job, is_short, is_uneven
+from simserve.planner.search.trial import Promise, Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
 from simserve.planner.space.space import GPUS, REPLICAS, Space, default_hardware, kept_of, space_on
@@ -432,8 +432,8 @@ class _Planning:
             member.promise = trial.promise or self._promised(trial.overrides, trial.replicas)
         return member.promise
 
-    def _promised(self, overrides: Overrides, replicas: int) -> Promise:
-        promise: Promise = next(self._each(promise_of, [(self.searched, overrides, replicas)]))
+    def _promised(self, overrides: Overrides, replicas: int, *, is_picked: bool = False) -> Promise:
+        promise: Promise = next(self._each(promise_of, [(self.searched, overrides, replicas, is_picked)]))
         return promise
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
@@ -564,8 +564,13 @@ class _Planning:
                 confidence=self.goal.confidence,
                 promise=self._promise(member) if tried.is_searched else self._promised(member.overrides, replicas),
             )
-            self._confirmed[key] = fleet, next(self._each(confirm, [(fleet,)]))
-            self.findings.confirmations.append(self._confirmed[key][1])
+            trial = next(self._each(confirm, [(fleet,)]))
+            if trial.holds and has_conversations(self.searched):
+                # Their sixteen runs come last, since most fleets fail before.
+                promise = self._promised(member.overrides, replicas, is_picked=True)
+                fleet, trial = replace(fleet, promise=promise), replace(trial, holds=promise.holds)
+            self._confirmed[key] = fleet, trial
+            self.findings.confirmations.append(trial)
         return self._confirmed[key]
 
     def _hash(self, spaces: Sequence[Space], tried: _Open) -> str:

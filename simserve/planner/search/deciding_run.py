@@ -39,6 +39,7 @@ from simserve.planner.search.trial import (
     finishable_of,
     fleet_of,
     grows_steady,
+    has_conversations,
     has_other_runs,
     is_steady,
     is_uneven,
@@ -142,15 +143,16 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
     return probe if probe.is_steady else None
 
 
-def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
+def promise_of(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool = False) -> Promise:
     """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate.
 
     As `simserve capacity` promises it: of steady traffic; of bursts, days, clients of a closed loop and the like in
-    runs as long as the scenario says, which draw other requests. Of a trace, and of conversations, nothing is asked.
+    runs as long as the scenario says, which draw other requests; of conversations only where the fleet is to be taken
+    (``is_picked``). Of a trace nothing is asked.
     """
     probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
     if probe is None:
-        return _promise_of_other_runs(scenario, overrides, replicas)
+        return _promise_of_other_runs(scenario, overrides, replicas, is_picked)
     assert probe.finishable is not None  # of a steady probe
     rate = load_of(scenario, own_traffic(scenario))
     borne = is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
@@ -162,14 +164,14 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Promi
     )
 
 
-def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
+def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool) -> Promise:
     """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes where that is found.
 
-    Of days, bursts and the like eight runs; of clients as many as `simserve capacity` asks for.
+    Of days, bursts and the like eight runs; of clients and conversations as many as `simserve capacity` asks for.
     """
     once = {**overrides, **ONCE}
     there = deployed(scenario, once, replicas)
-    if not has_other_runs(there):
+    if not (has_other_runs(there) or (is_picked and has_conversations(there))):
         return Promise(holds=True)
     known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
     if is_uneven(there):

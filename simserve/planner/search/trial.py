@@ -322,11 +322,19 @@ def has_other_runs(scenario: Scenario) -> bool:
     """Return whether seeds draw other runs of traffic that is tried as it is, of which an objective is asked.
 
     What is uneven, and clients of a closed loop. Not a trace, which nothing draws; nor conversations that come at a
-    rate, whose sixteen runs make `plan prefix-routing` on one kind of GPU take more than twice as long.
+    rate, whose sixteen runs of all fleets that are near make `plan prefix-routing` on one kind of GPU take more than
+    twice as long: those of fleets that are confirmed alone (`has_conversations`).
     """
     workload = scenario.workload
     is_asked = workload.trace is None and objective(scenario) is not None
     return is_uneven(scenario) or (is_asked and workload.has_clients)
+
+
+def has_conversations(scenario: Scenario) -> bool:
+    """Return whether conversations, or tasks, come at a rate, of which an objective is asked."""
+    workload = scenario.workload
+    is_asked = workload.trace is None and objective(scenario) is not None
+    return workload.has_sessions and is_asked and not has_other_runs(scenario)
 
 
 def is_one_job(scenario: Scenario) -> bool:
