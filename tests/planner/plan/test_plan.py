@@ -20,12 +20,12 @@ from simserve.errors import InputError, UsageError
 from simserve.metrics.cost import gpu_hour
 from simserve.planner.export.export import ENGINES, export
 from simserve.planner.export.flags import flags_of, read_words
-from simserve.planner.overrides import value_of, with_overrides
+from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
-from simserve.planner.search.deciding_run import settled_run
+from simserve.planner.search.deciding_run import promise_of, settled_run
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import Trial, try_fleet
+from simserve.planner.search.trial import Promise, Trial, try_fleet
 from simserve.planner.space.space import KEEPABLE, parse_choices
 from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware
@@ -644,15 +644,43 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
 
 
+CONVERSATIONS: dict[str, Any] = {
+    "arrivals": {"process": "constant", "rate": 4.0},
+    "prompt_tokens": {"distribution": "fixed", "value": 100},
+    "output_tokens": {"distribution": "fixed", "value": 20},
+    "sessions": {"turns": {"distribution": "fixed", "value": 4}, "think_time": "10 s"},
+}
+
+
+@pytest.mark.usefixtures("best_alone")
+def test_a_fleet_for_conversations_must_hold_in_runs_that_the_search_has_not_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixteen of them, last of all, of the fleet that is to be taken; where they miss, another is looked at."""
+    asked: list[tuple[Any, int]] = []
+
+    def promised(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool = False) -> Promise:
+        promise = promise_of(scenario, overrides, replicas, is_picked)
+        assert (len(promise.attainments) == 16) == is_picked
+        if not is_picked:
+            return promise
+        asked.append((overrides, replicas))
+        return replace(promise, holds=len(asked) > 1)
+
+    monkeypatch.setattr("simserve.planner.plan.plan.promise_of", promised)
+    small = options(hardware=("l4-24gb",), choices={**SMALL, **ONE_SHAPE}, trials=0)
+    best = plan(busy_scenario(workload={**CONVERSATIONS, "num_requests": 160}), small).summary["best"]
+
+    assert len(asked) == 2
+    assert asked[0] != asked[1]
+    assert best["replicas"] == asked[1][1]
+    assert best["attainment_interval"]["runs"] == 16
+
+
 @pytest.mark.usefixtures("best_alone")
 def test_conversations_that_are_still_beginning_are_said() -> None:
     """A fleet for what comes in a short run is not the fleet for the rate that was asked for."""
-    workload = {
-        "arrivals": {"process": "constant", "rate": 4.0},
-        "prompt_tokens": {"distribution": "fixed", "value": 100},
-        "output_tokens": {"distribution": "fixed", "value": 20},
-        "sessions": {"turns": {"distribution": "fixed", "value": 4}, "think_time": "10 s"},
-    }
+    workload = CONVERSATIONS
     small = options(hardware=("l4-24gb",), choices={**SMALL, **ONE_SHAPE}, trials=0)
 
     short = plan(busy_scenario(workload={**workload, "num_requests": 160}), small).summary["best"]
