@@ -292,8 +292,8 @@ def test_a_pair_tied_in_price_is_planned_only_where_fresh_runs_hold(
     """
     asked: list[Overrides] = []
 
-    def fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int) -> Promise:
-        promise = promise_of(scenario, overrides, replicas)
+    def fresh_runs(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool = False) -> Promise:
+        promise = promise_of(scenario, overrides, replicas, is_picked)
         asked.append(overrides)
         return replace(promise, holds=promise.holds and not (misses and is_split(overrides)))
 
