@@ -173,8 +173,8 @@ class ContinuousScheduler(Scheduler):
         elif self.config.scheduler == "mixed":
             self.schedule_decodes(step)
             self.schedule_chunks(step)
-            self.cache_decoded(step)
             self.admit(step)
+            self.cache_decoded(step)
         else:
             self.look_at_queue()
             self.schedule_chunks(step)
@@ -313,6 +313,8 @@ class ContinuousScheduler(Scheduler):
                 # Its adapter would be one too many: those behind it are asked, and it keeps its place.
                 passed.append(self.waiting.popleft())
                 continue
+            # Where a copy of a block has given way, that of who decodes takes its place.
+            self.cache_decoded(step)
             self.look_up(step)
             chunk = self.head_chunk(step)
             if chunk == 0:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
+from simserve.workload.prefixes import PrefixSegments
 from tests.agreement import NEAR, assert_agrees, closest_tie
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import (
@@ -231,6 +233,37 @@ def test_a_head_refused_beside_windows_waits_until_the_batch_shrinks() -> None:
     outcome = walk(config, times, specs)
 
     assert outcome.scheduled_time[13] == 16.0
+    assert_agrees(config, times, specs, outcome)
+
+
+def test_the_copy_of_who_decodes_takes_the_place_of_one_that_gives_way() -> None:
+    """vLLM keeps both: what the fourth had cached makes room for the sixth, and the seventh finds the third's own."""
+    config = make_config(
+        max_num_seqs=3,
+        max_num_batched_tokens=25,
+        max_chunk_tokens=25,
+        max_model_len=25,
+        enable_chunked_prefill=False,
+        enable_prefix_caching=True,
+        caches_decoded=True,
+        evicts_by_block=True,
+        async_scheduling=True,
+        releases_late=True,
+        block_size=2,
+        num_blocks=17,
+    )
+    ends = [23, 24, 23, 25, 2, 7, 2, 4, 6, 23, 25, 2, 4]
+    prefixes = PrefixSegments(
+        offsets=np.array([0, 2, 4, 6, 8, 9, 11, 13]),
+        segments=np.array([0, 1, 0, 100, 200, 201, 200, 300, 400, 0, 500, 200, 600]),
+        ends=np.array(ends),
+    )
+    specs = replace(make_closed_loop(2, [23, 24, 1, 3, 4, 24, 3], [1, 1, 6, 1, 2, 1, 1]), prefixes=prefixes)
+    times = constant_step_times(1.0)
+
+    outcome = walk(config, times, specs)
+
+    assert outcome.cached_tokens.tolist() == [0, 22, 0, 0, 0, 20, 2]
     assert_agrees(config, times, specs, outcome)
 
 
