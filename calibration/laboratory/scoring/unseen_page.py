@@ -64,9 +64,8 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   and MI325X and to slower all-reduces of consumer cards.
 - Ten files more were predicted blind on 2026-11-27, with 95 loads of A100, H100, H200, B200, B300, GB300, MI300X,
   MI350X, MI355X and the DGX Spark: throughput 14.5 % in the median (72 figures), TTFT 17 % (72), TPOT 21 % (82); none
-  was refused. They led to the states of linear attention that SGLang keeps for a request (Qwen3.6 on H200, B200 and
-  B300 had been given 1.6 times the requests at once that it serves) and to TensorRT-LLM's overlapped schedule before
-  1.0, with which DeepSeek-R1 is described since.
+  was refused. They led to the states of linear attention that SGLang keeps for a request: Qwen3.6 on H200, B200 and
+  B300 had been given 1.6 times the requests at once that it serves.
 
 calibration/LOG.md says what moved.
 """
