@@ -137,9 +137,8 @@ class ContinuousScheduler(Scheduler):
             self.left.clear()
         struck = [] if step.chunks else [one for one in self.departing if one not in self.goes_on(self.departing)]
         self.is_full = self.is_full and not struck
-        for request in self.departing:
-            if request not in struck:
-                self.note_left(request)
+        for request in (one for one in self.departing if one not in struck):
+            self.note_left(request)
         # Of prompts in the order of their step; who decodes once more has its last token in the KV cache too.
         for request in [*self.in_flight, *(one for one in self.departing if one not in self.in_flight)]:
             if request in self.departing:
@@ -290,7 +289,7 @@ class ContinuousScheduler(Scheduler):
                 step.budget -= chunk
 
     def cache_decoded(self, step: Step) -> None:
-        """Cache what decodes fill in the step; scheduled ahead, blocks whose last token is known by now."""
+        """Cache what decodes fill, or have where another's copy gave way; scheduled ahead, as far as it is known."""
         if not self.config.caches_decoded:
             return
         for request in step.decoding:
@@ -313,7 +312,6 @@ class ContinuousScheduler(Scheduler):
                 # Its adapter would be one too many: those behind it are asked, and it keeps its place.
                 passed.append(self.waiting.popleft())
                 continue
-            # Where a copy of a block has given way, that of who decodes takes its place.
             self.cache_decoded(step)
             self.look_up(step)
             chunk = self.head_chunk(step)
