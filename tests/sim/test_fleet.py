@@ -14,6 +14,7 @@ from simserve.sim.own_parts import OwnParts
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment, Simulation, _decided, has_decisions, simulate
 from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases, routings, shared_cases
 from tests.fuzzing import examples
 from tests.theory.builders import make_deployment
@@ -71,3 +72,24 @@ def test_an_undisturbed_run_leaves_out_nothing_that_matters(
     assert run.totals.busy_seconds == pytest.approx(plain.totals.busy_seconds, rel=1e-12)
     assert run.totals.itl.count == plain.totals.itl.count
     np.testing.assert_allclose(run.totals.series.running, plain.totals.series.running, atol=1e-9)
+
+
+@pytest.mark.parametrize("update_interval", ["0 s", "1 s"])
+def test_a_step_beyond_the_last_answer_counts_whenever_somebody_would_have_looked_next(update_interval: str) -> None:
+    """SGLang decodes once more who stops early: five steps, the last from the last answer on, however old views get."""
+    config = make_config(
+        scheduler="prefill_first",
+        admission="estimate",
+        max_num_seqs=2,
+        async_scheduling=True,
+        overlaps_results=True,
+    )
+    specs = make_specs([0.0], 4, 4, max_tokens=9)
+    control = Control(routing=RoutingSpec(policy="least_outstanding", update_interval=update_interval))
+    deployment = replace(make_deployment(config, constant_step_times(1.5), 2), control=control)
+
+    plain, run = simulate(deployment, specs), with_everything_asked(deployment, specs)
+
+    assert plain.end_time == run.end_time == pytest.approx(6.0)
+    assert plain.totals.num_steps == run.totals.num_steps == 5
+    assert run.totals.busy_seconds == pytest.approx(7.5)

@@ -565,7 +565,7 @@ class _Planning:
                 promise=self._promise(member) if tried.is_searched else self._promised(member.overrides, replicas),
             )
             trial = next(self._each(confirm, [(fleet,)]))
-            if trial.holds and has_conversations(self.searched):
+            if trial.holds and has_conversations(deployed(self.searched, member.overrides, replicas)):
                 # Their sixteen runs come last, since most fleets fail before.
                 promise = self._promised(member.overrides, replicas, is_picked=True)
                 fleet, trial = replace(fleet, promise=promise), replace(trial, holds=promise.holds)
