@@ -31,7 +31,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
     parser.add_argument("--budget", default="150s", help="time for the kernels")
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="day that provenance names")
+    parser.add_argument("--prompt-tokens", type=int, default=256, help="mean length; fewer for a CPU without BF16")
+    parser.add_argument("--share", type=float, default=1.0, help="of the requests of each load")
+    parser.add_argument("--repeats", type=int, choices=(1, 2), default=campaign.REPEATS, help="of each load")
     arguments = parser.parse_args()
+    size = campaign.Size(arguments.prompt_tokens, arguments.share, arguments.repeats)
     if environment.CPU_INFO.is_file() and (reason := environment.unfit(environment.CPU_INFO.read_text())):
         parser.error(reason)
     out: Path = arguments.out.resolve()
@@ -39,9 +43,9 @@ def main() -> int:
     commands = environment.make(arguments.env.resolve())
     folder = model.write(out / "model")
     measure_kernels(commands, out, arguments.budget, arguments.date)
-    capacity = measure_capacity(commands, folder, out)
-    campaign.measure(commands, folder, out, capacity, tell)
-    rows = replay.rows(out, campaign.servers(capacity))
+    capacity = measure_capacity(commands, folder, out, size)
+    campaign.measure(commands, folder, out, capacity, size, tell)
+    rows = replay.rows(out, campaign.servers(capacity, size))
     cpu = platform.processor() or platform.machine()
     provenance = {
         "what": f"vLLM {environment.VERSION} on {os.cpu_count()} cores ({cpu}), a Llama of 0.25 B, {arguments.date}.",
@@ -74,13 +78,14 @@ def measure_kernels(commands: Path, out: Path, budget: str, date: str) -> None:
     subprocess.run(fitted, check=True)
 
 
-def measure_capacity(commands: Path, folder: Path, out: Path) -> float:
+def measure_capacity(commands: Path, folder: Path, out: Path, size: campaign.Size) -> float:
     """Return the requests/s that 32 clients get, which the rates are shares of."""
     file = out / "capacity.json"
     if not file.is_file():
         tell("capacity")
         with served(commands, folder, (), out / "first.log") as address:
-            bench(commands, folder, address, campaign.Load("capacity", 96, clients=32).arguments(5), file)
+            load = campaign.Load("capacity", size.requests(96), clients=32, prompt_tokens=size.prompt_tokens)
+            bench(commands, folder, address, load.arguments(5), file)
     capacity: float = json.loads(file.read_text(encoding="utf-8"))["request_throughput"]
     return capacity
 

@@ -11,8 +11,29 @@ from pathlib import Path
 
 from calibration.real_server.serving import ServerError, bench, metrics, served
 
+KV_BLOCK = 128
+"""Tokens of a KV block on a CPU, as `cache_config_info` of its metrics says."""
 REPEATS = 2
 OUTPUT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long a campaign is: less of it for a CPU that takes seconds for a prompt.
+
+    Attributes:
+        prompt_tokens: Mean length of a prompt.
+        share: Of the requests of each load.
+        repeats: How often each load is sent, twice at most.
+    """
+
+    prompt_tokens: int = 256
+    share: float = 1.0
+    repeats: int = REPEATS
+
+    def requests(self, count: int) -> int:
+        """Return how many requests are sent where a whole campaign sends ``count``."""
+        return max(8, round(count * self.share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,57 +103,68 @@ class Server:
     options: Mapping[str, object] = field(default_factory=dict)
 
 
-def servers(capacity: float) -> list[Server]:
+def servers(capacity: float, size: Size = Size()) -> list[Server]:
     """Return what is measured on a machine that finishes ``capacity`` plain requests/s."""
+    prompt, many = size.prompt_tokens, size.requests
     clients = ((1, 12), (2, 20), (4, 32), (8, 56), (16, 96), (32, 128))
-    plain = [Load(f"clients-{count:02d}", number, clients=count) for count, number in clients]
-    rates = ((40, 0.4), (70, 0.7), (90, 0.9))
-    plain += [
-        Load(f"poisson-{name}", max(40, round(60 * share * capacity)), rate=round(share * capacity, 3))
-        for name, share in rates
+    plain = [
+        Load(f"clients-{count:02d}", many(number), clients=count, prompt_tokens=prompt) for count, number in clients
     ]
-    prefixes = Load("prefixes-08", 80, clients=8, prompt_tokens=1024, num_prefixes=5)
+    plain += [
+        Load(
+            f"poisson-{name}",
+            many(max(40, round(60 * share * capacity))),
+            rate=round(share * capacity, 3),
+            prompt_tokens=prompt,
+        )
+        for name, share in ((40, 0.4), (70, 0.7), (90, 0.9))
+    ]
+    plain.append(Load("prefixes-08", many(80), clients=8, prompt_tokens=4 * prompt, num_prefixes=5))
+    answer = max(prompt, 2 * OUTPUT_TOKENS)
+    blocks = 32 * -(-(prompt + answer) // KV_BLOCK) // 2  # half of what 32 clients want in the end
     return [
-        Server("plain", (*plain, prefixes)),
+        Server("plain", tuple(plain)),
         Server(
             "short-of-kv",
-            (Load("clients-32", 160, clients=32, output_tokens=256),),  # some 100 preemptions
-            ("--num-gpu-blocks-override", "64"),
-            {"num_gpu_blocks_override": 64},
+            (Load("clients-32", many(160), clients=32, prompt_tokens=prompt, output_tokens=answer),),  # 100 preemptions
+            ("--num-gpu-blocks-override", str(blocks)),
+            {"num_gpu_blocks_override": blocks},
         ),
         Server(
-            "chunks-of-256",
-            (Load("clients-08", 40, clients=8, prompt_tokens=1024),),
-            ("--max-num-batched-tokens", "256"),
-            {"max_num_batched_tokens": 256},
+            f"chunks-of-{prompt}",
+            (Load("clients-08", many(40), clients=8, prompt_tokens=4 * prompt),),
+            ("--max-num-batched-tokens", str(prompt), "--max-num-seqs", "32"),
+            {"max_num_batched_tokens": prompt, "max_num_seqs": 32},
         ),
         Server(
             "n-gram",
-            (Load("clients-04", 32, clients=4),),
+            (Load("clients-04", many(32), clients=4, prompt_tokens=prompt),),
             ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'),
             {"speculative": {"method": "ngram", "num_speculative_tokens": 3}},
         ),
         Server(
             "priorities",
-            (_urgent_and_patient(capacity),),
+            (_urgent_and_patient(capacity, size),),
             ("--scheduling-policy", "priority", "--max-num-seqs", "4"),
             {"scheduling_policy": "priority", "max_num_seqs": 4},
         ),
     ]
 
 
-def _urgent_and_patient(capacity: float) -> Load:
+def _urgent_and_patient(capacity: float, size: Size) -> Load:
     """Return a third of the requests with a better priority: together nearly what four seats finish."""
     urgent, patient = (round(share * capacity, 3) for share in (0.2, 0.4))
-    return Load("urgent", 20, rate=urgent, priority=0, beside=Load("patient", 40, rate=patient, priority=1))
+    prompt, many = size.prompt_tokens, size.requests
+    behind = Load("patient", many(40), rate=patient, prompt_tokens=prompt, priority=1)
+    return Load("urgent", many(20), rate=urgent, prompt_tokens=prompt, priority=0, beside=behind)
 
 
-def measure(commands: Path, model: Path, out: Path, capacity: float, tell: Callable[[str], None]) -> None:
+def measure(commands: Path, model: Path, out: Path, capacity: float, size: Size, tell: Callable[[str], None]) -> None:
     """Measure all that has no file yet; what a server counts before and after each load lies beside its result."""
-    for server in servers(capacity):
+    for server in servers(capacity, size):
         folder = out / server.name
         folder.mkdir(parents=True, exist_ok=True)
-        runs = [(load, turn) for turn in range(REPEATS) for load in server.loads]
+        runs = [(load, turn) for turn in range(size.repeats) for load in server.loads]
         missing = [(load, turn) for load, turn in runs if not (folder / f"{load.name}-{turn}.json").is_file()]
         if not missing:
             continue
@@ -153,7 +185,7 @@ def _measure(
     tell: Callable[[str], None],
 ) -> None:
     with served(commands, model, server.flags, folder / "server.log") as address:
-        warm = Load("warm", 6, clients=2)
+        warm = Load("warm", 6, clients=2, prompt_tokens=server.loads[0].prompt_tokens)
         bench(commands, model, address, warm.arguments(999), folder / "warm.json")
         (folder / "warm.json").unlink()
         for load, turn in missing:

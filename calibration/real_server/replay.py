@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from calibration.real_server.campaign import REPEATS, Load, Server
+from calibration.real_server.campaign import KV_BLOCK, REPEATS, Load, Server
 from calibration.real_server.environment import VERSION
 from simserve.calibrate.simulated import figures, replay_of
 from simserve.perf.tables import price
@@ -32,8 +32,6 @@ from simserve.workload.requests import RequestSpecs
 FITTED = ("clients-02", "clients-16")
 """Loads of the plain server that the factors are fitted to, all runs of each; all others are held out."""
 PRODUCTS = "gemm_perf.parquet"
-BLOCK_SIZE = 128
-"""Tokens of a KV block on a CPU, as `cache_config_info` of its metrics says."""
 Clients = NDArray[np.intp]
 COMPARED = {"mean_tpot": "TPOT", "mean_ttft": "TTFT", "output_throughput": "tokens/s"}
 
@@ -77,9 +75,9 @@ def scenario_of(out: Path, server: Server, engine: str, acceptance: Sequence[flo
         "name": engine,
         "version": VERSION,
         "async_scheduling": False,
-        "block_size": BLOCK_SIZE,
+        "block_size": KV_BLOCK,
         "max_model_len": 4096,
-        "num_gpu_blocks_override": (log.kv.tokens or 0) // BLOCK_SIZE,
+        "num_gpu_blocks_override": (log.kv.tokens or 0) // KV_BLOCK,
         **limits(out / server.name / "server.log"),
     }
     deployment: dict[str, Any] = {
