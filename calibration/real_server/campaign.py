@@ -13,6 +13,8 @@ from calibration.real_server.serving import ServerError, bench, metrics, served
 
 KV_BLOCK = 128
 """Tokens of a KV block on a CPU, as `cache_config_info` of its metrics says."""
+MAX_TOKENS = 4096
+"""Of a request, as the model's configuration says."""
 REPEATS = 2
 OUTPUT_TOKENS = 64
 
@@ -121,12 +123,18 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
     ]
     plain.append(Load("prefixes-08", many(80), clients=8, prompt_tokens=4 * prompt, num_prefixes=5))
     answer = max(prompt, 2 * OUTPUT_TOKENS)
-    blocks = 32 * -(-(prompt + answer) // KV_BLOCK) // 2  # half of what 32 clients want in the end
+    wanted = 32 * -(-(prompt + answer) // KV_BLOCK)
+    blocks = max(wanted // 2, MAX_TOKENS // KV_BLOCK + 1)  # vLLM starts with room for one request of that length
     return [
         Server("plain", tuple(plain)),
         Server(
             "short-of-kv",
-            (Load("clients-32", many(160), clients=32, prompt_tokens=prompt, output_tokens=answer),),  # 100 preemptions
+            (
+                Load("clients-04", many(32), clients=4, prompt_tokens=prompt),  # not short: the machine's pace by now
+                Load(
+                    "clients-32", many(160), clients=32, prompt_tokens=prompt, output_tokens=answer
+                ),  # 100 preemptions
+            ),
             ("--num-gpu-blocks-override", str(blocks)),
             {"num_gpu_blocks_override": blocks},
         ),

@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from calibration.real_server.campaign import KV_BLOCK, REPEATS, Load, Server
+from calibration.real_server.campaign import KV_BLOCK, MAX_TOKENS, REPEATS, Load, Server
 from calibration.real_server.environment import VERSION
 from simserve.calibrate.simulated import figures, replay_of
 from simserve.perf.tables import price
@@ -76,7 +76,7 @@ def scenario_of(out: Path, server: Server, engine: str, acceptance: Sequence[flo
         "version": VERSION,
         "async_scheduling": False,
         "block_size": KV_BLOCK,
-        "max_model_len": 4096,
+        "max_model_len": MAX_TOKENS,
         "num_gpu_blocks_override": (log.kv.tokens or 0) // KV_BLOCK,
         **limits(out / server.name / "server.log"),
     }
@@ -87,6 +87,8 @@ def scenario_of(out: Path, server: Server, engine: str, acceptance: Sequence[flo
     }
     for key, value in server.options.items():
         if key == "speculative":
+            if not acceptance:
+                continue  # n-grams that were never found again: nothing was drafted
             deployment[key] = {**dict(value), "acceptance_per_position": list(acceptance)}  # type: ignore[call-overload]
         else:
             options[key] = value
