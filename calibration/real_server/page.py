@@ -59,7 +59,10 @@ def as_markdown(rows: Sequence[Row], provenance: dict[str, Any]) -> str:
         cells = [row.server, row.load + ("*" if row.is_fitted else "")]
         for figure in COMPARED:
             scale = 1.0 if figure == "output_throughput" else 1e3
-            cells += [f"{row.measured[figure] * scale:.3g}", f"{row.spread[figure]:.1%}"]
+            cells += [
+                f"{row.measured[figure] * scale:.3g}",
+                f"{row.spread[figure]:.1%}" if row.spread[figure] else "once",
+            ]
             cells += [f"{row.error('kernels', figure):+.1%} -> {row.error('fitted', figure):+.1%}"]
         counts = [f"{key.replace('_', ' ')} {seen:.3g}, {ours:.3g}" for key, (seen, ours) in row.counts.items()]
         lines.append("| " + " | ".join([*cells, "; ".join(counts)]) + " |")
