@@ -321,7 +321,7 @@ def _replicate(
     Of the runs after the first, only figures are kept. Of an interrupted one nothing is, except of the first.
     """
     scenario = resolved.scenario
-    deployment = _deployment(resolved, priced)
+    deployment = deployment_of(resolved, priced)
     count = max(scenario.run.replications, 1 if scenario.run.precision is None else PILOT_RUNS)
     count = min(count, scenario.run.max_replications) if scenario.run.precision is not None else count
     options: dict[str, Any] = {"keep_steps": keep_steps, "accelerate": accelerate}
@@ -604,10 +604,16 @@ def deploy(resolved: ResolvedScenario) -> Deployment:
     check_fit(resolved)
     with resolved.scenario.blaming("deployment"):
         priced = price(resolved.shape)
-    return _deployment(resolved, priced)
+    return deployment_of(resolved, priced)
 
 
-def _deployment(resolved: ResolvedScenario, priced: PricedDeployment) -> Deployment:
+def deployment_of(resolved: ResolvedScenario, priced: PricedDeployment) -> Deployment:
+    """Return what runs a resolved scenario whose replicas take the seconds of ``priced``, pools and control included.
+
+    Raises:
+        InfeasibleError: The model does not fit into a replica of a pool.
+        InputError: A profile of a pool does not go with the rest.
+    """
     scenario = resolved.scenario
     return Deployment(
         num_replicas=scenario.deployment.replicas,

@@ -11,11 +11,13 @@ import pytest
 import yaml
 
 from simserve.errors import ProfileError, TraceError
-from simserve.planner.measured.reports import UNSEEN, read_exclusions, read_unseen, read_unseen_memory
+from simserve.planner.measured.reports import UNSEEN, read_exclusions, read_own, read_unseen, read_unseen_memory
 from simserve.planner.measured.shipped import read_shipped, read_shipped_memory
+from simserve.planner.validation.prediction import Pricer, predict
 from simserve.planner.validation.scoring import compare_memory
 from simserve.profiles import catalog
 from simserve.scenario.load import from_mapping
+from simserve.scenario.run import run
 from simserve.workload.generate import generate
 
 DEPLOYMENT = {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12.0", "max_model_len": 4096}}
@@ -155,3 +157,38 @@ def test_shared_lengths_have_the_means_that_their_reports_print() -> None:
 
     assert table.mean(axis=0) == pytest.approx((217, 201), abs=0.5)
     assert np.percentile(table[:, 1], 10) <= 13
+
+
+def test_separate_workers_of_a_file_prefill_and_decode_apart(tmp_path: Path) -> None:
+    """What is predicted of a server with pools is what a run of it says, and not that of replicas that do both."""
+    together = {"engine": DEPLOYMENT["engine"], "hardware": "h100-sxm-80gb"}
+    pools = [{"name": role, "role": role, "replicas": 1} for role in ("prefill", "decode")]
+    apart = together | {"pools": pools, "disaggregation": {"transfer_bandwidth": "1 GB/s", "transfer_latency": "30 ms"}}
+    load = RUN | {"prompt": 2000, "measured": {"tpot": "7 ms", "ttft": "90 ms"}}
+    found = []
+    for name, deployment in (("apart", apart), ("together", together)):
+        written = tmp_path / f"{name}.yaml"
+        server = {"name": name, "model": "llama-3.1-8b", "deployment": deployment, "runs": [load]}
+        written.write_text(yaml.safe_dump({"servers": [server]}), encoding="utf-8")
+        (point,), _ = read_own([written])
+        found.append((point, predict(point, Pricer())))
+    (point, parted), (_, whole) = found
+    summary = run(from_mapping(point.scenario)).summary
+
+    assert parted.predicted["ttft"] == pytest.approx(summary["mean_ttft_ms"] / 1e3, rel=1e-9)
+    assert parted.predicted["tpot"] == pytest.approx(summary["mean_tpot_ms"] / 1e3, rel=1e-9)
+    assert parted.predicted["ttft"] > whole.predicted["ttft"] + 0.25  # 0.26 GB of keys and values at 1 GB/s
+    assert parted.server is not None
+    assert parted.server.has_pools
+
+
+def test_a_batch_takes_until_its_last_answer(tmp_path: Path) -> None:
+    """Prompts that do not fit into one step are answered one after another; the mean would say less."""
+    written = tmp_path / "batch.yaml"
+    load = {"name": "b8", "batch": 8, "prompt": 3000, "output": 1, "measured": {"e2e": "1 s"}}
+    written.write_text(yaml.safe_dump({"servers": servers(load)}), encoding="utf-8")
+    (point,), _ = read_own([written])
+    summary = run(from_mapping(point.scenario)).summary
+
+    assert predict(point, Pricer()).predicted["e2e"] == pytest.approx(summary["duration"], rel=1e-9)
+    assert summary["mean_e2el_ms"] / 1e3 < 0.8 * summary["duration"]

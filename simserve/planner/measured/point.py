@@ -41,6 +41,7 @@ class Protocol:
         is_steady_throughput: Throughput is that of a closed loop whose every request takes the mean TTFT and TPOT, the
             start and the end of the run left out (Little's law): the source gives the two times alone.
         is_batch_time: TTFT is the prompt phase of the whole batch: the last request's, not the mean.
+        is_last_answer: E2E is the time until the last request of a batch is answered, not the mean.
         is_long_run: The run was so long that its start and end hardly count: figures are of the middle of the
             replay.
         beam_width: Beams that a request decoded; the replay decodes them one after another, and only one of them
@@ -62,6 +63,7 @@ class Protocol:
     is_total_throughput: bool = False
     is_steady_throughput: bool = False
     is_batch_time: bool = False
+    is_last_answer: bool = False
     is_long_run: bool = False
     beam_width: int = 1
     num_copies: int = 1

@@ -310,6 +310,7 @@ def _point(source: str, path: Path, server: _Server, run: _Run) -> MeasuredPoint
         protocol=Protocol(
             statistic=server.statistic,
             is_total_throughput=run.measured.total_throughput is not None,
+            is_last_answer=run.batch is not None,
         ),
     )
 

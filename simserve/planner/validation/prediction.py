@@ -26,7 +26,7 @@ from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Pro
 from simserve.profiles.expected_errors import Server
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
-from simserve.scenario.run import server_of
+from simserve.scenario.run import deployment_of, server_of
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
 from simserve.sim.control import Control, DisaggregationSpec, Role, RoutingSpec
@@ -166,21 +166,15 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     try:
         scenario = from_mapping(point.scenario)
         resolved, priced = pricer.of(scenario)
-        specs = _specs(point, scenario)
+        deployment, specs = deployment_of(resolved, priced), _specs(point, scenario)
     except SimserveError as failure:
         return Prediction(point=point, reason=_reason(failure))
-    deployment = Deployment(
-        num_replicas=scenario.deployment.replicas,
-        engine=replace(resolved.engine, transfer_step_seconds=np.inf)
-        if point.protocol.is_in_process
-        else resolved.engine,
-        priced=priced,
-        routing=scenario.deployment.routing.policy,
-    )
+    if point.protocol.is_in_process:
+        deployment = replace(deployment, engine=replace(resolved.engine, transfer_step_seconds=np.inf))
     simulation = simulate(deployment, specs)
     if simulation.was_interrupted:
         raise KeyboardInterrupt
-    found = _replayed(simulation, point.protocol, resolved)
+    found = _replayed(simulation, point.protocol, resolved, has_pools=bool(resolved.pools))
     if key:
         pricer.replayed[key] = found
     return _compared(point, found)
@@ -271,13 +265,14 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
     if protocol.is_token_weighted:
         tpot = float(decode_time.sum() / records.output_tokens.sum())
     first = float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol)
+    e2e = (latencies.e2e - late + stall)[counted]
     throughput = _throughput(records, protocol)
     if protocol.is_steady_throughput:
         throughput = closed_loop_throughput(int(is_cold.sum()), float(records.output_tokens.mean()), first, tpot)
     return {
         "tpot": tpot,
         "ttft": first,
-        "e2e": _statistic((latencies.e2e - late + stall)[counted], protocol),
+        "e2e": float(np.nanmax(e2e)) if protocol.is_last_answer else _statistic(e2e, protocol),
         "throughput": throughput * protocol.num_copies / protocol.beam_width,
     }
 
