@@ -66,6 +66,15 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   MI350X, MI355X and the DGX Spark: throughput 14.5 % in the median (72 figures), TTFT 17 % (72), TPOT 21 % (82); none
   was refused. They led to the states of linear attention that SGLang keeps for a request: Qwen3.6 on H200, B200 and
   B300 had been given 1.6 times the requests at once that it serves.
+- Twenty-four files more were predicted blind later that day, with 211 loads of L4, A10, A100, H100, H200, H800, GH200,
+  B200, MI300X, RTX 4090 and M3 Max: throughput 11 % in the median (175 figures), TTFT 23 % (172), TPOT 21 % (158), E2E
+  18 % (44). Half of them are servers with a feature beside the same server without it. What a feature changes,
+  simulated over measured: EAGLE's gain in throughput on GH200 2 % off in the median of 12 pairs (13 at most),
+  EAGLE-3's in TPOT on H100 4 % of 6 (8), TensorRT-LLM's drafts on B200 2 to 12 % of 4, chunked prefill's in TPOT on
+  A10 2 to 9 % of 5. Prefill and decode apart is not right: under vLLM 0.6 on A10 first tokens wait 1.6 to 2.8 times as
+  long as together, where 1.0 is simulated. The loads with separate workers were predicted as a run of them says;
+  `validate` itself had replayed them together, and says the same now. Total tokens/s of four older loads had been
+  taken over the span of the tokens that the client saw.
 
 calibration/LOG.md says what moved.
 """
