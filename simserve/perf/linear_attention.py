@@ -36,6 +36,9 @@ in 32; the kernel's arithmetic takes longer: 0.33 us a sequence with 8 heads of 
 (``fused_recurrent_gated_delta_rule``, vllm pull request 31722 before, batches of 32 to 1,024)."""
 STATE_START = 9e-6
 """Seconds of that kernel at least, on either GPU."""
+GATHERED_PASSES = 4.0
+"""Times that states move beside the chunk kernel where it takes decodes too: gathered from the cache and scattered
+back, each read and written (vLLM at dae956b29dfd, layers/mamba/gdn_linear_attn.py, ``_forward_core``)."""
 SMALL_CALLS = 3
 """Element-wise kernels of a layer: splitting the projections, the convolution, the gated norm."""
 SCAN_CALLS = 5
@@ -101,6 +104,25 @@ def state_seconds(
     return np.where(sequences > 0, STATE_START * has_start + sequences * moved / machine.bandwidth, 0.0)
 
 
+def chunk_seconds(linear: LinearAttention, machine: Machine, sequences: Array, num_ranks: int) -> Array:
+    """Return the seconds of sequences that decode through the chunk kernel in one layer, shape of ``sequences``.
+
+    Each takes a chunk of its own, padded to ``CHUNK_TOKENS``, of which its token is counted with those of prompts; its
+    state is gathered and scattered back. With 64 value heads on Blackwell, 953 of them beside 7,239 tokens of prompts
+    take the kernel 4,362 us, 8,192 tokens of a prompt 464 (vllm pull request 44700): 4.1 us each, 3.6 of which are 64
+    tokens. The rest, states that the kernel reads and writes, is left out. Chunks are Triton's, as those of prompts.
+
+    Args:
+        linear: The layer.
+        machine: One GPU.
+        sequences: Sequences that decode.
+        num_ranks: Ranks that the heads are dealt to.
+    """
+    moved = GATHERED_PASSES * linear.state_elements * linear.state_element_bytes / num_ranks
+    gathered = moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+    return sequences * ((CHUNK_TOKENS - 1) * _scan_seconds(linear, machine, num_ranks) + gathered)
+
+
 def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, *, is_mixed: bool = False) -> Array:
     """Return the seconds of the states of decoding sequences in a step, Mamba-2's too, shape of ``sequences``.
 
@@ -108,7 +130,8 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
         shape: The deployment.
         machine: One GPU.
         sequences: Sequences that decode in one pipeline stage; ``is_mixed``: in all.
-        is_mixed: Of a step with prompts: the start is theirs, and all stages of a pipeline count.
+        is_mixed: Of a step with prompts: the start is theirs, and all stages of a pipeline count. Some engines send
+            decodes without drafts through the kernel of prompts there.
     """
     linear, mamba, stages = shape.model.linear_attention, shape.model.mamba, shape.pipeline_parallel_size
     ranks, width = shape.tensor_parallel_size, shape.tokens_per_decode
@@ -121,7 +144,10 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
     layers = shape.num_layers_per_stage * shape.model.linear_share
     if not is_mixed:
         return layers * seconds(machine, sequences, ranks, width)
-    return layers * stages * seconds(machine, np.ceil(sequences / stages), ranks, width, has_start=False)
+    decoding = np.ceil(sequences / stages)
+    if linear is not None and width == 1 and shape.engine.chunks_mixed_decodes:
+        return layers * stages * chunk_seconds(linear, machine, decoding, ranks)
+    return layers * stages * seconds(machine, decoding, ranks, width, has_start=False)
 
 
 def scan_flops(mamba: Mamba2) -> float:

@@ -386,6 +386,8 @@ class KernelTraits(FrozenModel):
     """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
     mixed_decode_tile: int = Field(default=0, ge=0)
     """Rows of queries that a decode fills in a step that prefills too, under FlashAttention-2; 0: its own alone."""
+    chunks_mixed_decodes: bool = False
+    """Whether decodes of a gated delta rule pass the kernel of prompts in a step that prefills too, a chunk each."""
     all_reduce: Literal["nccl"] | None = None
     """Whose all-reduce ranks call: NCCL's; absent: one of the engine's own, which is quicker for short messages."""
     all_reduce_host_from: Bytes | None = Field(default=None, gt=0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from simserve.perf.linear_attention import mixing_parts, state_seconds
+from simserve.perf.linear_attention import chunk_seconds, mixing_parts, state_seconds, step_state_seconds
 from simserve.perf.memory import plan_memory, state_seats, state_slots, with_room_for_states
-from simserve.perf.shape import weights_bytes, weights_bytes_per_gpu
+from simserve.perf.shape import Speculation, weights_bytes, weights_bytes_per_gpu
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
 from simserve.profiles.model_blocks import LinearAttention
@@ -56,6 +58,61 @@ def test_states_cost_a_decode_step_by_the_sequence() -> None:
     assert seconds[0] == 0
     assert seconds[1:] == pytest.approx([52e-6, 345e-6], rel=0.1)
     assert state_seconds(linear_of(), machine, np.array([128.0]), 8, 3)[0] > seconds[1]
+
+
+def test_a_decode_in_the_kernel_of_prompts_takes_a_chunk() -> None:
+    """64 value heads, 953 decodes beside 7,239 tokens of prompts: 4,362 us in the kernel (vllm pull request 44700)."""
+    machine, linear = make_shape("b200-sxm-180gb").machine, linear_of()
+    inside = linear.model_copy(update={"state_element_bytes": 0.0})  # nothing to gather
+
+    with_scan, without = (
+        mixing_parts(linear, machine, np.array([8192.0]), 1, has_prompts=has) for has in (True, False)
+    )
+    chunks, gathered = (float(chunk_seconds(each, machine, np.array([953.0]), 1)[0]) for each in (inside, linear))
+
+    assert float((with_scan - without).sum()) + chunks == pytest.approx(4362e-6, rel=0.15)
+    moved = 4 * 4.0 * linear.state_elements * 953 / machine.bandwidth
+    assert moved < gathered - chunks < 1.5 * moved
+
+
+def test_vllm_sends_decodes_beside_prompts_through_the_kernel_of_prompts_before_0_23() -> None:
+    """vllm pull request 44700 is in 0.23; 400 decodes of Qwen3.5-35B-A3B took a mixed step 60 ms and more longer."""
+    before, after = (make_shape("h200-sxm-141gb", "qwen3.5-35b-a3b", version=each) for each in ("0.22", "0.23"))
+    old, new = price(before).step_times, price(after).step_times
+
+    longer = np.subtract(old.decode_attention_base, new.decode_attention_base)
+
+    decodes = np.arange(len(longer))
+    chunks = 30 * chunk_seconds(linear_of("qwen3.5-35b-a3b"), before.machine, decodes, 1)
+    assert longer == pytest.approx(chunks - step_state_seconds(after, after.machine, decodes, is_mixed=True), rel=0.02)
+    assert longer[0] == 0
+    assert longer[400] > 50e-3
+    assert replace(old, decode_attention_base=()) == replace(new, decode_attention_base=())
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "nemotron-nano-9b-v2"])
+def test_the_kernel_of_prompts_takes_decodes_of_no_other_models(model: str) -> None:
+    """Layers with keys, and Mamba-2, which splits steps in all versions, cost the same in 0.22 and 0.23."""
+    old, new = (price(make_shape(model=model, version=each)).step_times for each in ("0.22", "0.23"))
+
+    assert old == new
+
+
+def test_the_kernel_of_prompts_takes_no_drafts() -> None:
+    """Decodes whose drafts are verified run through the recurrent kernel in all versions."""
+    plain = [make_shape(model="qwen3.5-9b", version=each) for each in ("0.22", "0.23")]
+    drafts = Speculation(method="ngram", num_speculative_tokens=2, draft=None)
+
+    old, new = (price(replace(each, speculation=drafts)).step_times for each in plain)
+
+    assert old == new
+
+
+def test_sglang_prices_no_chunks_of_decodes() -> None:
+    """SGLang has decodes and prompts in steps of their own by default."""
+    engine = make_shape("h200-sxm-141gb", "qwen3.5-35b-a3b", engine="sglang").engine
+
+    assert not engine.chunks_mixed_decodes
 
 
 def test_weights_are_those_of_both_kinds_of_layers() -> None:
