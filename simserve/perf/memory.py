@@ -16,7 +16,7 @@ from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.loras import slot_bytes
 from simserve.perf.quantization import format_name, part_bits
 from simserve.perf.shape import ReplicaShape, layer_weights_bytes, weights_bytes_per_gpu
-from simserve.perf.speculation import draft_weights_bytes
+from simserve.perf.speculation import draft_weights_bytes, verified_logit_bytes
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_options import WindowedKV
 from simserve.units import format_bytes
@@ -644,14 +644,14 @@ def activation_bytes(shape: ReplicaShape) -> float:
     """Return the peak of activations on one GPU.
 
     The largest of a layer over the token budget, ``factor * tokens * (share * hidden + intermediate / TP)`` elements,
-    of sampling, logits of every seat and what the engine takes in any case beside the hidden states, and of encoding
-    images. A standard attention kernel adds the scores of the longest chunk against the longest context.
+    of sampling (logits, hidden states, a base) and of encoding images. Scores of standard attention come on top.
     """
     engine, model, ranks = shape.engine, shape.model, shape.tensor_parallel_size
     widest = engine.activation_hidden_share * model.hidden_size + model.intermediate_size / ranks
     layer = engine.activation_token_bytes_factor * engine.max_num_batched_tokens * widest * ACTIVATION_BYTES
     hidden = engine.max_num_batched_tokens * model.hidden_size * ACTIVATION_BYTES
-    logits = engine.activation_logit_bytes * engine.max_num_seqs * model.vocab_size
+    each = engine.activation_logit_bytes if shape.speculation is None else verified_logit_bytes(shape)
+    logits = each * engine.max_num_seqs * model.vocab_size
     peak = max(layer, logits + hidden + engine.activation_base_bytes)
     if shape.attention == "standard":
         queries = min(engine.max_chunk_tokens, engine.max_model_len)

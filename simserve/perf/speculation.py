@@ -226,6 +226,31 @@ def _draft_times(speculation: Speculation, draft: PricedDeployment) -> StepTimes
     )
 
 
+def verified_logit_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes that sampling with drafts takes before the KV cache is sized, a logit of every seat.
+
+    vLLM's dummy step verifies one draft of every seat after it has sampled, however many a step will have: logits of
+    two tokens, what the seat's own was sampled from, and the draft's with the sampler's buffers. The larger peak counts
+    (v1/worker/gpu_model_runner.py, _dummy_sampler_run; v1/sample/rejection_sampler.py).
+    """
+    engine = shape.engine
+    if shape.speculation is None or _is_on_second_runner(shape, shape.speculation):
+        return engine.activation_logit_bytes
+    return max(engine.activation_logit_bytes, engine.draft_activation_logit_bytes)
+
+
+def _is_on_second_runner(shape: ReplicaShape, speculation: Speculation) -> bool:
+    runner, model = shape.engine.second_runner, shape.model
+    if runner is None or speculation.method not in runner.drafters:
+        return False
+    is_excepted = (
+        (runner.except_experts and model.moe is not None)
+        or (runner.except_states and model.num_linear_layers > 0)
+        or (runner.except_quantized and shape.precision.weight_bits < 16)
+    )
+    return not is_excepted and (not runner.families or model.family in runner.families)
+
+
 def _lookup_times(like: StepTimes) -> StepTimes:
     """Return the seconds of n-gram look-ups: host time that every step waits for."""
     sequences = np.arange(len(like.decode_base))

@@ -23,6 +23,7 @@ from simserve.profiles.engine_options import (
     Sampling,
     Scheduler,
     SchedulingPolicy,
+    SecondRunner,
     block_scaled_kernels,
     check_options,
     prefill_worker_efficiency,
@@ -177,6 +178,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     activation_logit_bytes: float
     """Peak of sampling: this times `max_num_seqs` x vocabulary, while the hidden states of the step
     (`max_num_batched_tokens` x hidden) still live. The two peaks do not add up: the larger counts."""
+    draft_activation_logit_bytes: float  # the same with drafts
+    second_runner: SecondRunner | None  # on which that does not hold
     activation_base_bytes: float
     """Bytes of that peak however many seats there are."""
     linear_states_per_cached_seat: int  # states of linear attention of a seat beside a prefix cache; one without
@@ -622,12 +625,9 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "non_torch_bytes_parallel": runtime.non_torch_parallel,
         "non_torch_bytes_pcie": runtime.between_pcie,
         "activation_token_bytes_factor": runtime.activation_token_factor,
-        "activation_hidden_share": runtime.activation_hidden_share,
+        "draft_activation_logit_bytes": runtime.draft_activation_logit,
         "activation_base_bytes": runtime.activation_base,
-        "linear_states_per_cached_seat": runtime.linear_states_per_cached_seat,
-        "linear_states_to_overlap": runtime.linear_states_to_overlap,
-        "relaid_expert_formats": runtime.relaid_expert_formats,
-        "keeps_reduced": runtime.keeps_reduced,
+        **{name: value for name, value in runtime if name in ResolvedEngine.model_fields},
         "cuda_graph_bytes": graphs.memory if graph_sizes else 0.0,
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,

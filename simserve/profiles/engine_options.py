@@ -570,6 +570,21 @@ class TowerReserve(FrozenModel):
         return self.factor * max(TOWER_LEAST, min(TOWER_MOST, 1.0 - TOWER_GROWTH * (size - 1.0)))
 
 
+class SecondRunner(FrozenModel):
+    """Which servers run on vLLM's second model runner, which verifies no drafts before it sizes the KV cache."""
+
+    drafters: tuple[Literal["draft_model", "ngram", "eagle", "mtp"], ...] = ()
+    """Who may draft there."""
+    families: tuple[str, ...] = ()
+    """Families of models that alone run there; empty: all."""
+    except_experts: bool = False
+    """Whether models with routed experts do not."""
+    except_states: bool = False
+    """Whether models with layers that keep a state, Mamba or linear attention, do not."""
+    except_quantized: bool = False
+    """Whether weights of less than 16 bit do not."""
+
+
 class RuntimeMemory(FrozenModel):
     """Inputs of the rule for memory that is neither weights nor KV; `perf` computes the bytes."""
 
@@ -589,6 +604,10 @@ class RuntimeMemory(FrozenModel):
     """Whether the official image of the version samples with FlashInfer's kernels."""
     flashinfer_activation_logit: Bytes | None = None
     """The same with FlashInfer's kernels; absent: the version has no choice."""
+    draft_activation_logit: Bytes = 0.0
+    """The same where the dummy step verifies a draft of every seat too, with either sampler; 0: it never does."""
+    second_runner: SecondRunner | None = None
+    """Servers whose dummy step does not; absent: none."""
     activation_base: Bytes = 0.0
     """Peak of sampling: bytes beside the logits, however many seats (workspaces of kernels and of the sampler)."""
     linear_states_per_cached_seat: int = Field(default=1, ge=1)

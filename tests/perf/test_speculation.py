@@ -19,6 +19,7 @@ from simserve.perf.speculation import (
     draft_weights_bytes,
     layer_shape,
     passing_shape,
+    verified_logit_bytes,
 )
 from simserve.perf.tables import price
 from simserve.units import parse
@@ -151,7 +152,7 @@ def test_an_eagle_layer_costs_less_than_a_model() -> None:
 
 
 def test_a_lookup_costs_host_time_by_sequence_and_context() -> None:
-    """Nothing runs on the GPU, nothing is stored."""
+    """Nothing runs on the GPU but what verifies, nothing is stored."""
     priced = price(speculating(make_target(), "ngram"))
     plan = plan_memory(speculating(make_target(), "ngram"))
 
@@ -161,7 +162,8 @@ def test_a_lookup_costs_host_time_by_sequence_and_context() -> None:
     assert priced.drafting is not None
     assert priced.drafting.one_pass is None
     assert (plan.draft_weights_bytes, plan.draft_kv_bytes_per_token) == (0, 0)
-    assert plan.num_kv_blocks == plan_memory(make_target()).num_kv_blocks
+    plain = plan_memory(make_target())
+    assert plain.kv_bytes - plan.kv_bytes == pytest.approx(plan.activation_bytes - plain.activation_bytes)
 
 
 def test_more_drafts_take_longer() -> None:
@@ -222,9 +224,82 @@ def test_the_plan_adds_up_with_a_draft() -> None:
     assert plan.parts["draft_weights"] == plan.draft_weights_bytes == pytest.approx(2.47e9, rel=0.01)
     assert plan.draft_kv_bytes_per_token == 16 * 2 * 8 * 64 * 2
     assert plan.kv_bytes_per_token == plain.kv_bytes_per_token + plan.draft_kv_bytes_per_token
-    assert plain.kv_bytes - plan.kv_bytes == pytest.approx(plan.draft_weights_bytes)
+    verified = plan.activation_bytes - plain.activation_bytes
+    assert plain.kv_bytes - plan.kv_bytes == pytest.approx(plan.draft_weights_bytes + verified)
     assert plan.longest_sequence == plan.num_kv_blocks * plan.block_size - 5
     assert any("draft: llama-3.2-1b" in line for line in plan.arithmetic)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "kv_cache_dtype", "drafts", "tokens"),
+    [
+        ("none", "auto", False, 397_808),
+        ("fp8", "auto", False, 444_496),
+        ("none", "auto", True, 364_768),
+        ("fp8", "fp8", True, 821_120),
+    ],
+)
+def test_kv_rooms_with_an_eagle_layer(quantization: str, kv_cache_dtype: str, drafts: bool, tokens: int) -> None:
+    """Start-up logs of Qwen3-8B, vLLM 0.20.0 (dishantghai/ai-perf-hw3-spec-decode-quant, logs/ at d1c3b59586c7)."""
+    options = {"quantization": quantization, "kv_cache_dtype": kv_cache_dtype, "gpu_memory_utilization": 0.92}
+    target = make_shape("h100-sxm-80gb", "qwen3-8b", version="0.20.0", **options)
+
+    plan = plan_memory(speculating(target, "eagle", drafts=2, quantization="bf16") if drafts else target)
+
+    assert plan.num_kv_blocks * plan.block_size == pytest.approx(tokens, rel=0.01)
+
+
+@pytest.mark.parametrize("method", ["draft_model", "ngram", "eagle", "mtp"])
+@pytest.mark.parametrize(
+    ("version", "sampler", "plain", "verified"),
+    [
+        ("0.8.4", False, 38.3, 38.3),
+        ("0.11.0", False, 38.3, 38.3),
+        ("0.11.0", True, 13.5, 32.0),
+        ("0.12", False, 38.3, 46.0),
+        ("0.12", True, 13.5, 46.0),
+        ("0.14", False, 38.3, 50.0),
+        ("0.17", False, 13.5, 30.0),
+        ("0.21", True, 13.5, 30.0),
+    ],
+)
+def test_a_dummy_step_verifies_one_draft_of_every_seat(
+    method: str, version: str, sampler: bool, plain: float, verified: float
+) -> None:
+    """Whoever drafts, and however many: vLLM's _dummy_sampler_run; without drafts nothing is verified."""
+    target = make_shape("h100-sxm-80gb", "deepseek-v3", version=version, flashinfer_sampler=sampler)
+
+    found = {verified_logit_bytes(speculating(target, method, drafts=drafts)) for drafts in (1, 5)}
+
+    assert found == {verified}
+    assert verified_logit_bytes(target) == plain
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "quantization", "method", "verifies"),
+    [
+        ("0.22", "qwen3-8b", "none", "eagle", False),
+        ("0.22", "llama-3.1-8b", "none", "eagle", True),
+        ("0.23", "llama-3.1-8b", "none", "eagle", False),
+        ("0.23", "llama-3.1-8b", "fp8", "eagle", True),
+        ("0.25", "llama-3.1-8b", "fp8", "eagle", False),
+        ("0.28", "llama-3.1-8b", "none", "ngram", True),
+        ("0.28", "qwen3.5-27b", "none", "mtp", True),
+        ("0.28", "deepseek-v3", "fp8", "mtp", True),
+        ("0.29", "deepseek-v3", "fp8", "mtp", False),
+        ("0.29", "llama-3.1-8b", "none", "draft_model", True),
+        ("0.31", "llama-3.1-8b", "none", "draft_model", False),
+        ("0.31", "llama-3.1-8b", "none", "ngram", True),
+        ("0.32", "llama-3.1-8b", "none", "ngram", False),
+    ],
+)
+def test_the_second_model_runner_verifies_no_drafts_at_start(
+    version: str, model: str, quantization: str, method: str, verifies: bool
+) -> None:
+    """By release, model, weights and drafter (vLLM config/vllm.py, use_v2_model_runner)."""
+    shape = speculating(make_shape("h200-sxm-141gb", model, version=version, quantization=quantization), method)
+
+    assert (verified_logit_bytes(shape) > shape.engine.activation_logit_bytes) is verifies
 
 
 def test_a_static_fraction_holds_the_draft_too() -> None:
