@@ -212,7 +212,7 @@ def test_without_drafts_the_block_is_empty() -> None:
 
 
 def test_the_speedup_is_that_of_equal_batches() -> None:
-    """Below the break-even batch drafts gain; servers with drafts were measured, so that the error is that of their kind."""
+    """Below the break-even batch drafts gain; servers with drafts were measured, so that the error is of their kind."""
     inner = run(load("speculative-decoding", ["workload.num_requests=200"])).summary["simserve"]
     block = inner["speculation"]
 
