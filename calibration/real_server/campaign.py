@@ -131,9 +131,8 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
             "short-of-kv",
             (
                 Load("clients-04", many(32), clients=4, prompt_tokens=prompt),  # not short: the machine's pace by now
-                Load(
-                    "clients-32", many(160), clients=32, prompt_tokens=prompt, output_tokens=answer
-                ),  # 100 preemptions
+                # Some 100 preemptions.
+                Load("clients-32", many(160), clients=32, prompt_tokens=prompt, output_tokens=answer),
             ),
             ("--num-gpu-blocks-override", str(blocks)),
             {"num_gpu_blocks_override": blocks},

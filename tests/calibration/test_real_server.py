@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from calibration.real_server import environment, llama_cpp, page, replay
-from calibration.real_server.campaign import Load, servers
+from calibration.real_server.campaign import Load, Size, servers
 from calibration.real_server.model import CONFIG, write
 from calibration.real_server.replay import Row
 from calibration.real_server.serving import ServerError, served
@@ -190,3 +191,26 @@ def test_the_page_of_llama_cpp_has_the_figures_beside_it() -> None:
         columns = [found[f"{which} {figure}"] for which in ("kernels", "fitted")]
         cells = [f"{percent(each['median'])} % ({percent(each['worst'])})" for each in columns]
         assert f"| {title} | {' | '.join(cells)} |" in text
+
+
+def test_the_readme_says_how_far_off_the_real_server_was() -> None:
+    """The median of all loads that were held out, and how many there were, as the last campaign's table has them."""
+    root = Path(__file__).parents[2]
+    table = (root / "calibration/runs/vllm-cpu-2026-11-27-xeon/comparison.md").read_text(encoding="utf-8")
+    median = re.search(r"^- TPOT: median \S+ -> (\S+)% .*of (\d+) loads", table, re.M)
+    text = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+
+    assert median is not None
+    assert f"(TPOT {median[1]} % off in the median of {median[2]})" in text
+
+
+def test_a_shorter_campaign_sends_shorter_prompts_and_fewer_requests() -> None:
+    """Every load but for its rate; the server short of KV starts with room for one request of the longest length."""
+    whole, short = (servers(2.0, each) for each in (Size(), Size(prompt_tokens=64, share=0.5)))
+    pairs = [
+        pair for both in zip(whole, short, strict=True) for pair in zip(*(each.loads for each in both), strict=True)
+    ]
+
+    assert all(few.prompt_tokens * 4 == many.prompt_tokens for many, few in pairs)
+    assert all(few.num_prompts < many.num_prompts for many, few in pairs)
+    assert [each.options.get("num_gpu_blocks_override") for each in (whole[1], short[1])] == [64, 33]
