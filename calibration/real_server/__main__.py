@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="day that provenance names")
     parser.add_argument("--prompt-tokens", type=int, default=256, help="mean length; fewer for a CPU without BF16")
     parser.add_argument("--share", type=float, default=1.0, help="of the requests of each load")
-    parser.add_argument("--repeats", type=int, choices=(1, 2), default=campaign.REPEATS, help="of each load")
+    repeats = range(1, campaign.MOST_REPEATS + 1)
+    parser.add_argument("--repeats", type=int, choices=repeats, default=campaign.REPEATS, help="of each load")
+    parser.add_argument("--servers", nargs="+", metavar="NAME", help="measure these alone; all are compared")
     arguments = parser.parse_args()
     size = campaign.Size(arguments.prompt_tokens, arguments.share, arguments.repeats)
     if environment.CPU_INFO.is_file() and (reason := environment.unfit(environment.CPU_INFO.read_text())):
@@ -44,8 +46,12 @@ def main() -> int:
     folder = model.write(out / "model")
     measure_kernels(commands, out, arguments.budget, arguments.date)
     capacity = measure_capacity(commands, folder, out, size)
-    campaign.measure(commands, folder, out, capacity, size, tell)
-    rows = replay.rows(out, campaign.servers(capacity, size))
+    servers = campaign.servers(capacity, size)
+    if unknown := set(arguments.servers or ()) - {each.name for each in servers}:
+        parser.error(f"--servers: {', '.join(sorted(unknown))}: use {', '.join(each.name for each in servers)}")
+    wanted = [each for each in servers if not arguments.servers or each.name in arguments.servers]
+    campaign.measure(commands, folder, out, wanted, size.repeats, tell)
+    rows = replay.rows(out, servers)
     cpu = platform.processor() or platform.machine()
     provenance = {
         "what": f"vLLM {environment.VERSION} on {os.cpu_count()} cores ({cpu}), a Llama of 0.25 B, {arguments.date}.",

@@ -1,10 +1,10 @@
-"""What is measured: servers, the loads that each is sent, every one of them twice."""
+"""What is measured: servers, the loads that each is sent, and how often."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,11 @@ KV_BLOCK = 128
 MAX_TOKENS = 4096
 """Of a request, as the model's configuration says."""
 REPEATS = 2
+MOST_REPEATS = 3
+"""Two of them one after the other do not show how the pace of a shared machine changes in an hour."""
 OUTPUT_TOKENS = 64
+FIRST_WORD = 3
+"""Of the vocabulary, after its marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Size:
     Attributes:
         prompt_tokens: Mean length of a prompt.
         share: Of the requests of each load.
-        repeats: How often each load is sent, twice at most.
+        repeats: How often each load is sent, `MOST_REPEATS` at most.
     """
 
     prompt_tokens: int = 256
@@ -51,6 +55,8 @@ class Load:
         output_tokens: The same of the answers.
         num_prefixes: Shared beginnings, of three quarters of the prompt; 0: none. All lengths are equal then.
         priority: The smaller the sooner; None: the server does not ask.
+        words: Of which all answers consist; 0: of the whole vocabulary. Of two, drawn at random, what was answered
+            before is found again and half of the guesses are right.
         beside: What another client sends to the same server in the same time.
     """
 
@@ -62,6 +68,7 @@ class Load:
     output_tokens: int = OUTPUT_TOKENS
     num_prefixes: int = 0
     priority: int | None = None
+    words: int = 0
     beside: Load | None = None
 
     @property
@@ -84,8 +91,10 @@ class Load:
             ]
         words += ["--dataset-name", "random", "--random-range-ratio", "0.3"]
         words += ["--random-input-len", str(self.prompt_tokens), "--random-output-len", str(self.output_tokens)]
-        words += ["--extra-body", json.dumps({"priority": self.priority})] if self.priority is not None else []
-        return words
+        asked: dict[str, object] = {} if self.priority is None else {"priority": self.priority}
+        if self.words:
+            asked["allowed_token_ids"] = list(range(FIRST_WORD, FIRST_WORD + self.words))
+        return words + (["--extra-body", json.dumps(asked)] if asked else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +154,10 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
         ),
         Server(
             "n-gram",
-            (Load("clients-04", many(32), clients=4, prompt_tokens=prompt),),
+            (
+                Load("clients-04", many(32), clients=4, prompt_tokens=prompt),  # random words: there is nothing to find
+                Load("two-words-04", many(32), clients=4, prompt_tokens=prompt, output_tokens=answer, words=2),
+            ),
             ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'),
             {"speculative": {"method": "ngram", "num_speculative_tokens": 3}},
         ),
@@ -166,12 +178,14 @@ def _urgent_and_patient(capacity: float, size: Size) -> Load:
     return Load("urgent", many(20), rate=urgent, prompt_tokens=prompt, priority=0, beside=behind)
 
 
-def measure(commands: Path, model: Path, out: Path, capacity: float, size: Size, tell: Callable[[str], None]) -> None:
+def measure(
+    commands: Path, model: Path, out: Path, wanted: Sequence[Server], repeats: int, tell: Callable[[str], None]
+) -> None:
     """Measure all that has no file yet; what a server counts before and after each load lies beside its result."""
-    for server in servers(capacity, size):
+    for server in wanted:
         folder = out / server.name
         folder.mkdir(parents=True, exist_ok=True)
-        runs = [(load, turn) for turn in range(size.repeats) for load in server.loads]
+        runs = [(load, turn) for turn in range(repeats) for load in server.loads]
         missing = [(load, turn) for load, turn in runs if not (folder / f"{load.name}-{turn}.json").is_file()]
         if not missing:
             continue

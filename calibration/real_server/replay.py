@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from calibration.real_server.campaign import KV_BLOCK, MAX_TOKENS, REPEATS, Load, Server
+from calibration.real_server.campaign import KV_BLOCK, MAX_TOKENS, MOST_REPEATS, Load, Server
 from calibration.real_server.environment import VERSION
 from simserve.calibrate.simulated import figures, replay_of
 from simserve.perf.tables import price
@@ -138,8 +138,8 @@ def fit(out: Path, server: Server) -> Path:
 
 
 def _runs(out: Path, server: Server, load: str) -> list[Path]:
-    """Return the files of a load: both of them, or the one that was measured."""
-    files = (out / server.name / f"{load}-{turn}.json" for turn in range(REPEATS))
+    """Return the files of a load, one for each time that it was measured."""
+    files = (out / server.name / f"{load}-{turn}.json" for turn in range(MOST_REPEATS))
     return [each for each in files if each.is_file()]
 
 
@@ -154,7 +154,7 @@ def rows(out: Path, servers: Sequence[Server]) -> list[Row]:
 def _rows(out: Path, server: Server, load: Load, profile: Path) -> list[Row]:
     """Return a row for each client of a load; none where it was not measured."""
     folder = out / server.name
-    turns = [[folder / f"{part.name}-{turn}.json" for part in load.parts] for turn in range(REPEATS)]
+    turns = [[folder / f"{part.name}-{turn}.json" for part in load.parts] for turn in range(MOST_REPEATS)]
     turns = [files for files in turns if all(each.is_file() for each in files)]
     if not turns:
         return []
@@ -247,12 +247,14 @@ def _counted(file: Path) -> dict[str, Any]:
     def grown(name: str) -> float:
         return after.get(name, 0.0) - before.get(name, 0.0)
 
-    queries, drafts = grown("vllm:prefix_cache_queries_total"), grown("vllm:spec_decode_num_drafts_total")
+    queries = grown("vllm:prefix_cache_queries_total")
     places = sorted(name for name in after if name.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total"))
+    accepted = [grown(name) for name in places]
+    steps = grown("vllm:generation_tokens_total") - grown("vllm:request_success_total") - sum(accepted)  # no prompts
     return {
         "preemptions": grown("vllm:num_preemptions_total"),
         "prefix_hit_rate": grown("vllm:prefix_cache_hits_total") / queries if queries else 0.0,
-        "acceptance": [grown(name) / drafts for name in places] if drafts else [],
+        "acceptance": [each / steps for each in accepted] if any(accepted) else [],
     }
 
 

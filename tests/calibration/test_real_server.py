@@ -23,7 +23,8 @@ METRICS = """# HELP vllm:num_preemptions_total Preemptions.
 vllm:num_preemptions_total{engine="0",model_name="tiny"} %d
 vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} %d
 vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} %d
-vllm:spec_decode_num_drafts_total{engine="0"} %d
+vllm:generation_tokens_total{engine="0",model_name="tiny"} %d
+vllm:request_success_total{engine="0",finished_reason="length"} %d
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} %d
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} %d
 """
@@ -86,12 +87,12 @@ def test_two_clients_at_once_are_one_stream_of_requests(tmp_path: Path) -> None:
 
 
 def test_counters_are_what_a_load_added(tmp_path: Path) -> None:
-    """Preemptions, the hit rate of the prefix cache, and what was accepted of each draft."""
-    pages = {"before": METRICS % (3, 100, 50, 10, 5, 1), "after": METRICS % (8, 300, 110, 30, 15, 3)}
+    """Preemptions, the hit rate of the prefix cache, and in which share of decode steps each guess was right."""
+    pages = {"before": METRICS % (3, 100, 50, 100, 7, 5, 1), "after": METRICS % (8, 300, 110, 147, 17, 15, 3)}
     (tmp_path / "load-0.metrics.json").write_text(json.dumps(pages))
     counted = replay._counted(tmp_path / "load-0.json")
 
-    assert counted == {"preemptions": 5.0, "prefix_hit_rate": 0.3, "acceptance": [0.5, 0.1]}
+    assert counted == {"preemptions": 5.0, "prefix_hit_rate": 0.3, "acceptance": [0.4, 0.08]}
 
 
 def test_the_page_counts_what_was_held_out() -> None:
