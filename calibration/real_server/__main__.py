@@ -38,6 +38,9 @@ def main() -> int:
     parser.add_argument("--servers", nargs="+", metavar="NAME", help="measure these alone; all are compared")
     arguments = parser.parse_args()
     size = campaign.Size(arguments.prompt_tokens, arguments.share, arguments.repeats)
+    names = [each.name for each in campaign.servers(1.0, size)]
+    if unknown := set(arguments.servers or ()) - set(names):
+        parser.error(f"--servers: there is no {', '.join(sorted(unknown))}; use {', '.join(names)}")
     if environment.CPU_INFO.is_file() and (reason := environment.unfit(environment.CPU_INFO.read_text())):
         parser.error(reason)
     out: Path = arguments.out.resolve()
@@ -47,8 +50,6 @@ def main() -> int:
     measure_kernels(commands, out, arguments.budget, arguments.date)
     capacity = measure_capacity(commands, folder, out, size)
     servers = campaign.servers(capacity, size)
-    if unknown := set(arguments.servers or ()) - {each.name for each in servers}:
-        parser.error(f"--servers: {', '.join(sorted(unknown))}: use {', '.join(each.name for each in servers)}")
     wanted = [each for each in servers if not arguments.servers or each.name in arguments.servers]
     campaign.measure(commands, folder, out, wanted, size.repeats, tell)
     rows = replay.rows(out, servers)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from calibration.real_server import environment, llama_cpp, page, replay
+from calibration.real_server.__main__ import main
 from calibration.real_server.campaign import Load, Size, servers
 from calibration.real_server.model import CONFIG, write
 from calibration.real_server.replay import Row
@@ -84,6 +85,38 @@ def test_two_clients_at_once_are_one_stream_of_requests(tmp_path: Path) -> None:
     assert specs.arrival_time.tolist() == [0.0, 0.5, 1.0, 3.0]
     assert specs.prompt_tokens.tolist() == [11, 10, 21, 20]
     assert json.loads(urgent.arguments(1)[-1]) == {"priority": 0}
+
+
+def test_n_grams_are_found_again_in_answers_of_two_words() -> None:
+    """Which a request asks for by the tokens that it allows."""
+    drafting = next(each for each in servers(2.0) if each.name == "n-gram")
+    asked = drafting.loads[1].arguments(7)
+
+    assert json.loads(asked[asked.index("--extra-body") + 1]) == {"allowed_token_ids": [3, 4]}
+    assert "--extra-body" not in drafting.loads[0].arguments(7)
+
+
+def test_a_server_that_there_is_not_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By name, with those that there are."""
+    words = [
+        "real_server",
+        "--env",
+        str(tmp_path / "env"),
+        "--out",
+        str(tmp_path / "out"),
+        "--servers",
+        "plain",
+        "drafts",
+    ]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    assert "there is no drafts; use plain, short-of-kv, chunks-of-256, n-gram, priorities" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_counters_are_what_a_load_added(tmp_path: Path) -> None:
