@@ -87,6 +87,13 @@ MARLIN_ON_HOPPER = 0.63
 """Share of Hopper's tensor-core FLOP/s that instructions of Ampere reach, which Marlin's are (Luo et al., "Benchmarking
 and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024)."""
 
+MARLIN_ON_BLACKWELL = MARLIN_ON_HOPPER / 2
+"""The same of the data-centre GPUs of Blackwell, assumed to run them as Hopper's do: a multiprocessor's peak is twice
+Hopper's (2,250 TFLOP/s of 148 multiprocessors at 1.85 GHz, 989 of 132 at 1.83; data sheets)."""
+
+BLACKWELL = ("10.0", "10.3")
+"""CUDA compute capabilities of B200, B300, GB200 and GB300; the cards of 12.0 have Ampere's instructions alone."""
+
 HOPPER = "9.0"
 """CUDA compute capability for which Machete is made, and for which Marlin's instructions are too old."""
 
@@ -434,6 +441,8 @@ def marlin_share(tensor_cores: float, compute_capability: str | None) -> float:
         compute_capability: CUDA compute capability of the GPU.
     """
     share = 1.0 / (1.0 + MARLIN_LOSS + MARLIN_UNPACKING * tensor_cores)
+    if compute_capability in BLACKWELL:
+        return share * MARLIN_ON_BLACKWELL
     return share * MARLIN_ON_HOPPER if compute_capability == HOPPER else share
 
 

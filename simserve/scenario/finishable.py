@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,8 @@ from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
 from simserve.sim.control import Control, Limits, OverflowSpec
 from simserve.sim.simulate import Deployment, Simulation, simulate
-from simserve.workload.arrival_spec import AllAtOnceArrivals, BurstArrivals
+from simserve.workload.arrival_spec import AllAtOnceArrivals, BurstArrivals, PoissonArrivals
+from simserve.workload.distributions import RenewalArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
@@ -102,6 +105,8 @@ LEAST_OPEN_GROWTH = 0.003
 """Of the requests that arrive meanwhile, those that a growing queue keeps."""
 AT_ONCE = 1e-6
 """Seconds of an answer, and of a token, of an API that keeps no client waiting."""
+KEPT_DRAWS, MOST_KEPT_REQUESTS = 4, 200_000
+"""Draws of requests that are kept, of so many at most: a search asks for the same ones of one fleet after another."""
 PEAK_SECONDS = 300.0
 """Of varying rates the highest five minutes count beside the mean."""
 
@@ -536,29 +541,40 @@ def _caches_prefixes(deployment: Deployment) -> bool:
     return any(each.enable_prefix_caching for each in engines)
 
 
-def _drawn(scenario: Scenario, num_requests: int) -> RequestSpecs:
-    """Return requests of the scenario's traffic that nobody gives up on."""
+def _drawn(scenario: Scenario, num_requests: int, *, is_timed: bool = True) -> RequestSpecs:
+    """Return requests of the scenario's traffic that nobody gives up on; without ``is_timed`` at times of any kind."""
     workload = scenario.workload
     changes: dict[str, object] = {}
     if workload.trace is None:
         changes = {"num_requests": num_requests, "duration": None}
+    if not is_timed and isinstance(workload.arrivals, RenewalArrivals):
+        changes["arrivals"] = PoissonArrivals(process="poisson", rate=workload.arrivals.rate)  # the quickest to draw
     classes = tuple(each.model_copy(update={"timeout": None, "retries": None}) for each in workload.classes or ())
     changes["classes"] = classes or None
     with scenario.blaming("workload"):
-        specs = generate(
-            WorkloadSpec.model_copy(workload, update=changes),
-            seed=scenario.run.seed,
-            replication=REPLICATION,
-            base_path=scenario.folder,
-        )
+        asked = WorkloadSpec.model_copy(workload, update=changes)
+        is_kept = num_requests <= MOST_KEPT_REQUESTS and not _reads_files(asked)
+        draw = _generated if is_kept else _generated.__wrapped__
+        specs = draw(asked, scenario.run.seed, scenario.folder)
     return replace(as_sent(specs, scenario, REPLICATION), time_limit=None)
+
+
+@lru_cache(KEPT_DRAWS)
+def _generated(workload: WorkloadSpec, seed: int, folder: Path | None) -> RequestSpecs:
+    """Return the requests of a workload, drawn once for all deployments that are compared on it."""
+    return generate(workload, seed=seed, replication=REPLICATION, base_path=folder)
+
+
+def _reads_files(workload: WorkloadSpec) -> bool:
+    """Return whether lengths or requests come from a file, which may be another one next time."""
+    return '"path":' in workload.model_dump_json(exclude_none=True)
 
 
 def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
     """Return the requests that the clients send one after another."""
     is_alone = not scenario.workload.has_sessions and scenario.workload.trace is None
     if is_alone:
-        specs = _drawn(scenario, CANDIDATES * num_requests)
+        specs = _drawn(scenario, CANDIDATES * num_requests, is_timed=False)
         specs = specs.of_rows(_balanced(_work(deployment, specs), clients, scenario.run.seed))
     else:
         specs = _of_conversations(scenario, deployment, num_requests, clients)

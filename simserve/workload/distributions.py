@@ -140,6 +140,8 @@ def start_times(
             return np.zeros(num_requests or 0)
         case None:
             raise InvariantError("a workload without a trace has arrivals")
+    if isinstance(arrivals, GammaArrivals):
+        return _gamma_times(arrivals, seed, suffix, replication, num_requests, duration).copy()
     return arrival_times(
         arrivals,
         rng.stream(seed, f"arrivals{suffix}", replication),
@@ -147,6 +149,15 @@ def start_times(
         duration=duration,
         phases=rng.stream(seed, f"arrival_phases{suffix}", replication),
     )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _gamma_times(
+    arrivals: GammaArrivals, seed: int, suffix: str, replication: int, num_requests: int | None, duration: float | None
+) -> NDArray[np.float64]:
+    """Return arrivals whose quantiles take longer than many a run; they are asked for again for each fleet tried."""
+    generator = rng.stream(seed, f"arrivals{suffix}", replication)
+    return arrival_times(arrivals, generator, num_requests=num_requests, duration=duration)
 
 
 def some(times: NDArray[np.float64]) -> NDArray[np.float64]:

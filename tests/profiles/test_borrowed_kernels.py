@@ -22,6 +22,19 @@ def test_the_same_gpu_on_another_module_has_the_same_shares() -> None:
     assert first.fit is None
 
 
+@pytest.mark.parametrize("name", ["b200-sxm-180gb", "b300-sxm-270gb", "gb200-186gb", "gb300-279gb"])
+def test_marlins_experts_run_on_blackwell_as_fast_as_on_hopper(name: str) -> None:
+    """A multiprocessor runs Ampere's instructions at one pace on both, though its peak is twice Hopper's."""
+    reached = []
+    for hardware in (load_hardware(name), load_hardware("h200-sxm-141gb")):
+        assert hardware.compute.bf16 is not None
+        assert hardware.attention_curves is not None
+        share = hardware.grouped_gemm_curves["int4_weight_only"][0].efficiency
+        reached.append(share * hardware.compute.bf16 / hardware.attention_curves.num_multiprocessors)
+
+    assert reached[0] / reached[1] == pytest.approx(1.85 / 1.83, rel=0.12)  # GB200 and GB300 are clocked higher
+
+
 def test_shares_go_with_those_of_the_class() -> None:
     """An A100 on PCIe reaches 0.70 of its peak where the SXM module reaches 0.80."""
     own, fitted = load_hardware("a100-pcie-80gb"), load_hardware("a100-sxm-80gb")

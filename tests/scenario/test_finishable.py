@@ -12,6 +12,7 @@ from simserve.scenario.finishable import (
     PEAK_FROM,
     Finishable,
     KnownFinishable,
+    _drawn,
     _evened,
     _OpenLoad,
     _OpenTraffic,
@@ -25,6 +26,7 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
 
 
 def scenario(**changes: Any) -> Scenario:
@@ -383,3 +385,28 @@ def test_a_peak_that_leaves_nothing_behind_it_is_not_tried(monkeypatch: pytest.M
     assert not loads
     finishable(scenario(**even, **caching))
     assert loads
+
+
+def test_times_between_arrivals_do_not_count_with_the_queue_never_empty() -> None:
+    """Clients send one request after another: what is finished of gamma arrivals is to the bit that of Poisson's."""
+    found = [
+        finishable(scenario(**{"workload.arrivals": {"rate": 2.0, **arrivals}}))
+        for arrivals in ({"process": "poisson"}, {"process": "gamma", "cv": 3.0})
+    ]
+
+    assert found[0] == found[1]
+
+
+def test_requests_are_drawn_once_for_the_deployments_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless lengths come from a file, which may be another one next time."""
+    drawn: list[object] = []
+
+    def draw(*arguments: Any, **options: Any) -> RequestSpecs:
+        drawn.append(arguments)
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr("simserve.scenario.finishable.generate", draw)
+    first, second = (_drawn(scenario(**{"deployment.replicas": count, "run.seed": 77}), 50) for count in (1, 2))
+
+    assert first.prompt_tokens.tolist() == second.prompt_tokens.tolist()
+    assert len(drawn) == 1

@@ -15,7 +15,7 @@ from simserve.planner.overrides import ONCE, Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of, steady_probe
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import MOST_REQUESTS, Promise, Trial, deployed, try_fleet
+from simserve.planner.search.trial import MOST_REQUESTS, Promise, Trial, deployed, is_attained, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.resolve import resolve
@@ -102,7 +102,12 @@ def confirm(fleet: Fleet) -> Trial:
     replications = max(replications, fleet.scenario.run.replications)
     # An API that takes what is too much finishes it too: then the queue alone tells whether the fleet keeps up.
     known: Finishable | Literal["find"] | None = promise.finishable or "find"
-    known = None if fleet.scenario.deployment.overflow else known
+    known = None if fleet.scenario.deployment.overflow or not promise.holds else known
+    if known == "find":
+        # Where too many requests miss, what the fleet finishes, which takes longer to find, changes nothing.
+        look = try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications)
+        if not is_attained(fleet.scenario, look):
+            return look
     trial = try_fleet(
         fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True, finishable=known
     )

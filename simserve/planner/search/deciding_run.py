@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -173,11 +174,17 @@ def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: i
     there = deployed(scenario, once, replicas)
     if not (has_other_runs(there) or (is_picked and has_conversations(there))):
         return Promise(holds=True)
+    many: dict[str, Any] = {"most_runs": TIMES_FRESH * FRESH_RUNS, "is_borne": is_one_more_held}
+    many = {} if is_uneven(there) else many
+    fresh, asked = None, objective(there)
+    if asked is not None:
+        # A run in which too many requests miss fails whatever the fleet finishes, which takes longer to find.
+        fresh = fresh_runs_of(there, None, **many)
+        if min(fresh.attainments, default=1.0) < asked.attainment:
+            return Promise(holds=False, attainments=fresh.attainments)
     known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
-    if is_uneven(there):
-        fresh = fresh_runs_of(there, known)
-    else:
-        fresh = fresh_runs_of(there, known, most_runs=TIMES_FRESH * FRESH_RUNS, is_borne=is_one_more_held)
+    if fresh is None or known is not None:
+        fresh = fresh_runs_of(there, known, **many)
     return Promise(holds=fresh.holds, finishable=known, attainments=fresh.attainments)
 
 

@@ -471,6 +471,12 @@ def run_holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
     return attainment is not None and attainment >= asked.attainment and _each_class_holds(asked, inner["classes"])
 
 
+def is_attained(scenario: Scenario, trial: Trial) -> bool:
+    """Return whether the share of all requests that is asked is within the SLO, whatever else must hold."""
+    asked = objective(scenario)
+    return asked is None or (trial.attainment is not None and trial.attainment >= asked.attainment)
+
+
 def _each_class_holds(asked: SLO, classes: Mapping[str, Any]) -> bool:
     """Return whether the share asked for is reached by each class that has an objective of its own, if it sent any."""
     for name, own in asked.by_class.items():

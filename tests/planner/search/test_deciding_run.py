@@ -145,6 +145,34 @@ def test_other_clients_decide_whether_a_fleet_holds(clients: int, is_decided: bo
     assert confirm(Fleet(scenario=scenario, overrides={}, replicas=1)).holds == is_promised
 
 
+def test_what_a_fleet_finishes_is_not_looked_for_where_too_many_requests_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than the runs that tell, and changes nothing: neither where a fleet is confirmed nor promised."""
+    scenario = make_scenario(
+        model="llama-3.1-8b",
+        deployment={"hardware": "l4-24gb", "engine": {"name": "vllm", "version": "0.12", "max_model_len": 4096}},
+        workload={
+            "arrivals": {"process": "poisson", "rate": 3.0},
+            "prompt_tokens": {"distribution": "fixed", "value": 400},
+            "output_tokens": {"distribution": "fixed", "value": 60},
+            "sessions": {"turns": {"distribution": "fixed", "value": 3}, "think_time": "2 s"},
+            "num_requests": 300,
+        },
+        slo={"ttft": "150 ms", "attainment": 0.99},
+    )
+
+    def found(*_: object) -> None:
+        raise AssertionError("what the fleet finishes was looked for")
+
+    monkeypatch.setattr("simserve.scenario.run.find_finishable", found)
+    monkeypatch.setattr("simserve.planner.search.deciding_run.finishable_of", found)
+    confirmed, promise = confirm(Fleet(scenario=scenario, overrides={}, replicas=1)), promise_of(scenario, {}, 1, True)
+
+    assert (confirmed.holds, promise.holds) == (False, False)
+    assert confirmed.attainment is not None
+    assert confirmed.attainment < 0.99
+    assert promise.attainments[-1] < 0.99
+
+
 def test_a_further_run_lies_where_students_t_says() -> None:
     """Mean and spread of three runs, cut where there are no shares; alike runs leave no doubt."""
     reach = student.ppf(0.98, 2) * 0.02 * math.sqrt(4 / 3)
