@@ -535,9 +535,11 @@ class ReplicaShape:
 
     @property
     def moe_backend(self) -> MoeBackend:
-        """Whose kernels run experts in MXFP4: as told, or the engine's on this GPU."""
+        """Whose kernels run experts in MXFP4, on AMD GPUs in any format: as told, or the engine's on this GPU."""
         if self.engine.moe_backend is not None:
             return self.engine.moe_backend
+        if own := self.engine.expert_backends.get(self.hardware.vendor):
+            return "aiter" if self.engine.attention_backend == "aiter" else own
         families = self.engine.triton_expert_families
         if families and self.model.family not in families:
             return "marlin"

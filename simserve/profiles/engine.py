@@ -779,13 +779,13 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place, shares_prefix
 
 
 def _check_expert_kernels(asked: EngineOptions, known: EngineVersion, compute_capability: str | None) -> None:
-    """Refuse Triton's kernels of experts on GPUs on which the version does not run them."""
-    span = known.kernels.triton_expert_capabilities
-    if asked.moe_backend != "triton" or span is None or compute_capability is None:
-        return
-    if not span[0] <= float(compute_capability) < span[1]:
+    """Refuse kernels of experts on GPUs on which the version does not run them; AMD's have no compute capability."""
+    span, rules = known.kernels.triton_expert_capabilities, {"aiter": "takes AMD GPUs"}
+    if span is not None and not span[0] <= float(compute_capability or span[0]) < span[1]:
         rule = f"takes compute capability {span[0]:g} to before {span[1]:g}, and the GPU has {compute_capability}"
-        raise refuse("moe_backend", asked.moe_backend, rule, "leave it out, or write marlin")
+        rules["triton"] = rule
+    if compute_capability is not None and asked.moe_backend in rules:
+        raise refuse("moe_backend", asked.moe_backend, rules[asked.moe_backend], "leave it out, or write marlin")
 
 
 def _kernels(known: EngineVersion, features: tuple[str, ...]) -> dict[str, Any]:

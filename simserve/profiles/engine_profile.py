@@ -19,6 +19,7 @@ from simserve.profiles.engine_options import (
     Devices,
     KernelBlock,
     MeasuredFactors,
+    MoeBackend,
     NewTokenRatio,
     RuntimeMemory,
     SizeRange,
@@ -431,6 +432,8 @@ class KernelTraits(FrozenModel):
     """CUDA compute capability from which it does."""
     attention_backends: Mapping[str, str] = Field(default_factory=dict)
     """Maker of the GPU -> `deployment.engine.attention_backend` where nobody says one."""
+    expert_backends: Mapping[str, MoeBackend] = Field(default_factory=lambda: dict[str, MoeBackend](AMD="aiter"))
+    """Maker of the GPU -> `deployment.engine.moe_backend` where nobody says that or AMD's attention."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
     latent_launch: Seconds = Field(default=0, ge=0)

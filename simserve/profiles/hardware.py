@@ -493,7 +493,7 @@ class HardwareProfile(FrozenModel):
 
         Args:
             engine: Name of its profile.
-            backend: What it runs experts in MXFP4 with; curves of other backends are left out.
+            backend: What it runs experts with; curves of other backends are left out.
         """
         fitting = {
             name: tuple(curve for curve in curves if curve.backend in (None, backend))

@@ -284,8 +284,8 @@ class GemmCurve(TileCurve):
 class GroupedGemmCurve(TileCurve):
     """All routed experts of one layer on one rank: sorting, both GEMMs, activation, weighted sum."""
 
-    backend: Literal["marlin"] | None = None
-    """`moe_backend` that runs these kernels; absent: any that no other curve of the class names."""
+    backend: Literal["marlin", "triton"] | None = None
+    """`moe_backend` that runs these kernels; absent: any that no curve before it in the class names."""
     expert_latency: Seconds
     """Seconds an expert that the rank holds adds, used or not."""
     routed_passes: float = Field(ge=0)

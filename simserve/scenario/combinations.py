@@ -455,7 +455,7 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found += [f"{key}.{each} has no effect on a static batch, which begins and ends as one" for each in given]
     if scenario.workload.ignore_eos and not _expects_max_tokens(scenario):
         found.append("workload.ignore_eos has no effect: the engine looks at no request's max_tokens for it")
-    if engine.moe_backend is not None and not _has_mxfp4_experts(scenario):
+    if engine.moe_backend is not None and not _has_mxfp4_experts(scenario) and not _chooses_experts(scenario):
         found.append(f"{key}.moe_backend has no effect: the model has no experts in MXFP4")
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
@@ -479,6 +479,13 @@ def has_block_scaled_weights(scenario: Scenario) -> bool:
     model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
     checkpoint = model.stored if weights == "auto" else model.checkpoint(weights)
     return checkpoint is not None and (checkpoint.format, checkpoint.fp8_scales) == ("fp8", "block")
+
+
+def _chooses_experts(scenario: Scenario) -> bool:
+    """Return whether the GPU has two sets of kernels for experts in 16 and 8 bits, and the model has experts."""
+    curves = load_hardware(scenario.deployment.hardware, scenario.folder).grouped_gemm_curves
+    is_choice = any(curve.backend == "triton" for each in curves.values() for curve in each)
+    return is_choice and load_model(scenario.model, scenario.folder).moe is not None
 
 
 def _has_mxfp4_experts(scenario: Scenario) -> bool:

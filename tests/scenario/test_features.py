@@ -284,6 +284,33 @@ def test_tritons_attention_reads_the_cache_at_half_the_rate_on_amd() -> None:
         assert (own > asked) == (backend == "triton"), version
 
 
+def test_experts_on_amd_are_tritons_where_the_engine_leaves_aiter_off() -> None:
+    """vLLM without its switch, SGLang before 0.4.6; AMD's attention brings AMD's experts, and either can be named."""
+    moe = ["model=qwen3-30b-a3b", "deployment.hardware=mi300x-192gb", "deployment.quantization=fp8"]
+
+    def seconds(engine: str, *more: str) -> float:
+        shape = resolve(make_scenario([*moe, f"deployment.engine={{{engine}}}", *more])).shape
+        return float(price(shape, 4096).parts.token[:, 128].sum())
+
+    vllm, sglang = "name: vllm, version: '0.14'", "name: sglang, version: '{}'"
+    aiter, triton = (seconds(f"{vllm}, moe_backend: {name}") for name in ("aiter", "triton"))
+
+    assert triton - aiter == pytest.approx(48 * 142e-6, rel=0.05)
+    assert seconds(vllm) == triton
+    assert seconds(vllm + AITER) == aiter
+    assert seconds(f"{vllm}{AITER}, moe_backend: triton") == triton
+    early, late = (
+        resolve(make_scenario([*moe, f"deployment.engine={{{sglang.format(each)}}}"])) for each in ("0.4.5", "0.4.6")
+    )
+    assert (early.shape.moe_backend, late.shape.moe_backend) == ("triton", "aiter")
+    with pytest.raises(InputError, match=r"moe_backend: 'aiter' takes AMD GPUs"):
+        seconds(f"{vllm}, moe_backend: aiter", "deployment.hardware=h100-sxm-80gb")
+    told = "deployment.engine.moe_backend has no effect: the model has no experts in MXFP4"
+    scenario = make_scenario([*moe, f"deployment.engine={{{vllm}, moe_backend: aiter}}"])
+    assert told not in without_effect(scenario, None)
+    assert told in without_effect(scenario.model_copy(update={"model": "llama-3.1-8b"}), None)
+
+
 def test_kernels_of_experts_change_nothing_without_experts_in_mxfp4() -> None:
     """Said beside the result, as of every setting without effect."""
     told = "deployment.engine.moe_backend has no effect: the model has no experts in MXFP4"

@@ -3,7 +3,8 @@
 Products in FP8 by blocks were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same
 units, the same memory), so that experts carry over by their units. Its tables hold the best kernel of each size and
 nothing beside it: no rounding of inputs, no sorting of tokens. Experts in MXFP4, which its Triton kernels unpack to 16
-bits, were timed for a pull request, each of their two products by itself.
+bits, were timed for a pull request, each of their two products by itself. So were those that engines run without AITER:
+Triton's, of which shares of the two peaks are fitted and the rest is taken as of AITER's.
 ``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left
 out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,10 @@ import pandas as pd
 from calibration.laboratory.fits.gemm_fit import BOUNDS, START, fit_parameters
 from calibration.laboratory.fits.moe_fit import ExpertCalls, fit_moe, predict_experts
 from simserve.perf.efficiency import Array
-from simserve.perf.gemm import GemmDevice, gemm_seconds
+from simserve.perf.gemm import GemmDevice, gemm_seconds, grouped_gemm_seconds
 from simserve.perf.moe import ExpertLoad, ExpertShape
-from simserve.profiles.kernel_curves import GemmCurve, GroupedGemmCurve
+from simserve.profiles.hardware import load_hardware
+from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve
 
 UNITS, MI308X_UNITS = 304, 80
 PEAKS = {8.0: 2614.9e12, 16.0: 1307.4e12}
@@ -56,6 +59,39 @@ MXFP4_DEVICE = GemmDevice(peak=PEAKS[16.0], bandwidth=6.0e12, num_multiprocessor
 """An MI325X."""
 MXFP4_LOOP = 100.0
 """Columns that a tile's start takes, as of each product by itself; four calls of a layer tell three constants."""
+
+
+TRITON_EXPERTS, TRITON_CHOSEN, TRITON_HIDDEN = 8, 2, 4096
+TRITON_TABLES: Mapping[GemmClass, tuple[tuple[float, Mapping[int, Mapping[int, float]]], ...]] = {
+    "bf16": (
+        (
+            80.2,
+            {
+                7168: {64: 270.2, 128: 279.3, 1024: 649.7, 4096: 1300.6},
+                14336: {64: 422.6, 128: 425.7, 256: 483.2},
+            },
+        ),
+    ),
+    "fp8": (
+        (
+            91.0,
+            {
+                7168: {64: 236.3, 128: 239.2, 1024: 318.1, 4096: 702.5},
+                14336: {64: 319.0, 128: 321.2, 256: 361.3, 512: 382.0, 1024: 512.3, 2048: 779.6, 4096: 1430.1},
+            },
+        ),
+        (
+            101.0,
+            {
+                7168: {64: 237.0, 128: 246.6, 1024: 367.4, 4096: 859.8},
+                14336: {64: 316.0, 128: 325.8, 256: 366.2, 512: 419.6, 1024: 584.2},
+            },
+        ),
+    ),
+}
+"""Tables of one product by Triton on an MI300X: microseconds of a call of next to nothing (64 tokens, 128 by 256), all
+Python's; then columns, tokens and microseconds. From ROCm/triton pull requests 685 (the wider as far as 256 tokens),
+693 (in TFLOP/s) and 702 (as far as 1,024)."""
 
 
 def product_rows(folder: Path) -> pd.DataFrame:
@@ -200,8 +236,67 @@ def mxfp4_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
     return np.asarray(predict_experts(fit_mxfp4(seen), calls, MXFP4_DEVICE) / calls.seconds - 1.0)
 
 
+def triton_rows(kernels: GemmClass) -> pd.DataFrame:
+    """Return products of experts by Triton: ``token n us floor``."""
+    calls = [
+        (tokens, columns, us, floor)
+        for floor, table in TRITON_TABLES[kernels]
+        for columns, times in table.items()
+        for tokens, us in times.items()
+    ]
+    return pd.DataFrame(calls, columns=["token", "n", "us", "floor"])
+
+
+def fit_triton(rows: pd.DataFrame, kernels: GemmClass) -> GroupedGemmCurve:
+    """Return AITER's curve with the shares of the two peaks that have the least soft-L1 error of the logarithm."""
+    aiter = load_hardware("mi300x-192gb").grouped_gemm_curves_of("sglang")[kernels]
+    values = fit_parameters(
+        lambda given: predict_triton(aiter.model_copy(update=given), rows, kernels),
+        rows["us"].to_numpy(dtype=np.float64) * SECONDS,
+        {"efficiency": 0.3, "memory_efficiency": 0.5},
+        FITTED_BOUNDS,
+    )
+    return aiter.model_copy(update={**values, "backend": "triton", "fit": None})
+
+
+def predict_triton(curve: GroupedGemmCurve, rows: pd.DataFrame, kernels: GemmClass) -> Array:
+    """Return the seconds of one product of all experts, each of which some token chose."""
+    bits = 16.0 if kernels == "bf16" else 8.0
+    tokens, columns, floor = (rows[name].to_numpy(dtype=np.float64) for name in ("token", "n", "floor"))
+    pairs = tokens * TRITON_CHOSEN
+    weights = TRITON_EXPERTS * columns * TRITON_HIDDEN * bits / 8
+    call = grouped_gemm_seconds(
+        curve,
+        GemmDevice(peak=PEAKS[bits], bandwidth=BANDWIDTH, num_multiprocessors=UNITS),
+        tile_rows=curve.tile_rows,
+        rows=pairs,
+        experts=np.full_like(pairs, TRITON_EXPERTS),
+        out_features=columns,
+        in_features=float(TRITON_HIDDEN),
+        num_bytes=weights + pairs * (TRITON_HIDDEN * bits / 8 + 2.0 * columns),
+    )
+    return np.asarray(floor * SECONDS + call.total)
+
+
+def triton_errors(seen: pd.DataFrame, tested: pd.DataFrame, *, kernels: GemmClass) -> Array:
+    """Return predicted over measured, less 1, of products from a fit to others."""
+    measured = tested["us"].to_numpy(dtype=np.float64) * SECONDS
+    return np.asarray(predict_triton(fit_triton(seen, kernels), tested, kernels) / measured - 1.0)
+
+
+def print_triton() -> None:
+    """Print what the pull requests tell of Triton's experts."""
+    for kernels in TRITON_TABLES:
+        rows = triton_rows(kernels)
+        print("experts by Triton", kernels, len(rows), fit_triton(rows, kernels))
+        inside = np.median(np.abs(triton_errors(rows, rows, kernels=kernels)))
+        apart = held_out(rows, ["n"], partial(triton_errors, kernels=kernels))
+        print(f"  {inside:.3f}, whole weights left out {apart:.3f}")
+
+
 def main(folder: Path) -> None:
     """Print constants and errors."""
+    print_triton()
     mxfp4 = mxfp4_rows()
     print("experts, MXFP4", len(mxfp4), fit_mxfp4(mxfp4))
     inside = np.median(np.abs(mxfp4_errors(mxfp4, mxfp4)))

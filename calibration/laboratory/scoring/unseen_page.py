@@ -65,7 +65,8 @@ eight H200 had been described as on 64 of them until 2026-11-26.
 - Ten files more were predicted blind on 2026-11-27, with 95 loads of A100, H100, H200, B200, B300, GB300, MI300X,
   MI350X, MI355X and the DGX Spark: throughput 14.5 % in the median (72 figures), TTFT 17 % (72), TPOT 21 % (82); none
   was refused. They led to the states of linear attention that SGLang keeps for a request: Qwen3.6 on H200, B200 and
-  B300 had been given 1.6 times the requests at once that it serves.
+  B300 had been given 1.6 times the requests at once that it serves; and to experts by Triton on MI300X, whose kernels
+  other sources time.
 - Twenty-four files more were predicted blind later that day, with 211 loads of L4, A10, A100, H100, H200, H800, GH200,
   B200, MI300X, RTX 4090 and M3 Max: throughput 11 % in the median (175 figures), TTFT 23 % (172), TPOT 21 % (158), E2E
   18 % (44). Half of them are servers with a feature beside the same server without it. What a feature changes,

@@ -70,14 +70,17 @@ def export_vllm(deployment: Deployment) -> Export:
     command += _rare(deployment, flags)
     partition = deployment.take("pipeline_layer_partition") or deployment.take("engine.pipeline_layer_partition")
     environment = {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, partition))} if partition else {}
-    backend = deployment.take("engine.moe_backend")
-    if backend and flags.has("--moe-backend"):
-        command += flags.render("--moe-backend", backend, key="deployment.engine.moe_backend")
-    elif backend:
-        environment["VLLM_MXFP4_USE_MARLIN"] = str(int(backend == "marlin"))
+    experts = deployment.take("engine.moe_backend")
+    if experts and flags.has("--moe-backend"):
+        command += flags.render("--moe-backend", experts, key="deployment.engine.moe_backend")
+    elif experts == "aiter":
+        environment["VLLM_ROCM_USE_AITER"] = "1"
+    elif experts:
+        environment["VLLM_MXFP4_USE_MARLIN"] = str(int(experts == "marlin"))
     backend = deployment.take("engine.attention_backend")
     if backend == "aiter":
         environment["VLLM_ROCM_USE_AITER"] = "1"
+        environment |= {"VLLM_ROCM_USE_AITER_MOE": "0"} if experts == "triton" else {}
     elif backend and flags.has("--attention-backend"):
         command += flags.render("--attention-backend", _TRITON, key="deployment.engine.attention_backend")
     elif backend:

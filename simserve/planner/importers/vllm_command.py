@@ -480,6 +480,8 @@ def _has_choice(option: str, version: str | None) -> bool:
 
 _ATTENTION_VARIABLES = ("VLLM_ROCM_USE_AITER", "VLLM_ATTENTION_BACKEND")
 """Variables that choose the kernels of attention on AMD GPUs; a named backend outweighs the switch."""
+_EXPERT_SWITCH = "VLLM_ROCM_USE_AITER_MOE"
+"""Variable that leaves AITER's experts out of what the switch turns on."""
 
 
 def _attention_variable(reading: Reading, name: str, value: str) -> None:
@@ -487,6 +489,17 @@ def _attention_variable(reading: Reading, name: str, value: str) -> None:
         _attention_backend(reading, value, name=f"{name}=")
     elif value.lower() in _TRUE_VARIABLES:
         reading.options.setdefault("attention_backend", "aiter")
+
+
+def _experts_on_amd(reading: Reading, variables: Mapping[str, str]) -> None:
+    """Say whose experts run where attention does not: AITER's go with its switch, whatever attention is named."""
+    attention = reading.options.get("attention_backend")
+    if attention is None or "moe_backend" in reading.options or not _has_choice("moe_backend", reading.version):
+        return
+    switches = (variables.get("VLLM_ROCM_USE_AITER", "0"), variables.get(_EXPERT_SWITCH, "1"))
+    is_on = all(each.lower() in _TRUE_VARIABLES for each in switches)
+    if is_on != (attention == "aiter"):
+        reading.options["moe_backend"] = "aiter" if is_on else "triton"
 
 
 def _read_variables(reading: Reading, pasted: Pasted) -> None:
@@ -498,6 +511,8 @@ def _read_variables(reading: Reading, pasted: Pasted) -> None:
             reading.options["moe_backend"] = "marlin" if value.lower() in _TRUE_VARIABLES else "triton"
         elif name in _ATTENTION_VARIABLES and _has_choice("attention_backend", reading.version):
             _attention_variable(reading, name, value)
+        elif name == _EXPERT_SWITCH and _has_choice("moe_backend", reading.version):
+            continue
         elif name == "VLLM_USE_FLASHINFER_SAMPLER" and _has_choice("flashinfer_sampler", reading.version):
             reading.options["flashinfer_sampler"] = value.lower() in _TRUE_VARIABLES
         elif read_lmcache_variable(reading, name, value):
@@ -506,3 +521,4 @@ def _read_variables(reading: Reading, pasted: Pasted) -> None:
             reading.not_simulated.append(f"{name}={value}")
         else:
             reading.ignored.append(name)
+    _experts_on_amd(reading, pasted.variables)

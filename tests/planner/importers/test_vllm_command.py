@@ -567,6 +567,33 @@ def test_the_kernels_of_attention_on_amd_come_back(version: str) -> None:
     assert both.scenario.deployment.engine.attention_backend == "triton"
 
 
+@pytest.mark.parametrize("version", ["0.11.0", "0.14", "0.33"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "attention_backend: aiter",
+        "moe_backend: aiter, attention_backend: triton",
+        "moe_backend: triton, attention_backend: aiter",
+        "moe_backend: triton",
+    ],
+)
+def test_the_kernels_of_experts_on_amd_come_back(version: str, options: str) -> None:
+    """AITER's go with its switch, of which both can be left out; a named backend of attention has none of it."""
+    scenario = make_scenario(
+        [
+            "model=qwen3-30b-a3b",
+            f"deployment.engine={{version: '{version}', {options}, max_model_len: 4096}}",
+            "deployment.hardware=mi300x-192gb",
+        ]
+    )
+    back = import_vllm_command(export(scenario, "vllm").lines, hardware="mi300x-192gb", version=version).scenario
+
+    assert resolved_part(back) == resolved_part(scenario)
+    served = "vllm serve Qwen/Qwen3-30B-A3B-Instruct-2507"
+    hip = imported(f"{served} --attention-backend ROCM_ATTN", version="0.33").scenario.deployment.engine
+    assert (hip.attention_backend, hip.moe_backend) == ("aiter", "triton")
+
+
 def test_experts_that_a_model_lacks_have_no_effect() -> None:
     """vLLM takes the flag of any model."""
     draft = imported(f"{LLAMA} --enable-expert-parallel")
