@@ -46,6 +46,8 @@ CLASS_MAX_SPLITS = 8
 TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
+STEP_COLUMNS = 128.0
+"""Columns of the reduction between two scales of FP8 by blocks: a tile takes as many at a time."""
 SUSTAINED_FLOPS = 1e12
 """FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
 
@@ -273,6 +275,8 @@ def gemm_seconds(
     compute = _compute_seconds(curve, device, rows, out_features, in_features, rate)
     memory = num_bytes / (device.bandwidth * curve.memory_efficiency)
     total = curve.start_latency + overlapped(curve, compute, memory)
+    if curve.step_latency:
+        total = np.maximum(total, curve.start_latency + in_features / STEP_COLUMNS * curve.step_latency)
     if curve.narrow_rows is not None:
         total = np.maximum(total, _least_of_wide_calls(curve, device, rows, out_features, in_features, memory))
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=total)

@@ -427,7 +427,8 @@ def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...
     """Return norms, projections, rotary embedding, KV write and the start-up of attention of one layer."""
     model, machine, layers = stage.shape.model, stage.machine, attention.layers
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
-    calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in launched_gemms(gemms))]
+    launched = launched_gemms(gemms) if stage.shape.engine.joins_latent_inputs else gemms
+    calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in launched)]
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
     calls.append(_elementwise(stage, (2 * projected + attended) * ACTIVATION_BYTES))
@@ -590,7 +591,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)
         is_late = float(stage.shape.hardware.compute_capability or 0.0) >= engine.block_scaled_gap_since
         start = curve.start_latency + engine.block_scaled_gap * is_late
-        curve = curve.model_copy(update={"start_latency": start})
+        curve = curve.model_copy(update={"start_latency": start, "step_latency": engine.block_scaled_step})
     call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
     total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
     parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)

@@ -462,6 +462,9 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
     if kv_element_bytes(stage.shape.kv_cache_dtype) <= NARROW_KV_BYTES and each.layers.compressed is None:
         key *= stage.shape.engine.narrow_kv_slowdown
+    if each.layers.mla is not None:
+        most = stage.shape.engine.latent_decode_flops.get(stage.shape.hardware.vendor, np.inf)
+        key = max(key, attention.decode_flops_per_key / most)
     read = each.layers, attention.kv_bytes_per_token
     unshared = unshared_key_seconds(*read, stage.shape.engine.shared_decode_groups)
     if reads_keys_by_query_head(stage.shape):

@@ -419,6 +419,8 @@ class KernelTraits(FrozenModel):
     """Seconds that one of them takes longer to start."""
     block_scaled_gap_since: float = 0.0
     """CUDA compute capability from which it does."""
+    block_scaled_step: Seconds = Field(default=0, ge=0)
+    """Least seconds that a tile of one of them takes for 128 columns of the reduction."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
@@ -436,6 +438,10 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> `deployment.engine.moe_backend` where nobody says that or AMD's attention."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
+    latent_decode_flops: Mapping[str, FlopsPerSecond] = Field(default_factory=dict)
+    """Maker of the GPU -> FLOP/s beyond which latent attention gains nothing in decodes; absent: the fitted ones."""
+    joins_latent_inputs: bool = True
+    """Whether one product makes the latent form of queries and that of keys and values, which read the same input."""
     latent_launch: Seconds = Field(default=0, ge=0)
     """Seconds that the host takes to launch a layer with latent attention in a step that no CUDA graph covers."""
     latent_launch_since: float = 0.0

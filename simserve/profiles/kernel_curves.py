@@ -265,6 +265,8 @@ class GemmCurve(TileCurve):
     """Seconds that cutting the reduction over more than one SM adds."""
     max_splits: PositiveInt = 1
     """Most SMs that share one tile's reduction."""
+    step_latency: Seconds = 0.0
+    """Least seconds that a tile takes for 128 columns of the reduction, however few there are."""
     min_tile_rows: PositiveInt = 64
     """Rows of the smallest tile: 64 (CUTLASS; Hopper wgmma m64), or 16 in weight-only kernels (Marlin)."""
     max_tile_rows: PositiveInt = 64

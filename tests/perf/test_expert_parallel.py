@@ -251,6 +251,79 @@ def test_sglang_multiplied_scales_by_blocks_with_triton_before_deepgemm() -> Non
     assert 1.7 < many < 1.9
 
 
+def test_a_tile_of_triton_takes_its_steps_however_few_rows_there_are() -> None:
+    """SGLang 0.4.5: 56 steps of 0.45 us for 7,168 columns of one row; 4,096 rows take longer than that anyhow."""
+    shape = make_shape("h200-sxm-141gb", "deepseek-v3", engine="sglang", quantization="fp8", version="0.4.5")
+    stages = [
+        stage_of(dataclasses.replace(shape, engine=shape.engine.model_copy(update={"block_scaled_step": step})))
+        for step in (0.0, shape.engine.block_scaled_step)
+    ]
+    gemm = next(each for each in stage_gemms(stages[0]) if each.name == "shared_gate_up")
+    rows = np.array([1.0, 8.0, 4096.0])
+
+    before, after = (projection(stage, gemm, rows).sum(0) for stage in stages)
+
+    start = stages[0].machine.gemm_curves["fp8_block"].start_latency
+    assert after[0] == pytest.approx(after[1], rel=0.01)
+    assert start + 56 * 0.45e-6 < after[0] < start + 56 * 0.45e-6 + 4e-6
+    assert after[0] > before[0]
+    assert after[2] == before[2]
+
+
+def test_latent_decodes_of_triton_read_keys_once_for_16_heads() -> None:
+    """35 TFLOP/s: 2 x 16 x 1,088 FLOP a key in each of 61 layers on 8 ranks, eight times as long on one; NVIDIA's."""
+
+    def key(version: str, ranks: int, gpu: str = "h200-sxm-141gb") -> float:
+        shape = make_shape(gpu, "deepseek-v3", engine="sglang", version=version, tensor_parallel_size=ranks)
+        return float(price(shape).step_times.decode_slope[8])
+
+    assert key("0.4.5", 8) == pytest.approx(61 * 2 * 16 * 1088 / 35e12)
+    assert key("0.4.5", 1) == pytest.approx(8 * key("0.4.5", 8))
+    assert key("0.4.6", 8) < 0.5 * key("0.4.5", 8)
+    assert key("0.4.5", 8, "mi300x-192gb") == key("0.4.6", 8, "mi300x-192gb")
+
+
+def test_queries_and_keys_had_a_product_each_from_the_input_of_a_layer() -> None:
+    """DeepSeek-V3 under SGLang 0.4.6: one start and one rounding more in each of 61 layers; without queries' none."""
+    shape = make_shape(
+        "h200-sxm-141gb", "deepseek-v3", engine="sglang", version="0.4.6", quantization="fp8", tensor_parallel_size=8
+    )
+
+    def step(model: str, *, is_joined: bool) -> float:
+        engine = shape.engine.model_copy(update={"joins_latent_inputs": is_joined})
+        changed = dataclasses.replace(shape, engine=engine, model=load_model(model))
+        return float(price(changed).step_times.decode_base[8])
+
+    assert step("deepseek-v3", is_joined=False) - step("deepseek-v3", is_joined=True) > 61 * 5e-6
+    assert step("qwen3-235b-a22b", is_joined=False) == step("qwen3-235b-a22b", is_joined=True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "step", "gap", "flops", "kernels", "is_joined"),
+    [
+        ("sglang", "0.4.2", 0.45e-6, 18e-6, 35e12, 36, False),
+        ("sglang", "0.4.3", 0.45e-6, 18e-6, 35e12, 20, False),
+        ("sglang", "0.4.5", 0.45e-6, 0.0, 35e12, 20, False),
+        ("sglang", "0.4.6", 0.0, 0.0, None, 1, False),
+        ("sglang", "0.4.7", 0.0, 0.0, None, 1, True),
+        ("vllm", "0.7.3", 0.0, 18e-6, 35e12, 7, False),
+        ("vllm", "0.8", 0.0, 0.0, None, 7, False),
+        ("vllm", "0.10", 0.0, 0.0, None, 7, True),
+    ],
+)
+def test_kernels_of_latent_attention_and_experts_changed_by_version(
+    engine: str, version: str, step: float, gap: float, flops: float | None, kernels: int, is_joined: bool
+) -> None:
+    """As the pull requests that the profiles name have it."""
+    found = make_shape("h200-sxm-141gb", "deepseek-v3", engine=engine, version=version).engine
+
+    assert found.block_scaled_step == pytest.approx(step)
+    assert found.latent_attention_gap == pytest.approx(gap)
+    assert found.latent_decode_flops.get("NVIDIA") == flops
+    assert (found.num_group_router_kernels, found.joins_latent_inputs) == (kernels, is_joined)
+    assert found.overlaps_shared_experts == (engine == "sglang" and step == 0.0)
+
+
 def test_one_scale_a_channel_is_no_matter_of_deepgemm() -> None:
     """FP8 products of Llama, whose checkpoint has no blocks, are the same under both."""
     old, new = (
