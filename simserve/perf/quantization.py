@@ -313,9 +313,10 @@ def part_bits(model: ModelProfile, quantization: str, part: Part | None) -> floa
     """
     name = format_name(quantization)
     other = weight_bits(name, model.dtype)[1]
-    if part is None:
-        return other
     checkpoint = model.checkpoint(name)
+    if part is None:
+        rest = None if checkpoint is None else checkpoint.rest_format
+        return other if rest is None else weight_bits(rest, model.dtype)[0]
     group = None if checkpoint is None else checkpoint.group_size
     return sum(
         share * (other if each == "none" else weight_bits(each, model.dtype, group)[0])

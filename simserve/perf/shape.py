@@ -151,7 +151,7 @@ def weights_bytes(model: ModelProfile, quantization: str = "none", expert_tile: 
     """Return the bytes of all weights in a format, group scales and padding of MXFP4 included.
 
     Each part as the model's checkpoint of that format stores it. Embeddings, LM head, norms, routers and biases stay
-    16-bit in quantised checkpoints, except GGUF.
+    16-bit in quantised checkpoints, except GGUF and what says otherwise (``rest_format``).
 
     Raises:
         InputError: The format is unknown.
@@ -647,7 +647,8 @@ class ReplicaShape:
         Raises:
             InputError: The engine does not run the format, or the GPU has no arithmetic for it.
         """
-        return self._precision(format_name(self.quantization))
+        rest = part_bits(self.model, self.quantization, None)
+        return replace(self._precision(format_name(self.quantization)), other_bits=rest)
 
     @property
     def precisions(self) -> Mapping[Part, tuple[tuple[Precision, float], ...]]:

@@ -90,9 +90,13 @@ class Checkpoint(FrozenModel):
     """Where it is on huggingface.co, as engines take it; null where it is not there."""
     method: str | None = None
     """How its configuration names the way it was made (``quant_method``): fp8, fbgemm_fp8, compressed-tensors,
-    modelopt, gptq, awq, mxfp4 ...; null for what was not quantised."""
+    modelopt, gptq, awq, mxfp4 ...; ``gguf`` for a file of llama.cpp; null for what was not quantised."""
     other_formats: tuple[OtherFormat, ...] = ()
     """What is stored in another format; later entries win."""
+    rest_format: WeightFormatName | None = None
+    """Format of embeddings, LM head, norms and routers; null: 16 bit where ``format`` is no GGUF."""
+    engine: str | None = None
+    """Engine that takes it for the model's name, before other checkpoints of its format; null: none in particular."""
     fp8_scales: Fp8Scales = "tensor"
     """Scales of FP8 weights: one a tensor, one a channel (row of weights), or one for 128 x 128 weights."""
     group_size: PositiveInt | None = None
@@ -112,6 +116,12 @@ class Checkpoint(FrozenModel):
     def is_wide(self) -> bool:
         """Whether nothing of it is below 16 bit."""
         return self.format in WIDE_FORMATS and all(each.format in WIDE_FORMATS for each in self.other_formats)
+
+    @property
+    def all_formats(self) -> tuple[WeightFormatName, ...]:
+        """Every format in it."""
+        rest = () if self.rest_format is None else (self.rest_format,)
+        return (self.format, *(each.format for each in self.other_formats), *rest)
 
     def formats(self, part: Part, layers_with: Callable[[Part], Sequence[int]]) -> dict[WeightFormatName, float]:
         """Return the formats that a part is stored in, each with its share of the layers that have the part.

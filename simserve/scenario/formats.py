@@ -35,6 +35,8 @@ NO_CHECKPOINT: Final = "as asked (no such checkpoint is on record)"
 COMPRESSED_KV: Final = "fp8"
 """KV format of compressed attention: FP8 with scales, the rotary part in BF16 (vLLM 0.20.2 and 0.33.0 refuse others in
 the kernels that they choose by themselves, deepseek_v4 attention.py; SGLang 0.5.23 deepseek_v4 memory pool)."""
+GGUF: Final = "gguf"
+"""Of a checkpoint's ``method``: a file of llama.cpp, which engines load that run all formats in it."""
 FILE = "calibration/quality.yaml"
 SIZE_FACTOR = 2.5
 """How much larger or smaller the studied model may be: losses fall with size, by half or more from 7 B to 70 B."""
@@ -187,14 +189,23 @@ def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
 
 def loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> bool:
     """Return whether an engine loads checkpoints made in the way of this one; its format is another question."""
+    if checkpoint.method == GGUF:
+        return {*checkpoint.all_formats} <= {*engine.supported_quantizations}
     if checkpoint.method is None or not engine.loaded_methods:
         return True
     return any(each.covers(checkpoint) for each in engine.loaded_methods)
 
 
 def as_loaded(model: ModelProfile, engine: ResolvedEngine) -> ModelProfile:
-    """Return a model without the checkpoints that an engine does not load, but the one that its name stands for."""
+    """Return a model without the checkpoints that an engine does not load, but the one that its name stands for.
+
+    The engine's own come before others of their format, unless the weights are not those of the model's name.
+    """
     loaded = tuple(each for each in model.checkpoints if loads(engine, each))
+    if model.shape_of is None and any(each.engine == engine.name for each in loaded):
+        kinds = [each.format for each in model.checkpoints]
+        ordered = sorted(loaded, key=lambda each: (kinds.index(each.format), each.engine != engine.name))
+        return model.model_copy(update={"checkpoints": tuple(ordered)})
     if len(loaded) == len(model.checkpoints):
         return model
     last = () if model.stored in loaded else (model.stored,)
@@ -289,7 +300,7 @@ def formats_available(
         for name, how in made:
             by_engine = AvailableFormat(format=name, how=how, repository=stored.repository, engine=engine.name)
             found.setdefault(name, by_engine)
-    shape = ReplicaShape(hardware=hardware, model=model, engine=engine)
+    shape = ReplicaShape(hardware=hardware, model=as_loaded(model, engine), engine=engine)
     return tuple(each for each in found.values() if _runs(replace(shape, quantization=each.format)))
 
 

@@ -20,6 +20,8 @@ ON_DISK = [
     ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", 72.7e9),  # its files on huggingface.co
     ("openai/gpt-oss-20b", 13_761_264_768),
     ("openai/gpt-oss-120b", 65_248_815_744),
+    ("ggml-org/gpt-oss-20b-GGUF", 11.27 * GIB),  # llama.cpp benches/dgx-spark.md
+    ("ggml-org/gpt-oss-120b-GGUF", 59.02 * GIB),  # the same
     ("deepseek-ai/DeepSeek-R1", 688_586_727_753),
     ("nvidia/DeepSeek-R1-0528-NVFP4-v2", 413_340_567_567),  # bytes of all its files
 ]

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from simserve.errors import ScenarioError
+from simserve.perf.tables import price
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import load_engine
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.formats import AvailableFormat, formats_available, formats_line, with_stored_format
 from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.units import GIB
 from tests.perf.shapes import make_shape
 from tests.profiles.test_hf_config import LLAMA_3_8B
 from tests.scenario.builders import make_scenario
@@ -49,6 +51,54 @@ def test_a_model_runs_as_it_is_stored(model: str, overrides: tuple[str, ...], we
     assert found.formats["checkpoint"] == repository
     assert found.memory.weights_bytes > 0
     assert found.memory.fits
+
+
+@pytest.mark.parametrize("asked", ["auto", "mxfp4"])
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "openai/gpt-oss-20b"])
+def test_an_engine_takes_its_own_file_of_a_format(model: str, asked: str) -> None:
+    """llama.cpp the GGUF of gpt-oss, 12.1 GB with all but the experts in Q8_0; Ollama's own file has that in 16 bit.
+
+    62,327 MiB of gpt-oss-120b are 65.4 GB (ollama/ollama issue 16416); 14 GB of gpt-oss-20b in its library.
+    """
+    overrides = f"quantization={asked}", "hardware=gb10-128gb", "engine.max_model_len=4096"
+    ggml, ollama, vllm = (
+        resolved(f"engine={{name: {name}, version: '{version}'}}", *overrides, model=model)
+        for name, version in (("llama.cpp", "b8000"), ("ollama", "0.15.5"), ("vllm", "0.33"))
+    )
+
+    assert ggml.formats["checkpoint"] == "ggml-org/gpt-oss-20b-GGUF"
+    assert {ollama.formats["checkpoint"], vllm.formats["checkpoint"]} == {"openai/gpt-oss-20b"}
+    assert ggml.shape.precision.other_bits == ggml.shape.precisions["attention"][0][0].weight_bits == 8.5
+    assert ggml.shape.precisions["experts"][0][0].weight_bits == 4.25
+    assert ollama.shape.precision.other_bits == vllm.shape.precision.other_bits == 16.0
+    assert ggml.memory.weights_bytes == pytest.approx(11.27 * GIB, rel=0.02)
+    assert ollama.memory.weights_bytes == pytest.approx(13.76e9, rel=0.02)
+    ours, theirs = (price(each.shape, 4).step_times.decode_base[1] for each in (ggml, ollama))
+    assert ours < 0.85 * theirs
+
+
+def test_weights_named_in_another_format_stay_so_under_an_engine_with_a_file_of_its_own() -> None:
+    """A checkpoint in BF16, named, is not the file in MXFP4; nor are weights of another name in Q8_0."""
+    overrides = "hardware=gb10-128gb", "engine={name: llama.cpp, version: b8000}", "engine.max_model_len=4096"
+    wide = resolved(*overrides, model="unsloth/gpt-oss-20b-BF16")
+    named = resolved(*overrides, model="unsloth/gpt-oss-20b")
+
+    assert (wide.shape.quantization, wide.formats["checkpoint"]) == ("none", "unsloth/gpt-oss-20b-BF16")
+    assert (named.shape.quantization, named.formats["checkpoint"]) == ("mxfp4", "unsloth/gpt-oss-20b")
+    assert named.shape.precision.other_bits == 16.0
+
+
+def test_only_engines_with_gguf_load_a_gguf_file() -> None:
+    """Ollama, where it is named; of vLLM the error names the checkpoint that it loads in the same format."""
+    named = {"model": "ggml-org/gpt-oss-20b-GGUF"}
+    engine = "engine={name: ollama, version: '0.15.5'}"
+    ollama = resolved("hardware=gb10-128gb", engine, "engine.max_model_len=4096", **named)
+
+    assert ollama.shape.precision.other_bits == 8.5
+    with pytest.raises(
+        ScenarioError, match=r"does not load \(mxfp4 by gguf\).*mxfp4 \(checkpoint openai/gpt-oss-20b\)"
+    ):
+        resolved(**named)
 
 
 def test_what_is_asked_for_wins() -> None:

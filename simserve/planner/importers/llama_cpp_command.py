@@ -11,7 +11,7 @@ from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.importers.server import Reading, Vocabulary, assumptions, draft_of, read_arguments
-from simserve.profiles.catalog import load_model
+from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
 
 KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
@@ -174,6 +174,10 @@ def _file(reading: Reading, value: object) -> None:
 
 def _repository(reading: Reading, value: object) -> None:
     repository, _, tag = str(value).partition(":")
+    on_record = (each for model in catalogue_models().values() for each in model.checkpoints if each.method == "gguf")
+    if repository in [each.repository for each in on_record]:
+        reading.model = repository  # the one file there, in the format that its profile says
+        return
     reading.model = model_of(repository, tag)
     if tag or reading.quantization is None:
         _weights(reading, tag or "Q4_K_M")

@@ -146,7 +146,8 @@ def _why_alone(part: ReplicaShape) -> str:
     """Return why nothing but the stored format is there."""
     model, engine = part.model, part.engine.name
     stored = "16 bit" if model.stored.is_wide else model.stored.format
-    public = [each.format for each in model.checkpoints[1:] if not each.is_wide]
+    lower = [each.format for each in model.checkpoints if not each.is_wide]
+    public = [each for each in lower if each != model.stored.format]
     if public:
         which = f"{engine} on {part.hardware.name} runs none of its other checkpoints ({', '.join(public)})"
     else:

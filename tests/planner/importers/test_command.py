@@ -196,6 +196,16 @@ def test_one_file_of_several_and_a_tag_of_a_repository_name_the_model() -> None:
     assert (tagged.mapping["model"], tagged.mapping["deployment"]["quantization"]) == ("llama-3.1-8b", "gguf-q8_0")
 
 
+@pytest.mark.parametrize("tag", ["", ":MXFP4"])
+def test_a_repository_with_one_file_on_record_is_read_as_that_file(tag: str) -> None:
+    """gpt-oss in MXFP4: llama.cpp takes the file that is there, and Q4_K_M is not."""
+    made = import_command(f"llama-server -hf ggml-org/gpt-oss-20b-GGUF{tag} -c 0", hardware="gb10-128gb")
+
+    assert made.mapping["model"] == "ggml-org/gpt-oss-20b-GGUF"
+    assert "quantization" not in made.mapping["deployment"]
+    assert any("weights mxfp4, as stored in ggml-org/gpt-oss-20b-GGUF" in note for note in made.notes)
+
+
 def test_variables_of_ollama_say_its_slots() -> None:
     """In front of the server, whose model a second line loads; the KV type needs flash attention."""
     line = (
