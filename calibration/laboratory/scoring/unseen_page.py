@@ -82,7 +82,8 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   figures), TTFT 34 % (65), TPOT 14 % (55), E2E 25 % (30). Thirteen (one or two GPUs, other engines): throughput 8.6 %
   (76), TTFT 28 % (53), TPOT 13 % (37), E2E 17 % (42). Two descriptions were corrected after that: llama.cpp's context
   is that of all slots, and prompts that one run sends after another came out of the prefix cache. They led to the pace
-  of Marlin's kernels on Blackwell.
+  of Marlin's kernels on Blackwell, to the kernels that SGLang before 0.4.6 and vLLM before 0.8 had for DeepSeek's
+  layers, and to the file that llama.cpp has of gpt-oss: each by sources of its own, none fitted to a report.
 
 calibration/LOG.md says what moved.
 """
