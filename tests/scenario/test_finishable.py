@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +26,8 @@ from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
+from simserve.workload.arrival_spec import GammaArrivals
+from simserve.workload.distributions import start_times
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
@@ -397,7 +400,9 @@ def test_times_between_arrivals_do_not_count_with_the_queue_never_empty() -> Non
     assert found[0] == found[1]
 
 
-def test_requests_are_drawn_once_for_the_deployments_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_drawn_once_for_the_deployments_that_are_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Unless lengths come from a file, which may be another one next time."""
     drawn: list[object] = []
 
@@ -410,3 +415,25 @@ def test_requests_are_drawn_once_for_the_deployments_that_are_compared(monkeypat
 
     assert first.prompt_tokens.tolist() == second.prompt_tokens.tolist()
     assert len(drawn) == 1
+    (tmp_path / "lengths.csv").write_text("tokens\n100\n")
+    own = scenario(
+        **{
+            "workload.prompt_tokens": {
+                "distribution": "empirical",
+                "path": str(tmp_path / "lengths.csv"),
+                "column": "tokens",
+            }
+        }
+    )
+    assert _drawn(own, 50).prompt_tokens.tolist() == [100] * 50
+    (tmp_path / "lengths.csv").write_text("tokens\n200\n")
+    assert _drawn(own, 50).prompt_tokens.tolist() == [200] * 50
+
+
+def test_gamma_times_that_are_kept_are_nobodys_to_change() -> None:
+    """Each run gets times of its own."""
+    arrivals = GammaArrivals(process="gamma", rate=2.0, cv=2.0)
+    first = start_times(arrivals, seed=1, replication=0, num_requests=20, duration=None)
+    first[:] = 0.0
+
+    assert start_times(arrivals, seed=1, replication=0, num_requests=20, duration=None)[0] > 0
