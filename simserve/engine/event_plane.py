@@ -179,7 +179,8 @@ def drop_caller(plane: DataPlane, client_state: ClientState, requests: RequestTa
     if place in (ELSEWHERE, PARKED):
         gateway = client_state.gateway
         if place == ELSEWHERE:
-            cut(requests, index, now)
+            if gateway is not None:
+                cut(gateway, requests, index, now)
         elif gateway is not None and gateway.fair is not None:
             step_out(gateway.fair, index)
         elif fleet_state is not None:

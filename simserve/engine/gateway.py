@@ -303,11 +303,11 @@ def asked_tokens(requests: RequestTable, index: int) -> float:
     return float(requests.prompt_tokens[index] + requests.max_tokens[index])
 
 
-def cut(requests: RequestTable, index: int, now: float) -> None:
-    """Leave of an answer from elsewhere what has come by ``now``."""
+def cut(gateway: Gateway, requests: RequestTable, index: int, now: float) -> None:
+    """Leave of an answer from elsewhere what has come by ``now``; of the cache's, which comes in one piece, nothing."""
     first, last = requests.first_token_time[index], requests.finish_time[index]
     tokens = requests.generated_tokens[index]
-    if not now >= first:
+    if gateway.served_by[index] == CACHE or not now >= first:
         requests.first_token_time[index] = nan
         requests.generated_tokens[index] = 0
         requests.itl_max[index] = -1.0

@@ -28,7 +28,7 @@ from simserve.sim.control import (
     RoutingSpec,
 )
 from simserve.sim.pools import PoolSetup
-from simserve.sim.records import CACHE, REASONS, RequestRecords
+from simserve.sim.records import CACHE, REASONS, TIMED_OUT, RequestRecords
 from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
@@ -162,6 +162,19 @@ def test_an_answer_that_is_given_again_grows_no_younger() -> None:
 
     assert records.served_by is not None
     assert [server == CACHE for server in records.served_by] == [False, True, False]
+
+
+def test_whoever_hangs_up_as_the_cache_answers_has_heard_nothing() -> None:
+    """Waits for a second and reaches the router after two, where an answer of three tokens takes no time."""
+    control = Control(response_cache=validate(ResponseCacheSpec, {"hit_share": 1.0, "latency": "0 s"}))
+    impatient = (ClassSpec.model_validate({"name": "impatient", "share": 1.0, "timeout": "1 s"}),)
+    specs = replace(make_specs([0.0], 4, 3), classes=impatient, request_class=np.zeros(1, dtype=np.int16))
+
+    records = both(deployed(control), replace(specs, own_wait=np.array([2.0])))
+
+    assert records.status.tolist() == [TIMED_OUT]
+    assert records.output_tokens.tolist() == [0]
+    assert np.isnan(records.first_token_time).all()
 
 
 def test_a_peak_counts_until_the_window_has_passed() -> None:
