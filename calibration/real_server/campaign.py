@@ -21,6 +21,8 @@ MOST_REPEATS = 3
 OUTPUT_TOKENS = 64
 FIRST_WORD = 3
 """Of the vocabulary, after its marks."""
+PACE = "clients-04"
+"""A load that every server is sent, and that asks the same of each: what a shared machine's pace was by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
     ]
     plain.append(Load("prefixes-08", many(80), clients=8, prompt_tokens=4 * prompt, num_prefixes=5))
     answer = max(prompt, 2 * OUTPUT_TOKENS)
+    pace = Load(PACE, many(32), clients=4, prompt_tokens=prompt)
     wanted = 32 * -(-(prompt + answer) // KV_BLOCK)
     blocks = max(wanted // 2, MAX_TOKENS // KV_BLOCK + 1)  # vLLM starts with room for one request of that length
     return [
@@ -139,7 +142,7 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
         Server(
             "short-of-kv",
             (
-                Load("clients-04", many(32), clients=4, prompt_tokens=prompt),  # not short: the machine's pace by now
+                pace,
                 # Some 100 preemptions.
                 Load("clients-32", many(160), clients=32, prompt_tokens=prompt, output_tokens=answer),
             ),
@@ -148,14 +151,14 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
         ),
         Server(
             f"chunks-of-{prompt}",
-            (Load("clients-08", many(40), clients=8, prompt_tokens=4 * prompt),),
+            (pace, Load("clients-08", many(40), clients=8, prompt_tokens=4 * prompt)),
             ("--max-num-batched-tokens", str(prompt), "--max-num-seqs", "32"),
             {"max_num_batched_tokens": prompt, "max_num_seqs": 32},
         ),
         Server(
             "n-gram",
             (
-                Load("clients-04", many(32), clients=4, prompt_tokens=prompt),  # random words: there is nothing to find
+                pace,  # random words: there is nothing to find
                 Load("two-words-04", many(32), clients=4, prompt_tokens=prompt, output_tokens=answer, words=2),
             ),
             ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'),
@@ -163,7 +166,7 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
         ),
         Server(
             "priorities",
-            (_urgent_and_patient(capacity, size),),
+            (pace, _urgent_and_patient(capacity, size)),
             ("--scheduling-policy", "priority", "--max-num-seqs", "4"),
             {"scheduling_policy": "priority", "max_num_seqs": 4},
         ),
@@ -171,8 +174,11 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
 
 
 def _urgent_and_patient(capacity: float, size: Size) -> Load:
-    """Return a third of the requests with a better priority: together nearly what four seats finish."""
-    urgent, patient = (round(share * capacity, 3) for share in (0.2, 0.4))
+    """Return a third of the requests with a better priority: together three quarters of what four seats finish.
+
+    At nearly all of it the queue says how fast the machine was at the minute, not how it is scheduled.
+    """
+    urgent, patient = (round(share * capacity, 3) for share in (0.15, 0.3))
     prompt, many = size.prompt_tokens, size.requests
     behind = Load("patient", many(40), rate=patient, prompt_tokens=prompt, priority=1)
     return Load("urgent", many(20), rate=urgent, prompt_tokens=prompt, priority=0, beside=behind)

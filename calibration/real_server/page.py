@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration.real_server.campaign import PACE
 from calibration.real_server.replay import COMPARED, Row
 
 GOALS = {"mean_tpot": (0.05, 0.12), "mean_ttft": (0.10, 0.25), "output_throughput": (0.03, 0.12)}
@@ -51,10 +52,11 @@ def as_markdown(rows: Sequence[Row], provenance: dict[str, Any]) -> str:
         "server",
         "load",
         *(each for name in figures for each in (name, "repeats", "error")),
+        "pace",
         "counted, simulated",
     ]
     lines = [f"{provenance['what']} {said}", "", "| " + " | ".join(titles) + " |"]
-    lines += ["|---|---|" + "---:|" * 9 + "---|"]
+    lines += ["|---|---|" + "---:|" * 10 + "---|"]
     for row in rows:
         cells = [row.server, row.load + ("*" if row.is_fitted else "")]
         for figure in COMPARED:
@@ -64,10 +66,12 @@ def as_markdown(rows: Sequence[Row], provenance: dict[str, Any]) -> str:
                 f"{row.spread[figure]:.1%}" if row.spread[figure] else "once",
             ]
             cells += [f"{row.error('kernels', figure):+.1%} -> {row.error('fitted', figure):+.1%}"]
+        cells.append("" if row.pace is None else f"{row.pace:.2f}")
         counts = [f"{key.replace('_', ' ')} {seen:.3g}, {ours:.3g}" for key, (seen, ours) in row.counts.items()]
         lines.append("| " + " | ".join([*cells, "; ".join(counts)]) + " |")
     lines += ["", "On loads that were held out (goal: median, and worst or twice the spread of the repeats):", ""]
     found = summary(rows)
+    paces = [row.pace for row in rows if row.pace is not None and row.load == PACE]
     for figure, name in COMPARED.items():
         before, after = found[f"kernels {figure}"], found[f"fitted {figure}"]
         median, worst = GOALS[figure]
@@ -77,4 +81,7 @@ def as_markdown(rows: Sequence[Row], provenance: dict[str, Any]) -> str:
             f"worst {before['worst']:.1%} -> {after['worst']:.1%} (goal {worst:.0%}; "
             f"{after['beyond']:.0f} of {after['rows']:.0f} loads beyond)"
         )
+    if len(paces) > 1:
+        found_paces = ", ".join(f"{each:.2f}" for each in paces)
+        lines += ["", f"Pace: TPOT of {PACE} on a server over that on the first one: {found_paces}."]
     return "\n".join(lines) + "\n"

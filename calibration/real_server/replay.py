@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from calibration.real_server.campaign import KV_BLOCK, MAX_TOKENS, MOST_REPEATS, Load, Server
+from calibration.real_server.campaign import KV_BLOCK, MAX_TOKENS, MOST_REPEATS, PACE, Load, Server
 from calibration.real_server.environment import VERSION
 from simserve.calibrate.simulated import figures, replay_of
 from simserve.perf.tables import price
@@ -50,6 +50,8 @@ class Row:
         kernels: Figure -> simulated with the measured kernels alone.
         fitted: Figure -> with the factors.
         counts: ``preemptions`` and ``prefix_hit_rate`` as (the server's, simulated), where the load has them.
+        pace: TPOT of `PACE` on this server over that on the plain one, which the factors were fitted to: how much
+            slower the machine, or this kind of server, was by then; None: not measured.
     """
 
     server: str
@@ -61,6 +63,7 @@ class Row:
     kernels: Mapping[str, float]
     fitted: Mapping[str, float]
     counts: Mapping[str, tuple[float, float]]
+    pace: float | None = None
 
     def error(self, which: str, figure: str) -> float:
         """Return simulated over measured minus 1."""
@@ -148,7 +151,12 @@ def rows(out: Path, servers: Sequence[Server]) -> list[Row]:
     plain = servers[0]
     scenario_of(out, plain, "vllm")
     profile = fit(out, plain)
-    return [row for server in servers for load in server.loads for row in _rows(out, server, load, profile)]
+    found = [row for server in servers for load in server.loads for row in _rows(out, server, load, profile)]
+    paces = {row.server: row.measured["mean_tpot"] for row in found if row.load == PACE}
+    own = paces.get(plain.name)
+    if own is None:
+        return found
+    return [replace(row, pace=paces[row.server] / own if row.server in paces else None) for row in found]
 
 
 def _rows(out: Path, server: Server, load: Load, profile: Path) -> list[Row]:

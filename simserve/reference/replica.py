@@ -358,7 +358,7 @@ class Replica:
         if not self.load:
             self.pace.begin(self.clock.now)
         self.members[request] = request.asked_in_all
-        request.place = self
+        request.place, request.rank = self, 0
 
     def take(self, request: Request) -> None:
         """Take a routed request; where there are regions, it is on its way to here for a while."""

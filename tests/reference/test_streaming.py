@@ -178,3 +178,24 @@ def test_tokens_of_a_decode_replica_come_with_its_steps_whatever_rank_computed_t
     records = both_of(replace(deployment, control=control), make_specs([0.0, 0.0], 4, [3, 9]))
 
     assert records.itl_max == pytest.approx([2.0, 2.0], abs=1e-6)
+
+
+def test_a_decode_replica_of_one_scheduler_sends_by_request_and_not_by_the_rank_of_before() -> None:
+    """Ranks 0, 1 and 0 computed the prompts; the first cache lands a step earlier, requests 1 and 2 end together."""
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    first = PoolSetup(
+        name="p",
+        engine=make_config(data_parallel_size=2),
+        step_times=constant_step_times(1.0),
+        priced=None,
+        num_replicas=1,
+        role="prefill",
+    )
+    pools = (first, replace(first, name="d", engine=make_config(), role="decode"))
+    streaming = spec_of(cost_per_event="0.25 s", buffer_tokens=8)
+    control = Control(disaggregation=link, kv_bytes_per_token=1.0, streaming=streaming)
+    deployment = replace(make_deployment(make_config(), constant_step_times(1.0), 1), pools=pools, control=control)
+
+    records = both_of(deployment, make_specs([0.0, 0.0, 0.0], 4, 3))
+
+    assert np.diff(records.finish_time) == pytest.approx([1.0, 0.25])
