@@ -55,7 +55,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
-from simserve.engine.windows import give_back, take_blocks, window_growth_of_step
+from simserve.engine.windows import chunk_windows, give_back, take_blocks, window_growth_of_step
 
 
 def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, may_admit: bool) -> bool:
@@ -111,11 +111,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if room > 0:
                     chunk = min(chunk, room)
             if chunk > 0 and grows:
-                blocks = -(-(done + chunk) // block_size) + (-done // block_size)
-                need = blocks
+                need = window = -(-(done + chunk) // block_size) + (-done // block_size)
                 if keeps_windows:
-                    need *= replica.block_weight
-                while need > free or (has_window_pool and blocks > free_window):
+                    window = chunk_windows(replica, -(-done // block_size), need)
+                    need = replica.full_weight * need + replica.window_weight * window
+                while need > free or (has_window_pool and window > free_window):
                     if cache is not None and not has_tree:
                         evict(cache, free)
                     victim = preempt(replica, requests)
@@ -140,8 +140,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 free -= need
                 taken += need
                 if has_window_pool:
-                    free_window -= blocks
-                    windows_taken += blocks
+                    free_window -= window
+                    windows_taken += window
             if replica.uses_estimate:
                 # As its budget counts: all that the request may ever generate.
                 uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + remaining - max(chunk, 0)
@@ -235,7 +235,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 window = 0
                 if keeps_windows:
                     # Its own window of the prefix, beside the blocks that it shares.
-                    window = need + min(blocks, replica.window_blocks)
+                    window = min(blocks, replica.window_blocks) + chunk_windows(replica, blocks, need)
                     need = replica.full_weight * need + replica.window_weight * window
                 if is_plain:
                     has_space = need + idle <= free

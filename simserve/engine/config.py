@@ -112,6 +112,7 @@ class EngineConfig:
         window_blocks: Blocks that a layer with a window holds of a request at most, but for the chunk that is being
             computed (`simserve.engine.windows`); 0: all layers keep everything.
         num_window_blocks: Blocks of the pool that layers with a window have to themselves (SGLang); 0: they share.
+        keeps_states: Whether what a layer with a window holds is a state, which no chunk makes longer.
         watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
         static_batch_size: Most requests of a static batch.
         static_max_wait: Longest wait of a static batch's first request, seconds.
@@ -193,6 +194,7 @@ class EngineConfig:
     window_groups: int = 0
     window_blocks: int = 0
     num_window_blocks: int = 0
+    keeps_states: bool = False
     watermark_blocks: int = 0
     static_batch_size: int = 1
     static_max_wait: float = 0.0

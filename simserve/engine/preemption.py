@@ -45,7 +45,7 @@ from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, l
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
 from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
 from simserve.engine.state import EVICTED, LATE_NOTHING, MASK, RETURNED, SHIFT, Replica, RequestTable
-from simserve.engine.windows import give_back, join_window, leave_window, window_growth_of_step
+from simserve.engine.windows import chunk_windows, give_back, join_window, leave_window, window_growth_of_step
 
 
 def make_room(replica: Replica, requests: RequestTable) -> bool:
@@ -163,10 +163,10 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
         if swapped:
             chunk = swapped + 1
         growth = 0 if replica.is_prefill_first else growth_of_step(replica)
-        window = min(blocks, replica.window_blocks)
-        need = replica.block_weight * -(-chunk // replica.block_size) + replica.window_weight * window + idle + growth
+        need = -(-chunk // replica.block_size)
+        window = min(blocks, replica.window_blocks) + chunk_windows(replica, blocks, need)
+        need = replica.full_weight * need + replica.window_weight * window + idle + growth
         if replica.num_running + len(replica.departing) < replica.max_num_seqs and need <= replica.free_blocks:
-            window += -(-chunk // replica.block_size)
             if replica.has_window_pool and not replica.is_prefill_first:
                 window += window_growth_of_step(replica)
             if not replica.has_window_pool or window <= replica.free_window_blocks:

@@ -371,6 +371,7 @@ class Replica:
         "is_ordered",
         "is_prefill_first",
         "keeps_full",
+        "keeps_states",
         "keeps_windows",
         "last_decode_time",
         "last_requeue_time",
@@ -516,6 +517,7 @@ class Replica:
         self.window_blocks = config.window_blocks
         self.window_context = (config.window_blocks - 1) * config.block_size + 1
         self.has_window_pool = self.keeps_windows and config.num_window_blocks > 0
+        self.keeps_states = self.keeps_windows and config.keeps_states
         self.free_window_blocks = config.num_window_blocks
         # Decoding requests whose windows are not full yet, and the tokens that windows hold of all decoding ones.
         self.num_growing_windows = 0

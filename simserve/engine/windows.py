@@ -6,7 +6,8 @@ more. So a request of ``n`` full blocks holds ``full_weight * n + window_weight 
 the pool, and ``min(n, window_blocks)`` of the windows' own pool where they have one.
 
 A prefill chunk needs room for all its blocks in every layer; what lies outside the window by then is free again when
-its step ends. So is what drafts took beyond the window.
+its step ends. So is what drafts took beyond the window. States of linear attention that share the pool are windows of
+one block that no chunk makes longer.
 
 The rule bounds two things from the safe side. A window is taken to lie across as many blocks as it ever does; one
 that happens to begin with a block needs one fewer. And chunked attention, whose layers begin anew with every chunk,
@@ -46,9 +47,18 @@ def give_back(replica: Replica, blocks: int) -> None:
         replica.free_window_blocks += min(blocks, replica.window_blocks)
 
 
+def chunk_windows(replica: Replica, before: int, blocks: int) -> int:
+    """Return the blocks that a layer with a window takes for a chunk of so many, of a request that had ``before``."""
+    if replica.keeps_states:
+        return min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks)
+    return blocks
+
+
 def most_window_blocks(replica: Replica, blocks: int) -> int:
     """Return the blocks that a layer with a window holds at most while a prompt of so many blocks is computed."""
     config = replica.config
+    if replica.keeps_states:
+        return min(blocks, config.window_blocks)
     return min(blocks, config.window_blocks - (-config.max_chunk_tokens // config.block_size))
 
 
@@ -223,4 +233,7 @@ def held_tokens(replica: Replica, requests: RequestTable, tokens: float) -> floa
     windowed = replica.window_sum
     for position in range(len(replica.prefilling)):
         windowed += min(requests.computed_tokens[replica.prefilling[position]], replica.window_context)
+    if replica.keeps_states:
+        # A state fills its block.
+        windowed *= replica.block_size
     return replica.full_weight * tokens + replica.window_weight * windowed

@@ -1,8 +1,6 @@
 """What fits on a GPU: weights, activations, runtime, and the KV blocks in the rest, with the arithmetic.
 
-"Does not fit" is an answer. Layers with a sliding window are charged like all others, unless the engine keeps their
-window alone: how it then lays their blocks out is here too. Layers with chunked attention count as if their chunk were
-a window, the most that they ever hold.
+"Does not fit" is an answer. How blocks are laid out where layers differ is `simserve.perf.kv_layout`.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from simserve.perf.attention import score_bytes
 from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.kv_layout import WindowLayout, pool_block_bytes, pools_states, window_layout
 from simserve.perf.loras import slot_bytes
 from simserve.perf.quantization import format_name, part_bits
 from simserve.perf.shape import ReplicaShape, layer_weights_bytes, weights_bytes_per_gpu
 from simserve.perf.speculation import draft_weights_bytes, verified_logit_bytes
 from simserve.profiles.engine import ResolvedEngine
-from simserve.profiles.engine_options import WindowedKV
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9
@@ -33,227 +31,6 @@ activations and runtime take is reckoned within about that (`simserve validate`,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowLayout:
-    """Blocks of a replica's GPU whose layers with a window keep their window alone.
-
-    Attributes:
-        full_groups: Blocks of the pool that a block of tokens takes in the layers that see everything: 1, or 0 where
-            none does.
-        window_groups: Blocks of the pool that it takes in layers with a window; 0 where these have their own pool.
-        window_blocks: Blocks that a layer with a window holds of a request between two steps, at most.
-        num_blocks: Blocks of the pool.
-        num_window_blocks: Blocks of the pool of the layers with a window; 0: they share.
-        num_full_context_blocks: Blocks of tokens that every layer holds, as the engine's log counts tokens.
-        peak_window_blocks: Blocks that a layer with a window holds of a request at most, its chunk included.
-        max_concurrent_full_length: Requests of ``max_model_len`` at once, as the engine's start-up log reckons.
-        lines: The arithmetic.
-    """
-
-    full_groups: int
-    window_groups: int
-    window_blocks: int
-    num_blocks: int
-    num_window_blocks: int
-    num_full_context_blocks: int
-    peak_window_blocks: int
-    max_concurrent_full_length: float
-    lines: tuple[str, ...]
-
-    def longest_blocks(self, most: int) -> int:
-        """Return the blocks of tokens of the longest request that fits alone, up to ``most``."""
-        window = self.peak_window_blocks
-        if self.num_window_blocks:
-            fits = self.num_blocks if self.num_window_blocks >= window else min(self.num_blocks, self.num_window_blocks)
-            return min(fits, most)
-        weight = self.full_groups + self.window_groups
-        if self.num_blocks < weight * window:
-            return min(self.num_blocks // weight, most)
-        if not self.full_groups:
-            return most
-        return min((self.num_blocks - self.window_groups * window) // self.full_groups, most)
-
-
-def with_windowed_kv(shape: ReplicaShape, rules: WindowedKV | None, connector: str | None = None) -> ReplicaShape:
-    """Return a deployment that keeps windows by an engine's rules, where model and settings let it.
-
-    Args:
-        shape: The deployment.
-        rules: How the engine's version keeps them; None: not at all.
-        connector: What moves KV out of this engine's pool, in words; None: nothing does.
-    """
-    model = shape.model
-    if not model.num_sliding_layers:
-        return shape
-    reason = _reason_against(shape, rules, connector)
-    kept = f"kept: {model.num_sliding_layers} layers hold the last {model.sliding_window:,} tokens of a request"
-    sources = {**shape.engine.sources, "windowed_kv": kept if reason is None else f"not kept: {reason}"}
-    engine = shape.engine.model_copy(update={"sources": dict(sorted(sources.items()))})
-    return replace(shape, engine=engine, windowed_kv=rules if reason is None else None)
-
-
-def _reason_against(shape: ReplicaShape, rules: WindowedKV | None, connector: str | None) -> str | None:
-    """Return why layers with a window keep everything, in words; None: they do not."""
-    engine, model = shape.engine, shape.model
-    named = f"{engine.name} {engine.requested_version or engine.version}"
-    if rules is None:
-        return f"{named} keeps every token in every layer unless told otherwise"
-    if not rules.keeps(model.family):
-        return f"{named} does not for {model.family} models"
-    capability = shape.hardware.compute_capability
-    if rules.below_capability is not None and float(capability or 0.0) >= rules.below_capability:
-        return f"{named} does not on GPUs of compute capability {capability}"
-    if engine.plugin:
-        return f"{named} does not through {engine.plugin}"
-    if connector is not None and not rules.keeps_with_connector:
-        return f"{named} does not with {connector}"
-    if engine.batching != "continuous" or engine.kv_allocation != "paged" or engine.admission == "reserve":
-        return "only paged KV that is taken on demand gives blocks back"
-    if engine.preemption_mode == "swap":
-        return "swapped requests are held whole"
-    if shape.num_cpu_layers:
-        return "some layers run on the CPU"
-    if model.linear_attention is not None:
-        return "the model has layers of linear attention too"
-    if engine.enable_prefix_caching and model.num_sliding_layers == model.num_hidden_layers:
-        return "prefixes are cached, and all layers have the window"
-    return None
-
-
-def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout | None:
-    """Return how ``kv_bytes`` of a GPU are laid out; None where layers with a window keep everything.
-
-    What drafts (``draft_bytes_per_token``) counts as so many further layers that see everything.
-    """
-    if shape.windowed_kv is None:
-        return None
-    if shape.windowed_kv.own_pool_ratio is None:
-        return _one_pool(shape, shape.windowed_kv, kv_bytes, draft_bytes_per_token)
-    return _two_pools(shape, shape.windowed_kv.own_pool_ratio, kv_bytes, draft_bytes_per_token)
-
-
-def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float | None:
-    """Return the bytes of a block of the one pool that all layers share; None where there is no such pool."""
-    rules = shape.windowed_kv
-    if rules is None or rules.own_pool_ratio is not None:
-        return None
-    full, windowed, layer, _ = _layers(shape)
-    size, full_groups, _ = _groups(full - int(-draft_bytes_per_token // layer), windowed, rules.padding_limit)
-    return size * max(full_groups, 1) * layer * shape.engine.block_size
-
-
-def _layers(shape: ReplicaShape) -> tuple[int, int, float, float]:
-    """Return the layers of the fullest stage that see everything, those with a window, and the bytes a token of each.
-
-    Layers of one kind have the same heads; those of the two may differ (Gemma 4, MiMo-V2).
-    """
-    model = shape.model
-    share = shape.num_layers_per_stage / model.num_hidden_layers
-    full = round((model.num_hidden_layers - model.num_sliding_layers) * share)
-    element, ranks = shape.kv_element_bytes, shape.tensor_parallel_size
-    windowed = next(layers for layers in model.attention_layers if layers.num_sliding_layers)
-    seeing = next((layers for layers in model.attention_layers if not layers.num_sliding_layers), windowed)
-    of_each = [layers.kv_bytes_per_token(element, ranks) for layers in (seeing, windowed)]
-    return full, shape.num_layers_per_stage - full, of_each[0], of_each[1]
-
-
-def _window_blocks(shape: ReplicaShape) -> tuple[int, int]:
-    """Return the blocks that a layer with a window holds of a request between steps, and while it prefills, at most."""
-    rules, engine, window = shape.windowed_kv, shape.engine, shape.model.sliding_window or 0
-    rechecked = 0 if rules is None else max(rules.recheck_tokens, rules.recheck_windows * window)
-    held = window + rechecked + shape.num_speculative_tokens
-    block = engine.block_size
-    # So many tokens lie across that many blocks at most, wherever they begin.
-    between_steps = 1 if held < 2 else (held - 2) // block + 2
-    return between_steps, min(between_steps - (-engine.max_chunk_tokens // block), _longest_blocks(shape))
-
-
-def _longest_blocks(shape: ReplicaShape) -> int:
-    return -(-shape.engine.max_model_len // shape.engine.block_size)
-
-
-def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
-    """Return SGLang's layout: tokens of one pool for each of the other, whatever the requests turn out to be."""
-    full, windowed, layer, of_window = _layers(shape)
-    window_blocks, peak = _window_blocks(shape)
-    block, longest = shape.engine.block_size, _longest_blocks(shape)
-    a_token = full * layer + draft_bytes_per_token + ratio * windowed * of_window
-    num_blocks = max(int(kv_bytes // (a_token * block)), 0)
-    num_window_blocks = int(ratio * num_blocks)
-    line = (
-        f"{format_bytes(kv_bytes)} / ({full} layers x {layer:,.0f} B + {ratio:g} x {windowed} layers with a window of "
-        f"{shape.model.sliding_window:,} x {of_window:,.0f} B a token) = {num_blocks * block:,} tokens, and "
-        f"{num_window_blocks * block:,} in the pool of the latter, where a request holds at most "
-        f"{window_blocks * block:,}"
-    )
-    return WindowLayout(
-        full_groups=1,
-        window_groups=0,
-        window_blocks=window_blocks,
-        num_blocks=num_blocks,
-        num_window_blocks=num_window_blocks,
-        num_full_context_blocks=num_blocks,
-        peak_window_blocks=peak,
-        max_concurrent_full_length=min(num_blocks / longest, num_window_blocks / min(window_blocks, longest)),
-        lines=(line,),
-    )
-
-
-def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
-    """Return vLLM's layout: groups of equally many layers, a block of the pool for each.
-
-    Where a layer with a window takes more bytes a token than one that sees everything, vLLM makes the blocks of the
-    latter longer until they are alike (``unify_kv_cache_spec_page_size``); here they keep their length and the former
-    take several, which is the same up to a block a request.
-    """
-    full, windowed, layer, of_window = _layers(shape)
-    window_blocks, peak = _window_blocks(shape)
-    engine, window = shape.engine, shape.model.sliding_window or 0
-    block, longest = engine.block_size, _longest_blocks(shape)
-    seeing = full - int(-draft_bytes_per_token // layer)
-    size, full_groups, window_groups = _groups(seeing, windowed, rules.padding_limit)
-    # Where the layers that see everything make up several groups, a block of the pool stands for one of each.
-    unit = max(full_groups, 1)
-    full_groups, window_groups = min(full_groups, 1), -(-window_groups // unit) * -int(-of_window // layer)
-    num_blocks = max(int(kv_bytes // (size * unit * layer * block)), 0)
-    if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
-        num_blocks = engine.num_gpu_blocks_override
-    # The start-up check counts the window before a chunk of the whole budget, and one block more.
-    checked = min(window - 1 + engine.max_num_batched_tokens * _steps_ahead(shape, rules), engine.max_model_len)
-    checked_blocks = -(-checked // block) + 1
-    peak = max(peak, min(checked_blocks, longest))
-    return WindowLayout(
-        full_groups=full_groups,
-        window_groups=window_groups,
-        window_blocks=window_blocks,
-        num_blocks=num_blocks,
-        num_window_blocks=0,
-        num_full_context_blocks=num_blocks // (full_groups + window_groups),
-        peak_window_blocks=peak,
-        max_concurrent_full_length=num_blocks / (full_groups * longest + window_groups * checked_blocks),
-        lines=(
-            f"{format_bytes(kv_bytes)} / ({size * unit} layers x {layer:,.0f} B a token x {block} tokens a block) = "
-            f"{num_blocks:,} blocks",
-            f"a block of tokens takes {full_groups} of them in {seeing} layers that see everything and {window_groups} "
-            f"in {windowed} layers with a window of {window:,}, where a request holds at most {window_blocks} each, "
-            f"{peak} while its prompt is computed",
-        ),
-    )
-
-
-def _steps_ahead(shape: ReplicaShape, rules: WindowedKV) -> int:
-    return 2 if rules.counts_steps_ahead and shape.engine.async_scheduling else 1
-
-
-def _groups(full: int, windowed: int, padding_limit: float) -> tuple[int, int, int]:
-    """Return the layers of a group, and how many groups each kind of layer makes (vLLM's hybrid KV cache manager)."""
-    if not full or not windowed:
-        return full + windowed, min(full, 1), min(windowed, 1)
-    fewest, most = sorted((full, windowed))
-    size = most if most < fewest * padding_limit else fewest
-    return size, -(-full // size), -(-windowed // size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """Where the memory of the fullest GPU goes. All bytes are per GPU.
 
@@ -264,7 +41,7 @@ class MemoryPlan:
         usable_bytes: What the engine allows itself for weights, runtime, activations and KV.
         weights_bytes: Weights.
         draft_weights_bytes: Weights of what drafts (speculative decoding); 0 without.
-        states_bytes: States of linear attention, those of every seat; 0 without.
+        states_bytes: States of linear attention, those of every seat; 0 without, and where they share the KV pool.
         lora_bytes: Slots of LoRA adapters; 0 without.
         kv_bytes: Left for KV; negative when the rest alone is too much.
         activation_bytes: Peak of activations.
@@ -281,8 +58,10 @@ class MemoryPlan:
         shortage_bytes: What weights, runtime and activations exceed the engine's room by, where that is less than
             `NEAR_FIT_SHARE` of the GPU: the KV cache is then what is left with that share more. 0: nothing lacks, or
             too much.
-        windows: How layers with a sliding window share the room, where they keep their window alone; None: they hold
+        windows: How layers share the room where some keep their sliding window, or a state, alone; None: all hold
             everything.
+        most_seats: Seats beyond which the engine does not start, since each needs a block of the pool for its state;
+            None: it does not mind.
         host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
         shape: The replica, for the lines of its arithmetic.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
@@ -310,6 +89,7 @@ class MemoryPlan:
     longest_sequence: int
     shortage_bytes: float = 0.0
     windows: WindowLayout | None = None
+    most_seats: int | None = None
     host_bytes: float
     shape: ReplicaShape
     parts: Mapping[str, float]
@@ -378,8 +158,13 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     longest = max(one_request - shape.num_speculative_tokens, 0)
     parts = {**needs, "kv": max(kv_bytes, 0.0)}
     in_host, host = host_bytes(shape, num_tokens), shape.hardware.host_of_node
+    holds_seats = engine.state_pool is not None and engine.state_pool.holds_seats and pools_states(shape)
+    most_seats = windows.num_blocks if windows is not None and holds_seats else None
     return MemoryPlan(
-        fits=longest >= engine.max_model_len and in_host <= host.memory_total,
+        fits=longest >= engine.max_model_len
+        and in_host <= host.memory_total
+        and (most_seats is None or engine.max_num_seqs <= most_seats),
+        most_seats=most_seats,
         host_bytes=in_host,
         total_bytes=total,
         usable_bytes=usable,
@@ -464,7 +249,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
         needs["vision_weights"] = whole if shape.engine.mm_encoder_tp_mode == "data" else whole / ranks
     if shape.encodes_audio and shape.model.audio is not None:
         needs["audio_weights"] = shape.model.audio.num_parameters * ENCODER_BYTES / ranks
-    if shape.model.has_states:
+    if shape.model.has_states and not pools_states(shape):
         needs["states"] = state_slots(shape) * state_bytes(shape)
     relaid = relaid_expert_bytes(shape)
     if sum(needs.values()) + relaid < shape.hardware.memory.total:
@@ -526,18 +311,29 @@ def _stateful_layers(shape: ReplicaShape) -> str:
 
 
 def state_seats(shape: ReplicaShape) -> int:
-    """Return the most seats whose states leave the KV cache its share of the memory; those asked for without states."""
+    """Return the most seats whose states leave the KV cache its share of the memory; those asked for without states.
+
+    Where states share the pool, as many as that has blocks, if the engine minds (`StatePool.holds_seats`).
+    """
     if not shape.model.has_states:
         return shape.engine.max_num_seqs
+    if pools_states(shape):
+        most = plan_memory(shape).most_seats
+        return shape.engine.max_num_seqs if most is None else max(min(shape.engine.max_num_seqs, most), 1)
     needs = _needs(shape) | {"states": 0.0}
     room = STATE_SHARE * max(_left_for_kv(shape, needs)[1], 0.0)
     return max(min(shape.engine.max_num_seqs, int(room / (state_bytes(shape) * _states_per_seat(shape)))), 1)
 
 
 def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
-    """Return a deployment whose default seats leave memory for the KV cache beside their states of linear attention."""
+    """Return a deployment whose default seats leave memory for the KV cache beside their states of linear attention.
+
+    Beside a prefix cache SGLang sizes the room for states by its share of the memory whatever seats it is asked for, and
+    has as many as that holds (``_handle_max_mamba_cache`` of its ``kv_cache_configurator.py``).
+    """
     source, seats = shape.engine.sources["max_num_seqs"], state_seats(shape)
-    if source == "scenario" or seats == shape.engine.max_num_seqs:
+    is_asked = source == "scenario" and (pools_states(shape) or _states_per_seat(shape) == 1)
+    if is_asked or seats == shape.engine.max_num_seqs:
         return shape
     sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
     return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))

@@ -24,6 +24,7 @@ from simserve.profiles.engine_options import (
     Scheduler,
     SchedulingPolicy,
     SecondRunner,
+    StatePool,
     block_scaled_kernels,
     check_options,
     prefill_worker_efficiency,
@@ -180,10 +181,10 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     (`max_num_batched_tokens` x hidden) still live. The two peaks do not add up: the larger counts."""
     draft_activation_logit_bytes: float  # the same with drafts
     second_runner: SecondRunner | None  # on which that does not hold
-    activation_base_bytes: float
-    """Bytes of that peak however many seats there are."""
+    activation_base_bytes: float  # of that peak however many seats there are
     linear_states_per_cached_seat: int  # states of linear attention of a seat beside a prefix cache; one without
     linear_states_to_overlap: int  # as many more with `async_scheduling`
+    state_pool: StatePool | None  # how states share the KV pool; None: they lie beside it
     relaid_expert_formats: tuple[str, ...]
     """Weight formats whose experts' first matrices stay in memory twice."""
     keeps_reduced: bool  # what ranks have summed, see `RuntimeMemory`
@@ -193,8 +194,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     cuda_graph_sizes: tuple[int, ...]
     """Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs."""
     cuda_graph_max_batch: int  # the last of them, 0 without graphs
-    cuda_graph_max_prompt_tokens: int
-    """Tokens up to which a step that prefills runs on graphs too."""
+    cuda_graph_max_prompt_tokens: int  # up to which a step that prefills runs on graphs too
     releases_late: bool
     overlaps_results: bool
     async_output: bool

@@ -587,6 +587,18 @@ class SecondRunner(FrozenModel):
     """Whether weights of less than 16 bit do not."""
 
 
+class StatePool(FrozenModel):
+    """How states of Mamba and linear attention take blocks of the one KV pool (vLLM's hybrid KV cache manager).
+
+    A block of tokens is made as long as a state takes; a request holds a few blocks of states whatever its length.
+    """
+
+    padding_limit: float = Field(default=1.0, ge=1)
+    """As `WindowedKV.padding_limit`, of the layers that keep states and of those that see everything."""
+    holds_seats: bool = False
+    """Whether the engine starts with no more seats than the pool has blocks."""
+
+
 class RuntimeMemory(FrozenModel):
     """Inputs of the rule for memory that is neither weights nor KV; `perf` computes the bytes."""
 
@@ -616,6 +628,8 @@ class RuntimeMemory(FrozenModel):
     """States of linear attention that a seat holds beside a prefix cache; one without."""
     linear_states_to_overlap: int = Field(default=0, ge=0)
     """As many more where steps are scheduled ahead, for states that a step under way still writes."""
+    state_pool: StatePool | None = None
+    """How states share the KV pool; absent: they lie beside it, those of every seat."""
     relaid_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are laid out anew on the GPU, where their first matrices then stay twice."""
     tower_reserve: TowerReserve | None = None

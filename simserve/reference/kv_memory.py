@@ -328,6 +328,13 @@ class Scheduler(ABC):
         """Return the blocks of a layer with a window, of a request that has so many blocks in the others."""
         return min(blocks, self.config.window_blocks)
 
+    def windows_with(self, held: int, blocks: int) -> int:
+        """Return what a layer with a window holds of ``held`` blocks while a chunk of so many more is computed.
+
+        All that is computed, until the step has ended; of a state no more than before.
+        """
+        return self.window_of(held + blocks) if self.config.keeps_states else self.window_of(held) + blocks
+
     def take(self, request: Request, blocks: int, window_blocks: int) -> None:
         """Give blocks (or slots) to a request; what was cached gives way, least recently used first."""
         if not blocks and not window_blocks:

@@ -274,15 +274,14 @@ class ContinuousScheduler(Scheduler):
                     chunk = int(room) if room >= 1.0 else chunk
             if chunk == 0:
                 continue
-            blocks = 0
-            if self.is_growing:
-                blocks = self.blocks_of(request.computed + chunk) - self.blocks_of(request.computed)
-            while request in self.running and not self.fits(blocks, blocks):
+            blocks = self.blocks_of(request.computed + chunk) - self.blocks_of(request.computed) if self.is_growing else 0
+            windows = self.windows_with(request.blocks, blocks) - self.window_of(request.blocks)
+            while request in self.running and not self.fits(blocks, windows):
                 self.preempt(step)
             if request not in self.running and self.config.has_ordered_pass:
                 step.passed_over += [one for one in self.active if one not in step.requests and not one.is_decoding]
             if request in self.running:
-                self.take(request, blocks, blocks)
+                self.take(request, blocks, windows)
                 if self.caches_chunks:
                     self.cache(request, request.computed + chunk)
                 step.chunks.append((request, chunk))
@@ -321,7 +320,7 @@ class ContinuousScheduler(Scheduler):
             request = self.enter(step)
             if self.is_growing:
                 blocks = self.blocks_of(request.computed + chunk) - request.blocks
-                self.take(request, blocks, blocks + self.window_of(request.blocks))
+                self.take(request, blocks, self.windows_with(request.blocks, blocks))
             elif self.config.kv_allocation == "paged":
                 self.take(request, self.blocks_of(self.longest(request)) - request.blocks, 0)
             elif self.config.kv_allocation == "static":
@@ -497,7 +496,6 @@ class ContinuousScheduler(Scheduler):
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
         """Whether the admission rule finds room for ``target`` tokens of the head behind its cached prefix."""
         free = self.free - self.in_pool(self.cached.num_idle(found), 0)
-        window = self.window_of(len(found))
         if self.config.kv_allocation == "static":
             return free >= 1
         if self.config.kv_allocation in ("pow2", "oracle"):
@@ -505,13 +503,14 @@ class ContinuousScheduler(Scheduler):
         if self.config.admission == "reserve":
             return free >= self.blocks_of(self.longest(head)) - len(found)
         blocks = self.blocks_of(chunk)
-        needed, needed_window = self.in_pool(blocks, blocks + window), blocks + window
+        needed_window = self.windows_with(len(found), blocks)
+        needed = self.in_pool(blocks, needed_window)
         if self.config.admission == "on_demand":
             if self.config.reserve_full_prompt:
                 # A window never holds more than itself and a chunk of the prompt.
                 blocks = self.blocks_of(target)
                 longest_chunk = self.blocks_of(self.config.max_chunk_tokens)
-                whole_window = min(blocks + window, self.config.window_blocks + longest_chunk)
+                whole_window = min(self.windows_with(len(found), blocks), self.config.window_blocks + longest_chunk)
                 needed = max(needed, self.in_pool(blocks, whole_window))
                 needed_window = max(needed_window, whole_window)
             if needed_window > self.free_window:
@@ -650,7 +649,7 @@ class ContinuousScheduler(Scheduler):
             decoding = [request for request in self.active if request.is_decoding and config.scheduler == "mixed"]
             blocks = self.cached.num_idle(found) + self.blocks_of(chunk)
             blocks += sum(self.blocks_needed(request) for request in decoding)
-            window_blocks = self.window_of(len(found)) + self.blocks_of(chunk)
+            window_blocks = self.windows_with(len(found), self.blocks_of(chunk))
             window_blocks += sum(self.window_growth(request) for request in decoding)
             if len(self.running) < config.max_num_seqs and self.fits(blocks, window_blocks):
                 break

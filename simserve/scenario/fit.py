@@ -198,6 +198,12 @@ def _reason(resolved: ResolvedScenario) -> str | None:
     memory, shape = resolved.memory, resolved.shape
     if memory.fits:
         return _mean_beyond(resolved) if is_context_cut(shape.engine) else None
+    if memory.most_seats is not None and 0 < memory.most_seats < shape.engine.max_num_seqs:
+        return (
+            f"{shape.engine.name} {shape.engine.requested_version or shape.engine.version} does not start with "
+            f"max_num_seqs {shape.engine.max_num_seqs:,}: the KV pool has {memory.most_seats:,} blocks, and each "
+            f"running request needs one for its state ({'; '.join(memory.arithmetic)})"
+        )
     if memory.longest_sequence == 0:
         where = f"{shape.num_gpus} x {shape.hardware.name}"
         held = formats_line(resolved.formats).removeprefix("weights ")

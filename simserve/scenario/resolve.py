@@ -17,7 +17,8 @@ from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.measured import measured_operators
-from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states, with_windowed_kv
+from simserve.perf.kv_layout import pools_states, with_state_blocks, with_windowed_kv
+from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
@@ -348,9 +349,12 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         _check_layout(shape)
-        shape = with_room_for_states(shape)
+        # What drafts takes its part of a pool that states share, and none of one that they have to themselves.
+        shape = with_state_blocks(shape) if pools_states(shape) else with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
+        if pools_states(shape):
+            shape = with_room_for_states(shape)
         rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
         _check_encoder_cut(scenario, engine, shape.model)
         return with_windowed_kv(shape, rules, _connector(scenario, connector))
@@ -696,7 +700,7 @@ def _num_api_servers(shape: ReplicaShape) -> int:
 
 
 def _window_fields(memory: MemoryPlan) -> dict[str, int]:
-    """Return what the scheduler obeys where layers with a window keep their window alone."""
+    """Return what the scheduler obeys where layers keep their window, or a state, alone."""
     layout = memory.windows
     if layout is None:
         return {}
@@ -705,6 +709,7 @@ def _window_fields(memory: MemoryPlan) -> dict[str, int]:
         "window_groups": layout.window_groups,
         "window_blocks": layout.window_blocks,
         "num_window_blocks": layout.num_window_blocks,
+        "keeps_states": layout.are_states,
     }
 
 

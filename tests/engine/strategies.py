@@ -575,7 +575,10 @@ def _can_swap(case: Case) -> bool:
 
 @st.composite
 def windowed_cases(draw: st.DrawFn, rules: Rules = GROWING_RULES) -> Case:
-    """Draw a replica whose layers keep a window of each request, in the pool of the others or in one of their own."""
+    """Draw a replica whose layers keep a window of each request, in the pool of the others or in one of their own.
+
+    Or a state, as a window of one block that chunks leave as it is.
+    """
     kinds = [pressed_cases(rules), pressed_cases(rules), cases(rules), shared_cases(rules), speculative_cases(rules)]
     kinds += [ranked_cases(rules), ordered_cases(rules), offloading_cases(rules)]
     case = draw(st.one_of(*kinds).filter(_grows))
@@ -590,6 +593,9 @@ def windowed_cases(draw: st.DrawFn, rules: Rules = GROWING_RULES) -> Case:
     beside = math.ceil(max(chunk, 1 + config.num_speculative_tokens) / config.block_size)
     most = min(longest, window + beside)
     has_pool = full_groups == 1 and draw(st.booleans())
+    keeps_states = full_groups == 1 and not has_pool and draw(st.booleans())
+    if keeps_states:
+        window = most = 1
     groups = 0 if has_pool else draw(st.integers(1, 4))
     spare = draw(st.integers(0, 2 * (longest + groups * window)))
     return Case(
@@ -599,6 +605,7 @@ def windowed_cases(draw: st.DrawFn, rules: Rules = GROWING_RULES) -> Case:
             window_groups=groups,
             window_blocks=window,
             num_window_blocks=most + draw(st.integers(0, longest)) if has_pool else 0,
+            keeps_states=keeps_states,
             num_blocks=full_groups * longest + groups * most + spare,
         ),
         case.times,

@@ -52,6 +52,28 @@ def test_a_chunk_needs_its_blocks_in_every_layer() -> None:
     assert scheduled(19) == [0.0, 1.0]
 
 
+def test_a_chunk_makes_no_state_longer() -> None:
+    """A prompt of 8 in one chunk takes 8 blocks, and 2 for its state from the first step to the last; the next 2 + 2."""
+
+    def scheduled(num_blocks: int, *, keeps_states: bool = True) -> list[float]:
+        specs = make_specs([0.0, 0.0], [8, 2], [1, 1])
+        config = windowed(num_blocks=num_blocks, window_groups=2, window_blocks=1, keeps_states=keeps_states)
+        return served(config, specs).scheduled_time.tolist()
+
+    assert scheduled(14) == [0.0, 0.0]
+    assert scheduled(13) == [0.0, 1.0]
+    assert scheduled(24, keeps_states=False) == [0.0, 1.0]
+
+
+def test_states_keep_others_out_as_long_as_their_requests_run() -> None:
+    """Each of three requests of a token and its answer needs 3 blocks at the end, one of them for the tokens alone."""
+    config = windowed(num_blocks=6, window_groups=2, window_blocks=1, keeps_states=True, block_size=4)
+
+    scheduled = served(config, make_specs([0.0] * 3, 1, 3)).scheduled_time.tolist()
+
+    assert scheduled == [0.0, 0.0, 3.0]
+
+
 def test_a_pool_of_its_own_admits_by_both() -> None:
     """The pool of the others has room for two prompts of 3; that of the windows for one."""
 

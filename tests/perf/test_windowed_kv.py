@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from simserve.perf.memory import WindowLayout, plan_memory, window_layout, with_room_for_context, with_windowed_kv
+from simserve.perf.kv_layout import WindowLayout, window_layout, with_windowed_kv
+from simserve.perf.memory import plan_memory, with_room_for_context
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine import load_engine
 from simserve.units import GIB

@@ -185,6 +185,7 @@ _REPLICA: dict[str, Kind] = {
             "has_window_pool",
             "is_prefill_first",
             "keeps_full",
+            "keeps_states",
             "keeps_windows",
             "releases_late",
             "swaps",

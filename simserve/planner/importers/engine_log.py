@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError, TraceError
-from simserve.perf.memory import pool_block_bytes
+from simserve.perf.kv_layout import pool_block_bytes
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.importers import sglang_command, vllm_command
 from simserve.planner.importers.draft import Draft, moved

@@ -1,0 +1,332 @@
+"""How the blocks of a KV pool are laid out where layers differ: windows that are kept alone, states of linear attention.
+
+Layers with a sliding window are charged like all others, unless the engine keeps their window alone: how it then lays
+their blocks out is here. Layers with chunked attention count as if their chunk were a window, the most that they ever
+hold. States of Mamba and of linear attention lie beside the pool (`simserve.perf.memory`), or take blocks of it (vLLM).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from simserve.perf.shape import ReplicaShape
+from simserve.profiles.engine_options import WindowedKV
+from simserve.units import format_bytes
+
+_LATENT_ALIGNMENT = 64
+"""Tokens that blocks of latent attention are made of, where they are made longer (vLLM)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLayout:
+    """Blocks of a replica's GPU whose layers do not all keep every token: some keep their window, or a state, alone.
+
+    A state counts as a window of one block, which no chunk of a prompt makes longer.
+
+    Attributes:
+        full_groups: Blocks of the pool that a block of tokens takes in the layers that see everything: 1, or 0 where
+            none does.
+        window_groups: Blocks of the pool that it takes in layers with a window; 0 where these have their own pool.
+        window_blocks: Blocks that a layer with a window holds of a request between two steps, at most.
+        num_blocks: Blocks of the pool.
+        num_window_blocks: Blocks of the pool of the layers with a window; 0: they share.
+        num_full_context_blocks: Blocks of tokens that every layer holds, as the engine's log counts tokens.
+        peak_window_blocks: Blocks that a layer with a window holds of a request at most, its chunk included.
+        max_concurrent_full_length: Requests of ``max_model_len`` at once, as the engine's start-up log reckons.
+        lines: The arithmetic.
+        are_states: Whether what some layers keep is a state.
+    """
+
+    full_groups: int
+    window_groups: int
+    window_blocks: int
+    num_blocks: int
+    num_window_blocks: int
+    num_full_context_blocks: int
+    peak_window_blocks: int
+    max_concurrent_full_length: float
+    lines: tuple[str, ...]
+    are_states: bool = False
+
+    def longest_blocks(self, most: int) -> int:
+        """Return the blocks of tokens of the longest request that fits alone, up to ``most``."""
+        window = self.peak_window_blocks
+        if self.num_window_blocks:
+            fits = self.num_blocks if self.num_window_blocks >= window else min(self.num_blocks, self.num_window_blocks)
+            return min(fits, most)
+        weight = self.full_groups + self.window_groups
+        if self.num_blocks < weight * window:
+            return min(self.num_blocks // weight, most)
+        if not self.full_groups:
+            return most
+        return min((self.num_blocks - self.window_groups * window) // self.full_groups, most)
+
+
+def with_windowed_kv(shape: ReplicaShape, rules: WindowedKV | None, connector: str | None = None) -> ReplicaShape:
+    """Return a deployment that keeps windows by an engine's rules, where model and settings let it.
+
+    Args:
+        shape: The deployment.
+        rules: How the engine's version keeps them; None: not at all.
+        connector: What moves KV out of this engine's pool, in words; None: nothing does.
+    """
+    model = shape.model
+    if not model.num_sliding_layers:
+        return shape
+    reason = _reason_against(shape, rules, connector)
+    kept = f"kept: {model.num_sliding_layers} layers hold the last {model.sliding_window:,} tokens of a request"
+    sources = {**shape.engine.sources, "windowed_kv": kept if reason is None else f"not kept: {reason}"}
+    engine = shape.engine.model_copy(update={"sources": dict(sorted(sources.items()))})
+    return replace(shape, engine=engine, windowed_kv=rules if reason is None else None)
+
+
+def _reason_against(shape: ReplicaShape, rules: WindowedKV | None, connector: str | None) -> str | None:
+    """Return why layers with a window keep everything, in words; None: they do not."""
+    engine, model = shape.engine, shape.model
+    named = f"{engine.name} {engine.requested_version or engine.version}"
+    if rules is None:
+        return f"{named} keeps every token in every layer unless told otherwise"
+    if not rules.keeps(model.family):
+        return f"{named} does not for {model.family} models"
+    capability = shape.hardware.compute_capability
+    if rules.below_capability is not None and float(capability or 0.0) >= rules.below_capability:
+        return f"{named} does not on GPUs of compute capability {capability}"
+    if engine.plugin:
+        return f"{named} does not through {engine.plugin}"
+    if connector is not None and not rules.keeps_with_connector:
+        return f"{named} does not with {connector}"
+    if engine.batching != "continuous" or engine.kv_allocation != "paged" or engine.admission == "reserve":
+        return "only paged KV that is taken on demand gives blocks back"
+    if engine.preemption_mode == "swap":
+        return "swapped requests are held whole"
+    if shape.num_cpu_layers:
+        return "some layers run on the CPU"
+    if model.linear_attention is not None:
+        return "the model has layers of linear attention too"
+    if engine.enable_prefix_caching and model.num_sliding_layers == model.num_hidden_layers:
+        return "prefixes are cached, and all layers have the window"
+    return None
+
+
+def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout | None:
+    """Return how ``kv_bytes`` of a GPU are laid out; None where all layers with keys and values keep everything.
+
+    What drafts (``draft_bytes_per_token``) counts as so many further layers that see everything.
+    """
+    if pools_states(shape):
+        return _state_layout(shape, kv_bytes, draft_bytes_per_token)
+    if shape.windowed_kv is None:
+        return None
+    if shape.windowed_kv.own_pool_ratio is None:
+        return _one_pool(shape, shape.windowed_kv, kv_bytes, draft_bytes_per_token)
+    return _two_pools(shape, shape.windowed_kv.own_pool_ratio, kv_bytes, draft_bytes_per_token)
+
+
+def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float | None:
+    """Return the bytes of a block of the one pool that all layers share; None where there is no such pool."""
+    rules = shape.windowed_kv
+    if pools_states(shape):
+        size, _, _ = _state_groups(shape, draft_bytes_per_token)
+        return size * _kv_layer_bytes(shape) * shape.engine.block_size
+    if rules is None or rules.own_pool_ratio is not None:
+        return None
+    full, windowed, layer, _ = _layers(shape)
+    size, full_groups, _ = _groups(full - int(-draft_bytes_per_token // layer), windowed, rules.padding_limit)
+    return size * max(full_groups, 1) * layer * shape.engine.block_size
+
+
+def _layers(shape: ReplicaShape) -> tuple[int, int, float, float]:
+    """Return the layers of the fullest stage that see everything, those with a window, and the bytes a token of each.
+
+    Layers of one kind have the same heads; those of the two may differ (Gemma 4, MiMo-V2).
+    """
+    model = shape.model
+    share = shape.num_layers_per_stage / model.num_hidden_layers
+    full = round((model.num_hidden_layers - model.num_sliding_layers) * share)
+    element, ranks = shape.kv_element_bytes, shape.tensor_parallel_size
+    windowed = next(layers for layers in model.attention_layers if layers.num_sliding_layers)
+    seeing = next((layers for layers in model.attention_layers if not layers.num_sliding_layers), windowed)
+    of_each = [layers.kv_bytes_per_token(element, ranks) for layers in (seeing, windowed)]
+    return full, shape.num_layers_per_stage - full, of_each[0], of_each[1]
+
+
+def _window_blocks(shape: ReplicaShape) -> tuple[int, int]:
+    """Return the blocks that a layer with a window holds of a request between steps, and while it prefills, at most."""
+    rules, engine, window = shape.windowed_kv, shape.engine, shape.model.sliding_window or 0
+    rechecked = 0 if rules is None else max(rules.recheck_tokens, rules.recheck_windows * window)
+    held = window + rechecked + shape.num_speculative_tokens
+    block = engine.block_size
+    # So many tokens lie across that many blocks at most, wherever they begin.
+    between_steps = 1 if held < 2 else (held - 2) // block + 2
+    return between_steps, min(between_steps - (-engine.max_chunk_tokens // block), _longest_blocks(shape))
+
+
+def _longest_blocks(shape: ReplicaShape) -> int:
+    return -(-shape.engine.max_model_len // shape.engine.block_size)
+
+
+def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
+    """Return SGLang's layout: tokens of one pool for each of the other, whatever the requests turn out to be."""
+    full, windowed, layer, of_window = _layers(shape)
+    window_blocks, peak = _window_blocks(shape)
+    block, longest = shape.engine.block_size, _longest_blocks(shape)
+    a_token = full * layer + draft_bytes_per_token + ratio * windowed * of_window
+    num_blocks = max(int(kv_bytes // (a_token * block)), 0)
+    num_window_blocks = int(ratio * num_blocks)
+    line = (
+        f"{format_bytes(kv_bytes)} / ({full} layers x {layer:,.0f} B + {ratio:g} x {windowed} layers with a window of "
+        f"{shape.model.sliding_window:,} x {of_window:,.0f} B a token) = {num_blocks * block:,} tokens, and "
+        f"{num_window_blocks * block:,} in the pool of the latter, where a request holds at most "
+        f"{window_blocks * block:,}"
+    )
+    return WindowLayout(
+        full_groups=1,
+        window_groups=0,
+        window_blocks=window_blocks,
+        num_blocks=num_blocks,
+        num_window_blocks=num_window_blocks,
+        num_full_context_blocks=num_blocks,
+        peak_window_blocks=peak,
+        max_concurrent_full_length=min(num_blocks / longest, num_window_blocks / min(window_blocks, longest)),
+        lines=(line,),
+    )
+
+
+def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
+    """Return vLLM's layout: groups of equally many layers, a block of the pool for each.
+
+    Where a layer with a window takes more bytes a token than one that sees everything, vLLM makes the blocks of the
+    latter longer until they are alike (``unify_kv_cache_spec_page_size``); here they keep their length and the former
+    take several, which is the same up to a block a request.
+    """
+    full, windowed, layer, of_window = _layers(shape)
+    window_blocks, peak = _window_blocks(shape)
+    engine, window = shape.engine, shape.model.sliding_window or 0
+    block, longest = engine.block_size, _longest_blocks(shape)
+    seeing = full - int(-draft_bytes_per_token // layer)
+    size, full_groups, window_groups = _groups(seeing, windowed, rules.padding_limit)
+    # Where the layers that see everything make up several groups, a block of the pool stands for one of each.
+    unit = max(full_groups, 1)
+    full_groups, window_groups = min(full_groups, 1), -(-window_groups // unit) * -int(-of_window // layer)
+    num_blocks = max(int(kv_bytes // (size * unit * layer * block)), 0)
+    if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
+        num_blocks = engine.num_gpu_blocks_override
+    # The start-up check counts the window before a chunk of the whole budget, and one block more.
+    checked = min(window - 1 + engine.max_num_batched_tokens * _steps_ahead(shape, rules), engine.max_model_len)
+    checked_blocks = -(-checked // block) + 1
+    peak = max(peak, min(checked_blocks, longest))
+    return WindowLayout(
+        full_groups=full_groups,
+        window_groups=window_groups,
+        window_blocks=window_blocks,
+        num_blocks=num_blocks,
+        num_window_blocks=0,
+        num_full_context_blocks=num_blocks // (full_groups + window_groups),
+        peak_window_blocks=peak,
+        max_concurrent_full_length=num_blocks / (full_groups * longest + window_groups * checked_blocks),
+        lines=(
+            f"{format_bytes(kv_bytes)} / ({size * unit} layers x {layer:,.0f} B a token x {block} tokens a block) = "
+            f"{num_blocks:,} blocks",
+            f"a block of tokens takes {full_groups} of them in {seeing} layers that see everything and {window_groups} "
+            f"in {windowed} layers with a window of {window:,}, where a request holds at most {window_blocks} each, "
+            f"{peak} while its prompt is computed",
+        ),
+    )
+
+
+def _steps_ahead(shape: ReplicaShape, rules: WindowedKV) -> int:
+    return 2 if rules.counts_steps_ahead and shape.engine.async_scheduling else 1
+
+
+def _groups(full: int, windowed: int, padding_limit: float) -> tuple[int, int, int]:
+    """Return the layers of a group, and how many groups each kind of layer makes (vLLM's hybrid KV cache manager)."""
+    if not full or not windowed:
+        return full + windowed, min(full, 1), min(windowed, 1)
+    fewest, most = sorted((full, windowed))
+    size = most if most < fewest * padding_limit else fewest
+    return size, -(-full // size), -(-windowed // size)
+
+
+# States of linear attention in the pool.
+
+
+def pools_states(shape: ReplicaShape) -> bool:
+    """Whether states take blocks of the KV pool: by the engine's rule, beside layers with attention in paged KV."""
+    engine, model = shape.engine, shape.model
+    is_growing = engine.kv_allocation == "paged" and engine.admission == "on_demand" and engine.batching == "continuous"
+    has_both = model.num_linear_layers > 0 and model.num_attention_layers > 0
+    return engine.state_pool is not None and is_growing and has_both and engine.preemption_mode != "swap"
+
+
+def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
+    """Return a deployment whose blocks of tokens are as long as a state takes, where states share the pool.
+
+    vLLM's ``_align_hybrid_block_size``: the fewest tokens, in steps of what its attention kernel takes, whose keys and
+    values in a layer are no smaller than a state of a layer.
+    """
+    if not pools_states(shape):
+        return shape
+    engine, model = shape.engine, shape.model
+    # FlashInfer does not take blocks of 16 with heads of 256 on a B200.
+    is_datacenter_blackwell = (shape.hardware.compute_capability or "").startswith("10.")
+    step = max(engine.block_size, 32 if is_datacenter_blackwell and model.head_dim == 256 else 0)
+    if any(layers.mla is not None for layers in model.attention_layers):
+        step = max(step, _LATENT_ALIGNMENT)
+    state = model.state_bytes(shape.tensor_parallel_size) / model.num_linear_layers
+    tokens = int(step * -(-state // (step * _kv_layer_bytes(shape))))
+    if tokens <= engine.block_size:
+        return shape
+    source = f"as long as a state takes, {state / 1e6:.3g} MB a layer ({engine.sources['block_size']})"
+    sources = {**engine.sources, "block_size": source}
+    return replace(shape, engine=engine.model_copy(update={"block_size": tokens, "sources": dict(sorted(sources.items()))}))
+
+
+def _kv_layer_bytes(shape: ReplicaShape) -> float:
+    """Return the KV bytes of a token in one layer with attention on one rank."""
+    return shape.model.kv_bytes_per_token_per_layer(shape.kv_element_bytes, shape.tensor_parallel_size)
+
+
+def _state_groups(shape: ReplicaShape, draft_bytes_per_token: float) -> tuple[int, int, int]:
+    """Return the layers that a block of the pool stands for, and how many it takes of tokens and of a state."""
+    rules, model = shape.engine.state_pool, shape.model
+    assert rules is not None
+    share = shape.num_layers_per_stage / model.num_hidden_layers
+    seeing = round(model.num_attention_layers * share) - int(-draft_bytes_per_token // _kv_layer_bytes(shape))
+    size, full, states = _groups(seeing, round(model.num_linear_layers * share), rules.padding_limit)
+    # Where the layers that see everything make up several groups, a block of the pool stands for one of each.
+    unit = max(full, 1)
+    return size * unit, min(full, 1), -(-states // unit)
+
+
+def states_per_request(shape: ReplicaShape) -> int:
+    """Return the states that a running request holds: its own, one a draft, and one more beside a prefix cache."""
+    return 1 + shape.num_speculative_tokens + shape.engine.enable_prefix_caching
+
+
+def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
+    """Return vLLM's layout of states and tokens in one pool."""
+    engine, layer = shape.engine, _kv_layer_bytes(shape)
+    size, full_groups, groups = _state_groups(shape, draft_bytes_per_token)
+    block, longest = engine.block_size, _longest_blocks(shape)
+    num_blocks = max(int(kv_bytes // (size * layer * block)), 0)
+    if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
+        num_blocks = engine.num_gpu_blocks_override
+    held = groups * states_per_request(shape)
+    at_once = num_blocks / (full_groups * longest + held)
+    return WindowLayout(
+        full_groups=full_groups,
+        window_groups=held,
+        window_blocks=1,
+        num_blocks=num_blocks,
+        num_window_blocks=0,
+        # As the engine's log counts tokens: those of requests of full length.
+        num_full_context_blocks=int(at_once * engine.max_model_len / block),
+        peak_window_blocks=1,
+        max_concurrent_full_length=at_once,
+        are_states=True,
+        lines=(
+            f"{format_bytes(kv_bytes)} / ({size} layers x {layer:,.0f} B a token x {block} tokens a block) = "
+            f"{num_blocks:,} blocks",
+            f"a request takes one of them for every {block} tokens and {held} for its states",
+        ),
+    )

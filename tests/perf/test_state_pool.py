@@ -1,0 +1,146 @@
+"""States of linear attention that share the KV pool (vLLM), held to what servers logged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simserve.errors import InfeasibleError
+from simserve.perf.kv_layout import pool_block_bytes, pools_states
+from simserve.scenario.fit import check_fit
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import ResolvedScenario, resolve
+
+GIB = 1024**3
+
+
+def served(model: str, hardware: str, version: str, **deployment: Any) -> ResolvedScenario:
+    """Return a hybrid model under vLLM; keys of the engine and of the deployment alike."""
+    own = {key: deployment.pop(key) for key in ("tensor_parallel_size", "kv_cache_dtype", "speculative") if key in deployment}
+    return resolve(
+        from_mapping(
+            {
+                "name": "hybrid",
+                "model": model,
+                "deployment": {
+                    "hardware": hardware,
+                    **own,
+                    "engine": {"name": "vllm", "version": version, "language_model_only": True, **deployment},
+                },
+                "workload": {
+                    "arrivals": {"process": "poisson", "rate": 1},
+                    "prompt_tokens": 256,
+                    "output_tokens": 64,
+                    "num_requests": 20,
+                },
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "version", "room", "length", "seats", "block", "blocks", "tokens"),
+    [
+        ("qwen3.5-27b", "rtx-pro-6000-96gb", "0.20.2", 29.47, 8192, 512, 784, 615, 359_862),
+        ("qwen3.5-9b", "rtx-4090-24gb", "0.27.1", 1.74, 24_576, 8, 528, 108, 53_084),
+    ],
+)
+def test_blocks_and_tokens_are_those_of_the_log(
+    model: str, hardware: str, version: str, room: float, length: int, seats: int, block: int, blocks: int, tokens: int
+) -> None:
+    """Start-up logs of Qwen3.6-27B (pool, blocks, tokens) and of an image model's prompt writer of Qwen3.5-9B's shape.
+
+    vLLM prints the tokens of as many requests of full length as there is room for.
+    """
+    limits = {"max_model_len": length, "max_num_seqs": seats}
+    found = served(model, hardware, version, kv_cache_memory_bytes=f"{room} GiB", **limits)
+
+    assert found.shape.engine.block_size == found.engine.block_size == block
+    assert found.engine.num_blocks == pytest.approx(blocks, abs=1)
+    assert found.memory.max_concurrent_full_length * length == pytest.approx(tokens, rel=0.002)
+    assert found.memory.num_kv_blocks * block == pytest.approx(tokens, rel=0.003)
+    assert found.memory.states_bytes == 0
+
+
+def test_a_block_of_two_ranks_is_half_as_large() -> None:
+    """Two RX 7900 XT of vLLM issue 49064, Qwen3.8-27B: 3.86 GiB a GPU are 161 blocks, 123,399 tokens of 122,633."""
+    found = served(
+        "qwen3.5-27b",
+        "rtx-4090-24gb",
+        "0.23.1",
+        tensor_parallel_size=2,
+        max_model_len=122_633,
+        max_num_seqs=16,
+        kv_cache_memory_bytes="3.86 GiB",
+    )
+
+    assert found.engine.block_size == 784
+    assert found.engine.num_blocks == pytest.approx(161, abs=1)
+    assert found.memory.max_concurrent_full_length * 122_633 == pytest.approx(123_399, rel=0.01)
+
+
+def test_states_weigh_as_much_as_the_layers_that_share_a_block() -> None:
+    """48 layers of states and 16 of keys: three blocks of states a request, four beside a cache, two more of two drafts."""
+    model, hardware = "qwen3.5-27b", "h200-sxm-141gb"
+    limits = {"max_model_len": 8192, "max_num_seqs": 64}
+    plain = served(model, hardware, "0.24", **limits)
+    cached = served(model, hardware, "0.24", enable_prefix_caching=True, **limits)
+    drafted = served(
+        model,
+        hardware,
+        "0.24",
+        speculative={"method": "ngram", "num_speculative_tokens": 2, "acceptance_rate": 0.5},
+        **limits,
+    )
+
+    groups = [each.engine.window_groups for each in (plain, cached, drafted)]
+    assert groups == [3, 6, 9]
+    assert plain.engine.keeps_states
+    assert (plain.engine.full_groups, plain.engine.window_blocks) == (1, 1)
+    assert pool_block_bytes(plain.shape, 0.0) == 784 * 4096 * 16
+
+
+def test_narrow_keys_make_blocks_longer() -> None:
+    """Of a byte an element twice as many tokens are as large as a state."""
+    wide, narrow = (
+        served("qwen3.5-27b", "h200-sxm-141gb", "0.24", max_num_seqs=64, max_model_len=8192, kv_cache_dtype=each)
+        for each in ("auto", "fp8")
+    )
+
+    assert (wide.engine.block_size, narrow.engine.block_size) == (784, 1568)
+    assert wide.engine.num_blocks == pytest.approx(narrow.engine.num_blocks, rel=0.01)
+
+
+def test_the_engine_starts_with_no_more_seats_than_blocks() -> None:
+    """From 0.20 on an explicit 1,024 is refused with the most there is room for; the default becomes that, 0.19 takes all."""
+    model, hardware = "qwen3.5-27b", "h100-sxm-80gb"
+    asked = served(model, hardware, "0.24", max_model_len=8192, max_num_seqs=1024)
+    default = served(model, hardware, "0.24", max_model_len=8192)
+    before = served(model, hardware, "0.19", max_model_len=8192, max_num_seqs=1024)
+
+    assert not asked.memory.fits
+    most = asked.memory.most_seats
+    assert most is not None
+    with pytest.raises(InfeasibleError, match=f"does not start with max_num_seqs 1,024: the KV pool has {most:,} blocks"):
+        check_fit(asked)
+    assert default.engine.max_num_seqs == default.memory.most_seats
+    assert default.shape.engine.sources["max_num_seqs"].endswith("room for their states")
+    assert before.memory.fits
+
+
+def test_earlier_releases_and_other_engines_keep_states_beside_the_pool() -> None:
+    """vLLM's engine V0 and SGLang have room of their own for them."""
+    found = served("qwen3.5-27b", "h200-sxm-141gb", "0.24", max_num_seqs=8)
+    shape = found.shape
+    other = resolve(
+        from_mapping(
+            found.scenario.model_dump(mode="json", exclude_defaults=True)
+            | {"deployment": {"hardware": "h200-sxm-141gb", "engine": {"name": "sglang", "max_num_seqs": 8}}}
+        )
+    )
+
+    assert pools_states(shape)
+    assert not pools_states(other.shape)
+    assert other.memory.states_bytes > 0
+    assert not other.engine.keeps_states
