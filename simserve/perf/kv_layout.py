@@ -278,7 +278,9 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
         return shape
     source = f"as long as a state takes, {state / 1e6:.3g} MB a layer ({engine.sources['block_size']})"
     sources = {**engine.sources, "block_size": source}
-    return replace(shape, engine=engine.model_copy(update={"block_size": tokens, "sources": dict(sorted(sources.items()))}))
+    return replace(
+        shape, engine=engine.model_copy(update={"block_size": tokens, "sources": dict(sorted(sources.items()))})
+    )
 
 
 def _kv_layer_bytes(shape: ReplicaShape) -> float:

@@ -175,8 +175,8 @@ def test_a_step_scheduled_ahead_needs_two_states_more(version: str, is_ahead: bo
     assert state_slots(shape) == states * 128
 
 
-def test_default_seats_leave_room_for_keys() -> None:
-    """SGLang gives states 0.9 parts of what weights leave, keys and values 1."""
+def test_seats_leave_room_for_keys() -> None:
+    """SGLang gives states 0.9 parts of what weights leave, keys and values 1: beside a prefix cache whatever is asked."""
     many = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": 2048}))
 
     seats = state_seats(many)
@@ -185,7 +185,10 @@ def test_default_seats_leave_room_for_keys() -> None:
     assert seats < 2048
     assert plan.parts["states"] / plan.kv_bytes == pytest.approx(0.9, rel=0.01)
     assert state_seats(make_shape(max_num_seqs=256)) == 256
-    assert with_room_for_states(many).engine.max_num_seqs == 2048
+    uncached = make_shape(
+        "h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": 2048}), enable_prefix_caching=False
+    )
+    assert [with_room_for_states(each).engine.max_num_seqs for each in (many, uncached)] == [seats, 2048]
     defaults = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": None}))
     room = with_room_for_states(defaults).engine
     assert (room.max_num_seqs, room.sources["max_num_seqs"].endswith("room for their states")) == (seats, True)

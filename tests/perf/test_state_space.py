@@ -80,7 +80,9 @@ def test_states_grow_a_decode_step_and_keys_of_six_layers_its_context() -> None:
 
 def test_seats_leave_room_for_keys_beside_their_states() -> None:
     """47.7 MB a sequence: the default seats are cut to what the memory holds, and every seat's state is counted."""
-    shape = with_room_for_states(make_nano())
+    shape = with_room_for_states(
+        make_shape(model=NANO, max_model_len=8192, engine="sglang", enable_prefix_caching=False)
+    )
     plan = plan_memory(shape)
 
     assert plan.states_bytes == shape.engine.max_num_seqs * load_model(NANO).state_bytes(1)
