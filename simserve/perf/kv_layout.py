@@ -1,4 +1,4 @@
-"""How the blocks of a KV pool are laid out where layers differ: windows that are kept alone, states of linear attention.
+"""How the blocks of a KV pool are laid out where layers differ: windows kept alone, states of linear attention.
 
 Layers with a sliding window are charged like all others, unless the engine keeps their window alone: how it then lays
 their blocks out is here. Layers with chunked attention count as if their chunk were a window, the most that they ever

@@ -328,7 +328,7 @@ def state_seats(shape: ReplicaShape) -> int:
 def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     """Return a deployment whose default seats leave memory for the KV cache beside their states of linear attention.
 
-    Beside a prefix cache SGLang sizes the room for states by its share of the memory whatever seats it is asked for, and
+    Beside a prefix cache SGLang sizes the room for states by its share of the memory, whatever it is asked for, and
     has as many as that holds (``_handle_max_mamba_cache`` of its ``kv_cache_configurator.py``).
     """
     source, seats = shape.engine.sources["max_num_seqs"], state_seats(shape)

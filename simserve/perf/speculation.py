@@ -151,8 +151,12 @@ def passing_shape(shape: ReplicaShape) -> ReplicaShape | None:
     """
     if shape.speculation is None or shape.speculation.draft is None:
         return None
-    engine = shape.engine.model_copy(update={"host_seconds_per_step": 0.0, "host_seconds_per_request": 0.0})
-    return replace(shape.speculation.draft, engine=engine)
+    own: dict[str, object] = {"host_seconds_per_step": 0.0, "host_seconds_per_request": 0.0}
+    launch = shape.engine.eager_draft_seconds_per_layer
+    if launch is not None and shape.speculation.method == "draft_model":
+        own |= {"cuda_graph_sizes": (), "cuda_graph_max_batch": 0, "cuda_graph_max_prompt_tokens": 0}
+        own |= {"eager_seconds_per_layer": launch, "eager_prompt_seconds_per_layer": launch}
+    return replace(shape.speculation.draft, engine=shape.engine.model_copy(update=own))
 
 
 def draft_weights_bytes(speculation: Speculation) -> float:

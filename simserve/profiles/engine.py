@@ -189,8 +189,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Weight formats whose experts' first matrices stay in memory twice."""
     keeps_reduced: bool  # what ranks have summed, see `RuntimeMemory`
     cuda_graph_bytes: float  # memory of the captured graphs
-    counts_cuda_graphs: bool
-    """Whether that is subtracted before KV; otherwise it comes out of the unused share."""
+    counts_cuda_graphs: bool  # whether that is subtracted before KV; otherwise it comes out of the unused share
     cuda_graph_sizes: tuple[int, ...]
     """Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs."""
     cuda_graph_max_batch: int  # the last of them, 0 without graphs
@@ -204,12 +203,11 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """What a layer takes longer whose products one thread gathers from the ranks."""
     host_seconds_per_request: float
     """CPU time a request of a step."""
-    host_seconds_per_streamed_request: float
-    """Part of it that hands tokens over one by one."""
+    host_seconds_per_streamed_request: float  # part of it that hands tokens over one by one
     eager_seconds_per_layer: float
     """Least seconds of a layer in a step that no CUDA graph covers."""
-    eager_prompt_seconds_per_layer: float | None
-    """The same in steps that hold prompts; None: as much."""
+    eager_prompt_seconds_per_layer: float | None  # the same in steps that hold prompts; None: as much
+    eager_draft_seconds_per_layer: float | None  # of a draft model without CUDA graphs; None: it has them
     eager_gap_seconds_per_layer: float
     """Idle time of the GPU in a layer without routed experts of such a step."""
     eager_gap_seconds_per_linear_layer: float
@@ -682,6 +680,8 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "host_seconds_per_streamed_request": slowdown * streamed,
         "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
+        "eager_draft_seconds_per_layer": host.eager_draft_seconds_per_layer
+        and slowdown * host.eager_draft_seconds_per_layer,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
         "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
         "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,
@@ -712,7 +712,7 @@ _HOST_SECONDS = (
     "host_seconds_per_request",
     "host_seconds_per_streamed_request",
     "eager_seconds_per_layer",
-    "eager_prompt_seconds_per_layer",
+    *("eager_prompt_seconds_per_layer", "eager_draft_seconds_per_layer"),
     "eager_gap_seconds_per_layer",
     "eager_gap_seconds_per_linear_layer",
     "eager_seconds_per_expert_layer",

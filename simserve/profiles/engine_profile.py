@@ -347,6 +347,8 @@ class Host(FrozenModel):
     `deployment.streaming` replaces it."""
     enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """`eager_seconds_per_layer` with `enforce_eager`, which switches compilation off too; absent: as without."""
+    eager_draft_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
+    """The same of a draft model whose passes no CUDA graph covers; absent: graphs do."""
     decode_graph_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """How long a layer of a step with prompts leaves the GPU idle where `cudagraph_mode: FULL_DECODE_ONLY` keeps
     such steps

@@ -274,9 +274,8 @@ class ContinuousScheduler(Scheduler):
                     chunk = int(room) if room >= 1.0 else chunk
             if chunk == 0:
                 continue
-            blocks = (
-                self.blocks_of(request.computed + chunk) - self.blocks_of(request.computed) if self.is_growing else 0
-            )
+            held = self.blocks_of(request.computed)
+            blocks = self.blocks_of(request.computed + chunk) - held if self.is_growing else 0
             windows = self.windows_with(request.blocks, blocks) - self.window_of(request.blocks)
             while request in self.running and not self.fits(blocks, windows):
                 self.preempt(step)

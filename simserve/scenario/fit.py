@@ -15,14 +15,8 @@ from numpy.typing import NDArray
 from simserve.engine.config import Limited, limited
 from simserve.engine.state import StepTimes
 from simserve.errors import InfeasibleError, InputError
-from simserve.perf.memory import (
-    NEAR_FIT_SHARE,
-    MemoryPlan,
-    context_cut_note,
-    is_context_cut,
-    plan_memory,
-    pool_block_bytes,
-)
+from simserve.perf.kv_layout import pool_block_bytes
+from simserve.perf.memory import NEAR_FIT_SHARE, MemoryPlan, context_cut_note, is_context_cut, plan_memory
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.profiles.model import WIDE_FORMATS

@@ -16,8 +16,8 @@ from simserve.errors import InputError, ScenarioError
 from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
-from simserve.perf.measured import measured_operators
 from simserve.perf.kv_layout import pools_states, with_state_blocks, with_windowed_kv
+from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog

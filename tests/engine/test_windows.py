@@ -53,7 +53,7 @@ def test_a_chunk_needs_its_blocks_in_every_layer() -> None:
 
 
 def test_a_chunk_makes_no_state_longer() -> None:
-    """A prompt of 8 in one chunk takes 8 blocks, and 2 for its state from the first step to the last; the next 2 + 2."""
+    """A prompt of 8 in one chunk takes 8 blocks, and 2 for its state from first to last; the next 2 + 2."""
 
     def scheduled(num_blocks: int, *, keeps_states: bool = True) -> list[float]:
         specs = make_specs([0.0, 0.0], [8, 2], [1, 1])

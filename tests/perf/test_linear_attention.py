@@ -176,7 +176,7 @@ def test_a_step_scheduled_ahead_needs_two_states_more(version: str, is_ahead: bo
 
 
 def test_seats_leave_room_for_keys() -> None:
-    """SGLang gives states 0.9 parts of what weights leave, keys and values 1: beside a prefix cache whatever is asked."""
+    """SGLang gives states 0.9 parts of what weights leave, keys and values 1; beside a prefix cache always."""
     many = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": 2048}))
 
     seats = state_seats(many)

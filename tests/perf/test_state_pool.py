@@ -86,7 +86,7 @@ def test_a_block_of_two_ranks_is_half_as_large() -> None:
 
 
 def test_states_weigh_as_much_as_the_layers_that_share_a_block() -> None:
-    """48 layers of states and 16 of keys: three blocks of states a request, four beside a cache, two more of two drafts."""
+    """48 layers of states, 16 of keys: three blocks of states a request, six beside a cache, nine with two drafts."""
     model, hardware = "qwen3.5-27b", "h200-sxm-141gb"
     limits = {"max_model_len": 8192, "max_num_seqs": 64}
     plain = served(model, hardware, "0.24", **limits)
@@ -118,7 +118,7 @@ def test_narrow_keys_make_blocks_longer() -> None:
 
 
 def test_the_engine_starts_with_no_more_seats_than_blocks() -> None:
-    """From 0.20 on an explicit 1,024 is refused with the most there is room for; the default becomes that, 0.19 takes all."""
+    """From 0.20 on an explicit 1,024 is refused, with the most there is room for; the default becomes that."""
     model, hardware = "qwen3.5-27b", "h100-sxm-80gb"
     asked = served(model, hardware, "0.24", max_model_len=8192, max_num_seqs=1024)
     default = served(model, hardware, "0.24", max_model_len=8192)
@@ -140,7 +140,7 @@ def test_earlier_releases_and_other_engines_keep_states_beside_the_pool() -> Non
     """vLLM's engine V0 and SGLang have room of their own for them."""
     pooled = served("qwen3.5-27b", "h200-sxm-141gb", "0.24", max_num_seqs=8)
     others = [
-        served("qwen3.5-27b", "h200-sxm-141gb", "0.8.5", max_num_seqs=8),
+        served("nemotron-nano-9b-v2", "h200-sxm-141gb", "0.10.1", max_num_seqs=8),
         served("qwen3.5-27b", "h200-sxm-141gb", "0.5.23", name="sglang", max_num_seqs=8),
     ]
 
