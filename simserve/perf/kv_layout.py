@@ -300,21 +300,21 @@ def _state_groups(shape: ReplicaShape, draft_bytes_per_token: float) -> tuple[in
     return size * unit, min(full, 1), -(-states // unit)
 
 
-def states_per_request(shape: ReplicaShape) -> int:
-    """Return the states that a running request holds: its own, one a draft, and one more beside a prefix cache."""
-    return 1 + shape.num_speculative_tokens + shape.engine.enable_prefix_caching
-
-
 def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
-    """Return vLLM's layout of states and tokens in one pool."""
+    """Return vLLM's layout of states and tokens in one pool.
+
+    A request holds its state, and one a draft: what it was at the end of a full block stays where a prefix cache keeps
+    it, and gives way as all that is cached does (``MambaManager`` of vLLM's v1/core/single_type_kv_cache_manager.py).
+    """
     engine, layer = shape.engine, _kv_layer_bytes(shape)
     size, full_groups, groups = _state_groups(shape, draft_bytes_per_token)
     block, longest = engine.block_size, _longest_blocks(shape)
     num_blocks = max(int(kv_bytes // (size * layer * block)), 0)
     if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
         num_blocks = engine.num_gpu_blocks_override
-    held = groups * states_per_request(shape)
-    at_once = num_blocks / (full_groups * longest + held)
+    held = groups * (1 + shape.num_speculative_tokens)
+    # Beside a prefix cache a request has a second state for a step after every full block; the log reckons with it.
+    at_once = num_blocks / (full_groups * longest + held + groups * engine.enable_prefix_caching)
     return WindowLayout(
         full_groups=full_groups,
         window_groups=held,
@@ -329,6 +329,6 @@ def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
         lines=(
             f"{format_bytes(kv_bytes)} / ({size} layers x {layer:,.0f} B a token x {block} tokens a block) = "
             f"{num_blocks:,} blocks",
-            f"a request takes one of them for every {block} tokens and {held} for its states",
+            f"a request takes one of them for every {block} tokens and {held} for its state",
         ),
     )

@@ -144,7 +144,9 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
         num_blocks = 0  # the engine does not start with less than it was told to take
     elif engine.num_gpu_blocks_override is not None:
         num_blocks = engine.num_gpu_blocks_override
-    windows = window_layout(shape, 0.0 if is_short else max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
+    windows = None
+    if shape.windowed_kv is not None or shape.model.has_states:
+        windows = window_layout(shape, 0.0 if is_short else max(kv_bytes, 0.0), draft_kv_bytes_per_token(shape))
     if windows is not None:
         num_blocks = windows.num_full_context_blocks
     num_tokens = num_blocks * engine.block_size
@@ -158,8 +160,8 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     longest = max(one_request - shape.num_speculative_tokens, 0)
     parts = {**needs, "kv": max(kv_bytes, 0.0)}
     in_host, host = host_bytes(shape, num_tokens), shape.hardware.host_of_node
-    holds_seats = engine.state_pool is not None and engine.state_pool.holds_seats and pools_states(shape)
-    most_seats = windows.num_blocks if windows is not None and holds_seats else None
+    pool = engine.state_pool if windows is not None and windows.are_states else None
+    most_seats = windows.num_blocks if windows is not None and pool is not None and pool.holds_seats else None
     return MemoryPlan(
         fits=longest >= engine.max_model_len
         and in_host <= host.memory_total
@@ -331,6 +333,8 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     Beside a prefix cache SGLang sizes the room for states by its share of the memory, whatever it is asked for, and
     has as many as that holds (``_handle_max_mamba_cache`` of its ``kv_cache_configurator.py``).
     """
+    if not shape.model.has_states:
+        return shape
     source, seats = shape.engine.sources["max_num_seqs"], state_seats(shape)
     is_asked = source == "scenario" and (pools_states(shape) or _states_per_seat(shape) == 1)
     if is_asked or seats == shape.engine.max_num_seqs:
@@ -575,6 +579,8 @@ def _kv_lines(
     length = f"{engine.max_model_len:,} max_model_len" + (f" ({_CUT[2:]})" if is_context_cut(engine) else "")
     if windows is not None:
         requests = f"{windows.max_concurrent_full_length:.2f} requests of {length}"
+        if windows.are_states:
+            return [*windows.lines, f"{requests}, states and all, or {num_tokens:,} tokens as the engine's log counts"]
         return [*windows.lines, f"{num_tokens:,} tokens that every layer holds, or {requests} with windows kept"]
     return [
         f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block) = "

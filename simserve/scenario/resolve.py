@@ -350,13 +350,16 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         _check_layout(shape)
         # What drafts takes its part of a pool that states share, and none of one that they have to themselves.
-        shape = with_state_blocks(shape) if pools_states(shape) else with_room_for_states(shape)
+        shares = shape.model.has_states and pools_states(shape)
+        shape = with_state_blocks(shape) if shares else with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
-        if pools_states(shape):
+        if shares:
             shape = with_room_for_states(shape)
-        rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
         _check_encoder_cut(scenario, engine, shape.model)
+        if not shape.model.num_sliding_layers:
+            return shape
+        rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
         return with_windowed_kv(shape, rules, _connector(scenario, connector))
 
 

@@ -86,7 +86,10 @@ def test_a_block_of_two_ranks_is_half_as_large() -> None:
 
 
 def test_states_weigh_as_much_as_the_layers_that_share_a_block() -> None:
-    """48 layers of states, 16 of keys: three blocks of states a request, six beside a cache, nine with two drafts."""
+    """48 layers of states, 16 of keys: three blocks for a state, beside a cache too, and three more for each draft.
+
+    What vLLM logs as the most requests of full length reckons with a second state beside a cache.
+    """
     model, hardware = "qwen3.5-27b", "h200-sxm-141gb"
     limits = {"max_model_len": 8192, "max_num_seqs": 64}
     plain = served(model, hardware, "0.24", **limits)
@@ -100,7 +103,9 @@ def test_states_weigh_as_much_as_the_layers_that_share_a_block() -> None:
     )
 
     groups = [each.engine.window_groups for each in (plain, cached, drafted)]
-    assert groups == [3, 6, 9]
+    assert groups == [3, 3, 9]
+    full, beside = (each.memory.max_concurrent_full_length / each.engine.num_blocks for each in (plain, cached))
+    assert (1 / full, 1 / beside) == pytest.approx((11 + 3, 11 + 6))
     assert plain.engine.keeps_states
     assert (plain.engine.full_groups, plain.engine.window_blocks) == (1, 1)
     assert pool_block_bytes(plain.shape, 0.0) == 784 * 4096 * 16
