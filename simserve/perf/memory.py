@@ -25,6 +25,7 @@ STATE_SHARE = 0.9 / 1.9
 _LEAST_CONTEXT = 7
 """Tokens of KV below which SGLang does not start: a prompt of one, five that it keeps free, and the last."""
 _CUT = ": the longest that fits in the KV cache"
+_SEATS_CUT = ", as many as have room for their states"
 NEAR_FIT_SHARE = 0.02
 """Share of a GPU by which weights and activations may exceed what the engine allows itself and still be simulated: what
 activations and runtime take is reckoned within about that (`simserve validate`, memory logs)."""
@@ -339,7 +340,7 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     is_asked = source == "scenario" and (pools_states(shape) or _states_per_seat(shape) == 1)
     if is_asked or seats == shape.engine.max_num_seqs:
         return shape
-    sources = {**shape.engine.sources, "max_num_seqs": f"{source}, as many as have room for their states"}
+    sources = {**shape.engine.sources, "max_num_seqs": f"{source}{_SEATS_CUT}"}
     return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))
 
 
@@ -389,6 +390,12 @@ def _longest_that_fits(at_length: Callable[[int], ReplicaShape], least: int, mos
 def is_context_cut(engine: ResolvedEngine) -> bool:
     """Return whether a KV cache smaller than the model's context set the longest request."""
     return _CUT in engine.sources.get("max_model_len", "")
+
+
+def are_seats_told(engine: ResolvedEngine) -> bool:
+    """Return whether an engine has to be told its seats, since it does not start with its default of them here."""
+    is_cut = engine.sources.get("max_num_seqs", "").endswith(_SEATS_CUT)
+    return is_cut and engine.state_pool is not None and engine.state_pool.holds_seats
 
 
 def context_cut_note(engine: ResolvedEngine) -> str | None:

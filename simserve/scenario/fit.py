@@ -16,7 +16,14 @@ from simserve.engine.config import Limited, limited
 from simserve.engine.state import StepTimes
 from simserve.errors import InfeasibleError, InputError
 from simserve.perf.kv_layout import pool_block_bytes
-from simserve.perf.memory import NEAR_FIT_SHARE, MemoryPlan, context_cut_note, is_context_cut, plan_memory
+from simserve.perf.memory import (
+    NEAR_FIT_SHARE,
+    MemoryPlan,
+    are_seats_told,
+    context_cut_note,
+    is_context_cut,
+    plan_memory,
+)
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.profiles.model import WIDE_FORMATS
@@ -111,6 +118,11 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
             f"({memory.shortage_bytes / memory.total_bytes:.1%} of it), which is within the error of the estimate; "
             f"simulated as if {NEAR_FIT_SHARE:.0%} of the GPU more were there"
             + ("" if change is None else f"; what fits: --set {change}")
+        )
+    if are_seats_told(shape.engine):
+        notes.append(
+            f"{shape.engine.name} does not start with its default of seats here, more than its KV pool has blocks for "
+            f"their states: set deployment.engine.max_num_seqs; {shape.engine.max_num_seqs:,} are simulated"
         )
     cut = context_cut_note(resolved.shape.engine)
     if cut is None and not _takes_prompts_whole(resolved):

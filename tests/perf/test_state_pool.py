@@ -8,7 +8,8 @@ import pytest
 
 from simserve.errors import InfeasibleError
 from simserve.perf.kv_layout import pool_block_bytes, pools_states
-from simserve.scenario.fit import check_fit
+from simserve.planner.export.export import export
+from simserve.scenario.fit import check_fit, fit_notes
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 
@@ -139,6 +140,10 @@ def test_the_engine_starts_with_no_more_seats_than_blocks() -> None:
     assert 0.9 * most < default.engine.max_num_seqs <= (default.memory.most_seats or 0)
     assert default.shape.engine.sources["max_num_seqs"].endswith("room for their states")
     assert before.memory.fits
+    [note] = [each for each in fit_notes(default) if "seats" in each]
+    assert f"{default.engine.max_num_seqs} are simulated" in note
+    assert not [each for each in fit_notes(before) if "seats" in each]
+    assert f"--max-num-seqs {default.engine.max_num_seqs}" in export(default.scenario, "vllm").line
 
 
 def test_earlier_releases_and_other_engines_keep_states_beside_the_pool() -> None:

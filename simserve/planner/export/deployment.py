@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
-from simserve.perf.memory import is_context_cut
+from simserve.perf.memory import are_seats_told, is_context_cut
 from simserve.perf.shape import checkpoint_bytes
 from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
@@ -344,6 +344,8 @@ def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
     asked: EngineOptions = resolved.scenario.deployment.engine
     if is_context_cut(resolved.shape.engine):
         asked = asked.model_copy(update={"max_model_len": resolved.shape.engine.max_model_len})
+    if are_seats_told(resolved.shape.engine):
+        asked = asked.model_copy(update={"max_num_seqs": resolved.shape.engine.max_num_seqs})
     wanted = resolved.shape.engine.model_copy(update={"sources": {}})
     for key in [key for key in _KNOBS if getattr(asked, key) is not None]:
         without = asked.model_copy(update={key: None})
