@@ -315,7 +315,7 @@ def grouped_gemm_seconds(
     in_features: Array | float,
     num_bytes: Array,
 ) -> GemmSeconds:
-    """Return the seconds of one projection of all experts that a rank uses, without start-up.
+    """Return the seconds of one projection of all experts that a rank uses, without the start-up of the layer.
 
     Args:
         curve: Parameters of the kernels.
@@ -334,7 +334,8 @@ def grouped_gemm_seconds(
     tile_flops = 2.0 * tile_rows * TILE_COLUMNS * (in_features + curve.loop_overhead)
     compute = waves * tile_flops * device.num_multiprocessors / rate
     memory = num_bytes / (device.bandwidth * curve.memory_efficiency)
-    return GemmSeconds(arithmetic=flops / rate, memory=memory, total=overlapped(curve, compute, memory))
+    steps = in_features / STEP_COLUMNS * curve.step_latency
+    return GemmSeconds(arithmetic=flops / rate, memory=memory, total=steps + overlapped(curve, compute, memory))
 
 
 def overlapped(curve: TileCurve, compute: Array, memory: Array) -> Array:

@@ -602,13 +602,14 @@ class ReplicaShape:
 
     @property
     def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:
-        """Routed experts of the engine, those in FP8 by blocks as somebody else's kernels where it calls them."""
+        """Routed experts of the engine, in some formats as somebody else's kernels where it calls them."""
         curves = self.hardware.grouped_gemm_curves_of(self.engine.name, self.moe_backend)
-        if self.model.family in self.engine.block_scaled_experts_except:
-            return curves
-        others = self.hardware.grouped_gemm_curves.get("fp8_block", ())
-        named = [curve for curve in others if self.engine.block_scaled_experts in curve.engines]
-        return curves | {"fp8_block": named[0]} if named else curves
+        own = {"bf16": self.engine.plain_experts_except, "fp8_block": self.engine.block_scaled_experts_except}
+        for name, maker in self.engine.expert_kernels.items():
+            named = [curve for curve in self.hardware.grouped_gemm_curves.get(name, ()) if maker in curve.engines]
+            if named and self.model.family not in own.get(name, ()):
+                curves[name] = named[0]
+        return curves
 
     @property
     def _decode_efficiency(self) -> float | None:

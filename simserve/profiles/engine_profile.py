@@ -28,6 +28,7 @@ from simserve.profiles.engine_options import (
     complete_versions,
     version_key,
 )
+from simserve.profiles.kernel_curves import GemmClass
 from simserve.profiles.model import Checkpoint, Fp8Scales, WeightFormatName
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
@@ -409,10 +410,12 @@ class KernelTraits(FrozenModel):
     """Whose products those are, as the curves of a GPU name them; empty: the engine's own."""
     fp4_kernels: str = ""
     """Whose products of NVFP4 weights run where a GPU has a curve that names them; empty: the engine's own."""
-    block_scaled_experts: str = ""
-    """Whose kernels run experts in that format where a GPU has a curve that names them; empty: the engine's own."""
+    expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)
+    """Number format -> whose kernels run experts where a GPU has a curve that names them; absent: the engine's own."""
     block_scaled_experts_except: tuple[str, ...] = ()
-    """Families of models whose experts are the engine's own all the same."""
+    """Families of models whose experts in FP8 by blocks are the engine's own all the same."""
+    plain_experts_except: tuple[str, ...] = ()
+    """Families of models whose experts in 16 bit are."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)

@@ -300,6 +300,8 @@ class GroupedGemmCurve(TileCurve):
     """The same in steps of few tokens, where kernels have tiles for them; absent: as above."""
     narrow_tokens: PositiveInt | None = None
     """Tokens up to which those tiles are taken."""
+    step_latency: Seconds = 0.0
+    """Seconds that a call takes longer for 128 columns of each reduction: a tile's steps, which its first waits for."""
 
 
 class ActivationQuantisation(FrozenModel):
