@@ -374,3 +374,30 @@ def test_experts_in_16_bit_on_blackwell_are_tritons_where_the_release_says_so(
 
     hopper = make_shape("h200-sxm-141gb", model, engine=engine, version=version)
     assert hopper.machine.grouped_gemm_curves["bf16"] == hopper.hardware.grouped_gemm_curves_of(engine)["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "m", "n", "k", "microseconds"),
+    [
+        ("a10g-24gb", 1, 8192, 8192, 306.4),
+        ("a10g-24gb", 1, 262144, 2560, 2776.0),
+        ("a10g-24gb", 2048, 2048, 2048, 283.6),
+        ("a10g-24gb", 4096, 4096, 4096, 2199.7),
+        ("a10g-24gb", 8192, 8192, 8192, 16684.5),
+        ("a10-24gb", 1, 11008, 4096, 188.3),
+        ("a10-24gb", 512, 11008, 4096, 717.2),
+        ("a40-48gb", 8192, 8192, 8192, 9937.7),
+        ("l4-24gb", 8192, 8192, 8192, 18510.3),
+        ("l40s-48gb", 4096, 4096, 4096, 575.3),
+    ],
+)
+def test_cards_with_gddr6_multiply_as_fast_as_their_kernels_alone(
+    gpu: str, m: int, n: int, k: int, microseconds: float
+) -> None:
+    """BF16 products outside any server, within 7 %; the sources are those of the hardware profiles."""
+    machine = make_shape(gpu, "llama-3-8b", max_model_len=2048).machine
+    rows, curve = np.array([float(m)]), gemm_curve(machine, "bf16", "bf16")
+
+    call = gemm_call(curve, machine, gemm_work(rows, n, k, weight_bits=16.0), "bf16", rows, n)
+
+    assert 1e6 * float(call.total[0]) == pytest.approx(microseconds, rel=0.07)

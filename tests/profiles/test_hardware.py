@@ -306,6 +306,24 @@ def test_class_efficiencies_come_from_the_gpu_whose_kernels_it_borrows(tmp_path:
         load_hardware(str(bare))
 
 
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("a10g-24gb", 462e9, 484e9),
+        ("a10-24gb", 468e9, 479e9),
+        ("a40-48gb", 557e9, 571e9),
+        ("l4-24gb", 232e9, 261e9),
+        ("l40s-48gb", 683e9, 744e9),
+        ("t4-16gb", 217e9, 240e9),
+    ],
+)
+def test_gddr6_with_ecc_streams_what_kernels_measured_alone_do(name: str, least: float, most: float) -> None:
+    """Copies, triads, reads and products of few rows outside any server, bytes/s; the sources are in the profiles."""
+    profile = load_hardware(name)
+
+    assert least <= profile.efficiency.memory * profile.memory.bandwidth <= most
+
+
 def test_an_nvlink_domain_spans_hosts() -> None:
     """72 GPUs of a rack talk over NVLink; an operating system sees four of them."""
     link = load_hardware("gb200").intra_node
