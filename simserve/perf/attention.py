@@ -249,7 +249,7 @@ def index_key_seconds(indexer: SparseIndexer | None, machine: Machine) -> float:
     """Return the seconds of one more key in the context of a decoding sequence, one layer; 0 without an indexer."""
     if indexer is None:
         return 0.0
-    moved = indexer.key_bytes + INDEX_SCORE_PASSES * INDEX_SCORE_BYTES
+    moved = indexer.key_bytes + INDEX_SCORE_PASSES * INDEX_SCORE_BYTES / indexer.pooled_tokens
     return max(
         moved / (machine.bandwidth * memory_efficiency(machine, "attention_decode")), _products(indexer, machine)
     )
@@ -262,13 +262,13 @@ def index_pair_seconds(indexer: SparseIndexer | None, machine: Machine) -> float
     scores = (
         INDEX_SCORE_PASSES * INDEX_SCORE_BYTES / (machine.bandwidth * memory_efficiency(machine, "attention_prefill"))
     )
-    return _products(indexer, machine) + scores
+    return _products(indexer, machine) + scores / indexer.pooled_tokens
 
 
 def _products(indexer: SparseIndexer, machine: Machine) -> float:
-    """Return the seconds of a key's products with one query, in FP8 where the GPU has it."""
+    """Return the seconds of a token's products with one query, in FP8 where the GPU has it; tokens may share a key."""
     dtype = next(dtype for dtype in ("fp8", "bf16", "fp16") if dtype in machine.peaks)
-    flops = 2.0 * indexer.num_heads * indexer.head_dim
+    flops = 2.0 * indexer.num_heads * indexer.head_dim / indexer.pooled_tokens
     return flops / (machine.peak(dtype) * attention_efficiency(machine))
 
 

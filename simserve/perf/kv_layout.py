@@ -16,6 +16,9 @@ from simserve.units import format_bytes
 _LATENT_ALIGNMENT = 64
 """Tokens that blocks of latent attention are made of, where they are made longer (vLLM)."""
 
+_POOLED_KEYS = 32
+"""Pooled keys of an indexer that a block holds a multiple of (vLLM, models/glm5next/common/attention.py)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowLayout:
@@ -271,9 +274,11 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
     is_datacenter_blackwell = (shape.hardware.compute_capability or "").startswith("10.")
     step = max(engine.block_size, 32 if is_datacenter_blackwell and model.head_dim == 256 else 0)
     if any(layers.mla is not None for layers in model.attention_layers):
-        step = max(step, _LATENT_ALIGNMENT)
+        pooled = 1 if model.indexer is None else model.indexer.pooled_tokens
+        step = max(step, _LATENT_ALIGNMENT, _POOLED_KEYS * pooled if pooled > 1 else 0)
     state = model.state_bytes(shape.tensor_parallel_size) / model.num_linear_layers
-    tokens = int(step * -(-state // (step * _kv_layer_bytes(shape))))
+    keys = 0.0 if model.indexer is None else model.indexer.key_bytes  # which lie in blocks of their own
+    tokens = int(step * -(-state // (step * (_kv_layer_bytes(shape) - keys))))
     if tokens <= engine.block_size:
         return shape
     source = f"as long as a state takes, {state / 1e6:.3g} MB a layer ({engine.sources['block_size']})"

@@ -3,6 +3,9 @@
 Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv 2412.06464): a matrix a value head and sequence takes the place of
 keys and values. Prompts pass it in chunks one after another; a decode step reads and writes the whole matrix.
 
+Kimi Delta Attention (arXiv 2510.26692) is the same with a decay for every channel of a key: its kernels of prompts have
+figures of their own, its updates of states take what those of Gated DeltaNet do.
+
 Mamba-2 (Dao and Gu, "Transformers are SSMs", arXiv 2405.21060, section 6): prompts pass in chunks, whose tokens attend
 to each other and to the state before them; a decode step reads and writes the state of every head. Nothing of it was
 fitted: a roofline, arithmetic at the share of the peak that attention reaches, bytes at that of other kernels.
@@ -10,6 +13,7 @@ fitted: a roofline, arithmetic at the share of the peak that attention reaches, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -30,10 +34,26 @@ SCAN_START = 26e-6
 SCAN_SHARE = 0.09
 """Share of the 16-bit peak that the scan reaches with many heads: 131 ns a token with 64 value heads on an H100, one
 prompt or eight alike (flashinfer pull request 3788)."""
+KDA_SCAN_SHARE = 0.046
+"""The same of Triton's ``chunk_kda``, by the same count of products: 3.18 ms for 8,192 tokens and 96 heads, 4.00 ms for
+4 x 4,096 and 64, on an H800 (flash-linear-attention pull request 915); 1.85 times Gated DeltaNet's kernel on one GPU
+(FlagGems-vllm pull request 21)."""
+FLASH_KDA_TOKENS = 16
+"""Tokens of a chunk of FlashKDA."""
+FLASH_KDA_SECONDS = 1.83e-6
+"""Seconds from one of its chunks to the next: 8,192 tokens of one prompt with 16 heads in 937.7 us, 4,096 with 8 in
+462.8, on an H100 SXM (cudnn-frontend pull request 1017)."""
+FLASH_KDA_SHARE = 0.095
+"""Share of the 16-bit peak that it reaches with many heads: 8 prompts of 2,048 tokens with 16 heads in 503.0 us on an
+H100 SXM (the same), 8,192 tokens with 96 heads in 0.80 times Gated DeltaNet's (FlagGems-vllm pull request 21)."""
+FLASH_KDA_SINCE = 9.0
+"""CUDA compute capability from which FlashKDA runs: SM90, SM10x, SM12x (vllm pull request 55737)."""
 STATE_TRAFFIC = 12.0
 """Bytes of bandwidth that an element of a state takes of a decode step. Reading and writing are 4 bytes in 16 bit and 8
 in 32; the kernel's arithmetic takes longer: 0.33 us a sequence with 8 heads of 128 x 128 on an H200, 0.23 on a B200
-(``fused_recurrent_gated_delta_rule``, vllm pull request 31722 before, batches of 32 to 1,024)."""
+(``fused_recurrent_gated_delta_rule``, vllm pull request 31722 before, batches of 32 to 1,024). Kimi Delta Attention's
+takes as many: 11.9 with 24 heads on a GB200, 77.0 us from 1 sequence to 128 (sglang pull request 36304, baseline), 12.8
+with 12 on an MI355X (vllm pull request 50654, Triton chain)."""
 STATE_START = 9e-6
 """Seconds of that kernel at least, on either GPU."""
 GATHERED_PASSES = 4.0
@@ -50,8 +70,41 @@ SCAN_STATE_PASSES = 4.0
 """Times it moves: written, read and written in passing it on, read by the outputs."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptScan:
+    """The kernel that prompts pass.
+
+    Attributes:
+        chunk_tokens: Tokens of a chunk.
+        chunk_seconds: Seconds from one chunk of a prompt to the next, however few the heads.
+        share: Share of the 16-bit peak that it reaches with many heads.
+    """
+
+    chunk_tokens: int = CHUNK_TOKENS
+    chunk_seconds: float = CHUNK_SECONDS
+    share: float = SCAN_SHARE
+
+
+GATED_DELTA = PromptScan()
+"""That of Gated DeltaNet."""
+
+
+def prompt_scan(shape: ReplicaShape) -> PromptScan:
+    """Return the kernel that a deployment's prompts pass in layers of linear attention.
+
+    Kimi Delta Attention's is Triton's, or FlashKDA where the engine has it, the GPU and a bounded decay let it run.
+    """
+    linear = shape.model.linear_attention
+    if linear is None or linear.decay_rank is None:
+        return GATED_DELTA
+    is_able = float(shape.hardware.compute_capability or 0.0) >= FLASH_KDA_SINCE
+    if linear.has_bounded_decay and shape.engine.has_flash_kda and is_able:
+        return PromptScan(FLASH_KDA_TOKENS, FLASH_KDA_SECONDS, FLASH_KDA_SHARE)
+    return PromptScan(share=KDA_SCAN_SHARE)
+
+
 def mixing_parts(
-    linear: LinearAttention, machine: Machine, tokens: Array, num_ranks: int, *, has_prompts: bool
+    linear: LinearAttention, machine: Machine, tokens: Array, num_ranks: int, *, scan: PromptScan | None
 ) -> Array:
     """Return the seconds by part of one layer beside its projections, ``[5, len(tokens)]``; states left out.
 
@@ -60,17 +113,18 @@ def mixing_parts(
         machine: One GPU.
         tokens: Tokens of a step.
         num_ranks: Ranks that the heads are dealt to.
-        has_prompts: Whether the tokens are those of prompts, which pass the scan.
+        scan: The kernel that they pass, as if they were one prompt's; None: they are not of prompts.
     """
     width = (linear.mixed_width + linear.num_value_heads * linear.value_head_dim) / num_ranks
     parts = elementwise_parts(2 * SMALL_CALLS * width * ACTIVATION_BYTES, tokens, machine, SMALL_CALLS)
-    if has_prompts:
+    if scan is not None:
         parts[HOST] += SCAN_START
-        parts[COMPUTE] += tokens * max(CHUNK_SECONDS / CHUNK_TOKENS, _scan_seconds(linear, machine, num_ranks))
+        chained = scan.chunk_seconds / scan.chunk_tokens
+        parts[COMPUTE] += tokens * max(chained, _scan_seconds(linear, machine, num_ranks, scan.share))
     return parts
 
 
-def _scan_seconds(linear: LinearAttention, machine: Machine, num_ranks: int) -> float:
+def _scan_seconds(linear: LinearAttention, machine: Machine, num_ranks: int, share: float) -> float:
     """Return the arithmetic of a token of a prompt on one rank.
 
     Three products with the state, and within a chunk three with keys and two with values, a multiply-add counting two.
@@ -78,7 +132,7 @@ def _scan_seconds(linear: LinearAttention, machine: Machine, num_ranks: int) -> 
     key, value = linear.key_head_dim, linear.value_head_dim
     flops = 2.0 * (3 * key * value + CHUNK_TOKENS * (3 * key + 2 * value)) * linear.num_value_heads / num_ranks
     dtype = "bf16" if "bf16" in machine.peaks else "fp16"
-    return flops / (machine.peak(dtype) * SCAN_SHARE * machine.engine_scale)
+    return flops / (machine.peak(dtype) * share * machine.engine_scale)
 
 
 def state_seconds(
@@ -104,7 +158,9 @@ def state_seconds(
     return np.where(sequences > 0, STATE_START * has_start + sequences * moved / machine.bandwidth, 0.0)
 
 
-def chunk_seconds(linear: LinearAttention, machine: Machine, sequences: Array, num_ranks: int) -> Array:
+def chunk_seconds(
+    linear: LinearAttention, machine: Machine, sequences: Array, num_ranks: int, scan: PromptScan = GATED_DELTA
+) -> Array:
     """Return the seconds of sequences that decode through the chunk kernel in one layer, shape of ``sequences``.
 
     Each takes a chunk of its own, padded to ``CHUNK_TOKENS``, of which its token is counted with those of prompts; its
@@ -117,10 +173,12 @@ def chunk_seconds(linear: LinearAttention, machine: Machine, sequences: Array, n
         machine: One GPU.
         sequences: Sequences that decode.
         num_ranks: Ranks that the heads are dealt to.
+        scan: The kernel.
     """
     moved = GATHERED_PASSES * linear.state_elements * linear.state_element_bytes / num_ranks
     gathered = moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
-    return sequences * ((CHUNK_TOKENS - 1) * _scan_seconds(linear, machine, num_ranks) + gathered)
+    padding = (scan.chunk_tokens - 1) * _scan_seconds(linear, machine, num_ranks, scan.share)
+    return sequences * (padding + gathered)
 
 
 def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, *, is_mixed: bool = False) -> Array:
@@ -146,7 +204,7 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
         return layers * seconds(machine, sequences, ranks, width)
     decoding = np.ceil(sequences / stages)
     if linear is not None and width == 1 and shape.engine.chunks_mixed_decodes:
-        return layers * stages * chunk_seconds(linear, machine, decoding, ranks)
+        return layers * stages * chunk_seconds(linear, machine, decoding, ranks, prompt_scan(shape))
     return layers * stages * seconds(machine, decoding, ranks, width, has_start=False)
 
 

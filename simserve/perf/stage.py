@@ -39,7 +39,7 @@ from simserve.perf.gemm import (
     slowed,
     wide_class,
 )
-from simserve.perf.linear_attention import mamba_parts, mixing_parts
+from simserve.perf.linear_attention import mamba_parts, mixing_parts, prompt_scan
 from simserve.perf.measured import Line, MeasuredAttention, MeasuredOperators, measured_attention, measured_operators
 from simserve.perf.moe import ExpertLoad, expert_curve, has_fp32_router, layer_parts, routed_load, shape_of_experts
 from simserve.perf.operators import (
@@ -284,7 +284,7 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
     blocks = [Block(stage.num_layers * each.share, _attention_calls(stage, each)) for each in stage.attentions]
     if model.num_linear_layers:
         blocks.append(Block(stage.num_linear_layers, _linear_calls(stage, has_prompts=has_prompts)))
-    if model.num_residual_streams > 1:
+    if model.residual_passes:
         blocks.append(Block(stage.num_layers, _stream_calls(stage)))
     for each in stage.attentions:
         if each.kernel is not None and has_prompts:
@@ -460,14 +460,11 @@ def _waiting(operator: str, seconds: float) -> Call:
 
 
 def _stream_calls(stage: Stage) -> tuple[Call, ...]:
-    """Return the mixing of residual streams around the two sublayers of one layer (mHC of DeepSeek-V4).
-
-    Before each the streams are read, for the weights and for their sum, which is written; after it they are read and
-    written with its output.
-    """
+    """Return the mixing of residual streams or blocks around the two sublayers of one layer (DeepSeek-V4, Kimi-K3)."""
     model = stage.shape.model
-    moved = STREAM_SUBLAYERS * (3 * model.num_residual_streams + 2) * model.hidden_size * ACTIVATION_BYTES
-    mixing = _elementwise(stage, moved, STREAM_SUBLAYERS * STREAM_CALLS)
+    moved = STREAM_SUBLAYERS * model.residual_passes * model.hidden_size * ACTIVATION_BYTES
+    calls = 0 if model.residual_block_layers is not None else STREAM_CALLS  # blocks: in the kernel of the norm
+    mixing = _elementwise(stage, moved, STREAM_SUBLAYERS * calls)
     return (mixing, *(_linear(stage, gemm) for gemm in model.stream_gemms()))
 
 
@@ -482,9 +479,9 @@ def _linear_calls(stage: Stage, *, has_prompts: bool) -> tuple[Call, ...]:
     model, ranks, machine = stage.shape.model, stage.shape.tensor_parallel_size, stage.machine
     calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in model.linear_attention_gemms(ranks))]
     if (linear := model.linear_attention) is not None:
-        calls.append(
-            Call("state_space", lambda tokens: mixing_parts(linear, machine, tokens, ranks, has_prompts=has_prompts))
-        )
+        scan = prompt_scan(stage.shape)
+        mixing = partial(mixing_parts, linear, machine, num_ranks=ranks, scan=scan if has_prompts else None)
+        calls.append(Call("state_space", mixing))
     if (mamba := model.mamba) is not None:
         calls.append(
             Call("state_space", lambda tokens: mamba_parts(mamba, machine, tokens, ranks, has_prompts=has_prompts))

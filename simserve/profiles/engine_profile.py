@@ -392,6 +392,8 @@ class KernelTraits(FrozenModel):
     """Rows of queries that a decode fills in a step that prefills too, under FlashAttention-2; 0: its own alone."""
     chunks_mixed_decodes: bool = False
     """Whether decodes of a gated delta rule pass the kernel of prompts in a step that prefills too, a chunk each."""
+    has_flash_kda: bool = False
+    """Whether prompts of Kimi Delta Attention with a bounded decay pass FlashKDA, where the GPU runs it."""
     all_reduce: Literal["nccl"] | None = None
     """Whose all-reduce ranks call: NCCL's; absent: one of the engine's own, which is quicker for short messages."""
     all_reduce_host_from: Bytes | None = Field(default=None, gt=0)

@@ -41,7 +41,16 @@ _SHARED_WIDTH_KEYS = (
     "moe_shared_expert_intermediate_size",
     "share_expert_dim",
 )
-_CHOSEN_KEYS = ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_top_k", "moe_topk", "top_k_experts")
+_CHOSEN_KEYS = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "moe_k",
+    "moe_top_k",
+    "moe_topk",
+    "top_k_experts",
+)
+_LATENT_KEYS = ("moe_latent_size", "routed_expert_hidden_size")
 _PLAIN_MLP_FACTOR = 4  # width of the MLP over hidden_size where GPT-2, GPT-J, BLOOM and Falcon leave it out
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "bf16"}
 _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -329,6 +338,24 @@ def _step3p5(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
+def _kimi_linear(reader: ConfigReader) -> dict[str, Any]:
+    """Return what Kimi-K3 has beside Kimi Linear: a gate of latent attention, residuals by blocks, a norm of the latent
+    of experts (``modeling_kimi_linear.py`` beside its checkpoint)."""
+    experts = _experts(reader) or {}
+    dense = experts.get("first_dense_layers", 0) + len(experts.get("dense_layers", ()))
+    normed = experts.get("latent_size") if reader.flag("latent_moe_use_norm") else None
+    return {
+        "has_attention_gate": reader.flag("mla_use_output_gate"),
+        "residual_block_layers": reader.value("attn_res_block_size"),
+        "num_other_parameters": (reader.integer(*LAYER_KEYS) - dense) * (normed or 0),
+    }
+
+
+def _glm5_next(reader: ConfigReader) -> dict[str, Any]:
+    """Return the residual streams of GLM-5.3-Flash."""
+    return {"num_residual_streams": reader.integer("hc_mult", default=1) if reader.flag("mhc", default=True) else 1}
+
+
 _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "gemma4": _gemma4,
     "gemma4_text": _gemma4,
@@ -337,6 +364,9 @@ _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "minimax_m3_vl": _minimax_m3,
     "minimax_m3_vl_text": _minimax_m3,
     "deepseek_v4": _deepseek_v4,
+    "glm5_next": _glm5_next,
+    "glm5_next_text": _glm5_next,
+    "kimi_linear": _kimi_linear,
     "mimo_v2_flash": _mimo_v2,
     "step3p5": _step3p5,
     "step3p7": _step3p5,
@@ -344,7 +374,10 @@ _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
 
 
 def _linear_attention(reader: ConfigReader) -> dict[str, Any] | None:
-    """Return the layers of a gated delta rule (Qwen3-Next, Qwen3.5); None where there are none."""
+    """Return the layers of a gated delta rule (Qwen3-Next, Qwen3.5, Kimi Linear); None where there are none."""
+    delta = reader.mapping("linear_attn_config")
+    if delta is not None:
+        return _kimi_delta_attention(ConfigReader(delta, reader.file), reader)
     count = linear_layers(reader)
     if not count:
         return None
@@ -356,6 +389,23 @@ def _linear_attention(reader: ConfigReader) -> dict[str, Any] | None:
         "value_head_dim": reader.integer("linear_value_head_dim"),
         "conv_kernel": reader.integer("linear_conv_kernel_dim", default=4),
         "state_element_bytes": reader.choice(_STATE_BYTES, "mamba_ssm_dtype", default="float32"),
+    }
+
+
+def _kimi_delta_attention(delta: ConfigReader, reader: ConfigReader) -> dict[str, Any]:
+    """Return the layers of Kimi Delta Attention (vLLM, layers/kda.py): heads alike, projections as narrow as one."""
+    heads, width = delta.integer("num_heads"), delta.integer("head_dim")
+    return {
+        "num_layers": len(delta.sequence("kda_layers") or []),
+        "num_key_heads": heads,
+        "num_value_heads": heads,
+        "key_head_dim": width,
+        "value_head_dim": width,
+        "conv_kernel": delta.integer("short_conv_kernel_size", default=4),
+        "state_element_bytes": reader.choice(_STATE_BYTES, "mamba_ssm_dtype", default="float32"),
+        "decay_rank": width,
+        "has_low_rank_gate": not delta.flag("use_full_rank_gate"),
+        "has_bounded_decay": delta.value("gate_lower_bound") is not None,
     }
 
 
@@ -462,7 +512,9 @@ def _context(reader: ConfigReader) -> int:
 
     vLLM config.py, _get_and_verify_max_len; files of other scalings (llama3, yarn) name the stretched length.
     """
-    positions = reader.integer("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
+    positions = reader.integer(
+        "max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len", "model_max_length"
+    )
     scaling = reader.mapping("rope_scaling") or {}
     factor = scaling.get("factor")
     is_stretched = scaling.get("rope_type", scaling.get("type")) in ("linear", "dynamic")
@@ -499,7 +551,7 @@ def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:
 def _latent(reader: ConfigReader, heads: int) -> dict[str, Any]:
     if reader.flag("attention_bias"):
         raise reader.refusal("with latent attention has no formula", "attention_bias")
-    rope, nope = reader.integer("qk_rope_head_dim"), reader.integer("qk_nope_head_dim")
+    rope, nope = reader.integer("qk_rope_head_dim", minimum=0), reader.integer("qk_nope_head_dim")
     q_lora_rank = reader.integer("q_lora_rank", default=0, minimum=0)
     fields: dict[str, Any] = {
         "num_key_value_heads": heads,
@@ -522,6 +574,7 @@ def _indexer(reader: ConfigReader) -> dict[str, Any]:
         "num_heads": reader.integer("index_n_heads"),
         "head_dim": reader.integer("index_head_dim"),
         "topk": reader.integer("index_topk"),
+        "pooled_tokens": reader.integer("index_kpool", default=1),
     }
 
 
@@ -575,7 +628,7 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
             "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1
         ),
         "dense_layers": dense,
-        "num_router_groups": reader.integer("n_group", default=1),
+        "num_router_groups": reader.integer("n_group", "num_expert_group", default=1),
         "num_router_groups_per_tok": reader.integer("topk_group", default=1),
         "has_router_bias": (
             reader.flag("has_router_bias")
@@ -584,7 +637,7 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
         ),
         "has_expert_bias": reader.flag("has_expert_bias"),
         "has_shared_expert_gate": reader.flag("has_shared_expert_gate"),
-        "latent_size": reader.value("moe_latent_size") and reader.integer("moe_latent_size"),
+        "latent_size": reader.value(*_LATENT_KEYS) and reader.integer(*_LATENT_KEYS),
     }
 
 

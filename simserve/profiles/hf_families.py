@@ -19,7 +19,7 @@ LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _LINEAR_TYPE = "linear_attention"
 _WINDOW_TYPES = ("sliding_attention", "chunked_attention")
-_FULL_TYPES = ("full_attention", "global_attention", "attention")
+_FULL_TYPES = ("full_attention", "global_attention", "attention", "deepseek_sparse_attention")
 _SOFTMAX = 1  # of MiniMax's attn_type_list; 0 is linear attention (MiniMax-Text-01)
 _BLOCK_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
 _LLAMA4_FULL_EVERY = 4  # Llama4TextConfig: every fourth layer is without rotation and sees everything
@@ -91,6 +91,10 @@ _NEMOTRON_H = Family(
     defaults={"has_router_bias": True},
     reads=frozenset({"mamba_num_heads", "ssm_state_size", "hybrid_override_pattern"}),
 )
+_KIMI_LINEAR = Family(
+    defaults={"has_router_bias": True, "tie_word_embeddings": False}, reads=frozenset({"linear_attn_config"})
+)
+_GLM5_NEXT = Family(defaults={"tie_word_embeddings": False}, reads=frozenset({"linear_attn_config"}))
 _MIMO_V2 = Family(defaults={"n_shared_experts": 0})
 _STEP3P5 = Family(
     fields={"qk_norm": "per_head", "has_head_gate": True}, defaults={"has_router_bias": True, "num_shared_experts": 1}
@@ -158,6 +162,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "deepseek_v32": _DEEPSEEK,
         "kimi_k2": _DEEPSEEK,
         "glm_moe_dsa": _DEEPSEEK,
+        "glm5_next": _GLM5_NEXT,
+        "glm5_next_text": _GLM5_NEXT,
+        "kimi_linear": _KIMI_LINEAR,
         "llama4": _LLAMA4,
         "llama4_text": _LLAMA4,
         "gpt_oss": Family(
@@ -288,7 +295,7 @@ def _listed(reader: ConfigReader) -> int | None:
         pattern = layer_switches(reader, "hybrid_layer_pattern")
         return None if pattern is None else sum(pattern)
     for kind in types:
-        is_linear = kind == _LINEAR_TYPE and reader.value("linear_num_value_heads") is not None
+        is_linear = kind == _LINEAR_TYPE and reader.value("linear_num_value_heads", "linear_attn_config") is not None
         if kind not in _WINDOW_TYPES + _FULL_TYPES and not is_linear:
             raise reader.refusal(f"has layers of the type {kind!r}, for which simserve has no formula", "layer_types")
     if len(types) != reader.integer(*LAYER_KEYS):

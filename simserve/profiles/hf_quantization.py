@@ -109,6 +109,13 @@ _HOMES: Mapping[str, _Modules] = {
         experts=("mixer.experts.0",),
         matrices=("up_proj", "down_proj"),
     ),
+    "kimi_linear": _Modules(
+        linear_attention="self_attn",
+        shared=("block_sparse_moe.shared_experts",),
+        experts=("block_sparse_moe.experts.0",),
+        matrices=_MIXTRAL,
+    ),
+    "glm5_next": _Modules(linear_attention="self_attn"),
     "llama4": _Modules(
         mlp="feed_forward",
         shared=("feed_forward.shared_expert",),
@@ -459,7 +466,9 @@ def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]
             [f"{below}.wk", f"{homes.attention}.index_k_proj"],
         ]
     if part == "linear_attention":
-        names = (("in_proj_qkvz", "in_proj_qkv", "in_proj"), ("out_proj",))
+        names: Sequence[Sequence[str]] = (("in_proj_qkvz", "in_proj_qkv", "in_proj"), ("out_proj",))
+        if homes.linear_attention == homes.attention == "self_attn":
+            names = [(each,) for each in (*_INPUTS, "o_proj")]
         return [[f"{homes.linear_attention}.{each}" for each in spelled] for spelled in names]
     if part == "mlp":
         return [[f"{homes.mlp}.{each}"] for each in (_GATED if homes.mlp != "mixer" else homes.matrices)]

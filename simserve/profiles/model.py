@@ -228,7 +228,8 @@ class ModelProfile(FrozenModel):
     has_attention_sinks: bool | Literal["sliding"] = False
     """Whether each query head has a learned sink (gpt-oss); ``sliding``: in the layers of a window (MiMo-V2)."""
     has_attention_gate: bool = False
-    """Whether the output of attention is scaled by a gate as wide as the queries (Qwen3-Next, Qwen3.5)."""
+    """Whether the output of attention is scaled by a gate as wide as the queries (Qwen3-Next, Qwen3.5); with MLA as the
+    values (Kimi-K3)."""
     has_head_gate: bool = False
     """Whether the output of attention is scaled by a gate of one number a head (Step-3.5)."""
     has_value_projection: bool = True
@@ -265,6 +266,9 @@ class ModelProfile(FrozenModel):
     """The Mamba-2 layers of ``layer_pattern``; null without."""
     num_residual_streams: PositiveInt = 1
     """Copies of the hidden state between layers, mixed before and after each sublayer (mHC of DeepSeek-V4)."""
+    residual_block_layers: PositiveInt | None = None
+    """Layers of a block whose output the sublayers behind it attend to (attention residuals of Kimi-K3, arXiv
+    2603.15031); null: every sublayer adds to one sum."""
     num_other_parameters: NonNegativeInt = 0
     """Parameters of the whole model that no field above says, such as scales of a router."""
     num_parameters_advertised: PositiveFloat | None = None
@@ -300,13 +304,13 @@ class ModelProfile(FrozenModel):
             "sliding_window": self.sliding_window is not None,
         }
         given = [name for name, is_given in kinds.items() if is_given]
-        if len(given) > 1:
+        if len(given) > 1 and given != ["mla", "linear_attention"]:
             raise ValueError(f"{given[0]} and {given[1]} do not go together: there is no formula for such a model")
         if self.sliding_heads is not None and self.sliding_window is None:
             raise ValueError("sliding_heads needs sliding_window")
         if self.has_attention_sinks == "sliding" and self.sliding_heads is None:
             raise ValueError("has_attention_sinks: sliding needs sliding_heads")
-        if self.indexer is not None and set(given) - {"mla", "compressed_attention"}:
+        if self.indexer is not None and given and given[0] not in ("mla", "compressed_attention"):
             raise ValueError(f"indexer does not go with {given[0]}")
         if self.compressed_attention is not None:
             if len(self.compressed_attention.ratios) != self.num_hidden_layers:
@@ -456,6 +460,8 @@ class ModelProfile(FrozenModel):
             return "models whose architecture is assumed"
         if self.mamba is not None:
             return "models with Mamba-2 layers"
+        if self.linear_attention is not None and self.linear_attention.decay_rank is not None:
+            return "models with Kimi Delta Attention"
         return "models with sparse attention" if self.indexer is not None and self.mla is None else ""
 
     @property
@@ -567,6 +573,8 @@ class ModelProfile(FrozenModel):
                 mixed_width=linear.mixed_width,
                 num_value_heads=linear.num_value_heads,
                 value_head_dim=linear.value_head_dim,
+                decay_rank=linear.decay_rank,
+                has_low_rank_gate=linear.has_low_rank_gate,
                 tensor_parallel_size=tensor_parallel_size,
             )
         if mamba is not None:
@@ -601,6 +609,18 @@ class ModelProfile(FrozenModel):
             return []
         rows, width = (2 + streams) * streams, streams * self.hidden_size
         return [Gemm(name, rows, width, "replicated", has_bias=True) for name in ("attention_streams", "mlp_streams")]
+
+    @property
+    def residual_passes(self) -> float:
+        """Vectors of ``hidden_size`` that mixing residuals moves for a token around a sublayer; 0: one sum, as usual.
+
+        Of n streams 3 n + 2: read for the weights and for their sum, which is written, and read and written with the
+        output. Of blocks those before the layer, the mean of all, which the norm's kernel reads beside the running sum
+        (vLLM, models/kimi_k3/nvidia/ops/attn_res.py).
+        """
+        if self.residual_block_layers is not None:
+            return (-(-self.num_hidden_layers // self.residual_block_layers) + 1) / 2
+        return 0.0 if self.num_residual_streams == 1 else 3.0 * self.num_residual_streams + 2
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
         """Return the bytes that one sequence keeps on one rank in all layers, whatever its length.
@@ -744,6 +764,8 @@ class ModelProfile(FrozenModel):
             # Three scales beside each matrix that mixes streams, and the mixing before the head.
             streams = self.num_residual_streams
             count += 2 * 3 * self.num_hidden_layers + streams * streams * self.hidden_size + streams + 1
+        if self.residual_block_layers is not None:
+            count += (2 * self.num_hidden_layers + 1) * 2 * self.hidden_size  # a norm and a vector, and before the head
         return count + self.num_other_parameters
 
     def kv_bytes_per_token_per_layer(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:

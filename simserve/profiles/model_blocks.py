@@ -26,6 +26,7 @@ _INDEXER_SCALE_GROUP = 128
 _INDEXER_SCALE_BYTES = 4
 PACKED_LATENT_GROUP = 128
 """Elements of a latent that share a scale in FlashMLA's FP8 (vLLM 0.20.2 v1/kv_cache_interface.py, ``fp8_ds_mla``)."""
+_PACKED_ROTARY = 64
 COMPRESSED_SCALE_BYTES = 8
 """Bytes of scales and padding beside a vector of compressed attention: 448 in FP8, 64 in BF16, 584 bytes in all
 (``deepseek_v4_memory_pool.py`` of SGLang 0.5.23)."""
@@ -142,31 +143,45 @@ def attention_gemms(
 
 
 def linear_attention_gemms(
-    *, hidden_size: int, mixed_width: int, num_value_heads: int, value_head_dim: int, tensor_parallel_size: int = 1
+    *,
+    hidden_size: int,
+    mixed_width: int,
+    num_value_heads: int,
+    value_head_dim: int,
+    decay_rank: int | None = None,
+    has_low_rank_gate: bool = False,
+    tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
     """Return the projections of one Gated DeltaNet layer on one rank (``Qwen3NextGatedDeltaNet`` of transformers).
 
     ``linear_qkvz`` gives queries, keys, values and the gate of the output, ``linear_ba`` two numbers a value head,
-    which low-bit checkpoints keep in 16 bit.
+    which low-bit checkpoints keep in 16 bit. Kimi Delta Attention has one number a head (``linear_b``) and a low-rank
+    decay for every channel, as its gate may be (``KimiDeltaAttention`` of vLLM's layers/kda.py).
 
     Args:
         hidden_size: Width of the layer.
         mixed_width: Width of queries, keys and values of all heads together.
         num_value_heads: Heads of values.
         value_head_dim: Width of one of them.
+        decay_rank: Width of the low-rank projection of a decay a channel; None: a decay a head.
+        has_low_rank_gate: Whether the gate of the output is low-rank too.
         tensor_parallel_size: Ranks.
     """
     heads = heads_per_rank(num_value_heads, tensor_parallel_size)
     width = heads * value_head_dim
+    mixed = mixed_width // tensor_parallel_size + (0 if has_low_rank_gate else width)
+    if decay_rank is None:
+        small = [Gemm("linear_ba", 2 * heads, hidden_size, "column")]
+    else:
+        gates = 2 if has_low_rank_gate else 1
+        small = [
+            Gemm("linear_b", heads, hidden_size, "column"),
+            Gemm("linear_gates_in", gates * decay_rank, hidden_size, "replicated"),
+            Gemm("linear_gates", gates * width, decay_rank, "column"),
+        ]
     return [
-        Gemm(
-            "linear_qkvz",
-            mixed_width // tensor_parallel_size + width,
-            hidden_size,
-            "column",
-            part="linear_attention",
-        ),
-        Gemm("linear_ba", 2 * heads, hidden_size, "column"),
+        Gemm("linear_qkvz", mixed, hidden_size, "column", part="linear_attention"),
+        *small,
         Gemm("linear_output", hidden_size, width, "row", part="linear_attention"),
     ]
 
@@ -236,12 +251,14 @@ def latent_attention_gemms(
     qk_rope_head_dim: int,
     qk_nope_head_dim: int,
     v_head_dim: int,
+    has_gate: bool = False,
     tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
     """Return the projections of one MLA layer on one rank (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
     The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels
-    multiply by its two halves instead (absorption), which reads the same weights.
+    multiply by its two halves instead (absorption), which reads the same weights. ``has_gate``: the output is scaled
+    by a gate as wide as the values (Kimi-K3).
     """
     heads = heads_per_rank(num_heads, tensor_parallel_size)
     query_width = heads * (qk_nope_head_dim + qk_rope_head_dim)
@@ -256,12 +273,19 @@ def latent_attention_gemms(
         *query,
         Gemm("kv_a", kv_lora_rank + qk_rope_head_dim, hidden_size, "replicated", part="attention"),
         Gemm("kv_b", heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank, "column", part="attention"),
+        *([Gemm("latent_gate", heads * v_head_dim, hidden_size, "column", part="attention")] if has_gate else []),
         Gemm("output", hidden_size, heads * v_head_dim, "row", part="attention_output"),
     ]
 
 
 def indexer_gemms(
-    *, hidden_size: int, query_width: int, num_heads: int, head_dim: int, has_head_weights: bool = True
+    *,
+    hidden_size: int,
+    query_width: int,
+    num_heads: int,
+    head_dim: int,
+    has_head_weights: bool = True,
+    has_pools: bool = False,
 ) -> list[Gemm]:
     """Return the projections of one sparse-attention indexer, replicated on every rank (DeepSeek-V3.2).
 
@@ -271,11 +295,13 @@ def indexer_gemms(
         num_heads: Heads of the indexer.
         head_dim: Width of one of them; the key is one head shared by all.
         has_head_weights: Whether a token weighs the heads' scores (not in MiniMax-M3).
+        has_pools: Whether the keys of several tokens are pooled, by weights of a projection of their own.
     """
     return [
         Gemm("index_q", num_heads * head_dim, query_width, "replicated", part="indexer"),
         Gemm("index_k", head_dim, hidden_size, "replicated", part="indexer"),
         *([Gemm("index_weights", num_heads, hidden_size, "replicated")] if has_head_weights else []),
+        *([Gemm("index_pools", head_dim, hidden_size, "replicated")] if has_pools else []),
     ]
 
 
@@ -367,8 +393,8 @@ class LatentAttention(FrozenModel):
     """Width of the cached latent vector."""
     q_lora_rank: PositiveInt | None = None
     """Width of the low-rank query; null for a full-rank query projection."""
-    qk_rope_head_dim: PositiveInt
-    """Width of the rotary part of keys, cached once for all heads."""
+    qk_rope_head_dim: NonNegativeInt
+    """Width of the rotary part of keys, cached once for all heads; not rotated in Kimi Linear, 0 in GLM-5.3-Flash."""
     qk_nope_head_dim: PositiveInt
     """Width a head of the part of queries and keys without rotation."""
     v_head_dim: PositiveInt
@@ -381,8 +407,10 @@ class LatentAttention(FrozenModel):
 
     @property
     def packed_bytes(self) -> float:
-        """Bytes of a token in FlashMLA's FP8: an FP32 scale for 128 elements, the rotary part in BF16."""
-        return self.kv_lora_rank + 4.0 * self.kv_lora_rank / PACKED_LATENT_GROUP + 2.0 * self.qk_rope_head_dim
+        """Bytes of a token in FlashMLA's FP8: an FP32 scale for 128 elements, the rotary part in BF16, whose place is
+        kept where there is none (656 bytes a token of GLM-5.3-Flash in a log of vLLM)."""
+        rotary = self.qk_rope_head_dim or _PACKED_ROTARY
+        return self.kv_lora_rank + 4.0 * self.kv_lora_rank / PACKED_LATENT_GROUP + 2.0 * rotary
 
 
 class SparseIndexer(FrozenModel):
@@ -401,11 +429,14 @@ class SparseIndexer(FrozenModel):
     """Layers at the bottom that attend to everything (MiniMax-M3)."""
     key_format: Literal["fp8", "bf16"] = "fp8"
     """How its keys are cached, whatever the format of the KV cache: FP8 with scales (DeepSeek-V3.2), or BF16."""
+    pooled_tokens: PositiveInt = 1
+    """Tokens whose keys are pooled into one, by weights of a projection of their own (4 in GLM-5.3-Flash); 1: none."""
 
     @property
     def key_bytes(self) -> float:
-        """Bytes of a key in the cache."""
-        return 2.0 * self.head_dim if self.key_format == "bf16" else float(indexer_key_bytes(self.head_dim))
+        """Bytes of keys in the cache for a token."""
+        whole = 2.0 * self.head_dim if self.key_format == "bf16" else float(indexer_key_bytes(self.head_dim))
+        return whole / self.pooled_tokens
 
 
 class SlidingHeads(FrozenModel):
@@ -519,11 +550,20 @@ class LinearAttention(FrozenModel):
     """Tokens that the convolution over queries, keys and values sees."""
     state_element_bytes: PositiveFloat = 4.0
     """Bytes of an element of the state: FP32, as SGLang and the configuration of Qwen3.5 have it."""
+    decay_rank: PositiveInt | None = None
+    """Width of the low-rank projection of a decay for every channel of a key (Kimi Delta Attention, arXiv 2510.26692);
+    null: a decay a head (Gated DeltaNet)."""
+    has_low_rank_gate: bool = False
+    """Whether the gate of the output is projected through that width too (Kimi Linear), instead of at once."""
+    has_bounded_decay: bool = False
+    """Whether the decay has a lower bound, which the kernel FlashKDA takes for granted (Kimi-K3, GLM-5.3-Flash)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> LinearAttention:
         if self.num_value_heads % self.num_key_heads:
             raise ValueError(f"num_key_heads must divide num_value_heads (={self.num_value_heads})")
+        if self.decay_rank is None and (self.has_low_rank_gate or self.has_bounded_decay):
+            raise ValueError("has_low_rank_gate and has_bounded_decay need decay_rank")
         return self
 
     @property
@@ -538,8 +578,12 @@ class LinearAttention(FrozenModel):
 
     @property
     def num_small_parameters(self) -> int:
-        """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm."""
-        return self.mixed_width * self.conv_kernel + 2 * self.num_value_heads + self.value_head_dim
+        """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm.
+
+        Kimi Delta Attention has a time step a channel.
+        """
+        steps = self.num_value_heads * (1 if self.decay_rank is None else self.key_head_dim)
+        return self.mixed_width * self.conv_kernel + self.num_value_heads + steps + self.value_head_dim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -557,7 +601,7 @@ class AttentionLayers:
         sliding_window: Tokens of it; None without such layers.
         has_qkv_bias: Whether query, key and value projections have biases.
         has_output_bias: Whether the output projection has one.
-        has_gate: Whether the output is scaled by a gate as wide as the queries.
+        has_gate: Whether the output is scaled by a gate as wide as the queries; with MLA as the values.
         has_head_gate: Whether it is scaled by a gate of one number a head.
         has_value_projection: Whether values have a projection of their own.
         has_sinks: Whether each query head has a learned sink.
@@ -623,6 +667,7 @@ class AttentionLayers:
             gemms = latent_attention_gemms(
                 hidden_size=self.hidden_size,
                 num_heads=self.num_heads,
+                has_gate=self.has_gate,
                 tensor_parallel_size=tensor_parallel_size,
                 **self.mla.model_dump(),
             )
@@ -649,6 +694,7 @@ class AttentionLayers:
             num_heads=self.indexer.num_heads,
             head_dim=self.indexer.head_dim,
             has_head_weights=self.mla is not None,
+            has_pools=self.indexer.pooled_tokens > 1,
         )
 
     def _compressed_gemms(self, compressed: CompressedAttention, tensor_parallel_size: int) -> list[Gemm]:
@@ -680,7 +726,8 @@ class AttentionLayers:
         if self.mla is not None:
             count += self.mla.kv_lora_rank + (self.mla.q_lora_rank or 0)
         if self.indexer is not None and self.compressed is None:
-            count += 2 * self.indexer.head_dim
+            pooled = self.indexer.pooled_tokens
+            count += (2 + (pooled if pooled > 1 else 0)) * self.indexer.head_dim
         if self.compressed is not None:
             count += self.compressed.q_lora_rank + self.head_dim
             series = 2 if self.is_overlapping else 1

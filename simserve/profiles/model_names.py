@@ -222,8 +222,6 @@ _WITHOUT_FORMULA = {
     "phi-4-multimodal": "adapters for images and speech in all layers; of text alone it is phi-4-mini",
     "llama-3-3-nemotron-super": "layers that differ from each other (block_configs): some have no attention",
     "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
-    "kimi-linear": "Kimi Delta Attention beside latent attention",
-    "kimi-k3": "Kimi Delta Attention beside latent attention, and experts of a width of their own",
     "mamba-codestral": "Mamba-2 in all layers, none with attention",
     "falcon-h1": "Mamba-2 and attention side by side in each layer",
     "minicpm4": "block-sparse attention chosen by the keys themselves (InfLLM v2)",

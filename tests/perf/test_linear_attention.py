@@ -7,7 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simserve.perf.linear_attention import chunk_seconds, mixing_parts, state_seconds, step_state_seconds
+from simserve.perf.attention import index_key_seconds, index_pair_seconds
+from simserve.perf.kv_layout import window_layout, with_state_blocks
+from simserve.perf.linear_attention import (
+    GATED_DELTA,
+    chunk_seconds,
+    mixing_parts,
+    prompt_scan,
+    state_seconds,
+    step_state_seconds,
+)
 from simserve.perf.memory import plan_memory, state_seats, state_slots, with_room_for_states
 from simserve.perf.shape import Speculation, weights_bytes, weights_bytes_per_gpu
 from simserve.perf.tables import price
@@ -32,7 +41,7 @@ def test_a_prompt_passes_chunk_by_chunk(tokens: int, measured: float) -> None:
     machine = make_shape("h100-sxm-80gb").machine
 
     with_scan, without = (
-        mixing_parts(linear_of(), machine, np.array([float(tokens)]), 8, has_prompts=has) for has in (True, False)
+        mixing_parts(linear_of(), machine, np.array([float(tokens)]), 8, scan=scan) for scan in (GATED_DELTA, None)
     )
 
     assert float((with_scan - without).sum()) == pytest.approx(measured, rel=0.05)
@@ -43,7 +52,7 @@ def test_many_heads_are_bound_by_arithmetic() -> None:
     machine = make_shape("h100-sxm-80gb").machine
 
     with_scan, without = (
-        mixing_parts(linear_of(), machine, np.array([8192.0]), 1, has_prompts=has) for has in (True, False)
+        mixing_parts(linear_of(), machine, np.array([8192.0]), 1, scan=scan) for scan in (GATED_DELTA, None)
     )
 
     assert float((with_scan - without).sum()) == pytest.approx(1045e-6, rel=0.1)
@@ -66,7 +75,7 @@ def test_a_decode_in_the_kernel_of_prompts_takes_a_chunk() -> None:
     inside = linear.model_copy(update={"state_element_bytes": 0.0})  # nothing to gather
 
     with_scan, without = (
-        mixing_parts(linear, machine, np.array([8192.0]), 1, has_prompts=has) for has in (True, False)
+        mixing_parts(linear, machine, np.array([8192.0]), 1, scan=scan) for scan in (GATED_DELTA, None)
     )
     chunks, gathered = (float(chunk_seconds(each, machine, np.array([953.0]), 1)[0]) for each in (inside, linear))
 
@@ -192,3 +201,109 @@ def test_seats_leave_room_for_keys() -> None:
     defaults = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", **(SERVED | {"max_num_seqs": None}))
     room = with_room_for_states(defaults).engine
     assert (room.max_num_seqs, room.sources["max_num_seqs"].endswith("room for their states")) == (seats, True)
+
+
+def kda_seconds(model: str, gpu: str, tokens: float, ranks: int, engine: str = "vllm") -> float:
+    """Return the seconds of prompts in one layer of Kimi Delta Attention, beside projections and small kernels."""
+    shape = make_shape(gpu, model, engine=engine, tensor_parallel_size=8)
+    scans = (prompt_scan(shape), None)
+    linear = linear_of(model)
+    with_scan, without = (
+        mixing_parts(linear, shape.machine, np.array([tokens]), ranks, scan=scan).sum() for scan in scans
+    )
+    return float(with_scan - without)
+
+
+def test_prompts_of_kimi_linear_take_longer_than_those_of_a_gated_delta_net() -> None:
+    """Triton's ``chunk_kda``, a decay a channel: 1.85 times the other kernel, 96 heads (FlagGems-vllm pull request 21).
+
+    And 4.00 ms for 16,384 tokens with 64 heads on an H800, which has the arithmetic of an H100 (flash-linear-attention
+    pull request 915).
+    """
+    machine, linear = make_shape("h100-sxm-80gb").machine, linear_of()
+
+    plain = float(mixing_parts(linear, machine, np.array([16384.0]), 1, scan=GATED_DELTA).sum())
+    plain -= float(mixing_parts(linear, machine, np.array([16384.0]), 1, scan=None).sum())
+
+    assert kda_seconds("glm-5.3-flash", "h100-sxm-80gb", 16384.0, 1, "sglang") == pytest.approx(4.00e-3, rel=0.05)
+    assert kda_seconds("kimi-linear-48b-a3b", "h100-sxm-80gb", 32768.0, 1) / plain == pytest.approx(1.85, rel=0.1)
+
+
+def test_prompts_with_a_bounded_decay_pass_flash_kda_where_it_runs() -> None:
+    """An H100 SXM: 937.7 us for 8,192 tokens of one prompt with 16 heads (cudnn-frontend pull request 1017).
+
+    Not under SGLang, where it has to be chosen, and not on GPUs before Hopper.
+    """
+    one_prompt = kda_seconds("kimi-k3", "h100-sxm-80gb", 8192.0, 6)
+
+    assert one_prompt == pytest.approx(937.7e-6, rel=0.05)
+    for gpu, engine in (("a100-sxm-80gb", "vllm"), ("mi300x-192gb", "vllm"), ("h100-sxm-80gb", "sglang")):
+        assert prompt_scan(make_shape(gpu, "kimi-k3", engine=engine, tensor_parallel_size=8)).chunk_tokens == 64
+    assert prompt_scan(make_shape("h100-sxm-80gb", "kimi-linear-48b-a3b")).chunk_tokens == 64
+
+
+def test_states_of_kimi_delta_attention_cost_what_those_of_a_gated_delta_net_do() -> None:
+    """24 heads on a GB200: 12.4 us for a sequence, 89.4 for 128 (sglang pull request 36304, separate kernels)."""
+    machine = make_shape("gb200-186gb").machine
+
+    one, many = state_seconds(linear_of("kimi-k3"), machine, np.array([1.0, 128.0]), 4)
+
+    assert many - one == pytest.approx(77.0e-6, rel=0.05)
+
+
+def test_attention_residuals_move_the_blocks_before_a_layer() -> None:
+    """Kimi-K3 has blocks of 12 layers, 8 in all: 4.5 of them in the mean, in the kernel of the norm."""
+    model = load_model("kimi-k3")
+
+    assert model.residual_passes == 4.5
+    assert load_model("glm-5.3-flash").residual_passes == 3 * 4 + 2
+    assert load_model("kimi-linear-48b-a3b").residual_passes == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "state", "block"),
+    [("kimi-linear-48b-a3b", 2, 1_085_440, 960), ("kimi-k3", 8, 814_080, 768), ("glm-5.3-flash", 4, 1_085_440, 1152)],
+)
+def test_a_block_of_the_pool_is_as_long_as_a_state_of_kimi_delta_attention(
+    model: str, ranks: int, state: int, block: int
+) -> None:
+    """Bytes as ``kda_state_shape`` of vLLM's mamba_utils.py; blocks as servers had them.
+
+    vllm issue 28228 (75,840 tokens, 79 blocks), LMCache pull requests 4278 (chunks of 3,072, four blocks) and 5042.
+    """
+    shape = make_shape("b200-sxm-180gb", model, engine="vllm", tensor_parallel_size=ranks)
+
+    assert shape.model.state_bytes(ranks) / shape.model.num_linear_layers == state
+    assert with_state_blocks(shape).engine.block_size == block
+
+
+def test_requests_of_kimi_linear_share_the_pool_as_in_a_start_up_log() -> None:
+    """Two RTX 3090 with 2.30 GiB for KV: 2.48 requests of 120,000 tokens, one layer of padding (vllm issue 28228).
+
+    2.295 to 2.305 GiB are 318 or 319 blocks of 960 tokens in 7 layers, by whether the log rounded up or down.
+    """
+    bare = make_shape("rtx-3090-24gb", "kimi-linear-48b-a3b", engine="vllm", version="0.11.1", tensor_parallel_size=2)
+    engine = bare.engine.model_copy(update={"max_model_len": 120_000, "enable_prefix_caching": False})
+    shape = with_state_blocks(replace(bare, engine=engine))
+
+    layout = window_layout(shape, 2.297 * 2**30, 0.0)
+
+    assert layout is not None
+    assert (layout.full_groups, layout.window_groups) == (1, 3)
+    assert layout.num_blocks // 4 * 960 == 75_840
+    assert layout.max_concurrent_full_length == pytest.approx(2.48, abs=0.006)
+
+
+def test_pooled_keys_of_an_indexer_cost_a_quarter() -> None:
+    """GLM-5.3-Flash scores one key for four tokens."""
+    pooled, machine = load_model("glm-5.3-flash").indexer, HYBRID.machine
+    assert pooled is not None
+    whole = pooled.model_copy(update={"pooled_tokens": 1})
+
+    keys, pairs = (
+        [each(indexer, machine) for indexer in (whole, pooled)] for each in (index_key_seconds, index_pair_seconds)
+    )
+
+    assert keys[0] == pytest.approx(4 * keys[1])
+    assert pairs[0] == pytest.approx(4 * pairs[1])
+    assert (whole.key_bytes, pooled.key_bytes) == (132, 33)

@@ -84,7 +84,7 @@ def smallest_fit(gpu: str, model: str, engine: str) -> tuple[ReplicaShape, Memor
     for ranks, stages in SIZES:
         if weights_bytes > ranks * stages * gpu_bytes or not divides(load_model(model), ranks):
             continue
-        shape = make_shape_of(gpu, model, engine, ranks, stages)
+        shape = with_room_for_states(make_shape_of(gpu, model, engine, ranks, stages))
         plan = plan_memory(shape)
         if plan.fits:
             return shape, plan

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import ProfileError
+from simserve.perf.shape import weights_bytes
 from simserve.profiles.catalog import load_model
 from simserve.profiles.hf_config import from_hf_config
 from simserve.profiles.model import ModelProfile
@@ -510,6 +511,168 @@ def test_a_hybrid_of_linear_attention_is_read() -> None:
     assert model.num_parameters == pytest.approx(80e9, rel=0.01)
     assert model.num_active_parameters == pytest.approx(3.9e9, rel=0.02)
     assert model.kv_bytes_per_token(2) == 12 * 2 * 2 * 256 * 2
+
+
+FULL_K3 = [*range(4, 93, 4), 93]
+KIMI_K3 = {
+    "architectures": ["KimiK3ForConditionalGeneration"],
+    "model_type": "kimi_k3",
+    "text_config": {
+        "model_type": "kimi_linear",
+        "attn_res_block_size": 12,
+        "dtype": "bfloat16",
+        "first_k_dense_replace": 1,
+        "hidden_size": 7168,
+        "intermediate_size": 33792,
+        "kv_lora_rank": 512,
+        "latent_moe_use_norm": True,
+        "linear_attn_config": {
+            "full_attn_layers": FULL_K3,
+            "gate_lower_bound": -5.0,
+            "head_dim": 128,
+            "kda_layers": [layer for layer in range(1, 94) if layer not in FULL_K3],
+            "num_heads": 96,
+            "short_conv_kernel_size": 4,
+            "use_full_rank_gate": True,
+        },
+        "max_position_embeddings": 1048576,
+        "mla_use_nope": True,
+        "mla_use_output_gate": True,
+        "moe_intermediate_size": 3072,
+        "moe_layer_freq": 1,
+        "num_attention_heads": 96,
+        "num_expert_group": 1,
+        "num_experts": 896,
+        "num_experts_per_token": 16,
+        "num_hidden_layers": 93,
+        "num_key_value_heads": 96,
+        "num_shared_experts": 2,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "quantization_config": {
+            "config_groups": {
+                "group_0": {
+                    "format": "mxfp4-pack-quantized",
+                    "targets": ["Linear"],
+                    "weights": {"group_size": 32, "num_bits": 4, "type": "float"},
+                }
+            },
+            "format": "mxfp4-pack-quantized",
+            "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
+            "quant_method": "compressed-tensors",
+        },
+        "routed_expert_hidden_size": 3584,
+        "topk_group": 1,
+        "v_head_dim": 128,
+        "vocab_size": 163840,
+    },
+}
+GLM_NEXT = {
+    "architectures": ["Glm5NextForConditionalGeneration"],
+    "model_type": "glm5_next",
+    "text_config": {
+        "model_type": "glm5_next_text",
+        "dtype": "bfloat16",
+        "first_k_dense_replace": 3,
+        "hc_mult": 4,
+        "hidden_size": 4096,
+        "index_head_dim": 128,
+        "index_kpool": 4,
+        "index_n_heads": 32,
+        "index_topk": 2048,
+        "intermediate_size": 12288,
+        "kv_lora_rank": 512,
+        "layer_types": ["deepseek_sparse_attention" if layer % 4 == 3 else "linear_attention" for layer in range(45)],
+        "linear_attn_config": {
+            "gate_lower_bound": -5.0,
+            "head_dim": 128,
+            "kda_layers": [layer for layer in range(45) if layer % 4 != 3],
+            "num_heads": 64,
+            "short_conv_kernel_size": 4,
+        },
+        "max_position_embeddings": 1048576,
+        "mhc": True,
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 42,
+        "moe_intermediate_size": 2048,
+        "n_group": 1,
+        "n_routed_experts": 288,
+        "n_shared_experts": 1,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 45,
+        "num_key_value_heads": 64,
+        "num_nextn_predict_layers": 1,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 256,
+        "qk_rope_head_dim": 0,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "v_head_dim": 256,
+        "vocab_size": 154880,
+    },
+}
+KIMI_LINEAR = {
+    "architectures": ["KimiLinearForCausalLM"],
+    "model_type": "kimi_linear",
+    "dtype": "bfloat16",
+    "first_k_dense_replace": 1,
+    "head_dim": 72,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "kv_lora_rank": 512,
+    "linear_attn_config": {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+        "head_dim": 128,
+        "kda_layers": [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26],
+        "num_heads": 32,
+        "short_conv_kernel_size": 4,
+    },
+    "mla_use_nope": True,
+    "model_max_length": 1048576,
+    "moe_intermediate_size": 1024,
+    "moe_layer_freq": 1,
+    "num_attention_heads": 32,
+    "num_expert_group": 1,
+    "num_experts": 256,
+    "num_experts_per_token": 8,
+    "num_hidden_layers": 27,
+    "num_key_value_heads": 32,
+    "num_shared_experts": 1,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "topk_group": 1,
+    "v_head_dim": 128,
+    "vocab_size": 163840,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [(KIMI_LINEAR, "kimi-linear-48b-a3b"), (KIMI_K3, "kimi-k3"), (GLM_NEXT, "glm-5.3-flash")]
+)
+def test_kimi_delta_attention_beside_latent_attention_is_read(config: dict[str, Any], name: str) -> None:
+    """What the configuration says is the bundled profile."""
+    model, bundled = from_hf_config(config), load_model(name)
+
+    ignored = {"name", "source", "checkpoints", "num_parameters_advertised"}
+    assert model.model_dump(exclude=ignored) == bundled.model_dump(exclude=ignored)
+
+
+def test_the_experts_of_kimi_k3_alone_are_in_mxfp4() -> None:
+    """As its quantization_config says; 1.56 TB in all, as its model card."""
+    stored, model = from_hf_config(KIMI_K3).stored, load_model("kimi-k3")
+
+    parts = {part for other in stored.other_formats for part in other.parts if other.format == "none"}
+    assert stored.format == "mxfp4"
+    assert parts == {"attention", "attention_output", "linear_attention", "mlp", "shared_experts"}
+    assert weights_bytes(model, "mxfp4") == pytest.approx(1.56e12, rel=0.005)
+
+
+def test_the_checkpoints_of_models_with_kimi_delta_attention_have_their_published_bytes() -> None:
+    """Kimi Linear 91.5 GiB; GLM-5.3-Flash 642.7 GB, 14.9 of them a layer for multi-token prediction, and a tower."""
+    assert weights_bytes(load_model("kimi-linear-48b-a3b")) == pytest.approx(91.5 * 2**30, rel=1e-3)
+    assert weights_bytes(load_model("glm-5.3-flash"), "none") == pytest.approx(642.7e9 - 14.9e9 - 1.2e9, rel=1e-3)
 
 
 def test_layer_types_say_which_layers_are_linear() -> None:

@@ -122,6 +122,9 @@ EXACT_PARAMETERS = {
     "kimi-k2": 1_026_408_232_448,
     "glm-5": 743_911_218_432,
     "qwen3-next-80b-a3b": 79_674_391_296,
+    "kimi-linear-48b-a3b": 49_122_681_728,
+    "kimi-k3": 2_779_484_476_000,
+    "glm-5.3-flash": 313_326_877_507,
     "qwen3.5-397b-a17b": 396_346_350_336,
     "gpt-j-6b": 6_050_882_784,
     "opt-13b": 12_853_473_280,
@@ -242,10 +245,11 @@ STORED_BESIDE = {
     "ministral-3-14b": 438_958_080,
     "llama-4-scout": 871_932_416,
     "llama-4-maverick": 871_932_416,
+    "glm-5.3-flash": 7_433_000_000,
 }
 
-# Published to two digits: half of the last one is more than 1 %.
-ROUNDING = {"deepseek-v4-pro": 0.05 / 1.6}
+# Published to two digits: half of the last one is more than 1 %. Kimi Linear's checkpoint has 98.2 GB in BF16.
+ROUNDING = {"deepseek-v4-pro": 0.05 / 1.6, "kimi-linear-48b-a3b": 0.024}
 
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
 # GLM-4.5 and 4.7, Step, MiniMax-M3, ERNIE, DeepSeek-V2, Moonlight, Sarvam), or the head too, it is added.
@@ -262,6 +266,9 @@ ADVERTISED_ACTIVE = {
     "kimi-k2": (32, 0.03),
     "glm-5": (40, 0.05),
     "qwen3-next-80b-a3b": (3.9, 0.01),
+    "kimi-linear-48b-a3b": (3 + 0.38, 0.05),
+    "kimi-k3": (104 + 1.17, 0.005),
+    "glm-5.3-flash": (18, 0.05),
     "qwen3.5-397b-a17b": (17, 0.03),
     "minimax-m2": (10, 0.11),
     "gpt-oss-20b": (3.61 + 0.58, 0.005),
@@ -387,6 +394,9 @@ KV_BYTES_PER_TOKEN_16_BIT = {
     "glm-5.2": 78 * (512 + 64) * 2 + 21 * 132,
     # hybrid: every fourth layer has keys and values, the others a state
     "qwen3-next-80b-a3b": 12 * 2 * 2 * 256 * 2,
+    "kimi-linear-48b-a3b": 7 * (512 + 64) * 2,
+    "kimi-k3": 24 * (512 + 64) * 2,
+    "glm-5.3-flash": 11 * (512 * 2 + 132 / 4),
     "qwen3.5-397b-a17b": 15 * 2 * 2 * 256 * 2,
     "qwen3.5-9b": 8 * 2 * 4 * 256 * 2,
     "qwen2.5-vl-7b": 28 * 2 * 4 * 128 * 2,
@@ -765,7 +775,7 @@ def test_weights_whose_name_goes_on_have_a_context_of_their_own() -> None:
         ("google/gemma-4-E2B-it", "embeddings of their own"),
         ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "block_configs"),
         ("nvidia/Llama-3_1-Nemotron-Ultra-253B-v1", "block_configs"),
-        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "Kimi Delta Attention"),
+        ("inclusionAI/Ling-3.0-Flash", "Kimi Delta Attention"),
         ("tiiuae/Falcon-H1-34B-Instruct", "Mamba-2 and attention side by side"),
         ("microsoft/Phi-4-multimodal-instruct", "adapters for images"),
         ("openbmb/MiniCPM4.1-8B", "block-sparse attention"),
