@@ -351,7 +351,7 @@ class Host(FrozenModel):
     eager_draft_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """The same of a draft model whose passes no CUDA graph covers; absent: graphs do."""
     decode_graph_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
-    """Idle GPU, seconds a layer, of a step with prompts that `cudagraph_mode: FULL_DECODE_ONLY` keeps off the graphs."""
+    """Idle seconds a layer of a step with prompts that `cudagraph_mode: FULL_DECODE_ONLY` keeps off the graphs."""
     source: str
     """Where the figures come from."""
 
