@@ -84,6 +84,16 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   is that of all slots, and prompts that one run sends after another came out of the prefix cache. They led to the pace
   of Marlin's kernels on Blackwell, to the kernels that SGLang before 0.4.6 and vLLM before 0.8 had for DeepSeek's
   layers, and to the file that llama.cpp has of gpt-oss: each by sources of its own, none fitted to a report.
+- Twenty-five files more, of fifteen laboratories, were predicted blind on 2026-11-28, with 229 loads of T4, L4, L40S,
+  A100, H20, H100, H200, H800, B200, MI300X, RTX 3090, 4090, 5090 and PRO 6000: TPOT 14 % in the median (108 figures),
+  TTFT 28 % (66), E2E 11 % (115), throughput 13 % (118); nine loads of three servers were refused, which had run. They
+  led to the states of hybrid models that share vLLM's KV pool (the nine: TPOT 1 to 16 %, throughput 1 to 13), to draft
+  models whose passes find no CUDA graph, to experts in 16 bit by Triton on B200 and to the bandwidth of A10G, A10 and
+  A40: each by sources of its own. Seven files of a laboratory that is among the measured data were taken out again;
+  tokens/s of one report and speeds of another are shown alone, as they contradict their own pages.
+- Kimi-K3 under SGLang on B300 and MI355X, eleven loads, written down before the model could be simulated and replayed
+  with the first profile of it: TPOT +56, +15 and +15 % on B300 for 1, 16 and 64 clients, +15 and +14 % on MI355X, TTFT
+  -19 to +43 %, bursts of 32 prompts twice as fast as measured.
 
 calibration/LOG.md says what moved.
 """
