@@ -63,7 +63,7 @@ def test_the_json_has_the_documented_keys(simserve: Simserve, scenario: str) -> 
     assert answer["feasible"] is True
     assert answer["best"]["hardware"] == "l4-24gb"
     assert 0.5 < answer["best"]["probability"] <= 1
-    assert answer["best"]["probability_basis"].startswith("foreign: no measurement of dense models on l4-24gb")
+    assert answer["best"]["probability_basis"].endswith("servers of dense models on l4-24gb under vllm from 0.8")
     assert [each["status"] for each in answer["candidates"]].count("best") == 1
     assert answer["nearest_miss"] is None
 

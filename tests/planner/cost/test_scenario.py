@@ -163,12 +163,12 @@ def test_quality_is_never_promised(plain: dict[str, Any]) -> None:
 
 def test_how_far_to_trust_the_capacity_is_said(plain: dict[str, Any]) -> None:
     """A GPU without fitted curves rests on its datasheet; what was never measured says so, with a number."""
-    bound = cost("deployment.hardware=l4-24gb", "slo={ttft: 2 s}")
+    bound = cost("deployment.hardware=rtx-6000-ada-48gb", "slo={ttft: 2 s}")
 
     assert (plain["fidelity"], bound["fidelity"]) == ("fitted", "roofline")
     assert "curves fitted to measurements" in plain["caveats"][-1]
     assert "a roofline of datasheet peaks; the throughput of 9 in 10 real servers is within" in bound["caveats"][-1]
-    assert "(no measurement of dense models on l4-24gb" in bound["caveats"][-1]
+    assert "(no measurement of dense models on rtx-6000-ada-48gb" in bound["caveats"][-1]
     assert bound["expected_error"]["throughput"]["servers"] == 0
 
 
