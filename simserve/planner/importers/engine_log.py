@@ -656,9 +656,10 @@ def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], n
 
 
 def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
-    """Return the blocks of a pool that layers with and without a window share; None where there is no such pool.
+    """Return the blocks of a pool that layers with and without a window, or a state, share; None: there is no such pool.
 
-    vLLM prints the tokens that every layer holds, of which each takes a block of the pool for each group of layers.
+    vLLM prints the tokens that every layer holds, of which each takes a block of the pool for each group of layers; with
+    states, the tokens of as many requests of full length as there is room for.
     """
     resolved = _without_room(draft) if "num_gpu_blocks_override" in log.reading.options else None
     if resolved is None or log.kv.blocks is None or log.kv.block_size is None:
@@ -668,6 +669,10 @@ def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
         return None
     if log.kv.bytes is not None:
         return int(log.kv.bytes // block)
+    windows = resolved.memory.windows
+    if windows is not None and windows.are_states and log.kv.tokens is not None:
+        a_request = windows.num_blocks / windows.max_concurrent_full_length
+        return round(log.kv.tokens / resolved.memory.max_model_len * a_request)
     return round(log.kv.blocks * resolved.memory.kv_bytes_per_token * log.kv.block_size / block)
 
 
