@@ -656,10 +656,10 @@ def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], n
 
 
 def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
-    """Return the blocks of a pool that layers with and without a window, or a state, share; None: there is no such pool.
+    """Return the blocks of a pool that layers with and without a window, or a state, share; None: there is none.
 
-    vLLM prints the tokens that every layer holds, of which each takes a block of the pool for each group of layers; with
-    states, the tokens of as many requests of full length as there is room for.
+    vLLM prints the tokens that every layer holds, of which each takes a block of the pool for each group of layers;
+    with states, the tokens of as many requests of full length as there is room for.
     """
     resolved = _without_room(draft) if "num_gpu_blocks_override" in log.reading.options else None
     if resolved is None or log.kv.blocks is None or log.kv.block_size is None:
