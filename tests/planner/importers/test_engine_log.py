@@ -264,7 +264,8 @@ def test_tokens_of_hybrids_are_those_of_requests_of_full_length(tmp_path: Path, 
     """Qwen3.6-27B under vLLM 0.20.2: 43.93 requests of 8,192 tokens, each eleven blocks of 784 and three of states."""
     text = (
         "INFO 05-07 10:00:00 [core.py:97] Initializing a V1 LLM engine (v0.20.2) with config: "
-        "model='Qwen/Qwen3.5-27B', max_seq_len=8192, tensor_parallel_size=1, pipeline_parallel_size=1, enable_prefix_caching=False\n"
+        "model='Qwen/Qwen3.5-27B', max_seq_len=8192, tensor_parallel_size=1, pipeline_parallel_size=1, "
+        "enable_prefix_caching=False\n"
         "INFO 05-07 10:00:10 [interface.py:570] Setting attention block size to 784 tokens to ensure that attention "
         "page size is >= mamba page size.\n"
         f"INFO 05-07 10:01:00 [gpu_worker.py:300] {memory_line}\n"
