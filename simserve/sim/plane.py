@@ -238,10 +238,11 @@ def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
 
     Turns come one after another, so that whoever uses one uses, keeps and gives up all before it at the same time: for
     caches and routers the two are the same, but a request has two or three segments instead of one a turn. Requests of
-    a trace may meet, and keep theirs.
+    a trace, of one turn and of a task may meet, and keep theirs: of two that compute the same turn at once, one leaves
+    it earlier than what is before it.
     """
     prefixes = specs.prefixes
-    if prefixes is None or specs.turn is None or prefixes.is_recorded or prefixes.are_chained:
+    if prefixes is None or prefixes.is_recorded or prefixes.are_chained or not _takes_turns(specs):
         return prefixes
     return in_chains(prefixes)
 

@@ -27,12 +27,13 @@ from simserve.sim.control import (
     ResponseCacheSpec,
     RoutingSpec,
 )
+from simserve.sim.plane import prefixes_of
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import CACHE, REASONS, TIMED_OUT, RequestRecords
 from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.prefixes import system_prompts
+from simserve.workload.prefixes import PrefixSegments, system_prompts
 from simserve.workload.requests import EncoderPool, RequestSpecs
 from tests.builders import constant_step_times, make_closed_loop, make_config, make_faults, make_specs
 from tests.sim.test_tasks import tasks
@@ -175,6 +176,38 @@ def test_whoever_hangs_up_as_the_cache_answers_has_heard_nothing() -> None:
     assert records.status.tolist() == [TIMED_OUT]
     assert records.output_tokens.tolist() == [0]
     assert np.isnan(records.first_token_time).all()
+
+
+def test_two_requests_of_one_turn_that_compute_the_same_leave_it_apart() -> None:
+    """Each token is a block and a step. Both requests of a second turn compute what follows on the first, one caches it.
+
+    That one has gone at 6 s, a conversation beside it at 8, the other at 9: what begins both was used last, the other
+    conversation before that, what follows on the beginning before both. That gives way to a prompt of seven, and the
+    third turn finds the three tokens of the beginning, and of what follows none.
+    """
+    rows = {"t1": (2, [(1, 3)]), "t2a": (9, [(1, 3), (2, 6), (4, 10)]), "t2b": (7, [(1, 3), (2, 6), (3, 8)])}
+    rows |= {"t3": (11, [(1, 3), (2, 6), (4, 10), (5, 12)]), "beside": (6, [(6, 7)]), "after": (7, [(7, 8)])}
+    prompts, every = [prompt for prompt, _ in rows.values()], [path for _, path in rows.values()]
+    prefixes = PrefixSegments(
+        offsets=np.cumsum([0, *(len(path) for path in every)]),
+        segments=np.array([segment for path in every for segment, _ in path]),
+        ends=np.array([end for path in every for _, end in path]),
+    )
+    specs = replace(
+        make_specs([0.0] * 6, prompts, [1] * 6),
+        arrival_time=np.array([0.0, np.nan, np.nan, np.nan, 2.0, 9.0]),
+        think_time=np.array([0.0, 0.0, 0.0, 8.5, 0.0, 0.0]),
+        session=np.array([0, 0, 0, 0, 1, 2]),
+        turn=np.array([1, 2, 2, 3, 1, 1]),
+        prefixes=prefixes,
+    )
+    limits = {"block_size": 1, "num_blocks": 16, "max_chunk_tokens": 1, "enable_prefix_caching": True}
+
+    records = both(deployed(Control(), **limits), specs)
+
+    assert records.cached_tokens is not None
+    assert records.cached_tokens.tolist() == [0, 2, 3, 0, 0, 3]
+    assert prefixes_of(specs) is prefixes
 
 
 def test_a_peak_counts_until_the_window_has_passed() -> None:
