@@ -179,7 +179,7 @@ def test_whoever_hangs_up_as_the_cache_answers_has_heard_nothing() -> None:
 
 
 def test_two_requests_of_one_turn_that_compute_the_same_leave_it_apart() -> None:
-    """Each token is a block and a step. Both requests of a second turn compute what follows on the first, one caches it.
+    """Each token is a block and a step. Both requests of a second turn compute what follows the first, one caches it.
 
     That one has gone at 6 s, a conversation beside it at 8, the other at 9: what begins both was used last, the other
     conversation before that, what follows on the beginning before both. That gives way to a prompt of seven, and the
