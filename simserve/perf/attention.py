@@ -167,7 +167,7 @@ def attention_of(layers: AttentionLayers, tensor_parallel_size: int, kv_element_
         latent, rotary = layers.mla.kv_lora_rank, layers.mla.qk_rope_head_dim
         prefill = dot_product_flops(heads, layers.head_dim, layers.mla.v_head_dim)
         decode = dot_product_flops(heads, latent + rotary, latent)
-    read = layers.entry_bytes if layers.mla is None else layers.kv_bytes_per_token
+    read = layers.entry_bytes if layers.mla is None else layers.read_bytes
     return AttentionShape(
         num_heads=heads,
         prefill_flops_per_pair=prefill,

@@ -364,7 +364,7 @@ def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAtte
 def _layer_heads(layers: AttentionLayers, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
     """Return the heads of one layer on one rank, of a decode step and of a prompt."""
     heads = layers.num_heads / num_ranks
-    kv_bytes = layers.kv_bytes_per_token(kv_element, num_ranks)
+    kv_bytes = layers.read_bytes(kv_element, num_ranks)
     if layers.mla is None:
         kv_heads = float(np.maximum(layers.num_kv_heads / num_ranks, 1.0))
         width = (layers.head_dim + layers.v_head_dim) / 2.0

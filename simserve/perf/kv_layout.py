@@ -141,16 +141,19 @@ def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float
 def _layers(shape: ReplicaShape) -> tuple[int, int, float, float]:
     """Return the layers of the fullest stage that see everything, those with a window, and the bytes a token of each.
 
-    Layers of one kind have the same heads; those of the two may differ (Gemma 4, MiMo-V2).
+    Layers of one kind have the same heads; those of the two may differ (Gemma 4, MiMo-V2). Layers that share the keys
+    of others keep none.
     """
     model = shape.model
     share = shape.num_layers_per_stage / model.num_hidden_layers
-    full = round((model.num_hidden_layers - model.num_sliding_layers) * share)
+    kept = [layers for layers in model.attention_layers if not layers.shares_keys]
+    count = sum(layers.num_layers for layers in kept)
+    full = round((count - sum(layers.num_sliding_layers for layers in kept)) * share)
     element, ranks = shape.kv_element_bytes, shape.tensor_parallel_size
-    windowed = next(layers for layers in model.attention_layers if layers.num_sliding_layers)
-    seeing = next((layers for layers in model.attention_layers if not layers.num_sliding_layers), windowed)
+    windowed = next(layers for layers in kept if layers.num_sliding_layers)
+    seeing = next((layers for layers in kept if not layers.num_sliding_layers), windowed)
     of_each = [layers.kv_bytes_per_token(element, ranks) for layers in (seeing, windowed)]
-    return full, shape.num_layers_per_stage - full, of_each[0], of_each[1]
+    return full, round(count * share) - full, of_each[0], of_each[1]
 
 
 def _window_blocks(shape: ReplicaShape) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Seconds of linear attention and Mamba-2 beside their projections: scans of prompts, and states that decode.
+"""Seconds of linear attention, Mamba-2 and short convolutions beside their projections: scans, and states that decode.
 
 Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv 2412.06464): a matrix a value head and sequence takes the place of
 keys and values. Prompts pass it in chunks one after another; a decode step reads and writes the whole matrix.
@@ -22,7 +22,7 @@ from simserve.perf.efficiency import Array, Machine, attention_efficiency, memor
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import COMPUTE, HOST, elementwise_parts
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.model_blocks import LinearAttention, Mamba2
+from simserve.profiles.state_blocks import LinearAttention, Mamba2, ShortConvolution
 
 CHUNK_TOKENS = 64
 """Tokens of a chunk (flash-linear-attention, ``chunk_gated_delta_rule``, which vLLM and SGLang call)."""
@@ -69,6 +69,9 @@ SCAN_STATE_BYTES = 4.0
 SCAN_STATE_PASSES = 4.0
 """Times it moves: written, read and written in passing it on, read by the outputs."""
 
+CONVOLUTION_PASSES = 8.0
+"""Vectors of a short convolution's width that its kernels move for a token: 3 in each product, 2 in the convolution."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptScan:
@@ -95,7 +98,7 @@ def prompt_scan(shape: ReplicaShape) -> PromptScan:
     Kimi Delta Attention's is Triton's, or FlashKDA where the engine has it, the GPU and a bounded decay let it run.
     """
     linear = shape.model.linear_attention
-    if linear is None or linear.decay_rank is None:
+    if linear is None or not linear.has_channel_decay:
         return GATED_DELTA
     is_able = float(shape.hardware.compute_capability or 0.0) >= FLASH_KDA_SINCE
     if linear.has_bounded_decay and shape.engine.has_flash_kda and is_able:
@@ -206,6 +209,42 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
     if linear is not None and width == 1 and shape.engine.chunks_mixed_decodes:
         return layers * stages * chunk_seconds(linear, machine, decoding, ranks, prompt_scan(shape))
     return layers * stages * seconds(machine, decoding, ranks, width, has_start=False)
+
+
+def state_layer_parts(shape: ReplicaShape, machine: Machine, tokens: Array, *, has_prompts: bool) -> Array:
+    """Return the seconds by part of a layer with a state beside its projections, ``[5, len(tokens)]``; states left out.
+
+    Args:
+        shape: The deployment.
+        machine: One GPU.
+        tokens: Tokens of a step.
+        has_prompts: Whether they are those of prompts.
+    """
+    model, ranks = shape.model, shape.tensor_parallel_size
+    if model.linear_attention is not None:
+        scan = prompt_scan(shape) if has_prompts else None
+        return mixing_parts(model.linear_attention, machine, tokens, ranks, scan=scan)
+    if model.mamba is not None:
+        return mamba_parts(model.mamba, machine, tokens, ranks, has_prompts=has_prompts)
+    convolution = model.short_convolution
+    assert convolution is not None
+    return convolution_parts(convolution, machine, tokens, ranks)
+
+
+def convolution_parts(convolution: ShortConvolution, machine: Machine, tokens: Array, num_ranks: int) -> Array:
+    """Return the seconds by part of a short convolution beside its projections, ``[5, len(tokens)]``.
+
+    Three element-wise kernels (vLLM, layers/mamba/short_conv.py): the first gate times the input, the convolution, the
+    second gate times its output. The state, two inputs a channel, is left out.
+
+    Args:
+        convolution: The layer.
+        machine: One GPU.
+        tokens: Tokens of a step.
+        num_ranks: Ranks that the channels are dealt to.
+    """
+    moved = CONVOLUTION_PASSES * convolution.width / num_ranks * ACTIVATION_BYTES
+    return elementwise_parts(moved, tokens, machine, SMALL_CALLS)
 
 
 def scan_flops(mamba: Mamba2) -> float:

@@ -310,7 +310,8 @@ def _stateful_layers(shape: ReplicaShape) -> str:
     if model.compressed_attention is not None:
         window = f"a window of {model.compressed_attention.window:,} tokens and what is not yet compressed"
         return f"{model.num_attention_layers} layers: {window}"
-    return f"{model.num_linear_layers} layers of {'Mamba-2' if model.mamba is not None else 'linear attention'}"
+    kind = "Mamba-2" if model.mamba is not None else "linear attention"
+    return f"{model.num_linear_layers} layers of {'convolutions' if model.short_convolution is not None else kind}"
 
 
 def state_seats(shape: ReplicaShape) -> int:

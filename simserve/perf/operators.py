@@ -107,6 +107,21 @@ class OperatorSeconds:
             self.shares[operator] = (np.zeros(self.parts.shape[1]) if known is None else known) + seconds
 
 
+STREAM_SUBLAYERS = 2
+"""Sublayers between which residual streams are mixed: attention and MLP."""
+
+STREAM_CALLS = 2
+"""Kernels that mix them around one: before it, with the normalisation of the weights, and after it
+(``deepseek_v4_mhc.py`` of SGLang 0.5.23)."""
+
+INPUT_PASSES = 6
+"""Times the embedding of layers moves its parts: looked up, written, normalised beside its projection (read and
+written), and both read with their sum written."""
+
+INPUT_CALLS = 3
+"""Kernels that do so: the look-up, the norm, the scaled sum (``project_per_layer_inputs`` of vLLM's gemma4.py)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What one call does, for every number of tokens at once.

@@ -39,14 +39,18 @@ from simserve.perf.gemm import (
     slowed,
     wide_class,
 )
-from simserve.perf.linear_attention import mamba_parts, mixing_parts, prompt_scan
+from simserve.perf.linear_attention import state_layer_parts
 from simserve.perf.measured import Line, MeasuredAttention, MeasuredOperators, measured_attention, measured_operators
 from simserve.perf.moe import ExpertLoad, expert_curve, has_fp32_router, layer_parts, routed_load, shape_of_experts
 from simserve.perf.operators import (
     COMMUNICATION,
     COMPUTE,
     HOST,
+    INPUT_CALLS,
+    INPUT_PASSES,
     PART_NAMES,
+    STREAM_CALLS,
+    STREAM_SUBLAYERS,
     WEIGHTS,
     OperatorSeconds,
     bound_parts,
@@ -76,13 +80,6 @@ pull request 14416); norms of one head are part of the rotary embedding's."""
 
 GATE_PASSES = 2
 """Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
-
-STREAM_SUBLAYERS = 2
-"""Sublayers between which residual streams are mixed: attention and MLP."""
-
-STREAM_CALLS = 2
-"""Kernels that mix them around one: before it, with the normalisation of the weights, and after it
-(``deepseek_v4_mhc.py`` of SGLang 0.5.23)."""
 
 LOGIT_BYTES = 4.0
 """Bytes of a logit of the router or in sampling: FP32, as vLLM casts them."""
@@ -286,6 +283,7 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
         blocks.append(Block(stage.num_linear_layers, _linear_calls(stage, has_prompts=has_prompts)))
     if model.residual_passes:
         blocks.append(Block(stage.num_layers, _stream_calls(stage)))
+    blocks += _input_blocks(stage)
     for each in stage.attentions:
         if each.kernel is not None and has_prompts:
             kernel = each.kernel
@@ -475,18 +473,24 @@ def _norm_calls(stage: Stage) -> tuple[Call, ...]:
 
 
 def _linear_calls(stage: Stage, *, has_prompts: bool) -> tuple[Call, ...]:
-    """Return norms, projections, convolution and, with prompts, the scan of a layer of linear attention or Mamba-2."""
-    model, ranks, machine = stage.shape.model, stage.shape.tensor_parallel_size, stage.machine
-    calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in model.linear_attention_gemms(ranks))]
-    if (linear := model.linear_attention) is not None:
-        scan = prompt_scan(stage.shape)
-        mixing = partial(mixing_parts, linear, machine, num_ranks=ranks, scan=scan if has_prompts else None)
-        calls.append(Call("state_space", mixing))
-    if (mamba := model.mamba) is not None:
-        calls.append(
-            Call("state_space", lambda tokens: mamba_parts(mamba, machine, tokens, ranks, has_prompts=has_prompts))
-        )
-    return tuple(calls)
+    """Return norms, projections, convolution and, with prompts, the scan of a layer with a state."""
+    gemms = stage.shape.model.linear_attention_gemms(stage.shape.tensor_parallel_size)
+    mixing = partial(state_layer_parts, stage.shape, stage.machine, has_prompts=has_prompts)
+    return (*_norm_calls(stage), *(_linear(stage, gemm) for gemm in gemms), Call("state_space", mixing))
+
+
+def _input_blocks(stage: Stage) -> list[Block]:
+    """Return the embedding of layers (Gemma 4 E): a projection for all, then gate, projection and norm of each."""
+    model = stage.shape.model
+    if (inputs := model.layer_inputs) is None:
+        return []
+    (_, gemm), *_ = inputs.gemms(model.hidden_size, model.num_hidden_layers)
+    looked_up = _elementwise(stage, INPUT_PASSES * gemm.out_features * ACTIVATION_BYTES, INPUT_CALLS)
+    gated = _elementwise(stage, 3 * inputs.width * ACTIVATION_BYTES)
+    normed = _elementwise(stage, NORM_PASSES * model.hidden_size * ACTIVATION_BYTES)
+    gate, projection = (_linear(stage, each) for each in inputs.layer_gemms(model.hidden_size))
+    share = stage.num_layers / model.num_hidden_layers
+    return [Block(share, (looked_up, _linear(stage, gemm))), Block(stage.num_layers, (gate, gated, projection, normed))]
 
 
 def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:

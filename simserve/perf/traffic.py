@@ -51,7 +51,7 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
         kv_bytes_per_token=sum(
             num_ranks
             * model.num_hidden_layers
-            * layers.kv_bytes_per_token(element, num_ranks)
+            * layers.read_bytes(element, num_ranks)
             * growing_share(model, layers, shape.contexts)
             for layers in model.attention_layers
         ),

@@ -22,11 +22,13 @@ from simserve.profiles.hf_families import (
     UNSUPPORTED_KEYS,
     Family,
     check_softmax_layers,
+    convolution_layers,
     dense_layers,
     indexer_layers,
     layer_pattern,
     layer_switches,
     linear_layers,
+    shared_layers,
     sliding_layers,
 )
 from simserve.profiles.hf_quantization import read_checkpoint
@@ -86,7 +88,7 @@ def from_hf_config(
     Raises:
         ProfileError: A field is missing, has a wrong type, or means layers there is no formula for.
     """
-    config = _same_in_all_layers(_granite_hybrid(_text_part(mapping, file), file), file)
+    config = _same_in_all_layers(_lfm2(_granite_hybrid(_text_part(mapping, file), file), file), file)
     model_type = _model_type(config)
     family = FAMILIES.get(model_type)
     _check_unsupported(ConfigReader(config, file), family)
@@ -111,6 +113,7 @@ def from_hf_config(
         "linear_attention": _linear_attention(reader),
         "layer_pattern": pattern,
         "mamba": _mamba(reader),
+        "short_convolution": _short_convolution(reader),
         "vision": vision_tower(reader),
         "audio": audio_tower(reader),
         "num_mtp_layers": reader.integer(*MTP_KEYS, default=0, minimum=0),
@@ -208,6 +211,41 @@ def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any
     return {**read, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
 
 
+def _lfm2(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
+    """Return the configuration of an LFM2 with a type for each layer and the width of its MLP; any other as it is.
+
+    Older files list the layers with attention alone, and the width before it is cut to two thirds and rounded up
+    (``Lfm2Config`` and ``Lfm2MLP`` of transformers).
+    """
+    if config.get("model_type") not in ("lfm2", "lfm2_moe"):
+        return config
+    reader, read = ConfigReader(config, file), dict(config)
+    chosen = reader.sequence("full_attn_idxs")
+    if config.get("layer_types") is None and chosen is not None:
+        layers = range(reader.integer(*LAYER_KEYS))
+        read["layer_types"] = ["full_attention" if layer in chosen else "conv" for layer in layers]
+    if config["model_type"] == "lfm2":
+        width = reader.integer("block_ff_dim", "intermediate_size")
+        if reader.flag("block_auto_adjust_ff_dim", default=True):
+            multiple, factor = reader.integer("block_multiple_of", default=256), config.get("block_ffn_dim_multiplier")
+            width = int((factor or 1.0) * int(2 * width / 3))
+            width = -(-width // multiple) * multiple
+        read["intermediate_size"] = width
+    return read
+
+
+def _short_convolution(reader: ConfigReader) -> dict[str, Any] | None:
+    """Return the short convolutions of LFM2; None where there are none."""
+    if reader.value("conv_L_cache") is None:
+        return None
+    return {
+        "num_layers": convolution_layers(reader),
+        "width": reader.integer("hidden_size"),
+        "conv_kernel": reader.integer("conv_L_cache"),
+        "has_bias": reader.flag("conv_bias"),
+    }
+
+
 _LISTED_KEYS = ("moe_topk", "num_shared_expert", "moe_intermediate_size")
 """What Hunyuan's files list for each layer."""
 
@@ -245,6 +283,13 @@ def _gemma4(reader: ConfigReader) -> dict[str, Any]:
         "num_norms_per_layer": 4,
         "num_other_parameters": layers,
     }
+    shared, windows = shared_layers(reader)
+    if shared:
+        wide = 2 * reader.integer("intermediate_size") if reader.flag("use_double_wide_mlp") else None
+        fields["shared_keys"] = {"num_layers": shared, "num_sliding_layers": windows, "intermediate_size": wide}
+    if inputs := reader.integer("hidden_size_per_layer_input", default=0, minimum=0):
+        rows = reader.integer("vocab_size_per_layer_input", "vocab_size")
+        fields["layer_inputs"] = {"width": inputs, "vocab_size": rows}
     if not reader.flag("enable_moe_block"):
         return fields | {"moe": None}
     scales = reader.integer("hidden_size") + reader.integer("num_experts")
@@ -351,6 +396,59 @@ def _kimi_linear(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
+def _bailing_hybrid(reader: ConfigReader) -> dict[str, Any]:
+    """Return Ling 3's Kimi Delta Attention and the gate of its latent attention (``bailing_moe_v3.py`` of vLLM).
+
+    Every so many-th layer has latent attention, and those that fill no group of so many. Ling 2.5 and 2.6, of the same
+    ``model_type``, have lightning attention there.
+    """
+    if not reader.flag("no_kda_lora"):
+        raise reader.refusal("must be true: lightning attention (Ling 2.5) has no formula", "no_kda_lora")
+    layers, group = reader.integer(*LAYER_KEYS), reader.integer("layer_group_size")
+    heads, width = reader.integer("num_attention_heads"), reader.integer("head_dim")
+    gate = reader.value("gated_attention_proj_granularity_type")
+    return {
+        "has_head_gate": gate == "head_wise",
+        "has_attention_gate": gate == "element_wise",
+        "linear_attention": {
+            "num_layers": layers // group * (group - 1),
+            "num_key_heads": heads,
+            "num_value_heads": heads,
+            "key_head_dim": width,
+            "value_head_dim": width,
+            "conv_kernel": reader.integer("short_conv_kernel_size", default=4),
+            "has_full_rank_decay": True,
+            "has_bounded_decay": reader.flag("kda_safe_gate", default=True),
+        },
+    }
+
+
+def _cohere2_moe(reader: ConfigReader) -> dict[str, Any]:
+    """Return the dense MLP of the first layers, whose experts have the width that the file names first."""
+    return {"intermediate_size": reader.integer("prefix_dense_intermediate_size", "intermediate_size")}
+
+
+def _laguna(reader: ConfigReader) -> dict[str, Any]:
+    """Return the gate of Laguna's attention, and the query heads of its layers of a window (``laguna.py`` of vLLM)."""
+    kinds = {"per-head": "has_head_gate", "per-element": "has_attention_gate"}
+    fields: dict[str, Any] = {reader.choice(kinds, "gating"): True}
+    heads, types = reader.sequence("num_attention_heads_per_layer"), reader.sequence("layer_types")
+    if heads is None or types is None:
+        return fields
+    of_kind = {kind: {each for each, other in zip(heads, types, strict=False) if other == kind} for kind in set(types)}
+    if len(heads) != len(types) or any(len(each) > 1 for each in of_kind.values()):
+        raise reader.refusal("must be the same in all layers of a type", "num_attention_heads_per_layer")
+    if "sliding_attention" in of_kind:
+        fields["sliding_heads"] = {
+            "num_attention_heads": of_kind["sliding_attention"].pop(),
+            "num_key_value_heads": reader.integer("num_key_value_heads"),
+            "head_dim": reader.integer("head_dim"),
+        }
+    if "full_attention" in of_kind:
+        fields["num_attention_heads"] = of_kind["full_attention"].pop()
+    return fields
+
+
 def _glm5_next(reader: ConfigReader) -> dict[str, Any]:
     """Return the residual streams of GLM-5.3-Flash."""
     return {"num_residual_streams": reader.integer("hc_mult", default=1) if reader.flag("mhc", default=True) else 1}
@@ -359,6 +457,9 @@ def _glm5_next(reader: ConfigReader) -> dict[str, Any]:
 _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "gemma4": _gemma4,
     "gemma4_text": _gemma4,
+    "bailing_hybrid": _bailing_hybrid,
+    "cohere2_moe": _cohere2_moe,
+    "laguna": _laguna,
     "granitemoehybrid": _granite_hybrid_norms,
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl": _minimax_m3,
@@ -368,6 +469,7 @@ _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "glm5_next_text": _glm5_next,
     "kimi_linear": _kimi_linear,
     "mimo_v2_flash": _mimo_v2,
+    "mimo_v2": _mimo_v2,
     "step3p5": _step3p5,
     "step3p7": _step3p5,
 }
@@ -613,7 +715,7 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
         raise reader.refusal("must be 1 or one switch a layer; other spacings have no formula", "moe_layer_freq")
     width = reader.integer("moe_intermediate_size", "intermediate_size")
     shared, shared_width = _shared_experts(reader, width)
-    first = reader.integer("first_k_dense_replace", "moe_layer_start_index", default=0, minimum=0)
+    first = reader.integer("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers", default=0, minimum=0)
     dense = dense_layers(reader)
     if not first and dense == tuple(range(len(dense))):
         first, dense = len(dense), ()

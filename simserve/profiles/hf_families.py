@@ -18,6 +18,7 @@ SlidingRule = Literal["all", "above_max_window_layers", "alternating", "pattern"
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _LINEAR_TYPE = "linear_attention"
+_CONVOLUTION_TYPE = "conv"
 _WINDOW_TYPES = ("sliding_attention", "chunked_attention")
 _FULL_TYPES = ("full_attention", "global_attention", "attention", "deepseek_sparse_attention")
 _SOFTMAX = 1  # of MiniMax's attn_type_list; 0 is linear attention (MiniMax-Text-01)
@@ -81,6 +82,7 @@ _LLAMA4 = Family(
 _GEMMA4 = Family(
     fields={"qk_norm": "per_head"},
     defaults={"sliding_window": 512, **_TIED},
+    reads=frozenset({"num_kv_shared_layers", "hidden_size_per_layer_input"}),
 )
 _MINIMAX_M3 = Family(
     fields={"qk_norm": "per_head"}, defaults={"use_routing_bias": True}, reads=frozenset({"sparse_attention_config"})
@@ -95,6 +97,7 @@ _KIMI_LINEAR = Family(
     defaults={"has_router_bias": True, "tie_word_embeddings": False}, reads=frozenset({"linear_attn_config"})
 )
 _GLM5_NEXT = Family(defaults={"tie_word_embeddings": False}, reads=frozenset({"linear_attn_config"}))
+_LFM2 = {"qk_norm": "per_head"}
 _MIMO_V2 = Family(defaults={"n_shared_experts": 0})
 _STEP3P5 = Family(
     fields={"qk_norm": "per_head", "has_head_gate": True}, defaults={"has_router_bias": True, "num_shared_experts": 1}
@@ -125,6 +128,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "ernie4_5_moe": Family(defaults={"has_router_bias": True}),
         "nemotron": Family(fields=_PLAIN),
         "cohere": _COHERE,
+        "cohere2_moe": Family(fields=_ONE_NORM, defaults={"sliding_window_pattern": 4, **_TIED}, sliding="pattern"),
         "cohere2": Family(fields=_ONE_NORM, defaults={"sliding_window_pattern": 4, **_TIED}, sliding="pattern"),
         "phi": Family(fields={**_PLAIN, **_ALL_BIASES, **_ONE_NORM, "has_lm_head_bias": True}),
         "phimoe": Family(fields={**_LAYER_NORM, "has_lm_head_bias": True}),
@@ -178,6 +182,16 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "minimax_m3_vl": _MINIMAX_M3,
         "minimax_m3_vl_text": _MINIMAX_M3,
         "mimo_v2_flash": _MIMO_V2,
+        "mimo_v2": _MIMO_V2,
+        "afmoe": Family(
+            fields={"qk_norm": "per_head", "num_norms_per_layer": 4, "has_attention_gate": True},
+            defaults={"has_router_bias": True, "sliding_window_pattern": 4},
+            sliding="pattern",
+        ),
+        "laguna": Family(fields={"qk_norm": "per_head"}),
+        "bailing_hybrid": Family(defaults={"has_router_bias": True, "tie_word_embeddings": False}),
+        "lfm2": Family(fields=_LFM2, defaults=_TIED),
+        "lfm2_moe": Family(fields=_LFM2, defaults={"has_router_bias": True, **_TIED}),
         "nemotron_h": _NEMOTRON_H,
         "step3p5": _STEP3P5,
         "step3p7": _STEP3P5,
@@ -296,6 +310,7 @@ def _listed(reader: ConfigReader) -> int | None:
         return None if pattern is None else sum(pattern)
     for kind in types:
         is_linear = kind == _LINEAR_TYPE and reader.value("linear_num_value_heads", "linear_attn_config") is not None
+        is_linear |= kind == _CONVOLUTION_TYPE and reader.value("conv_L_cache") is not None
         if kind not in _WINDOW_TYPES + _FULL_TYPES and not is_linear:
             raise reader.refusal(f"has layers of the type {kind!r}, for which simserve has no formula", "layer_types")
     if len(types) != reader.integer(*LAYER_KEYS):
@@ -317,6 +332,28 @@ def linear_layers(reader: ConfigReader) -> int:
         return types.count(_LINEAR_TYPE)
     layers = reader.integer(*LAYER_KEYS)
     return layers - layers // reader.integer("full_attention_interval")
+
+
+def convolution_layers(reader: ConfigReader) -> int:
+    """Return the layers of short convolutions (LFM2).
+
+    Raises:
+        ProfileError: ``layer_types`` holds a type there is no formula for, or not one entry a layer.
+    """
+    _listed(reader)
+    return (_types(reader) or []).count(_CONVOLUTION_TYPE)
+
+
+def shared_layers(reader: ConfigReader) -> tuple[int, int]:
+    """Return the layers at the top that take the keys and values of others, and how many of them see a window.
+
+    Raises:
+        ProfileError: The file does not list the types of its layers.
+    """
+    count, types = reader.integer("num_kv_shared_layers", default=0, minimum=0), _types(reader)
+    if count and types is None:
+        raise reader.refusal("is missing, by which layers that share keys are told apart", "layer_types")
+    return count, sum(kind in _WINDOW_TYPES for kind in (types or [])[len(types or []) - count :])
 
 
 def _by_rule(reader: ConfigReader, rule: SlidingRule) -> int:

@@ -17,16 +17,15 @@ from simserve.profiles.model_blocks import (
     CompressedAttention,
     Gemm,
     LatentAttention,
-    LinearAttention,
-    Mamba2,
+    LayerInputs,
     MixtureOfExperts,
     Part,
+    SharedKeys,
     SlidingHeads,
     SparseIndexer,
-    linear_attention_gemms,
-    mamba_gemms,
     mlp_gemms,
 )
+from simserve.profiles.state_blocks import LinearAttention, Mamba2, ShortConvolution
 from simserve.validation import FrozenModel
 
 WeightFormatName = Literal[
@@ -258,6 +257,12 @@ class ModelProfile(FrozenModel):
     """Compressed attention (DeepSeek-V4); null for every other kind."""
     linear_attention: LinearAttention | None = None
     """Layers with a state instead of keys and values; null where every layer has attention."""
+    short_convolution: ShortConvolution | None = None
+    """Layers that mix a few neighbouring tokens (LFM2); null without."""
+    shared_keys: SharedKeys | None = None
+    """Layers that attend to the keys and values of others (Gemma 4 E); null: every layer has its own."""
+    layer_inputs: LayerInputs | None = None
+    """A second embedding, whose parts go to the layers (Gemma 4 E); null without."""
     vision: VisionTower | None = None
     """What encodes images; null for a model of text alone, or one whose tower nobody has described."""
     audio: AudioTower | None = None
@@ -285,8 +290,9 @@ class ModelProfile(FrozenModel):
             raise ValueError(f"num_sliding_layers must not exceed num_hidden_layers (={self.num_hidden_layers})")
         if (self.sliding_window is None) != (self.num_sliding_layers == 0):
             raise ValueError("sliding_window and num_sliding_layers go together")
-        if self.linear_attention is not None and self.linear_attention.num_layers >= self.num_hidden_layers:
-            raise ValueError(f"linear_attention.num_layers must be below num_hidden_layers (={self.num_hidden_layers})")
+        for name in ("linear_attention", "short_convolution"):
+            if (linear := getattr(self, name)) is not None and linear.num_layers >= self.num_hidden_layers:
+                raise ValueError(f"{name}.num_layers must be below num_hidden_layers (={self.num_hidden_layers})")
         repositories = [each.repository for each in self.checkpoints if each.repository is not None]
         if len(set(repositories)) < len(repositories):
             raise ValueError("checkpoints must name each repository once")
@@ -296,18 +302,21 @@ class ModelProfile(FrozenModel):
         return self
 
     def _check_kinds(self) -> None:
-        kinds = {
-            "mla": self.mla is not None,
-            "compressed_attention": self.compressed_attention is not None,
-            "linear_attention": self.linear_attention is not None,
-            "layer_pattern": self.layer_pattern is not None,
-            "sliding_window": self.sliding_window is not None,
-        }
-        given = [name for name, is_given in kinds.items() if is_given]
+        kinds = (
+            "mla",
+            "compressed_attention",
+            "linear_attention",
+            "short_convolution",
+            "layer_pattern",
+            "sliding_window",
+        )
+        given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) > 1 and given != ["mla", "linear_attention"]:
             raise ValueError(f"{given[0]} and {given[1]} do not go together: there is no formula for such a model")
         if self.sliding_heads is not None and self.sliding_window is None:
             raise ValueError("sliding_heads needs sliding_window")
+        if self.shared_keys is not None:
+            self.shared_keys.check(self.num_hidden_layers, self.num_sliding_layers, self.sliding_heads is not None)
         if self.has_attention_sinks == "sliding" and self.sliding_heads is None:
             raise ValueError("has_attention_sinks: sliding needs sliding_heads")
         if self.indexer is not None and given and given[0] not in ("mla", "compressed_attention"):
@@ -416,10 +425,11 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_linear_layers(self) -> int:
-        """Layers with a state instead of keys and values: linear attention or Mamba-2."""
+        """Layers with a state instead of keys and values: linear attention, Mamba-2 or convolutions."""
         if self.layer_pattern is not None:
             return self.layer_pattern.count("M")
-        return 0 if self.linear_attention is None else self.linear_attention.num_layers
+        linear = self.linear_attention or self.short_convolution
+        return 0 if linear is None else linear.num_layers
 
     @property
     def num_attention_layers(self) -> int:
@@ -460,8 +470,10 @@ class ModelProfile(FrozenModel):
             return "models whose architecture is assumed"
         if self.mamba is not None:
             return "models with Mamba-2 layers"
-        if self.linear_attention is not None and self.linear_attention.decay_rank is not None:
+        if self.linear_attention is not None and self.linear_attention.has_channel_decay:
             return "models with Kimi Delta Attention"
+        if self.short_convolution is not None or self.layer_inputs is not None:
+            return "models made for small devices"
         return "models with sparse attention" if self.indexer is not None and self.mla is None else ""
 
     @property
@@ -503,7 +515,8 @@ class ModelProfile(FrozenModel):
         return (heads,) if self.indexer is None else self._sparse_layers(heads, self.indexer)
 
     def _with_head_norms(self, layers: AttentionLayers) -> AttentionLayers:
-        heads = {"none": 0, "per_head": 2, "full": layers.num_heads + layers.num_kv_heads}[self.qk_norm]
+        normed = 1 if layers.shares_keys else 2
+        heads = {"none": 0, "per_head": normed, "full": layers.num_heads + layers.num_kv_heads}[self.qk_norm]
         return replace(layers, head_norm_width=heads * layers.head_dim)
 
     def _compressed_layers(
@@ -530,7 +543,8 @@ class ModelProfile(FrozenModel):
         )
         others = self.num_attention_layers - self.num_sliding_layers
         whole = replace(heads, num_layers=others, num_sliding_layers=0, sliding_window=None)
-        groups = (whole, windowed) if others else (windowed,)
+        groups: tuple[AttentionLayers, ...] = (whole, windowed) if others else (windowed,)
+        groups = groups if self.shared_keys is None else self.shared_keys.parted(groups)
         return tuple(map(self._with_head_norms, groups))
 
     def _sparse_layers(self, heads: AttentionLayers, indexer: SparseIndexer) -> tuple[AttentionLayers, ...]:
@@ -560,32 +574,15 @@ class ModelProfile(FrozenModel):
         """
         return (layers or self.attention_layers[0]).gemms(tensor_parallel_size)
 
-    def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
-        """Return the projections of a layer of linear attention or Mamba-2 on one rank; empty where there is none.
+    @property
+    def state_layers(self) -> LinearAttention | Mamba2 | ShortConvolution | None:
+        """What its layers with a state are; None without."""
+        return self.linear_attention or self.mamba or self.short_convolution
 
-        Raises:
-            InputError: The heads do not divide over the ranks.
-        """
-        linear, mamba = self.linear_attention, self.mamba
-        if linear is not None:
-            return linear_attention_gemms(
-                hidden_size=self.hidden_size,
-                mixed_width=linear.mixed_width,
-                num_value_heads=linear.num_value_heads,
-                value_head_dim=linear.value_head_dim,
-                decay_rank=linear.decay_rank,
-                has_low_rank_gate=linear.has_low_rank_gate,
-                tensor_parallel_size=tensor_parallel_size,
-            )
-        if mamba is not None:
-            return mamba_gemms(
-                hidden_size=self.hidden_size,
-                inner_width=mamba.inner_width,
-                num_heads=mamba.num_heads,
-                group_width=2 * mamba.num_groups * mamba.state_size,
-                tensor_parallel_size=tensor_parallel_size,
-            )
-        return []
+    def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the projections of a layer with a state on one rank; empty where there is none."""
+        kind = self.state_layers
+        return [] if kind is None else kind.gemms(self.hidden_size, tensor_parallel_size)
 
     def mixing_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
         """Return the projections of attention, linear attention and Mamba-2 on one rank, each with its layers."""
@@ -596,7 +593,8 @@ class ModelProfile(FrozenModel):
         ]
         linear = [(self.num_linear_layers, gemm) for gemm in self.linear_attention_gemms(tensor_parallel_size)]
         streams = [(self.num_hidden_layers, gemm) for gemm in self.stream_gemms()]
-        return attention + linear + streams
+        inputs = [] if self.layer_inputs is None else self.layer_inputs.gemms(self.hidden_size, self.num_hidden_layers)
+        return attention + linear + streams + inputs
 
     def stream_gemms(self) -> list[Gemm]:
         """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream.
@@ -629,7 +627,7 @@ class ModelProfile(FrozenModel):
         ``dtype`` (vLLM, ``MambaStateShapeCalculator``); of compressed attention its window, on every rank.
         """
         kept = sum(layers.num_layers * layers.state_bytes for layers in self.attention_layers)
-        linear = self.linear_attention or self.mamba
+        linear = self.state_layers
         if linear is None:
             return kept
         seen = linear.mixed_width * (linear.conv_kernel - 1) * self.bytes_per_element
@@ -646,7 +644,8 @@ class ModelProfile(FrozenModel):
         if not self._has_mlp(layer):
             return []
         if moe is None or not self.is_moe_layer(layer):
-            return self._mlp(self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, "mlp")
+            wide = self.shared_keys.mlp_width(layer, self.num_hidden_layers) if self.shared_keys else None
+            return self._mlp(wide or self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, "mlp")
         router = Gemm("router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias)
         latent = [] if moe.latent_size is None else self._latent_gemms(moe.latent_size)
         if not moe.num_shared_experts:
@@ -723,8 +722,9 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_embedding_parameters(self) -> int:
-        """Parameters of the token embedding and of learned positions."""
-        return (self.vocab_size + self.num_learned_positions) * self.hidden_size
+        """Parameters of the token embedding, of that of the layers, and of learned positions."""
+        inputs = 0 if self.layer_inputs is None else self.layer_inputs.num_embedding_parameters(self.num_hidden_layers)
+        return (self.vocab_size + self.num_learned_positions) * self.hidden_size + inputs
 
     def gemms_beside_experts(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
         """Return every matrix of the layers but the routed experts, on one rank, with how many layers hold it."""
@@ -737,6 +737,8 @@ class ModelProfile(FrozenModel):
         """Return one layer of each kind of MLP (dense, with experts) and how many layers the model has of it."""
         counts = ((False, self.num_dense_layers), (True, self.num_moe_layers))
         layers = range(self.num_hidden_layers)
+        if self.shared_keys is not None and self.shared_keys.intermediate_size is not None:
+            return [(0, layers[-1] + 1 - self.shared_keys.num_layers), (layers[-1], self.shared_keys.num_layers)]
         return [
             (next(layer for layer in layers if self._has_mlp(layer) and self.is_moe_layer(layer) is is_moe), count)
             for is_moe, count in counts
@@ -757,7 +759,7 @@ class ModelProfile(FrozenModel):
         wide = self.num_hidden_layers * self.num_norms_per_layer + 1 + self.has_embedding_norm
         count = wide * self.hidden_size * (2 if self.norm == "layer" else 1)
         count += sum(layers.num_layers * layers.num_small_parameters for layers in self.attention_layers)
-        linear = self.linear_attention or self.mamba
+        linear = self.state_layers
         if linear is not None:
             count += self.num_linear_layers * linear.num_small_parameters
         if self.num_residual_streams > 1:
@@ -766,6 +768,9 @@ class ModelProfile(FrozenModel):
             count += 2 * 3 * self.num_hidden_layers + streams * streams * self.hidden_size + streams + 1
         if self.residual_block_layers is not None:
             count += (2 * self.num_hidden_layers + 1) * 2 * self.hidden_size  # a norm and a vector, and before the head
+        if self.layer_inputs is not None:
+            # A norm as wide as the layer in each, and one of the inputs.
+            count += self.num_hidden_layers * self.hidden_size + self.layer_inputs.width
         return count + self.num_other_parameters
 
     def kv_bytes_per_token_per_layer(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:

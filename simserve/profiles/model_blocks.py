@@ -1,16 +1,17 @@
-"""The parts of a model's architecture: its attention layers by kind, experts, latent, sparse and linear attention.
+"""The parts of a model's architecture: its attention layers by kind, experts, latent and sparse attention.
 
-And the shapes and bytes of their matrices, from plain integers. What follows from them for a whole model is derived in
-`simserve.profiles.model`. Knows no seconds and no engine.
+And the shapes and bytes of their matrices, from plain integers. Layers with a state instead of keys and values are in
+`simserve.profiles.state_blocks`. What follows for a whole model is derived in `simserve.profiles.model`. Knows no
+seconds and no engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from simserve.errors import InputError
 from simserve.validation import FrozenModel
@@ -112,6 +113,7 @@ def attention_gemms(
     has_gate: bool = False,
     has_head_gate: bool = False,
     has_value_projection: bool = True,
+    has_keys: bool = True,
     tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
     """Return the projections of one MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``.
@@ -127,6 +129,7 @@ def attention_gemms(
         has_gate: Whether the queries are projected together with a gate of their width.
         has_head_gate: Whether a gate of one number a head has a projection of its own.
         has_value_projection: Whether values have a projection, instead of being the keys before their norm.
+        has_keys: Whether keys and values are computed, instead of being those of another layer.
         tensor_parallel_size: Ranks.
     """
     query_heads = heads_per_rank(num_heads, tensor_parallel_size)
@@ -134,79 +137,11 @@ def attention_gemms(
     value_width = head_dim if v_head_dim is None else v_head_dim
     width = query_heads * head_dim
     projected = (2 if has_gate else 1) * width
-    projected += kv_heads * (head_dim + (value_width if has_value_projection else 0))
+    projected += kv_heads * (head_dim + (value_width if has_value_projection else 0)) if has_keys else 0
     return [
         Gemm("qkv", projected, hidden_size, "column", has_qkv_bias, part="attention"),
         *([Gemm("head_gate", query_heads, hidden_size, "column")] if has_head_gate else []),
         Gemm("output", hidden_size, query_heads * value_width, "row", has_output_bias, part="attention_output"),
-    ]
-
-
-def linear_attention_gemms(
-    *,
-    hidden_size: int,
-    mixed_width: int,
-    num_value_heads: int,
-    value_head_dim: int,
-    decay_rank: int | None = None,
-    has_low_rank_gate: bool = False,
-    tensor_parallel_size: int = 1,
-) -> list[Gemm]:
-    """Return the projections of one Gated DeltaNet layer on one rank (``Qwen3NextGatedDeltaNet`` of transformers).
-
-    ``linear_qkvz`` gives queries, keys, values and the gate of the output, ``linear_ba`` two numbers a value head,
-    which low-bit checkpoints keep in 16 bit. Kimi Delta Attention has one number a head (``linear_b``) and a low-rank
-    decay for every channel, as its gate may be (``KimiDeltaAttention`` of vLLM's layers/kda.py).
-
-    Args:
-        hidden_size: Width of the layer.
-        mixed_width: Width of queries, keys and values of all heads together.
-        num_value_heads: Heads of values.
-        value_head_dim: Width of one of them.
-        decay_rank: Width of the low-rank projection of a decay a channel; None: a decay a head.
-        has_low_rank_gate: Whether the gate of the output is low-rank too.
-        tensor_parallel_size: Ranks.
-    """
-    heads = heads_per_rank(num_value_heads, tensor_parallel_size)
-    width = heads * value_head_dim
-    mixed = mixed_width // tensor_parallel_size + (0 if has_low_rank_gate else width)
-    if decay_rank is None:
-        small = [Gemm("linear_ba", 2 * heads, hidden_size, "column")]
-    else:
-        gates = 2 if has_low_rank_gate else 1
-        small = [
-            Gemm("linear_b", heads, hidden_size, "column"),
-            Gemm("linear_gates_in", gates * decay_rank, hidden_size, "replicated"),
-            Gemm("linear_gates", gates * width, decay_rank, "column"),
-        ]
-    return [
-        Gemm("linear_qkvz", mixed, hidden_size, "column", part="linear_attention"),
-        *small,
-        Gemm("linear_output", hidden_size, width, "row", part="linear_attention"),
-    ]
-
-
-def mamba_gemms(
-    *, hidden_size: int, inner_width: int, num_heads: int, group_width: int, tensor_parallel_size: int = 1
-) -> list[Gemm]:
-    """Return the projections of one Mamba-2 layer on one rank (``NemotronHMamba2Mixer`` of transformers).
-
-    ``mamba_in`` gives the gate, the heads, the matrices of the groups and a time step a head. A rank holds a group of
-    its own at least (vLLM and SGLang copy groups that ranks outnumber); small widths are rounded up.
-
-    Args:
-        hidden_size: Width of the layer.
-        inner_width: Width of all heads together.
-        num_heads: Heads.
-        group_width: Width of both matrices of all groups together.
-        tensor_parallel_size: Ranks.
-    """
-    heads = heads_per_rank(num_heads, tensor_parallel_size)
-    width = inner_width // tensor_parallel_size
-    mixed = 2 * width + -(-group_width // tensor_parallel_size) + heads
-    return [
-        Gemm("mamba_in", mixed, hidden_size, "column", part="linear_attention"),
-        Gemm("mamba_out", hidden_size, width, "row", part="linear_attention"),
     ]
 
 
@@ -252,13 +187,14 @@ def latent_attention_gemms(
     qk_nope_head_dim: int,
     v_head_dim: int,
     has_gate: bool = False,
+    has_head_gate: bool = False,
     tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
     """Return the projections of one MLA layer on one rank (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
     The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels
     multiply by its two halves instead (absorption), which reads the same weights. ``has_gate``: the output is scaled
-    by a gate as wide as the values (Kimi-K3).
+    by a gate as wide as the values (Kimi-K3), ``has_head_gate``: by one number a head (Ling 3).
     """
     heads = heads_per_rank(num_heads, tensor_parallel_size)
     query_width = heads * (qk_nope_head_dim + qk_rope_head_dim)
@@ -273,6 +209,7 @@ def latent_attention_gemms(
         *query,
         Gemm("kv_a", kv_lora_rank + qk_rope_head_dim, hidden_size, "replicated", part="attention"),
         Gemm("kv_b", heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank, "column", part="attention"),
+        *([Gemm("head_gate", heads, hidden_size, "column")] if has_head_gate else []),
         *([Gemm("latent_gate", heads * v_head_dim, hidden_size, "column", part="attention")] if has_gate else []),
         Gemm("output", hidden_size, heads * v_head_dim, "row", part="attention_output"),
     ]
@@ -486,106 +423,6 @@ class CompressedAttention(FrozenModel):
         return float(self.qk_rope_head_dim + COMPRESSED_SCALE_BYTES)
 
 
-class Mamba2(FrozenModel):
-    """Layers of a selective state space (Mamba-2, arXiv 2405.21060): a state of fixed size a sequence."""
-
-    num_heads: PositiveInt
-    """Heads, each with a state of its own."""
-    head_dim: PositiveInt
-    """Width of a head."""
-    state_size: PositiveInt
-    """Elements of the state for each channel."""
-    num_groups: PositiveInt = 1
-    """Groups of heads that share the input and output matrices of their states."""
-    conv_kernel: PositiveInt = 4
-    """Tokens that the convolution sees."""
-    has_conv_bias: bool = True
-    """Whether the convolution has biases."""
-    chunk_size: PositiveInt = 128
-    """Tokens of a prompt that the scan takes at once."""
-    state_element_bytes: PositiveFloat = 4.0
-    """Bytes of an element of the state."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Mamba2:
-        if self.num_heads % self.num_groups:
-            raise ValueError(f"num_groups must divide num_heads (={self.num_heads})")
-        return self
-
-    @property
-    def inner_width(self) -> int:
-        """Width of all heads together."""
-        return self.num_heads * self.head_dim
-
-    @property
-    def mixed_width(self) -> int:
-        """Width of what passes the convolution: the heads, and the matrices of the groups."""
-        return self.inner_width + 2 * self.num_groups * self.state_size
-
-    @property
-    def state_elements(self) -> int:
-        """Elements of the state of one sequence in one layer."""
-        return self.inner_width * self.state_size
-
-    @property
-    def num_small_parameters(self) -> int:
-        """Parameters outside the matrices: convolution, decay, time step and skip a head, the gated norm."""
-        return self.mixed_width * (self.conv_kernel + self.has_conv_bias) + 3 * self.num_heads + self.inner_width
-
-
-class LinearAttention(FrozenModel):
-    """Layers of a gated delta rule (Gated DeltaNet): a state of fixed size a sequence instead of keys and values."""
-
-    num_layers: PositiveInt
-    """Layers of this kind; the others keep keys and values."""
-    num_key_heads: PositiveInt
-    """Heads of queries and keys."""
-    num_value_heads: PositiveInt
-    """Heads of values, outputs and states; a multiple of the key heads."""
-    key_head_dim: PositiveInt
-    """Width of a query and key head."""
-    value_head_dim: PositiveInt
-    """Width of a value head."""
-    conv_kernel: PositiveInt = 4
-    """Tokens that the convolution over queries, keys and values sees."""
-    state_element_bytes: PositiveFloat = 4.0
-    """Bytes of an element of the state: FP32, as SGLang and the configuration of Qwen3.5 have it."""
-    decay_rank: PositiveInt | None = None
-    """Width of the low-rank projection of a decay for every channel of a key (Kimi Delta Attention, arXiv 2510.26692);
-    null: a decay a head (Gated DeltaNet)."""
-    has_low_rank_gate: bool = False
-    """Whether the gate of the output is projected through that width too (Kimi Linear), instead of at once."""
-    has_bounded_decay: bool = False
-    """Whether the decay has a lower bound, which the kernel FlashKDA takes for granted (Kimi-K3, GLM-5.3-Flash)."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> LinearAttention:
-        if self.num_value_heads % self.num_key_heads:
-            raise ValueError(f"num_key_heads must divide num_value_heads (={self.num_value_heads})")
-        if self.decay_rank is None and (self.has_low_rank_gate or self.has_bounded_decay):
-            raise ValueError("has_low_rank_gate and has_bounded_decay need decay_rank")
-        return self
-
-    @property
-    def mixed_width(self) -> int:
-        """Width of queries, keys and values of all heads together, which pass the convolution."""
-        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
-
-    @property
-    def state_elements(self) -> int:
-        """Elements of the state of one sequence in one layer: a matrix a value head."""
-        return self.num_value_heads * self.key_head_dim * self.value_head_dim
-
-    @property
-    def num_small_parameters(self) -> int:
-        """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm.
-
-        Kimi Delta Attention has a time step a channel.
-        """
-        steps = self.num_value_heads * (1 if self.decay_rank is None else self.key_head_dim)
-        return self.mixed_width * self.conv_kernel + self.num_value_heads + steps + self.value_head_dim
-
-
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayers:
     """Layers whose matrices and caches are alike; those of them that see a window are counted apart.
@@ -605,6 +442,7 @@ class AttentionLayers:
         has_head_gate: Whether it is scaled by a gate of one number a head.
         has_value_projection: Whether values have a projection of their own.
         has_sinks: Whether each query head has a learned sink.
+        shares_keys: Whether they attend to keys and values that other layers have computed and cached.
         head_norm_width: Weights of the norms of queries and keys of a layer.
         mla: Latent attention; None: key-value heads.
         compressed: Compressed attention; None: every token is cached whole.
@@ -627,6 +465,7 @@ class AttentionLayers:
     has_head_gate: bool = False
     has_value_projection: bool = True
     has_sinks: bool = False
+    shares_keys: bool = False
     head_norm_width: int = 0
     mla: LatentAttention | None = None
     compressed: CompressedAttention | None = None
@@ -668,6 +507,7 @@ class AttentionLayers:
                 hidden_size=self.hidden_size,
                 num_heads=self.num_heads,
                 has_gate=self.has_gate,
+                has_head_gate=self.has_head_gate,
                 tensor_parallel_size=tensor_parallel_size,
                 **self.mla.model_dump(),
             )
@@ -683,6 +523,7 @@ class AttentionLayers:
                 has_gate=self.has_gate,
                 has_head_gate=self.has_head_gate,
                 has_value_projection=self.has_value_projection,
+                has_keys=not self.shares_keys,
                 tensor_parallel_size=tensor_parallel_size,
             )
         if self.indexer is None:
@@ -742,7 +583,8 @@ class AttentionLayers:
 
         ``heads * (head_dim + v_head_dim) * bytes``, key-value heads replicated when ranks outnumber them. MLA caches
         ``(kv_lora_rank + qk_rope_head_dim) * bytes`` on every rank, an indexer its key. Compressed attention caches
-        an entry for ``ratio`` tokens; its window is among the states. A sliding layer counts like a full one.
+        an entry for ``ratio`` tokens; its window is among the states. A sliding layer counts like a full one, one that
+        shares another's keys takes nothing.
 
         Args:
             bytes_per_element: Bytes of one cached element: 2 for FP16, 1 for FP8, 0.5 for INT4; compressed attention
@@ -752,6 +594,10 @@ class AttentionLayers:
         Raises:
             InputError: The key-value heads do not divide over the ranks.
         """
+        return 0.0 if self.shares_keys else self.read_bytes(bytes_per_element, tensor_parallel_size)
+
+    def read_bytes(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
+        """Return the KV bytes that a query reads of one more token of context; arguments as `kv_bytes_per_token`."""
         index = self.indexer.key_bytes if self.indexer else 0
         if self.compressed is not None:
             return (self.entry_bytes(bytes_per_element) + index) / self.ratio if self.ratio else 0.0
@@ -773,7 +619,7 @@ class AttentionLayers:
         if self.compressed is not None:
             return self.head_dim + self.compressed.entry_bytes
         index = self.indexer.key_bytes if self.indexer else 0
-        return self.kv_bytes_per_token(bytes_per_element, tensor_parallel_size) - index
+        return self.read_bytes(bytes_per_element, tensor_parallel_size) - index
 
     @property
     def state_bytes(self) -> float:
@@ -790,3 +636,72 @@ class AttentionLayers:
         series = 2 if self.is_overlapping else 1
         width = self.head_dim + (self.indexer.head_dim if self.indexer is not None else 0)
         return window + series * self.ratio * 2 * series * width * _COMPRESSOR_STATE_BYTES
+
+
+class SharedKeys(FrozenModel):
+    """Layers at the top that attend to keys and values of the last layer of their kind below them (Gemma 4 E).
+
+    They project queries alone and cache nothing (``Gemma4Attention`` of vLLM, ``kv_sharing_target_layer_name``).
+    """
+
+    num_layers: PositiveInt
+    """How many."""
+    num_sliding_layers: NonNegativeInt
+    """How many of them see a window."""
+    intermediate_size: PositiveInt | None = None
+    """Width of their dense MLP (twice that of the others in Gemma 4 E2B); null: as the others have it."""
+
+    def check(self, num_hidden_layers: int, num_sliding_layers: int, has_sliding_heads: bool) -> None:
+        """Raise ValueError where a model does not have layers of both kinds that keep keys."""
+        if not has_sliding_heads:
+            raise ValueError("shared_keys needs sliding_heads; others have no formula")
+        full, windowed = num_hidden_layers - num_sliding_layers, num_sliding_layers
+        if self.num_sliding_layers >= windowed or self.num_layers - self.num_sliding_layers >= full:
+            raise ValueError("shared_keys must leave layers of both kinds that keep keys and values")
+
+    def parted(self, groups: tuple[AttentionLayers, ...]) -> tuple[AttentionLayers, ...]:
+        """Return layers without and with a window, those that keep keys first."""
+        parted = []
+        for group in groups:
+            count = self.num_sliding_layers if group.num_sliding_layers else self.num_layers - self.num_sliding_layers
+            for layers, shares in ((group.num_layers - count, False), (count, True)):
+                sliding = layers if group.num_sliding_layers else 0
+                parted.append(replace(group, num_layers=layers, num_sliding_layers=sliding, shares_keys=shares))
+        return tuple(each for each in parted if each.num_layers)
+
+    def mlp_width(self, layer: int, num_hidden_layers: int) -> int | None:
+        """Return the width of the MLP of a layer, counted from 0, where it is not the model's."""
+        return self.intermediate_size if layer >= num_hidden_layers - self.num_layers else None
+
+
+class LayerInputs(FrozenModel):
+    """An embedding with a part for each layer, which the hidden state gates and which is added to it (Gemma 4 E).
+
+    ``Gemma4Model`` and ``Gemma4DecoderLayer`` of vLLM, which keeps the table on the GPUs, cut by its vocabulary.
+    """
+
+    width: PositiveInt
+    """Width of a part."""
+    vocab_size: PositiveInt
+    """Rows of the embedding."""
+
+    def num_embedding_parameters(self, num_layers: int) -> int:
+        """Return the elements of the table."""
+        return self.vocab_size * self.width * num_layers
+
+    def gemms(self, hidden_size: int, num_layers: int) -> list[tuple[int, Gemm]]:
+        """Return the matrices with how many the model has, on every rank: of all parts at once, and of each layer.
+
+        vLLM cuts the first over the ranks and gathers it, which is not followed here.
+        """
+        return [
+            (1, Gemm("layer_inputs", num_layers * self.width, hidden_size, "replicated")),
+            *((num_layers, gemm) for gemm in self.layer_gemms(hidden_size)),
+        ]
+
+    def layer_gemms(self, hidden_size: int) -> list[Gemm]:
+        """Return the gate and the projection of one layer."""
+        return [
+            Gemm("layer_input_gate", self.width, hidden_size, "replicated"),
+            Gemm("layer_input", hidden_size, self.width, "replicated"),
+        ]

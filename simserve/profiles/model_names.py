@@ -138,6 +138,15 @@ SAME_SHAPE = {
     "inclusionAI/Ring-mini-2.0": "ling-mini-2.0",
     "inclusionAI/Ring-flash-2.0": "ling-flash-2.0",
     "inclusionAI/Ring-1T": "ling-1t",
+    "inclusionAI/Ling-3.0-flash-Fin": "ling-3.0-flash",
+    "inclusionAI/Ling-3.0-flash-Sante": "ling-3.0-flash",
+    "XiaomiMiMo/MiMo-V2.5": "mimo-v2-flash",
+    "XiaomiMiMo/MiMo-V2.6-Flash": "mimo-v2-flash",
+    "XiaomiMiMo/MiMo-V2.6-Pro": "mimo-v2.5-pro",
+    "nvidia/Nemotron-Cascade-2-30B-A3B": "nemotron-3-nano-30b-a3b",
+    "LiquidAI/LFM2.5-1.2B-Instruct": "lfm2-1.2b",
+    "google/translategemma-27b-it": "gemma-3-27b",
+    "LLM360/K2-Think": "qwen2.5-32b",
     "microsoft/Phi-3-medium-4k-instruct": "phi-3-medium-14b",
     "01-ai/Yi-6B-Chat": "yi-6b",
     "01-ai/Yi-9B": "yi-9b",
@@ -169,8 +178,9 @@ model that they were tuned from.
 Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650. Qwen3.8-27B: 64 layers of 5,120, 24
 heads of 256, 48 linear value heads of 128 and a vocabulary of 248,320 in public code that runs it. Mistral Medium 3.5:
 88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB. Aya, Command R+ of
-August 2024, EXAONE Deep, Ring, Yi, InternLM 2.5, Qwen2 and Phi-3 medium 4k: the same sizes and number of parameters as
-published.
+August 2024, EXAONE Deep, Ring, Yi, InternLM 2.5, Qwen2, Phi-3 medium 4k and LFM2.5: the same sizes and number of
+parameters as published. MiMo-V2.5, V2.6-Flash and V2.6-Pro: the layers, heads and experts of their config.json in
+public code that reads it.
 """
 
 
@@ -218,7 +228,6 @@ _WITHOUT_FORMULA = {
     "llama-3.2-11b-vision": "cross-attention to images in 8 of 40 layers; of text alone it is llama-3.1-8b",
     "llama-3.2-90b-vision": "cross-attention to images in 20 of 100 layers; of text alone it is llama-3.1-70b",
     "gemma-3n-": "embeddings of their own in all layers, and layers that share the keys and values of others",
-    "gemma-4-e": "embeddings of their own in all layers, and layers that share the keys and values of others",
     "phi-4-multimodal": "adapters for images and speech in all layers; of text alone it is phi-4-mini",
     "llama-3-3-nemotron-super": "layers that differ from each other (block_configs): some have no attention",
     "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
@@ -227,12 +236,13 @@ _WITHOUT_FORMULA = {
     "minicpm4": "block-sparse attention chosen by the keys themselves (InfLLM v2)",
     "jamba": "layers of Mamba-1",
     "ai21-jamba": "layers of Mamba-1",
-    "ling-3": "Kimi Delta Attention beside latent attention",
     "ling-2.5": "layers of lightning attention beside latent attention",
+    "ling-2.6": "layers of lightning attention beside latent attention",
     "ring-2.5": "layers of lightning attention beside latent attention",
+    "ring-2.6": "layers of lightning attention beside latent attention",
+    "qwen3.8-flash-next": "four residual streams, embeddings of n-grams, and attention that an indexer makes sparse",
     "falcon-mamba": "Mamba-1 in all layers, none with attention",
     "zamba2": "layers of Mamba-2 beside attention that layers share",
-    "lfm2": "layers of short convolutions",
     "minimax-text-01": "layers of lightning attention",
     "minimax-m1": "layers of lightning attention",
     "longcat-flash": "experts that compute nothing, and two attentions a layer",
@@ -249,6 +259,7 @@ def layers_without_formula(name: str) -> str | None:
 
 
 _CONTEXTS = {
+    "XiaomiMiMo/MiMo-V2.5": 1_048_576,
     "Qwen/Qwen3-4B-Instruct-2507": 262_144,
     "Qwen/Qwen3-4B-Thinking-2507": 262_144,
     "Qwen/Qwen3-30B-A3B-Instruct-2507": 262_144,

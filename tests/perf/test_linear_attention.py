@@ -21,7 +21,7 @@ from simserve.perf.memory import plan_memory, state_seats, state_slots, with_roo
 from simserve.perf.shape import Speculation, weights_bytes, weights_bytes_per_gpu
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
-from simserve.profiles.model_blocks import LinearAttention
+from simserve.profiles.state_blocks import LinearAttention
 from tests.perf.shapes import make_model, make_shape
 
 SERVED = {"engine": "sglang", "tensor_parallel_size": 8, "quantization": "fp8", "max_num_seqs": 128}

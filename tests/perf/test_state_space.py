@@ -13,7 +13,7 @@ from simserve.perf.stage import stage_of, stage_parts
 from simserve.perf.tables import price
 from simserve.perf.traffic import layer_flops
 from simserve.profiles.catalog import load_model
-from simserve.profiles.model_blocks import Mamba2
+from simserve.profiles.state_blocks import Mamba2
 from tests.perf.shapes import make_shape
 
 NANO = "nemotron-3-nano-30b-a3b"

@@ -19,6 +19,24 @@ from simserve.validation import validate
 # Of the published checkpoint; where that is stored in few bits, as huggingface/transformers (5.23) builds the model
 # from its configuration, with score corrections of routers and scalars of layers, which are buffers there.
 EXACT_PARAMETERS = {
+    "command-a-plus": 218_254_938_112,
+    "gemma-4-e2b": 4_628_569_379,
+    "gemma-4-e4b": 7_463_013_418,
+    "laguna-m.1": 225_795_708_416,
+    "laguna-s-2.1": 117_561_965_568,
+    "laguna-xs-2.1": 33_442_607_104,
+    "lfm2-1.2b": 1_170_340_608,
+    "lfm2-350m": 354_483_968,
+    "lfm2-8b-a1b": 8_339_930_560,
+    "ling-3.0-flash": 124_414_211_552,
+    "ling-3.0-tiny": 7_893_392_800,
+    "mimo-v2.5-pro": 1_021_248_126_336,
+    "nemotron-3.5-lightning-30b-a3b": 31_577_940_288,
+    "north-mini-code-1.0": 30_484_303_872,
+    "qwen3.8-2.4t-a95b": 2_419_804_697_984,
+    "trinity-large-400b": 398_635_286_016,
+    "trinity-mini-26b": 26_123_974_400,
+    "trinity-nano-6b": 6_120_003_328,
     "a.x-k1": 518_982_633_728,
     "apertus-70b": 70_599_864_320,
     "apertus-8b": 8_053_338_112,
@@ -249,11 +267,32 @@ STORED_BESIDE = {
 }
 
 # Published to two digits: half of the last one is more than 1 %. Kimi Linear's checkpoint has 98.2 GB in BF16.
-ROUNDING = {"deepseek-v4-pro": 0.05 / 1.6, "kimi-linear-48b-a3b": 0.024}
+ROUNDING = {
+    "deepseek-v4-pro": 0.05 / 1.6,
+    "kimi-linear-48b-a3b": 0.024,
+    "gemma-4-e4b": 0.012,
+    "trinity-nano-6b": 0.021,
+    "north-mini-code-1.0": 0.017,
+    "laguna-xs-2.1": 0.014,
+}
 
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
 # GLM-4.5 and 4.7, Step, MiniMax-M3, ERNIE, DeepSeek-V2, Moonlight, Sarvam), or the head too, it is added.
 ADVERTISED_ACTIVE = {
+    "ling-3.0-flash": (5.5, 0.01),
+    "ling-3.0-tiny": (1.3, 0.07),
+    "qwen3.8-2.4t-a95b": (95, 0.01),
+    "mimo-v2.5-pro": (42, 0.01),
+    "trinity-nano-6b": (1, 0.03),
+    "trinity-mini-26b": (3 + 0.41, 0.02),
+    "trinity-large-400b": (13, 0.03),
+    "north-mini-code-1.0": (3, 0.11),
+    "command-a-plus": (25, 0.01),
+    "laguna-xs-2.1": (3, 0.01),
+    "laguna-s-2.1": (8, 0.06),
+    "laguna-m.1": (23, 0.03),
+    "lfm2-8b-a1b": (1.5, 0.04),
+    "nemotron-3.5-lightning-30b-a3b": (3.5, 0.03),
     "deepseek-v2-236b": (21, 0.02),
     "mixtral-8x7b": (12.9, 0.005),
     "mixtral-8x22b": (39, 0.005),
@@ -327,6 +366,24 @@ ADVERTISED_ACTIVE = {
 }
 
 KV_BYTES_PER_TOKEN_16_BIT = {
+    "command-a-plus": 131_072,
+    "gemma-4-e2b": 18_432,
+    "gemma-4-e4b": 57_344,
+    "laguna-m.1": 286_720,
+    "laguna-s-2.1": 196_608,
+    "laguna-xs-2.1": 163_840,
+    "lfm2-1.2b": 12_288,
+    "lfm2-350m": 12_288,
+    "lfm2-8b-a1b": 12_288,
+    "ling-3.0-flash": 8_064,
+    "ling-3.0-tiny": 6_912,
+    "mimo-v2.5-pro": 358_400,
+    "nemotron-3.5-lightning-30b-a3b": 6_144,
+    "north-mini-code-1.0": 100_352,
+    "qwen3.8-2.4t-a95b": 94_208,
+    "trinity-large-400b": 245_760,
+    "trinity-mini-26b": 65_536,
+    "trinity-nano-6b": 57_344,
     "llama-2-7b": 524_288,
     "llama-2-13b": 819_200,
     "llama-2-70b": 327_680,
@@ -772,10 +829,10 @@ def test_weights_whose_name_goes_on_have_a_context_of_their_own() -> None:
     [
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", "cross-attention"),
         ("google/gemma-3n-E4B-it", "embeddings of their own"),
-        ("google/gemma-4-E2B-it", "embeddings of their own"),
+        ("Qwen/Qwen3.8-Flash-Next", "embeddings of n-grams"),
         ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "block_configs"),
         ("nvidia/Llama-3_1-Nemotron-Ultra-253B-v1", "block_configs"),
-        ("inclusionAI/Ling-3.0-Flash", "Kimi Delta Attention"),
+        ("inclusionAI/Ling-2.6-flash", "lightning attention"),
         ("tiiuae/Falcon-H1-34B-Instruct", "Mamba-2 and attention side by side"),
         ("microsoft/Phi-4-multimodal-instruct", "adapters for images"),
         ("openbmb/MiniCPM4.1-8B", "block-sparse attention"),

@@ -1,0 +1,274 @@
+"""Layers that keep a state of fixed size instead of keys and values: linear attention, Mamba-2, convolutions.
+
+And the shapes of their matrices. Knows no seconds and no engine.
+"""
+
+from __future__ import annotations
+
+from pydantic import PositiveFloat, PositiveInt, model_validator
+
+from simserve.profiles.model_blocks import Gemm, heads_per_rank
+from simserve.validation import FrozenModel
+
+
+def linear_attention_gemms(
+    *,
+    hidden_size: int,
+    mixed_width: int,
+    num_value_heads: int,
+    value_head_dim: int,
+    decay_rank: int | None = None,
+    has_low_rank_gate: bool = False,
+    has_full_rank_decay: bool = False,
+    tensor_parallel_size: int = 1,
+) -> list[Gemm]:
+    """Return the projections of one Gated DeltaNet layer on one rank (``Qwen3NextGatedDeltaNet`` of transformers).
+
+    ``linear_qkvz`` gives queries, keys, values and the gate of the output, ``linear_ba`` two numbers a value head,
+    which low-bit checkpoints keep in 16 bit. Kimi Delta Attention has one number a head (``linear_b``) and a low-rank
+    decay for every channel, as its gate may be (``KimiDeltaAttention`` of vLLM's layers/kda.py), or a decay of one
+    matrix (``bailing_moe_v3.py`` of vLLM).
+
+    Args:
+        hidden_size: Width of the layer.
+        mixed_width: Width of queries, keys and values of all heads together.
+        num_value_heads: Heads of values.
+        value_head_dim: Width of one of them.
+        decay_rank: Width of the low-rank projection of a decay a channel; None: a decay a head.
+        has_low_rank_gate: Whether the gate of the output is low-rank too.
+        has_full_rank_decay: Whether a decay a channel is projected at once.
+        tensor_parallel_size: Ranks.
+    """
+    heads = heads_per_rank(num_value_heads, tensor_parallel_size)
+    width = heads * value_head_dim
+    mixed = mixed_width // tensor_parallel_size + (0 if has_low_rank_gate else width)
+    if has_full_rank_decay:
+        small = [
+            Gemm("linear_b", heads, hidden_size, "column"),
+            Gemm("linear_decay", width, hidden_size, "column", part="linear_attention"),
+        ]
+    elif decay_rank is None:
+        small = [Gemm("linear_ba", 2 * heads, hidden_size, "column")]
+    else:
+        gates = 2 if has_low_rank_gate else 1
+        small = [
+            Gemm("linear_b", heads, hidden_size, "column"),
+            Gemm("linear_gates_in", gates * decay_rank, hidden_size, "replicated"),
+            Gemm("linear_gates", gates * width, decay_rank, "column"),
+        ]
+    return [
+        Gemm("linear_qkvz", mixed, hidden_size, "column", part="linear_attention"),
+        *small,
+        Gemm("linear_output", hidden_size, width, "row", part="linear_attention"),
+    ]
+
+
+def mamba_gemms(
+    *, hidden_size: int, inner_width: int, num_heads: int, group_width: int, tensor_parallel_size: int = 1
+) -> list[Gemm]:
+    """Return the projections of one Mamba-2 layer on one rank (``NemotronHMamba2Mixer`` of transformers).
+
+    ``mamba_in`` gives the gate, the heads, the matrices of the groups and a time step a head. A rank holds a group of
+    its own at least (vLLM and SGLang copy groups that ranks outnumber); small widths are rounded up.
+
+    Args:
+        hidden_size: Width of the layer.
+        inner_width: Width of all heads together.
+        num_heads: Heads.
+        group_width: Width of both matrices of all groups together.
+        tensor_parallel_size: Ranks.
+    """
+    heads = heads_per_rank(num_heads, tensor_parallel_size)
+    width = inner_width // tensor_parallel_size
+    mixed = 2 * width + -(-group_width // tensor_parallel_size) + heads
+    return [
+        Gemm("mamba_in", mixed, hidden_size, "column", part="linear_attention"),
+        Gemm("mamba_out", hidden_size, width, "row", part="linear_attention"),
+    ]
+
+
+class Mamba2(FrozenModel):
+    """Layers of a selective state space (Mamba-2, arXiv 2405.21060): a state of fixed size a sequence."""
+
+    num_heads: PositiveInt
+    """Heads, each with a state of its own."""
+    head_dim: PositiveInt
+    """Width of a head."""
+    state_size: PositiveInt
+    """Elements of the state for each channel."""
+    num_groups: PositiveInt = 1
+    """Groups of heads that share the input and output matrices of their states."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution sees."""
+    has_conv_bias: bool = True
+    """Whether the convolution has biases."""
+    chunk_size: PositiveInt = 128
+    """Tokens of a prompt that the scan takes at once."""
+    state_element_bytes: PositiveFloat = 4.0
+    """Bytes of an element of the state."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Mamba2:
+        if self.num_heads % self.num_groups:
+            raise ValueError(f"num_groups must divide num_heads (={self.num_heads})")
+        return self
+
+    @property
+    def inner_width(self) -> int:
+        """Width of all heads together."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def mixed_width(self) -> int:
+        """Width of what passes the convolution: the heads, and the matrices of the groups."""
+        return self.inner_width + 2 * self.num_groups * self.state_size
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of the state of one sequence in one layer."""
+        return self.inner_width * self.state_size
+
+    def gemms(self, hidden_size: int, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the projections of one layer on one rank.
+
+        Raises:
+            InputError: The heads do not divide over the ranks.
+        """
+        return mamba_gemms(
+            hidden_size=hidden_size,
+            inner_width=self.inner_width,
+            num_heads=self.num_heads,
+            group_width=2 * self.num_groups * self.state_size,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+
+    @property
+    def num_small_parameters(self) -> int:
+        """Parameters outside the matrices: convolution, decay, time step and skip a head, the gated norm."""
+        return self.mixed_width * (self.conv_kernel + self.has_conv_bias) + 3 * self.num_heads + self.inner_width
+
+
+class LinearAttention(FrozenModel):
+    """Layers of a gated delta rule (Gated DeltaNet): a state of fixed size a sequence instead of keys and values."""
+
+    num_layers: PositiveInt
+    """Layers of this kind; the others keep keys and values."""
+    num_key_heads: PositiveInt
+    """Heads of queries and keys."""
+    num_value_heads: PositiveInt
+    """Heads of values, outputs and states; a multiple of the key heads."""
+    key_head_dim: PositiveInt
+    """Width of a query and key head."""
+    value_head_dim: PositiveInt
+    """Width of a value head."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution over queries, keys and values sees."""
+    state_element_bytes: PositiveFloat = 4.0
+    """Bytes of an element of the state: FP32, as SGLang and the configuration of Qwen3.5 have it."""
+    decay_rank: PositiveInt | None = None
+    """Width of the low-rank projection of a decay for every channel of a key (Kimi Delta Attention, arXiv 2510.26692);
+    null: a decay a head (Gated DeltaNet)."""
+    has_low_rank_gate: bool = False
+    """Whether the gate of the output is projected through that width too (Kimi Linear), instead of at once."""
+    has_full_rank_decay: bool = False
+    """Whether there is a decay for every channel that is projected at once (Ling 3)."""
+    has_bounded_decay: bool = False
+    """Whether the decay has a lower bound, which the kernel FlashKDA takes for granted (Kimi-K3, GLM-5.3-Flash)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LinearAttention:
+        if self.num_value_heads % self.num_key_heads:
+            raise ValueError(f"num_key_heads must divide num_value_heads (={self.num_value_heads})")
+        if self.decay_rank is None and self.has_low_rank_gate:
+            raise ValueError("has_low_rank_gate needs decay_rank")
+        if self.decay_rank is not None and self.has_full_rank_decay:
+            raise ValueError("decay_rank and has_full_rank_decay do not go together")
+        if self.has_bounded_decay and not self.has_channel_decay:
+            raise ValueError("has_bounded_decay needs decay_rank or has_full_rank_decay")
+        return self
+
+    @property
+    def has_channel_decay(self) -> bool:
+        """Whether every channel of a key has a decay (Kimi Delta Attention), not every head."""
+        return self.decay_rank is not None or self.has_full_rank_decay
+
+    @property
+    def mixed_width(self) -> int:
+        """Width of queries, keys and values of all heads together, which pass the convolution."""
+        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of the state of one sequence in one layer: a matrix a value head."""
+        return self.num_value_heads * self.key_head_dim * self.value_head_dim
+
+    def gemms(self, hidden_size: int, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the projections of one layer on one rank.
+
+        Raises:
+            InputError: The heads do not divide over the ranks.
+        """
+        return linear_attention_gemms(
+            hidden_size=hidden_size,
+            mixed_width=self.mixed_width,
+            num_value_heads=self.num_value_heads,
+            value_head_dim=self.value_head_dim,
+            decay_rank=self.decay_rank,
+            has_low_rank_gate=self.has_low_rank_gate,
+            has_full_rank_decay=self.has_full_rank_decay,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+
+    @property
+    def num_small_parameters(self) -> int:
+        """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm.
+
+        Kimi Delta Attention has a time step a channel.
+        """
+        steps = self.num_value_heads * (self.key_head_dim if self.has_channel_decay else 1)
+        return self.mixed_width * self.conv_kernel + self.num_value_heads + steps + self.value_head_dim
+
+
+class ShortConvolution(FrozenModel):
+    """Layers that mix a few neighbouring tokens alone: a gated convolution as wide as the layer (LFM2).
+
+    ``Lfm2ShortConv`` of transformers and vLLM's layers/mamba/short_conv.py: the hidden state is projected to two gates
+    and what is convolved, of which the last ``kernel - 1`` inputs are the state.
+    """
+
+    num_layers: PositiveInt
+    """Layers of this kind; the others keep keys and values."""
+    width: PositiveInt
+    """Channels of the convolution: the width of the layer."""
+    conv_kernel: PositiveInt = 3
+    """Tokens that the convolution sees."""
+    has_bias: bool = False
+    """Whether the convolution and both projections have biases."""
+
+    @property
+    def mixed_width(self) -> int:
+        """Channels that pass the convolution."""
+        return self.width
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of a state beside the convolution's last inputs: none."""
+        return 0
+
+    @property
+    def state_element_bytes(self) -> float:
+        """Bytes of an element of such a state."""
+        return 0.0
+
+    def gemms(self, hidden_size: int, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the projections of one layer on one rank; channels that the ranks do not divide are rounded up."""
+        own = -(-self.width // tensor_parallel_size)
+        return [
+            Gemm("conv_in", 3 * own, hidden_size, "column", self.has_bias, part="linear_attention"),
+            Gemm("conv_out", hidden_size, own, "row", self.has_bias, part="linear_attention"),
+        ]
+
+    @property
+    def num_small_parameters(self) -> int:
+        """Parameters of a layer outside its matrices: the convolution."""
+        return self.width * (self.conv_kernel + self.has_bias)
