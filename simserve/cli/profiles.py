@@ -37,6 +37,8 @@ _HARDWARE = "h100-sxm-80gb"
 _MODEL = "llama-3.1-8b"
 _TIMES = ("static_max_wait", "frontend_latency", "tokenization_per_token", "frontend_seconds_per_request")
 """Knobs in seconds whose names do not say so."""
+_MONTH = len("2026-07")
+"""Characters of a date that the table of GPUs shows."""
 
 
 def gpus(
@@ -95,13 +97,13 @@ def gpus(
                 _teraflops(row["fp8_flops"]),
                 _teraflops(row["fp4_flops"]),
                 "-" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.2f}",
-                seen(row["price_date"], row["price_is_old"]),
+                seen(row["price_date"] and row["price_date"][:_MONTH], row["price_is_old"]),
             )
             for row in rows
         ],
         "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: on demand at specialised clouds,\n"
-        "fitted, and the date of the newest price; --offers lists all. Short names (h100,\n"
-        "b300, m4-max) and a Mac's other memory sizes (m4-max-64gb) mean these too;\n"
+        "fitted, and the month of the newest price; --offers lists all. Short names\n"
+        "(h100, b300, m4-max) and other memory sizes (m4-max-64gb) mean these too;\n"
         "--json lists them.",
     )
 

@@ -635,10 +635,11 @@ class ReplicaShape:
 
     @property
     def _most_of_fp16(self) -> float:
-        """FLOP/s beyond which the engine's 16-bit products gain nothing on this GPU; a limit of its CUDA kernels."""
-        share, compute = self.engine.max_share_of_fp16, self.hardware.compute
-        rate = compute.fp16_accumulated or compute.fp16
-        is_bound = share is not None and rate is not None and self.hardware.compute_capability is not None
+        """FLOP/s beyond which the engine's 16-bit products gain nothing; a limit of CUDA kernels, HIP's too."""
+        share, gpu = self.engine.max_share_of_fp16, self.hardware
+        rate = gpu.compute.fp16_accumulated or gpu.compute.fp16
+        runs_cuda = gpu.compute_capability is not None or (gpu.vendor == "AMD" and not gpu.is_cpu)
+        is_bound = share is not None and rate is not None and runs_cuda
         return share * rate if is_bound and share and rate else math.inf
 
     @property

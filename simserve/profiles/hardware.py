@@ -56,7 +56,7 @@ DEFAULT_CLASS: SellerClass = "specialised cloud"
 _Curve = TypeVar("_Curve", bound=TileCurve)
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 _NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
-_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "workstation", "edition"}
+_NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "edition"}
 """Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
 NARROW_TILE_ROWS = 16
 """Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is

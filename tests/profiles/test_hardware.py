@@ -20,7 +20,7 @@ from simserve.profiles.hardware import (
     slice_of,
 )
 
-BUNDLED = (
+RENTED = (
     "a10-24gb",
     "a10g-24gb",
     "a100-pcie-80gb",
@@ -64,6 +64,34 @@ BUNDLED = (
     "l20-48gb",
     "v100-sxm-32gb",
 )
+OWNED = (
+    "a30-24gb",
+    "h20-141gb",
+    "mi210-64gb",
+    "r9700-32gb",
+    "rtx-2080-ti-11gb",
+    "rtx-3060-12gb",
+    "rtx-3080-10gb",
+    "rtx-4060-ti-16gb",
+    "rtx-4070-ti-super-16gb",
+    "rtx-4080-16gb",
+    "rtx-4080-super-16gb",
+    "rtx-5060-ti-16gb",
+    "rtx-5070-12gb",
+    "rtx-5070-ti-16gb",
+    "rtx-5080-16gb",
+    "rtx-a4000-16gb",
+    "rtx-a5000-24gb",
+    "rtx-pro-4000-24gb",
+    "rtx-pro-4500-32gb",
+    "rtx-pro-5000-48gb",
+    "rtx-pro-6000-maxq-96gb",
+    "rtx-pro-6000-ws-96gb",
+    "rx-7900-xtx-24gb",
+    "w7900-48gb",
+)
+"""Cards that people own; none has a price by the hour, so that plans look at them only where they are named."""
+STRIX_HALO = "ryzen-ai-max-395-128gb"
 MACS = (
     "m1-16gb",
     "m1-pro-32gb",
@@ -88,11 +116,14 @@ MACS = (
     "m5-max-128gb",
     "m5-ultra-512gb",
 )
-WITHOUT_BF16 = (*MACS, "t4-16gb", "v100s-32gb", "v100-sxm-32gb")
+BUNDLED = (*RENTED, *OWNED)
+WITHOUT_BF16 = (*MACS, "rtx-2080-ti-11gb", "t4-16gb", "v100s-32gb", "v100-sxm-32gb")
 WITHOUT_FP16 = ("tpu-v5e-16gb", "tpu-v6e-32gb")
 WITH_LITTLE_INT8 = ("b300-sxm-270gb", "gb300-279gb")
 WITHOUT_PRICE = (
     *MACS,
+    *OWNED,
+    STRIX_HALO,
     "a800-sxm-80gb",
     "gb300-279gb",
     "mi350x-288gb",
@@ -180,7 +211,7 @@ def test_the_catalogue_holds_the_bundled_profiles(monkeypatch: pytest.MonkeyPatc
     """All GPUs can be asked for by name."""
     monkeypatch.delenv(catalog.PROFILE_PATH_VARIABLE, raising=False)
 
-    assert {*BUNDLED, *MACS} == set(catalog.names("hardware"))
+    assert {*BUNDLED, *MACS, STRIX_HALO} == set(catalog.names("hardware"))
 
 
 @pytest.mark.parametrize("name", catalog.names("hardware"))
@@ -193,7 +224,7 @@ def test_every_profile_is_complete(name: str) -> None:
     assert all(price.source for price in profile.prices)
 
 
-@pytest.mark.parametrize("name", [*BUNDLED, *MACS])
+@pytest.mark.parametrize("name", [*BUNDLED, *MACS, STRIX_HALO])
 def test_peaks_are_ordered_by_width(name: str) -> None:
     """Narrower dtypes are never slower, and both 16-bit dtypes have one peak where both exist."""
     profile = load_hardware(name)
@@ -234,6 +265,24 @@ def test_unified_memory_leaves_a_part_to_the_rest_of_the_machine(name: str) -> N
         assert load_hardware(each).memory.total == pytest.approx(share * advertised * GIB, rel=1e-3)
 
 
+def test_strix_halo_gives_its_gpu_what_the_firmware_sets_aside() -> None:
+    """AMD lets three quarters of the 128 GB be the GPU's own."""
+    hardware = load_hardware(STRIX_HALO)
+
+    assert hardware.memory.total == 96 * GIB
+    assert hardware.host_link.kind == "unified"
+
+
+@pytest.mark.parametrize("name", OWNED)
+def test_geforce_runs_16_bit_products_at_half_of_its_rate(name: str) -> None:
+    """Accumulated in FP32, as engines do; workstation and server cards run them at the full rate."""
+    hardware = load_hardware(name)
+    halved = hardware.compute.fp16_accumulated
+
+    assert (halved is not None) == ("GeForce" in hardware.description)
+    assert halved is None or halved == pytest.approx(2.0 * (hardware.peak_flops("fp16") or 0.0), rel=1e-2)
+
+
 @pytest.mark.parametrize(
     ("asked", "meant"),
     [
@@ -255,6 +304,29 @@ def test_unified_memory_leaves_a_part_to_the_rest_of_the_machine(name: str) -> N
         ("Tesla T4", "t4-16gb"),
         ("AMD Instinct MI300X", "mi300x-192gb"),
         ("Apple M2 Max", "m2-max-96gb"),
+        ("NVIDIA GeForce RTX 3060", "rtx-3060-12gb"),
+        ("NVIDIA GeForce RTX 2080 Ti", "rtx-2080-ti-11gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", "rtx-4060-ti-16gb"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "rtx-4070-ti-super-16gb"),
+        ("NVIDIA GeForce RTX 4080 SUPER", "rtx-4080-super-16gb"),
+        ("NVIDIA GeForce RTX 5060 Ti", "rtx-5060-ti-16gb"),
+        ("rtx5070ti", "rtx-5070-ti-16gb"),
+        ("RTX_5080", "rtx-5080-16gb"),
+        ("NVIDIA RTX A5000", "rtx-a5000-24gb"),
+        ("NVIDIA RTX PRO 4500 Blackwell", "rtx-pro-4500-32gb"),
+        ("NVIDIA RTX PRO 5000 Blackwell", "rtx-pro-5000-48gb"),
+        ("NVIDIA RTX PRO 5000 72GB Blackwell", "rtx-pro-5000-72gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-96gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-ws-96gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-maxq-96gb"),
+        ("NVIDIA A30", "a30-24gb"),
+        ("NVIDIA H20-3e", "h20-141gb"),
+        ("AMD Radeon RX 7900 XTX", "rx-7900-xtx-24gb"),
+        ("AMD Radeon AI PRO R9700", "r9700-32gb"),
+        ("AMD Radeon PRO W7900", "w7900-48gb"),
+        ("AMD Instinct MI210", "mi210-64gb"),
+        ("AMD Ryzen AI Max+ 395", "ryzen-ai-max-395-128gb"),
+        ("Radeon 8060S Graphics", "ryzen-ai-max-395-128gb"),
     ],
 )
 def test_a_short_name_in_any_case_means_the_usual_variant(asked: str, meant: str) -> None:
@@ -382,6 +454,31 @@ def test_blackwell_ultra_trades_int8_for_fp4() -> None:
         ("tpu-v6e-32gb", "int8", 1836e12),
         ("trainium2-96gb", "fp8", 1299e12),
         ("gaudi3-128gb", "fp8", 1835e12),
+        ("rtx-2080-ti-11gb", "fp16", 53.8e12),
+        ("rtx-3060-12gb", "bf16", 25.5e12),
+        ("rtx-3080-10gb", "bf16", 59.5e12),
+        ("rtx-4060-ti-16gb", "bf16", 44.1e12),
+        ("rtx-4070-ti-super-16gb", "bf16", 88.2e12),
+        ("rtx-4080-16gb", "bf16", 97.5e12),
+        ("rtx-4080-super-16gb", "fp8", 208.9e12),
+        ("rtx-5060-ti-16gb", "fp4", 379.3e12),
+        ("rtx-5070-12gb", "bf16", 61.7e12),
+        ("rtx-5070-ti-16gb", "fp4", 703e12),
+        ("rtx-5080-16gb", "fp4", 900.4e12),
+        ("rtx-a4000-16gb", "bf16", 76.7e12),
+        ("rtx-a5000-24gb", "bf16", 111.1e12),
+        ("rtx-pro-4000-24gb", "fp4", 589e12),
+        ("rtx-pro-4500-32gb", "fp8", 421.8e12),
+        ("rtx-pro-5000-48gb", "bf16", 258e12),
+        ("rtx-pro-6000-maxq-96gb", "bf16", 438.9e12),
+        ("rtx-pro-6000-ws-96gb", "bf16", 503.8e12),
+        ("a30-24gb", "bf16", 165e12),
+        ("h20-141gb", "fp8", 296e12),
+        ("mi210-64gb", "fp16", 181e12),
+        ("rx-7900-xtx-24gb", "fp16", 122.8e12),
+        ("w7900-48gb", "fp16", 122.6e12),
+        ("r9700-32gb", "fp8", 383e12),
+        ("ryzen-ai-max-395-128gb", "fp16", 59.4e12),
     ],
 )
 def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
@@ -425,6 +522,31 @@ def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
         ("trainium2-96gb", 2.9),
         ("gaudi3-128gb", 3.67),
         ("m4-max-128gb", 0.546),
+        ("rtx-2080-ti-11gb", 0.616),
+        ("rtx-3060-12gb", 0.36),
+        ("rtx-3080-10gb", 0.76),
+        ("rtx-4060-ti-16gb", 0.288),
+        ("rtx-4070-ti-super-16gb", 0.672),
+        ("rtx-4080-16gb", 0.7168),
+        ("rtx-4080-super-16gb", 0.736),
+        ("rtx-5060-ti-16gb", 0.448),
+        ("rtx-5070-12gb", 0.672),
+        ("rtx-5070-ti-16gb", 0.896),
+        ("rtx-5080-16gb", 0.96),
+        ("rtx-a4000-16gb", 0.448),
+        ("rtx-a5000-24gb", 0.768),
+        ("rtx-pro-4000-24gb", 0.672),
+        ("rtx-pro-4500-32gb", 0.896),
+        ("rtx-pro-5000-72gb", 1.344),
+        ("rtx-pro-6000-maxq-96gb", 1.792),
+        ("rtx-pro-6000-ws-96gb", 1.792),
+        ("a30-24gb", 0.933),
+        ("h20-141gb", 4.8),
+        ("mi210-64gb", 1.638),
+        ("rx-7900-xtx-24gb", 0.96),
+        ("w7900-48gb", 0.864),
+        ("r9700-32gb", 0.64),
+        ("ryzen-ai-max-395-128gb", 0.256),
     ],
 )
 def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> None:

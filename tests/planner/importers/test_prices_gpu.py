@@ -59,6 +59,17 @@ def test_skypilot_prices_are_those_of_an_instance(tmp_path: Path) -> None:
     assert "gpu-h100_8gpu in west, 23.6 for 8" in price.source
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "profile"),
+    [("RTX6000-Ada", "rtx-6000-ada-48gb"), ("RTXA5000", "rtx-a5000-24gb"), ("RTX5080", "rtx-5080-16gb")],
+)
+def test_cards_are_known_as_the_lists_write_them(tmp_path: Path, accelerator: str, profile: str) -> None:
+    """In their own case."""
+    head = SKYPILOT.partition("\n")[0]
+
+    assert prices(read(tmp_path, f"{head}\none,{accelerator},1,16,200,0.50,west,,\n")) == {(profile, "on_demand"): 0.5}
+
+
 def test_gpuhunt_prices_are_an_offer_a_row(tmp_path: Path) -> None:
     """Memory tells one A100 from the other; the provider is the file's name, unless told."""
     found, told = read(tmp_path, GPUHUNT, "cloudy.csv"), read(tmp_path, GPUHUNT, "cloudy.csv", "Us")
