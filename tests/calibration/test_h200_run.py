@@ -82,7 +82,7 @@ def test_requests_are_as_the_page_says(title: str, file: str) -> None:
 
 
 LATER = RUN.with_name("h200-2026-11-27")
-SLOW_HOST = 3
+SLOW_HOST = 2.5
 SERVERS = ("asynchronous", "synchronous", "fp8")
 
 

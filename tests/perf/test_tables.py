@@ -11,6 +11,8 @@ import pytest
 from simserve.engine.state import StepTimes
 from simserve.perf.operators import PART_NAMES, PricedDeployment
 from simserve.perf.tables import price, slot_runs
+from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import resolve
 from tests.perf.shapes import make_hardware, make_model, make_shape
 
 
@@ -126,6 +128,21 @@ def test_steps_outside_cuda_graphs_wait_for_launches() -> None:
     assert np.all(np.diff(eager.decode_base) >= 0)
 
 
+@pytest.mark.parametrize("quantization", ["none", "fp8"])
+def test_compiled_prompts_beyond_the_graphs_are_launched_layer_by_layer(quantization: str) -> None:
+    """vLLM 0.24's 32 layers of 0.27 ms, at the pace of a slow host, whatever the format of the weights."""
+    host_slowdown = 2.5
+    engine = {"name": "vllm", "version": "0.24", "host_slowdown": host_slowdown}
+    deployment = {"hardware": "h200-sxm-141gb", "quantization": quantization, "engine": engine}
+    traffic = {"arrivals": {"process": "all_at_once"}, "prompt_tokens": 9, "output_tokens": 9, "num_requests": 1}
+    mapping = {"name": "prompts", "model": "llama-3.1-8b", "deployment": deployment, "workload": traffic}
+    times = price(resolve(from_mapping(mapping)).shape, 1024).step_times
+
+    least = 32 * 0.27e-3 * host_slowdown
+    assert times.token_seconds[512] < least
+    assert times.token_seconds[513] == pytest.approx(least, rel=0.1)
+
+
 def test_steps_with_prompts_may_launch_longer_than_decode_steps() -> None:
     """Their own seconds a layer, where the engine has them."""
     graphs = {"cuda_graph_sizes": (), "cuda_graph_max_batch": 0, "cuda_graph_max_prompt_tokens": 0}
@@ -204,7 +221,8 @@ def test_paged_attention_reads_keys_for_every_query_head_before_ampere() -> None
 
 def test_layers_with_experts_take_longer_to_launch() -> None:
     """Only in a model that has them, and in the weight formats whose experts are launched kernel by kernel."""
-    launch = {"eager_seconds_per_expert_layer": 1e-3, "cuda_graph_max_prompt_tokens": 0, "host_seconds_per_step": 0.0}
+    launch = {"eager_seconds_per_layer": 0.0, "eager_seconds_per_expert_layer": 1e-3}
+    launch |= {"cuda_graph_max_prompt_tokens": 0, "host_seconds_per_step": 0.0}
     dense, experts, others = (
         price(make_shape(model=model, engine_fields={**launch, "eager_expert_formats": formats}), 64).step_times
         for model, formats in (("llama-3.1-8b", ()), ("qwen3-30b-a3b", ()), ("qwen3-30b-a3b", ("mxfp4",)))

@@ -673,7 +673,7 @@ def test_enforce_eager_captures_nothing_and_launches_every_layer() -> None:
     """No graphs; layers that V1 compiles launch one kernel after another."""
     usual, eager = resolve("vllm", "0.12"), resolve("vllm", "0.12", enforce_eager=True)
 
-    assert (usual.enforce_eager, usual.eager_seconds_per_layer) == (False, 0.0)
+    assert not usual.enforce_eager
     assert usual.cuda_graph_sizes
     assert (eager.cuda_graph_sizes, eager.cuda_graph_max_prompt_tokens, eager.cuda_graph_bytes) == ((), 0, 0.0)
     assert eager.eager_seconds_per_layer == pytest.approx(0.27e-3)
