@@ -23,9 +23,10 @@ from simserve.perf.gemm import (
     grouped_gemm_seconds,
 )
 from simserve.perf.operators import Work, bound_parts
-from simserve.perf.quantization import HOPPER, PLAIN_TILE_ROWS, Precision
+from simserve.perf.quantization import BLACKWELL, HOPPER, PLAIN_TILE_ROWS, Precision
+from simserve.perf.shape import ReplicaShape
 from simserve.profiles.kernel_curves import GemmClass, GroupedGemmCurve
-from simserve.profiles.model_blocks import Gemm
+from simserve.profiles.model_blocks import Gemm, MixtureOfExperts
 
 CLASS_OVERLAP = 2.0
 """Exponent of the overlap of arithmetic and memory where nothing was fitted; 1.4 to 2.4 in most fits."""
@@ -54,6 +55,14 @@ FP32_ROUTERS = ("minimax_m2", "minimax_m3")
 """Families whose router is a product in FP32, behind a kernel that converts its inputs (vLLM 0.16 to 0.19
 minimax_m2.py; SGLang, pull request 22744). Kernels of its own, which vLLM has from mid-2026 on (pull requests 43276 and
 47973), are left out."""
+
+ROUTING_PASSES = 2
+"""Times choosing experts moves the router's logits: read them, write weights and choices (one fused kernel)."""
+
+ROUTER_KERNEL_PASSES = 6
+"""Times that each further kernel of a router written in PyTorch does: `torch.topk` sorts. 18.5 ns a token with 384
+experts in 6 kernels (SGLang, pull request 13374, to 4,096 tokens) and 26 with 256 in 20 (6946, to 40,000) are 8 and 5
+on an H200, which those benchmarks are taken to have run on."""
 
 EXACT_TOKENS = 64
 """Tokens up to which the distinct experts are computed for each number; beyond, at as many knots."""
@@ -310,9 +319,29 @@ def has_one_operator(machine: Machine, precision: Precision) -> bool:
     return "fp4" in machine.peaks and precision.arithmetic in ("fp8", "fp4")
 
 
-def has_fp32_router(family: str, machine: Machine, compute_capability: str | None) -> bool:
+def has_fp32_router(shape: ReplicaShape, machine: Machine) -> bool:
     """Return whether the router of a family is priced in FP32: on all GPUs but Hopper, whose rows do not show it."""
-    return family in FP32_ROUTERS and "fp32" in machine.peaks and compute_capability != HOPPER
+    is_hopper = shape.hardware.compute_capability == HOPPER
+    return shape.model.family in FP32_ROUTERS and "fp32" in machine.peaks and not is_hopper
+
+
+def router_kernels(shape: ReplicaShape, moe: MixtureOfExperts, experts: GemmClass | None) -> tuple[int, int]:
+    """Return the small kernels that choose the experts of a layer, and how often they move the router's logits.
+
+    ``experts``: the kernels that multiply them. FlashInfer's on Blackwell route too, which their own times are taken to
+    hold; there only experts that the engine's profile gives to Triton have a router of their own. On other GPUs than
+    NVIDIA's one kernel is assumed.
+    """
+    engine, family = shape.engine, shape.model.family
+    if moe.num_router_groups > 1:
+        return engine.num_group_router_kernels, ROUTING_PASSES
+    has_own = shape.hardware.vendor == "NVIDIA"
+    if shape.hardware.compute_capability in BLACKWELL:
+        routed_within = {"bf16": engine.plain_experts_except, "fp8_block": engine.block_scaled_experts_except}
+        is_triton = experts is not None and engine.expert_kernels.get(experts) == "triton"
+        has_own = is_triton and family not in routed_within.get(experts or "", ())
+    kernels = engine.router_kernels.get(family, 1) if has_own else 1
+    return kernels, ROUTING_PASSES + ROUTER_KERNEL_PASSES * (kernels - 1)
 
 
 def expert_curve(

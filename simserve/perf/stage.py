@@ -41,7 +41,15 @@ from simserve.perf.gemm import (
 )
 from simserve.perf.linear_attention import state_layer_parts
 from simserve.perf.measured import Line, MeasuredAttention, MeasuredOperators, measured_attention, measured_operators
-from simserve.perf.moe import ExpertLoad, expert_curve, has_fp32_router, layer_parts, routed_load, shape_of_experts
+from simserve.perf.moe import (
+    ExpertLoad,
+    expert_curve,
+    has_fp32_router,
+    layer_parts,
+    routed_load,
+    router_kernels,
+    shape_of_experts,
+)
 from simserve.perf.operators import (
     COMMUNICATION,
     COMPUTE,
@@ -61,18 +69,13 @@ from simserve.perf.shape import ReplicaShape, launched_gemms, marlin_padded
 from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part
 
 SPLIT_TOKENS = 32.0
-"""Tokens of a rank from which a step runs as two halves that overlap (vLLM config/parallel.py,
-``dbo_decode_token_threshold``: 32). SGLang is taken to do the same, an assumption."""
+"""Tokens of a rank from which a step runs as two halves (vLLM's ``dbo_decode_token_threshold``; SGLang's: assumed)."""
 
 NORM_PASSES = 4
-"""Times a fused add-and-norm moves the hidden state: reads input and residual, writes both (vLLM's fused
-kernel)."""
+"""Times a fused add-and-norm moves the hidden state: reads input and residual, writes both (vLLM's kernel)."""
 
 STANDARD_ATTENTION_CALLS = 3
 """Kernels of standard attention: scores, softmax, weighted values; flash attention is one."""
-
-ROUTING_PASSES = 2
-"""Times choosing experts moves the router's logits: read them, write weights and choices (one fused kernel)."""
 
 HEAD_NORM_CALLS = 2
 """Kernels that one norm over the heads of all ranks adds beside its all-reduce: sums of squares, and the norm (SGLang,
@@ -510,10 +513,10 @@ def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
 
 def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
-    kernels = stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1
+    kernels, passes = router_kernels(stage.shape, moe, gemm_class(stage.expert_precision))
     is_sent = stage.shape.all2all_backend != "allgather_reducescatter"  # a rank sees its own tokens and pairs alone
     seen = tokens / stage.shape.expert_ranks if is_sent else tokens
-    parts = elementwise_parts(ROUTING_PASSES * moe.num_experts * LOGIT_BYTES, seen, stage.machine, kernels)
+    parts = elementwise_parts(passes * moe.num_experts * LOGIT_BYTES, seen, stage.machine, kernels)
     groups, redundant = stage.shape.expert_groups, stage.shape.num_redundant_experts
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, groups, moe.router_groups, redundant)
     if is_sent:
@@ -554,8 +557,7 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
     """
     seconds = stage.nothing(len(tokens))
     if gemm.part is None:
-        capability = stage.shape.hardware.compute_capability
-        if gemm.name != "router" or not has_fp32_router(stage.shape.model.family, stage.machine, capability):
+        if gemm.name != "router" or not has_fp32_router(stage.shape, stage.machine):
             seconds.add("gemm", wide_projection(stage, gemm, tokens))
             return seconds
         converted = gemm.in_features * (ACTIVATION_BYTES + LOGIT_BYTES)
@@ -645,8 +647,7 @@ BEHIND_ALL_REDUCE = ("qkv", "gate_up")
 """Products whose inputs come from the norm behind an all-reduce."""
 
 LEAST_ROUNDING_WIDTH = 4096
-"""Hidden size above which TensorRT-LLM's all-reduce rounds (_torch/models/modeling_llama.py, enable_fusion: smaller
-models lose accuracy)."""
+"""Hidden size above which TensorRT-LLM's all-reduce rounds (modeling_llama.py, enable_fusion: fewer lose accuracy)."""
 
 ROUNDING_BYTES: Mapping[int, float] = {2: 16e6}
 """Tensor-parallel ranks -> largest message of TensorRT-LLM's own all-reduce, bytes (max_workspace_size_auto); longer

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
@@ -404,8 +404,7 @@ class KernelTraits(FrozenModel):
     """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
     tensor or a channel; otherwise a kernel of its own does."""
     all_reduce_rounds_families: tuple[str, ...] = ()
-    """Families of models, hidden sizes above 4,096, whose all-reduces hold norm and rounding of the inputs of the
-    product behind them, where weights have one scale a tensor or a channel."""
+    """Families, hidden sizes above 4,096, whose all-reduces hold norm and rounding for products of such weights."""
     block_scaled_kernels: str = ""
     """Whose products those are, as the curves of a GPU name them; empty: the engine's own."""
     fp4_kernels: str = ""
@@ -433,8 +432,7 @@ class KernelTraits(FrozenModel):
     kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
     """Maker of the GPU -> times as long as its profile says that kernels take to start, one after another."""
     shown_start: float = Field(default=1.0, gt=0, le=1)
-    """Share of its start that a product, an expert layer or a small kernel shows: under programmatic dependent launch
-    it begins before the one before it has ended."""
+    """Share of its start that a kernel shows: by programmatic dependent launch it begins before the one before ends."""
     shown_start_since: float = 0.0
     """CUDA compute capability from which it does."""
     attention_backends: Mapping[str, str] = Field(default_factory=dict)
@@ -456,6 +454,8 @@ class KernelTraits(FrozenModel):
     of `simserve.profiles.engine_options.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""
     num_group_router_kernels: int = Field(default=1, ge=1)
     """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
+    router_kernels: Mapping[str, PositiveInt] = Field(default_factory=dict)
+    """Family of models whose router adds a bias and has one group -> those kernels on NVIDIA's GPUs; absent: one."""
     overlaps_shared_experts: bool = True
     """Whether shared experts run beside the routed ones, on a second stream or as some of them."""
     sends_rounded_tokens: bool = False

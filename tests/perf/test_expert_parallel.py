@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simserve.perf.moe import busiest_share, routed_load
-from simserve.perf.stage import projection, stage_gemms, stage_of
+from simserve.perf.moe import busiest_share, routed_load, router_kernels
+from simserve.perf.stage import expert_block, projection, stage_gemms, stage_of
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
@@ -135,6 +135,66 @@ def test_a_router_of_groups_takes_more_small_kernels() -> None:
     assert shape.engine.num_group_router_kernels > 1
     assert step(6, "deepseek-r1") > step(1, "deepseek-r1")
     assert step(6, "qwen3-235b-a22b") == step(1, "qwen3-235b-a22b")
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "gpu", "model", "kernels"),
+    [
+        ("sglang", "0.5.6", "h200-sxm-141gb", "glm-4.6", 18),
+        ("sglang", "0.5.23", "h200-sxm-141gb", "glm-4.6", 18),  # a shared expert is the ninth of a token
+        ("sglang", "0.5.6", "b200-sxm-180gb", "glm-4.6", 18),
+        ("sglang", "0.5.15", "b200-sxm-180gb", "glm-4.6", 1),  # FlashInfer's kernels route
+        ("sglang", "0.5.6", "mi300x-192gb", "glm-4.6", 1),
+        ("sglang", "0.5.5", "h200-sxm-141gb", "kimi-k2", 18),
+        ("sglang", "0.5.6", "h200-sxm-141gb", "kimi-k2", 1),
+        ("sglang", "0.5.6", "h200-sxm-141gb", "minimax-m2", 18),
+        ("sglang", "0.5.7", "h200-sxm-141gb", "minimax-m2", 1),
+        ("sglang", "0.5.10", "h200-sxm-141gb", "glm-4.7-flash", 18),
+        ("sglang", "0.5.11", "h200-sxm-141gb", "glm-4.7-flash", 1),
+        ("sglang", "0.5.6", "h200-sxm-141gb", "deepseek-v3", 1),
+        ("sglang", "0.5.6", "h200-sxm-141gb", "qwen3-235b-a22b", 1),
+        ("sglang", "0.5.6", "h200-sxm-141gb", "gpt-oss-120b", 1),
+        ("vllm", "0.10", "h200-sxm-141gb", "glm-4.5", 18),
+        ("vllm", "0.10.2", "h200-sxm-141gb", "glm-4.5", 3),
+        ("vllm", "0.12", "h200-sxm-141gb", "glm-4.5", 1),
+    ],
+)
+def test_a_router_with_a_bias_and_one_group_has_its_kernel_late(
+    engine: str, version: str, gpu: str, model: str, kernels: int
+) -> None:
+    """SGLang's fused kernel takes 32 experts a group; softmax, groups, AMD's kernels and FlashInfer's are as before."""
+    shape = make_shape(gpu, model, engine=engine, version=version, tensor_parallel_size=8)
+
+    assert shape.model.moe is not None
+    assert router_kernels(shape, shape.model.moe, "bf16")[0] == kernels
+
+
+def router_microseconds(model: str, kernels: int, tokens: list[float]) -> np.ndarray:
+    """Return how much longer a layer's experts take on an H200 than with a router in one kernel."""
+    shape = make_shape("h200-sxm-141gb", model, engine="sglang", version="0.5.5", tensor_parallel_size=8)
+    taken = []
+    for count in (kernels, 1):
+        engine = shape.engine.model_copy(update={"router_kernels": {shape.model.family: count}})
+        stage = stage_of(dataclasses.replace(shape, engine=engine))
+        assert shape.model.moe is not None
+        taken.append(expert_block(stage, shape.model.moe, np.array(tokens)).sum(0))
+    return (taken[0] - taken[1]) * 1e6
+
+
+def test_a_router_in_pytorch_takes_as_long_as_profiles_have_it() -> None:
+    """Kimi-K2 under SGLang: 33 us, 15 with one top-k, 8 in one kernel (pull requests 13150 and 13374)."""
+    assert router_microseconds("kimi-k2", 18, [16.0]) == pytest.approx(33 - 8, rel=0.1)
+    assert router_microseconds("kimi-k2", 6, [16.0]) == pytest.approx(15 - 8, rel=0.15)
+
+
+def test_a_router_in_pytorch_takes_longer_with_more_tokens() -> None:
+    """From 64 tokens on: 16 and 74 us with 384 experts (13374, 1,024 and 4,096), 26 ns a token with 256 (6946)."""
+    few, some, many = router_microseconds("kimi-k2", 6, [64.0, 1024.0, 4096.0])
+    first, last = router_microseconds("glm-5", 20, [5000.0, 40000.0])
+
+    assert 0.6 < (some - few) / 16.4 < 1.0
+    assert 0.6 < (many - few) / 74.1 < 1.0
+    assert (last - first) / 35.0 == pytest.approx(26.4, rel=0.2)
 
 
 def test_latent_attention_takes_longer_in_older_releases() -> None:
