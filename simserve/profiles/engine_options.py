@@ -142,8 +142,9 @@ class EngineOptions(FrozenModel):
     """vLLM: whose kernels multiply experts in MXFP4, at whose pace (H100 and H200 have both) and to whose tiles they
     are padded in memory. `--moe-backend` from 0.17 on, before that `VLLM_MXFP4_USE_MARLIN`. Absent: Triton's for
     gpt-oss on Hopper and B200, Marlin's for others; a wheel up to 0.11.2 lacks Triton's and takes Marlin's. AMD GPUs:
-    whose kernels multiply experts in BF16 and FP8, Triton's or AMD's, `aiter` (`VLLM_ROCM_USE_AITER`). Absent: AMD's
-    where `attention_backend` is `aiter`, as one switch has it, and otherwise Triton's."""
+    whose kernels multiply experts in BF16 and FP8, Triton's or AMD's, `aiter` (`VLLM_ROCM_USE_AITER`); an MI300X has
+    times of both, others one rate, and experts in INT4 are Triton's with either. Absent: AMD's where
+    `attention_backend` is `aiter`, as one switch has it, and otherwise Triton's."""
     language_model_only: bool | None = None
     """Leave out the encoders of images and audio, whose weights and largest step a server otherwise keeps room for,
     whatever its prompts have: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded with the model."""

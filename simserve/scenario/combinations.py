@@ -6,7 +6,7 @@ versions stand in the engine profile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from simserve.engine.config import EngineConfig
@@ -15,6 +15,7 @@ from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, EngineProfile, load_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.kernel_curves import GemmClass
 from simserve.profiles.model import ModelProfile
 from simserve.scenario.deployment_spec import EngineSpec
 from simserve.scenario.schema import Scenario, limits_by_class, objective
@@ -40,6 +41,8 @@ _CHOICES = {("scheduling_policy", "priority"): "priority_scheduling", ("preempti
 """Options of the engine and a value -> the feature that it takes."""
 _HOST_MEMORY = ("cpu_offload_gb", "n_gpu_layers", "num_gpu")
 """What engines call keeping weights outside the GPU."""
+_EXPERT_CLASSES: Mapping[str, GemmClass] = {"none": "bf16", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8"}
+"""Weight format of experts -> its kernels, of which some AMD GPUs have two sets."""
 
 
 def check_combinations(scenario: Scenario) -> None:
@@ -455,11 +458,11 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found += [f"{key}.{each} has no effect on a static batch, which begins and ends as one" for each in given]
     if scenario.workload.ignore_eos and not _expects_max_tokens(scenario):
         found.append("workload.ignore_eos has no effect: the engine looks at no request's max_tokens for it")
-    if engine.moe_backend is not None and not _has_mxfp4_experts(scenario) and not _chooses_experts(scenario):
-        found.append(f"{key}.moe_backend has no effect: the model has no experts in MXFP4")
+    hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
+    if engine.moe_backend is not None and (reason := _no_choice_of_experts(scenario, hardware)):
+        found.append(f"{key}.moe_backend has no effect: {reason}")
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
-    hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
     if engine.attention_backend is not None and hardware.efficiency.triton_attention_decode is None:
         found.append(
             f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"
@@ -481,17 +484,22 @@ def has_block_scaled_weights(scenario: Scenario) -> bool:
     return checkpoint is not None and (checkpoint.format, checkpoint.fp8_scales) == ("fp8", "block")
 
 
-def _chooses_experts(scenario: Scenario) -> bool:
-    """Return whether the GPU has two sets of kernels for experts in 16 and 8 bits, and the model has experts."""
-    curves = load_hardware(scenario.deployment.hardware, scenario.folder).grouped_gemm_curves
-    is_choice = any(curve.backend == "triton" for each in curves.values() for curve in each)
-    return is_choice and load_model(scenario.model, scenario.folder).moe is not None
-
-
-def _has_mxfp4_experts(scenario: Scenario) -> bool:
+def _no_choice_of_experts(scenario: Scenario, hardware: HardwareProfile) -> str:
+    """Return why the kernels of experts that are asked for change nothing; empty: they change something."""
     model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
     named = model.stored.format if weights == "auto" else weights
-    return model.moe is not None and "mxfp4" in model.formats_of("experts", named)
+    formats = () if model.moe is None else tuple(model.formats_of("experts", named))
+    if "mxfp4" in formats:
+        return ""
+    if not formats or hardware.vendor != "AMD":
+        return "the model has no experts in MXFP4"
+    curves = hardware.grouped_gemm_curves
+    chosen = [_EXPERT_CLASSES[each] for each in formats if each in _EXPERT_CLASSES]
+    if any(curve.backend == "triton" for name in chosen for curve in curves.get(name, ())):
+        return ""
+    if not chosen and all("int4" in each for each in formats):
+        return "experts in INT4 are Triton's with and without AITER"
+    return f"{hardware.name} has one rate for all kernels of experts in this format"
 
 
 class AskedFeature(NamedTuple):

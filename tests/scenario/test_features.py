@@ -311,6 +311,34 @@ def test_experts_on_amd_are_tritons_where_the_engine_leaves_aiter_off() -> None:
     assert told in without_effect(scenario.model_copy(update={"model": "llama-3.1-8b"}), None)
 
 
+@pytest.mark.parametrize(
+    ("hardware", "quantization", "reason"),
+    [
+        ("mi300x-192gb", "auto", ""),
+        ("mi300x-192gb", "fp8", ""),
+        ("mi300x-192gb", "awq-int4", "experts in INT4 are Triton's with and without AITER"),
+        ("mi325x-256gb", "fp8", "mi325x-256gb has one rate for all kernels of experts in this format"),
+    ],
+)
+def test_a_choice_of_experts_on_amd_without_effect_says_why(hardware: str, quantization: str, reason: str) -> None:
+    """An MI300X has times of both in 16 and 8 bits; INT4 is Triton's whatever is asked for."""
+    moe = ["model=qwen3-30b-a3b", f"deployment.hardware={hardware}", f"deployment.quantization={quantization}"]
+    found = [
+        each
+        for each in without_effect(make_scenario([*moe, *on("0.21"), "deployment.engine.moe_backend=aiter"]), None)
+        if "moe_backend" in each
+    ]
+    prices = [
+        resolve(make_scenario([*moe, *on("0.21"), f"deployment.engine.moe_backend={name}"])).shape.machine
+        for name in ("aiter", "triton")
+    ]
+
+    assert found == ([f"deployment.engine.moe_backend has no effect: {reason}"] if reason else [])
+    name = "fp8" if quantization == "fp8" else "bf16" if quantization == "auto" else "int4_weight_only"
+    first, second = (each.grouped_gemm_curves.get(name) for each in prices)
+    assert (first == second) == bool(reason)
+
+
 def test_kernels_of_experts_change_nothing_without_experts_in_mxfp4() -> None:
     """Said beside the result, as of every setting without effect."""
     told = "deployment.engine.moe_backend has no effect: the model has no experts in MXFP4"

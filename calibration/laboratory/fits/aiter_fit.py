@@ -4,7 +4,8 @@ Products in FP8 by blocks were timed on an MI300X (304 compute units), routed ex
 units, the same memory), so that experts carry over by their units. Its tables hold the best kernel of each size and
 nothing beside it: no rounding of inputs, no sorting of tokens. Experts in MXFP4, which its Triton kernels unpack to 16
 bits, were timed for a pull request, each of their two products by itself. So were those that engines run without AITER:
-Triton's, of which shares of the two peaks are fitted and the rest is taken as of AITER's.
+Triton's, of which shares of the two peaks are fitted and the rest is taken as of AITER's. Experts in INT4 are Triton's
+with and without AITER; layers of them were timed on MI300X and MI355X.
 ``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left
 out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 """
@@ -92,6 +93,38 @@ TRITON_TABLES: Mapping[GemmClass, tuple[tuple[float, Mapping[int, Mapping[int, f
 """Tables of one product by Triton on an MI300X: microseconds of a call of next to nothing (64 tokens, 128 by 256), all
 Python's; then columns, tokens and microseconds. From ROCm/triton pull requests 685 (the wider as far as 256 tokens),
 693 (in TFLOP/s) and 702 (as far as 1,024)."""
+
+INT4_PROMPTS = (
+    ("GEAK", 4096, 7168, 256, 384, 8, 4.27),
+    ("GEAK", 8192, 7168, 256, 384, 8, 7.55),
+    ("GEAK", 16384, 7168, 256, 384, 8, 14.87),
+    ("blog", 16384, 7168, 512, 384, 8, 31.43),
+    ("blog", 512, 2048, 512, 64, 4, 0.29),
+    ("blog", 2048, 4096, 512, 64, 8, 1.90),
+    ("blog", 4096, 7168, 512, 128, 8, 6.81),
+)
+"""Layers in INT4 by groups of 32 on an MI300X, by Triton's default tiles: source, tokens, width of the model and of an
+expert, experts, chosen, milliseconds. vLLM 0.21 (AMD-AGI/GEAK, perf_knowledge/case_studies/by_model,
+kimi_k2.6_int4_moe_mi300x), and SGLang 0.5.8 with Triton 3.5.1 (AMD ROCm blog "Accelerating Kimi-K2.5 on AMD Instinct
+MI300X", 2026-03-24)."""
+INT4_DECODES = ((1, 0.212), (2, 0.241), (4, 0.298), (8, 0.415))
+"""Tokens and milliseconds of a layer of Kimi-K2.5 over eight MI355X (SGLang pull request 22208, the default tiles)."""
+INT4_BITS = 4.5
+INT4_PACES: Mapping[str, float] = {
+    "mi300x-192gb": 1.0,
+    "mi325x-256gb": 1.0,
+    "mi350x-288gb": 256 * 2.2 / (304 * 2.1),
+    "mi355x-288gb": 256 * 2.4 / (304 * 2.1),
+}
+"""Compute units times their clock (data sheets), over those of an MI300X: they unpack the weights, and so set the
+pace of these kernels."""
+INT4_FREE = {"efficiency": 0.1, "memory_efficiency": 0.15, "step_latency": 2e-6}
+INT4_BOUNDS = {
+    **FITTED_BOUNDS,
+    "efficiency": (0.01, 1.0),
+    "memory_efficiency": (0.01, 1.0),
+    "step_latency": (1e-8, 1e-5),
+}
 
 
 def product_rows(folder: Path) -> pd.DataFrame:
@@ -284,6 +317,65 @@ def triton_errors(seen: pd.DataFrame, tested: pd.DataFrame, *, kernels: GemmClas
     return np.asarray(predict_triton(fit_triton(seen, kernels), tested, kernels) / measured - 1.0)
 
 
+def int4_rows() -> pd.DataFrame:
+    """Return layers of experts in INT4, as `expert_calls` takes them: with their ``source`` and ``gpu``."""
+    names = ["source", "token", "model_dim", "inter_dim", "expert", "topk", "ms"]
+    prompts = pd.DataFrame(INT4_PROMPTS, columns=names).assign(gpu="mi300x-192gb")
+    decodes = [("22208", tokens, 7168, 256, 385, 8, ms) for tokens, ms in INT4_DECODES]
+    rows = pd.concat([prompts, pd.DataFrame(decodes, columns=names).assign(gpu="mi355x-288gb")], ignore_index=True)
+    return rows.assign(us=1000.0 * rows["ms"], use_g1u1=1)
+
+
+def fit_int4(rows: pd.DataFrame) -> GroupedGemmCurve:
+    """Return Triton's curve in 16 bit with tiles of 16 rows and what an MI300X reaches of its peaks in INT4."""
+    wide = load_hardware("mi300x-192gb").grouped_gemm_curves_of("vllm", "triton")["bf16"]
+    wide = wide.model_copy(update={"tile_rows": 16, "backend": None, "fit": None})
+    values = fit_parameters(
+        lambda given: predict_int4(wide.model_copy(update=given), rows),
+        rows["us"].to_numpy(dtype=np.float64) * SECONDS,
+        INT4_FREE,
+        INT4_BOUNDS,
+    )
+    return wide.model_copy(update=values)
+
+
+def predict_int4(curve: GroupedGemmCurve, rows: pd.DataFrame) -> Array:
+    """Return the seconds of the layers, each GPU as an MI300X of its own units and clock."""
+    seconds = np.empty(len(rows))
+    for name, chosen in rows.groupby("gpu"):
+        pace, units = INT4_PACES[str(name)], load_hardware(str(name)).compute.num_multiprocessors or 1
+        device = GemmDevice(peak=PEAKS[16.0] * pace, bandwidth=BANDWIDTH * pace, num_multiprocessors=units)
+        calls = expert_calls(chosen, 16.0)
+        calls = replace(calls, shape=replace(calls.shape, weight_bits=INT4_BITS))
+        seconds[chosen.index] = predict_experts(curve, calls, device)
+    return seconds
+
+
+def int4_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
+    """Return predicted over measured, less 1, of layers from a fit to others."""
+    measured = tested["us"].to_numpy(dtype=np.float64) * SECONDS
+    return np.asarray(predict_int4(fit_int4(seen), tested) / measured - 1.0)
+
+
+def int4_shares(curve: GroupedGemmCurve, name: str) -> tuple[float, float]:
+    """Return what another GPU reaches of its own FLOP/s and bandwidth at its pace."""
+    hardware, pace = load_hardware(name), INT4_PACES[name]
+    peak = hardware.peak_flops("bf16") or PEAKS[16.0]
+    bandwidth = hardware.memory.bandwidth
+    return curve.efficiency * PEAKS[16.0] * pace / peak, curve.memory_efficiency * BANDWIDTH * pace / bandwidth
+
+
+def print_int4() -> None:
+    """Print the constants of every GPU, with the errors of whole sources left out."""
+    rows = int4_rows()
+    curve = fit_int4(rows)
+    print("experts, INT4", len(rows), curve)
+    inside = np.median(np.abs(int4_errors(rows, rows)))
+    print(f"  {inside:.3f}, whole sources left out {held_out(rows, ['source'], int4_errors):.3f}")
+    for name in INT4_PACES:
+        print("  {}: {:.4f} of the FLOP/s, {:.4f} of the bandwidth".format(name, *int4_shares(curve, name)))
+
+
 def print_triton() -> None:
     """Print what the pull requests tell of Triton's experts."""
     for kernels in TRITON_TABLES:
@@ -297,6 +389,7 @@ def print_triton() -> None:
 def main(folder: Path) -> None:
     """Print constants and errors."""
     print_triton()
+    print_int4()
     mxfp4 = mxfp4_rows()
     print("experts, MXFP4", len(mxfp4), fit_mxfp4(mxfp4))
     inside = np.median(np.abs(mxfp4_errors(mxfp4, mxfp4)))

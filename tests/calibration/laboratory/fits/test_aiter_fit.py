@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from calibration.laboratory.fits import aiter_fit
 from calibration.laboratory.fits.moe_fit import predict_experts
+from simserve.perf.gemm import GemmDevice
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import GemmClass
@@ -122,3 +124,37 @@ def test_experts_in_mxfp4_of_the_profiles_are_those_of_the_table() -> None:
     calls = aiter_fit.mxfp4_calls(aiter_fit.mxfp4_rows())
     taken = predict_experts(curves[1].model_copy(update={"local_passes": 0.0}), calls, aiter_fit.MXFP4_DEVICE)
     assert taken - 5e-6 == pytest.approx(calls.seconds, rel=0.1)
+
+
+@pytest.mark.parametrize("name", list(aiter_fit.INT4_PACES))
+def test_experts_in_int4_of_the_profiles_are_those_of_the_layers_at_the_pace_of_the_gpu(name: str) -> None:
+    """One fit serves four GPUs; layers of whole sources left out within 15 % in the median."""
+    rows = aiter_fit.int4_rows()
+    fitted = aiter_fit.fit_int4(rows)
+    own = load_hardware(name).grouped_gemm_curves_of("vllm")["int4_weight_only"]
+
+    assert own == load_hardware(name).grouped_gemm_curves_of("sglang")["int4_weight_only"]
+    assert (own.efficiency, own.memory_efficiency) == pytest.approx(aiter_fit.int4_shares(fitted, name), rel=0.01)
+    assert own.step_latency == pytest.approx(fitted.step_latency, rel=0.01)
+    assert aiter_fit.held_out(rows, ["source"], aiter_fit.int4_errors) < 0.15
+
+
+def test_experts_in_int4_take_what_a_profile_of_sglang_says() -> None:
+    """Not fitted to. Kimi-K2.5 over four MI350X: 14.8 ms for each of two products a layer (SGLang pull request 34460),
+    as chunks of 16,384 tokens, the default."""
+    curve = load_hardware("mi350x-288gb").grouped_gemm_curves_of("sglang")["int4_weight_only"]
+    table = pd.DataFrame([("mi350x-288gb", 16384, 7168, 512, 384, 8, 1)])
+    table.columns = pd.Index(["gpu", "token", "model_dim", "inter_dim", "expert", "topk", "use_g1u1"])
+    calls = aiter_fit.expert_calls(table.assign(us=2 * 14800.0), 16.0)
+    calls = replace(calls, shape=replace(calls.shape, weight_bits=aiter_fit.INT4_BITS))
+    device = GemmDevice(peak=2306.9e12, bandwidth=8e12, num_multiprocessors=1)
+
+    assert predict_experts(curve, calls, device) == pytest.approx(calls.seconds, rel=0.1)
+
+
+def test_a_fit_to_experts_in_int4_follows_the_times() -> None:
+    """Layers that take thrice as long make a curve of about thrice the time."""
+    rows = aiter_fit.int4_rows()
+    slower = rows.assign(us=3.0 * rows["us"])
+
+    assert np.median(np.abs(aiter_fit.int4_errors(slower, slower))) < 0.08
