@@ -351,6 +351,7 @@ def resolve_precision(
     compute_capability: str | None = None,
     unpacking: float | None = None,
     tile_rows: int | None = None,
+    is_ggml: bool = False,
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
@@ -374,12 +375,15 @@ def resolve_precision(
         unpacking: Share of a 16-bit product's FLOP/s left where kernels unpack weights at any number of rows; none: as
             the format says.
         tile_rows: Rows of the smallest tile of such kernels.
+        is_ggml: Whether the engine multiplies with the kernels of its GGUF formats whatever the format.
 
     Raises:
         InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
             names what they support.
     """
     chosen = weight_format(name)
+    if is_ggml and chosen.blackwell_arithmetic is not None:
+        chosen = replace(_gguf(MXFP4_BITS), is_everything_stored_so=False)
     is_old = compute_capability is not None and float(compute_capability) < MARLIN_CAPABILITY
     if name == "gptq-int4" and is_old and has_marlin:
         chosen = WEIGHT_FORMATS["gptq-int4-exllama"]

@@ -684,6 +684,7 @@ class ReplicaShape:
             compute_capability=self.hardware.compute_capability,
             unpacking=self.hardware.efficiency.unpacking,
             tile_rows=self.hardware.efficiency.tile_rows,
+            is_ggml="gguf-q8_0" in self.engine.quantises_before_loading,
         )
 
     @property

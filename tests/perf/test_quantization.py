@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from simserve.errors import InputError
 from simserve.perf.gemm import gemm_class
 from simserve.perf.memory import activation_bytes
 from simserve.perf.quantization import kv_element_bytes, part_bits, quantize_symmetric, weight_bits
+from simserve.perf.shape import ReplicaShape
+from simserve.perf.stage import stage_of, stage_seconds
 from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
 
@@ -148,6 +153,29 @@ def test_gpt_oss_quantises_its_experts_alone() -> None:
     assert part_bits(model, "fp8", "attention") == 16.0
     assert part_bits(model, "fp8", "experts") == 8.0
     assert price(make_shape(model=model, quantization="mxfp4"), 64).fidelity == "fitted"
+
+
+@pytest.mark.parametrize("hardware", ["rtx-5080-16gb", "gb10-128gb", "rtx-4090-24gb"])
+def test_llama_cpp_multiplies_mxfp4_with_the_kernels_of_its_other_formats(hardware: str) -> None:
+    """A row of gpt-oss reads as many bytes a second as one of Q4_0, on Blackwell too, where vLLM multiplies in FP8."""
+    mxfp4, q4_0 = (
+        make_shape(hardware, "gpt-oss-20b", engine="llama.cpp", version="b8000", quantization=each, max_num_seqs=1)
+        for each in ("mxfp4", "gguf-q4_0")
+    )
+    expert, known = (shape.precisions["experts"][0][0] for shape in (mxfp4, q4_0))
+    paces = [layer_seconds(shape) / each.weight_bits for shape, each in ((mxfp4, expert), (q4_0, known))]
+
+    assert (expert.arithmetic, expert.min_tile_rows) == (known.arithmetic, known.min_tile_rows) == ("bf16", 8)
+    assert expert.other_bits > expert.weight_bits
+    assert paces[0] == pytest.approx(paces[1], rel=0.05)
+
+
+def layer_seconds(shape: ReplicaShape) -> float:
+    """Return the seconds of the routed experts of one token in all layers."""
+    stage = replace(stage_of(shape), splits_operators=True)
+    shares = stage_seconds(stage, np.array([1.0]), has_prompts=False).shares
+    assert shares is not None
+    return float(shares["experts"].sum())
 
 
 def test_mxfp4_decodes_faster_than_16_bit() -> None:
