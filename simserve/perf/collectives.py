@@ -28,6 +28,11 @@ NETWORK_RING_SHARE = 0.7
 NETWORK_RING_HOP = 3.3e-6
 """Seconds from one rank of such a ring to the next. Both fitted to decode steps and prompts of DeepSeek-R1 with
 data-parallel attention over 16 H100 in two nodes (InferenceX, TensorRT-LLM 1.2, 9 servers; 400 Gbit/s a GPU)."""
+HOST_SKEWS = {"sglang": 30e-6}
+"""Seconds by engine that ranks of several hosts reach an all-reduce further apart than those of one. Fitted to the
+TPOT and tokens/s of DeepSeek-R1 under SGLang over 16 H100 in two nodes (InferenceX, 33 servers: TPOT -12 -> -0 %);
+nccl-tests over two nodes, whose ranks start together, have none of it (37 to 58 us for 16 KB, 58 priced). TensorRT-LLM
+has none there (20 servers); others were not measured over two nodes."""
 LOW_LATENCY_SHARE = 0.5
 """Share of a link's bandwidth that NCCL's low-latency protocol leaves to data: each word travels with a flag of its
 size."""
@@ -66,6 +71,7 @@ class Link:
         is_pcie: Whether NCCL reduces over PCIe, by the quicker of its two protocols.
         host_from: Bytes from which an all-reduce also crosses the host link once.
         host_bandwidth: Of that link, bytes/s.
+        host_skew: Seconds that ranks of several hosts reach an all-reduce further apart.
     """
 
     bandwidth: float
@@ -78,6 +84,7 @@ class Link:
     is_pcie: bool = False
     host_from: float = math.inf
     host_bandwidth: float = math.inf
+    host_skew: float = 0.0
 
 
 def ring_bandwidth_seconds(num_bytes: Array | float, num_ranks: int, bandwidth: float) -> Array:
@@ -112,7 +119,7 @@ def all_reduce_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
     transfer = ring_bandwidth_seconds(num_bytes, num_ranks, link.bandwidth * COLLECTIVE_SHARE)
     start = all_reduce_latency(num_ranks, link)
     if not link.is_pcie:
-        return start + transfer
+        return start + transfer + (link.host_skew if num_ranks > 1 else 0.0)
     later = (SIMPLE_START - 1) * (start - link.skew * math.log2(max(num_ranks, 1)))
     return start + np.minimum(transfer / LOW_LATENCY_SHARE, later + transfer)
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from simserve.errors import InputError
-from simserve.perf.collectives import All2AllBackend, ExchangeLinks, Link
+from simserve.perf.collectives import HOST_SKEWS, All2AllBackend, ExchangeLinks, Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine
 from simserve.perf.quantization import HOPPER, Precision, format_name, kv_element_bytes, part_bits, resolve_precision
 from simserve.profiles.engine import ResolvedEngine
@@ -784,13 +784,13 @@ class ReplicaShape:
                 host_bandwidth=self.hardware.host_link.bandwidth,
             )
         local = intra.latency if intra.kind != "none" else 0.0
-        slowest = min(inter.bandwidth, intra.bandwidth or inter.bandwidth)
         return Link(
-            bandwidth=slowest,
+            bandwidth=min(inter.bandwidth, intra.bandwidth or inter.bandwidth),
             latency=inter.latency + local,
             network_latency=inter.latency,
             reference_ranks=ranks,
             skew=COLLECTIVE_SKEW_KERNELS * kernel_latency,
+            host_skew=HOST_SKEWS.get(self.engine.name, 0.0),
         )
 
     def _refuse(self, rule: str, key: str) -> InputError:

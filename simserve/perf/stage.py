@@ -709,15 +709,15 @@ FUSED_TOKENS = 2048
 
 FUSED_KERNELS = "tensorrt-llm"
 """Whose all-reduce the fused kernel is: FlashInfer's ``trtllm_allreduce_fusion``."""
-
 SUMS_BYTES = 8.0
 """Bytes a token of the sums of squares of queries and keys, in FP32."""
 
 
 def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_]:
     """Return for each number of tokens whether all-reduce, residual and norm are one kernel."""
-    families = shape.engine.all_reduce_norm_families
+    families, node = shape.engine.all_reduce_norm_families, shape.hardware.intra_node.gpus_per_node
     is_fusing = shape.engine.fuses_all_reduce_norm and (not families or shape.model.family in families)
+    is_fusing &= shape.tensor_parallel_size <= node  # the kernel reads the other ranks' memory (SGLang: nnodes == 1)
     return np.asarray((tokens * shape.model.hidden_size * ACTIVATION_BYTES <= _fused_bytes(shape)) & is_fusing)
 
 

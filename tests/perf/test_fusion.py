@@ -56,6 +56,14 @@ def test_tensorrt_llm_fuses_norms_by_family(model: str, is_fused: bool) -> None:
     assert has_fused_all_reduce(shape, np.array([8.0])).tolist() == [is_fused]
 
 
+@pytest.mark.parametrize(("engine", "version"), [("vllm", "0.18"), ("sglang", "0.5.9"), ("tensorrt-llm", "1.0")])
+def test_norms_are_kernels_of_their_own_between_nodes(engine: str, version: str) -> None:
+    """The fused kernel reads the memory of the other ranks over NVLink; NCCL reduces over a network."""
+    shape = make_shape("h200-sxm-141gb", "deepseek-v3", engine=engine, version=version, tensor_parallel_size=16)
+
+    assert not has_fused_all_reduce(shape, np.array([1.0, 8.0])).any()
+
+
 def test_a_fused_norm_shortens_decode_steps_alone() -> None:
     """A microsecond or two of each of 160 all-reduces; prompts send more than fits."""
     new = make_shape("h200-sxm-141gb", "llama-3.1-70b", version="0.18", tensor_parallel_size=8)
