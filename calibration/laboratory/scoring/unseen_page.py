@@ -94,6 +94,13 @@ eight H200 had been described as on 64 of them until 2026-11-26.
 - Kimi-K3 under SGLang on B300 and MI355X, eleven loads, written down before the model could be simulated and replayed
   with the first profile of it: TPOT +56, +15 and +15 % on B300 for 1, 16 and 64 clients, +15 and +14 % on MI355X, TTFT
   -19 to +43 %, bursts of 32 prompts twice as fast as measured.
+- Twenty-four files more, of fifteen laboratories that were not there and four that were, were predicted blind later
+  that day: 85 loads of T4, A10, L40S, L20, A100, H100, RTX 4090, 5090 and PRO 6000 and the DGX Spark (throughput 9.1 %
+  in the median of 52 figures, TTFT 26 % of 30, TPOT 9.8 % of 28, E2E 9.1 % of 41) and 79 of H100, B200, GB200, B300,
+  MI300X, MI325X, MI350X and MI355X (throughput 17 % of 70, TTFT 14 % of 18, TPOT 21 % of 39, E2E 16 % of 20). Six loads
+  that were compared then are left out: their page contradicts itself, or its branch is in no release; one checkpoint
+  has its page's name since. They led to experts in INT4 by Triton on AMD's GPUs, which other sources time, and to ranks
+  of two hosts under SGLang, fitted to measured servers.
 
 calibration/LOG.md says what moved.
 """
