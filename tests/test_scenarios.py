@@ -640,7 +640,7 @@ def test_structured_output_costs_more_where_the_gpu_waits_for_masks() -> None:
     )
 
     assert few["mean_tpot_ms"] < hidden["mean_tpot_ms"] < waited["mean_tpot_ms"] < outlines["mean_tpot_ms"]
-    assert outlines["p99_ttft_ms"] > 1330 > waited["p99_ttft_ms"]
+    assert outlines["p99_ttft_ms"] > 1300 > waited["p99_ttft_ms"]
 
 
 def test_embeddings_end_with_their_prompts() -> None:
