@@ -436,7 +436,7 @@ def kinds_of_gpus(text: str) -> dict[str, int]:
         ProfileError: There is no such GPU; names the nearest.
     """
     parts = [part.strip() for part in text.split("+")]
-    if len(parts) < 2 or is_known_gpu(hardware_name(counted_gpu(text)[1])):  # Ryzen AI Max+ 395
+    if len(parts) < 2 or _has_plus_in_name(text):
         return {}
     found: dict[str, int] = {}
     for part in parts:
@@ -449,6 +449,12 @@ def kinds_of_gpus(text: str) -> dict[str, int]:
     return found
 
 
+def _has_plus_in_name(text: str) -> bool:
+    """Return whether a plus is part of a GPU's name, as in ``Ryzen AI Max+ 395``: what stands before it is none."""
+    before, whole = (hardware_name(counted_gpu(each)[1]) for each in (text.partition("+")[0], text))
+    return is_known_gpu(whole) and not is_known_gpu(before)
+
+
 def gpu_and_count(text: str) -> tuple[str, int | None]:
     """Return the GPU of ``2xH100`` or of a slice (``v6e-8``), and how many; None: not said.
 
@@ -458,7 +464,7 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
     """
     count, written = counted_gpu(text)
     name = hardware_name(written)
-    if not is_known_gpu(name) and ("," in text or "+" in text):
+    if "," in text or ("+" in text and not _has_plus_in_name(text)):
         remedy = "name one; replicas of several kinds are pools of a scenario: simserve scenarios two-pools"
         raise UsageError("names several kinds of GPU", key="--gpus", value=text, remedy=remedy)
     if not written or (written.isdecimal() and not is_known_gpu(name)):

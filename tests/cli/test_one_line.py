@@ -740,6 +740,8 @@ def test_a_plus_in_the_name_of_a_gpu_parts_no_kinds() -> None:
     """It is AMD's."""
     assert gpu_and_count("2x Ryzen AI Max+ 395") == ("ryzen-ai-max-395-128gb", 2)
     assert kinds_of_gpus("Ryzen AI Max+ 395") == {}
+    with pytest.raises(UsageError, match="several kinds"):
+        gpu_and_count("2xH100+")
     assert kinds_of_gpus("8xH100+8xH200") == {"h100-sxm-80gb": 8, "h200-sxm-141gb": 8}
 
 
