@@ -113,12 +113,21 @@ _MOST_CHOICES = 24
 """Names that an error lists in full."""
 _WORD = re.compile(r"[a-z0-9.]+")
 """A word of a name: what stands between hyphens, slashes and the like."""
+_LEAST_LIKENESS = 0.5
+"""Share of letters in common from which a name may be meant by what was written."""
+_LEAST_LIKENESS_OF_EXAMPLES = 0.35
+"""The same for the examples of what there is."""
 _LIKENESS_BEHIND = 0.15
 """A name that is so much less like what was written than the one most like it is not named beside it."""
 
 
 def nearest(
-    name: str, choices: Iterable[str], count: int = 3, *, meaning: Callable[[str], str] = lambda choice: choice
+    name: str,
+    choices: Iterable[str],
+    count: int = 3,
+    *,
+    meaning: Callable[[str], str] = lambda choice: choice,
+    likeness: float = _LEAST_LIKENESS,
 ) -> str:
     """Return a remedy that names the choices nearest to ``name``: ``did you mean 'a' or 'b'?``.
 
@@ -127,11 +136,13 @@ def nearest(
         choices: What there is.
         count: Choices named at most.
         meaning: What a choice stands for; of choices that mean the same the nearest alone is named.
+        likeness: Least share of letters in common, from 0 to 1, of a choice that is named.
     """
     options = sorted(choices)
     close = _with_its_words(name, options)
     close = close or [option for option in options if len(name) > 1 and name.lower() in option.lower()]
-    close = close or _most_like(name, options)
+    close = close or [option for option in options if len(name) > 1 and _joined(option).startswith(_joined(name))]
+    close = close or _most_like(name, options, likeness)
     distinct: dict[str, str] = {}
     for option in close:
         distinct.setdefault(meaning(option), option)
@@ -144,8 +155,13 @@ def nearest(
         return "choose from " + ", ".join(options)
     first = name[:1].lower()
     like = [option for option in options if option[:1].lower() == first] or options
-    likely = difflib.get_close_matches(name, like, n=count, cutoff=0.0)
-    return f"there are {len(options)}, such as {', '.join(likely)}"
+    likely = difflib.get_close_matches(name, like, n=count, cutoff=_LEAST_LIKENESS_OF_EXAMPLES)
+    return f"there are {len(options)}, {'such as ' + ', '.join(likely) if likely else 'none like it'}"
+
+
+def _joined(name: str) -> str:
+    """Return a name without what parts its words: ``gemma4`` and ``gemma-4`` are one."""
+    return "".join(re.findall(r"[a-z0-9]", name.lower()))
 
 
 def _with_its_words(name: str, options: Sequence[str]) -> list[str]:
@@ -158,14 +174,14 @@ def _with_its_words(name: str, options: Sequence[str]) -> list[str]:
     return beginning or having[::-1]
 
 
-def _most_like(name: str, options: Sequence[str]) -> list[str]:
+def _most_like(name: str, options: Sequence[str], likeness_of_one: float) -> list[str]:
     """Return the options that are like a name, whatever the case of its letters, the one most like it first."""
     matcher = difflib.SequenceMatcher(b=name.lower())
     likeness = {}
     for option in options:
         matcher.set_seq1(option.lower())
         likeness[option] = matcher.ratio()
-    least = max(0.5, max(likeness.values(), default=0.0) - _LIKENESS_BEHIND)
+    least = max(likeness_of_one, max(likeness.values(), default=0.0) - _LIKENESS_BEHIND)
     return sorted((option for option in options if likeness[option] >= least), key=lambda option: -likeness[option])
 
 

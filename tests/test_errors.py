@@ -72,6 +72,22 @@ def test_the_nearest_names(name: str, remedy: str) -> None:
     assert nearest(name, ["llama-3-8b", "gpt-3-175b", "llama-3-70b"]) == remedy
 
 
+def test_words_written_together_are_found() -> None:
+    """What begins with them comes before what is only like them."""
+    assert (
+        nearest("gemma4", ["gemma-3-4b", "gemma-4-12b", "gemma-4-31b"])
+        == "did you mean 'gemma-4-12b' or 'gemma-4-31b'?"
+    )
+
+
+def test_of_many_none_is_named_that_is_unlike() -> None:
+    """Their number stands for them."""
+    many = [f"llama-{number}" for number in range(30)]
+
+    assert nearest("zyx", many) == "there are 30, none like it"
+    assert nearest("lab", many).startswith("there are 30, such as llama-")
+
+
 def test_nothing_to_choose_from() -> None:
     """An empty list says so."""
     assert nearest("x", []) == "there is nothing to choose from"

@@ -6,6 +6,7 @@ rest, or override it. Knows no command.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,15 @@ from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.profiles import catalog
 from simserve.profiles.catalog import catalogue_models, load_model
-from simserve.profiles.hardware import hardware_name, hardware_names, is_known_gpu, load_hardware, slice_of
+from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.hardware import (
+    counted_gpu,
+    hardware_name,
+    is_known_gpu,
+    load_hardware,
+    remedy_for_gpu,
+    slice_of,
+)
 from simserve.profiles.model import WIDE_FORMATS
 from simserve.profiles.model_names import format_named, layers_without_formula, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
@@ -39,17 +48,20 @@ DEFAULT_HARDWARE = "h100-sxm-80gb"
 MAC_ENGINE = "llama.cpp"
 """Engine of a model on a Mac, where nothing names one."""
 
-_ENGINE_NAMES = {"trtllm": "tensorrt-llm"}
+_ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacppserver": "llama.cpp"}
 """Short names of engines, without hyphens -> the profile."""
-_GPUS = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*|(\d{1,3})\s+(?=[a-z]))?(\S.*)", re.IGNORECASE)
-_COUNT_BEHIND = re.compile(r"(\S.*?)\s*[:x\u00d7*]\s*(\d{1,5})", re.IGNORECASE)
-"""``H100:2`` and ``H100x2``, where what stands in front is the name of a GPU."""
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
+_NEWEST = re.compile(
+    r"(?:(?P<vllm>vllm)[ -]v1|(?P<name>[A-Za-z][\w. -]*?)(?:==?|[:@ -])(?:latest|newest|nightly|main|dev|stable))",
+    re.IGNORECASE,
+)
+"""An engine without the number of its version: ``vllm:nightly``; V1 is how vLLM calls what it has been since 0.8."""
 _COMMAND = re.compile(r"\s--?\w|\b(?:vllm|sglang) serve\b|\b(?:docker|ollama) run\b")
 """What only a command line holds."""
 _LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
-_PERCENTILE = re.compile(r"\bp\(?\d\d", re.IGNORECASE)
+_PERCENTILE = re.compile(r"(?:[_(]|(?<![a-z\d]))p\(?(\d\d)(?:\.?(\d+))?\)?(?:_|(?![\d.]))", re.IGNORECASE)
+"""``p95``, ``p(95)``, ``p99.9`` or ``p999``, also behind an underscore."""
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
 """Keys by which the configuration or the profile of a model is told from a scenario."""
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -57,6 +69,8 @@ _TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
 _RATED = ("poisson", "constant", "gamma")
 """Arrivals that a rate alone changes."""
 _LENGTHS = ("prompt_tokens", "output_tokens")
+_SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "replicas")
+"""What a command line says of the GPUs of its server; replicas: data parallelism of a model without experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +191,7 @@ def ask(
     has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
     is_bare = flags.like is not None or not base.is_complete
     has_load = not is_bare or _says_load(flags, changes)
+    notes += _engine_notes(flags.engine)
     if flags.like is not None and needs_traffic:
         notes += _assumed(flags, changes, mapping, needs_load=needs_load)
     scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
@@ -421,7 +436,7 @@ def kinds_of_gpus(text: str) -> dict[str, int]:
         ProfileError: There is no such GPU; names the nearest.
     """
     parts = [part.strip() for part in text.split("+")]
-    if len(parts) < 2:
+    if len(parts) < 2 or _has_plus_in_name(text):
         return {}
     found: dict[str, int] = {}
     for part in parts:
@@ -434,6 +449,12 @@ def kinds_of_gpus(text: str) -> dict[str, int]:
     return found
 
 
+def _has_plus_in_name(text: str) -> bool:
+    """Return whether a plus is part of a GPU's name, as in ``Ryzen AI Max+ 395``: what stands before it is none."""
+    before, whole = (hardware_name(counted_gpu(each)[1]) for each in (text.partition("+")[0], text))
+    return is_known_gpu(whole) and not is_known_gpu(before)
+
+
 def gpu_and_count(text: str) -> tuple[str, int | None]:
     """Return the GPU of ``2xH100`` or of a slice (``v6e-8``), and how many; None: not said.
 
@@ -441,20 +462,13 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         UsageError: There is no name, or no GPU.
         ProfileError: There is no such GPU; names the nearest.
     """
-    if "," in text or "+" in text:
+    count, written = counted_gpu(text)
+    name = hardware_name(written)
+    if "," in text or ("+" in text and not _has_plus_in_name(text)):
         remedy = "name one; replicas of several kinds are pools of a scenario: simserve scenarios two-pools"
         raise UsageError("names several kinds of GPU", key="--gpus", value=text, remedy=remedy)
-    found = _GPUS.fullmatch(text.strip())
-    is_number = text.strip().isdecimal() and not is_known_gpu(hardware_name(text.strip()))
-    if found is None or is_number:
+    if not written or (written.isdecimal() and not is_known_gpu(name)):
         raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")
-    said = found[1] or found[2]
-    count = None if said is None else int(said)
-    name = hardware_name(found[3].strip())
-    behind = _COUNT_BEHIND.fullmatch(found[3].strip())
-    if count is None and behind is not None and not is_known_gpu(name):
-        behind_name = hardware_name(behind[1])
-        name, count = (behind_name, int(behind[2])) if is_known_gpu(behind_name) else (name, None)
     if not is_known_gpu(name) and (part := slice_of(name)) is not None:
         name, count = part[0], part[1] * (1 if count is None else count)
     if count == 0:
@@ -463,10 +477,7 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         if "/" in name or os.sep in name or name.endswith(_ENDINGS):
             catalog.find("hardware", name)  # which says what is wrong with it
         else:
-            choices = hardware_names()
-            raise ProfileError(
-                "is not a known GPU", key="--gpus", value=name, remedy=nearest(name, choices, meaning=hardware_name)
-            )
+            raise ProfileError("is not a known GPU", key="--gpus", value=name, remedy=remedy_for_gpu(name))
     return name, count
 
 
@@ -486,6 +497,8 @@ def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, coun
     found += [Override(f"deployment.{key}", size, sizes[key][1]) for key, size in given.items()]
     if count is None:
         return found
+    if flags.like is not None and any(key in deployment for key in _SERVER_SIZES):
+        return [*found, *_servers(flags, given, deployment, count)]
     others = {"data_parallel_size": 1, "pipeline_parallel_size": 1, "replicas": 1}
     parts = {key: given.get(key, deployment.get(key, least)) for key, least in others.items()}
     if not all(isinstance(part, int) and part > 0 for part in parts.values()):
@@ -500,6 +513,28 @@ def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, coun
             f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy
         )
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
+
+
+def _servers(flags: OneLine, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
+    """Return how many servers as a pasted line lays one out make ``count`` GPUs.
+
+    Raises:
+        UsageError: They make another number.
+    """
+    sizes = {key: given.get(key, deployment.get(key, 1)) for key in _SERVER_SIZES if key != "replicas"}
+    replica = math.prod(sizes.values())
+    one = replica * deployment.get("replicas", 1)
+    if count == replica * given.get("replicas", 0):
+        return []
+    if "replicas" not in given and count % one == 0:
+        return [Override("deployment.replicas", count // replica, "--gpus")]
+    told = {**sizes, "replicas": given.get("replicas", deployment.get("replicas", 1))}
+    words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
+    needed = replica * told["replicas"]
+    multiple = "" if "replicas" in given else " or a multiple of it for more replicas, "
+    rule = f"says {count}, and the server of the command line ({words}) takes {needed}"
+    remedy = f"write {needed}x{counted_gpu(flags.gpus or '')[1]},{multiple or ' '}or change the line"
+    raise UsageError(rule, key="--gpus", value=flags.gpus, remedy=remedy)
 
 
 def _policy(text: str) -> str:
@@ -519,19 +554,34 @@ def _plain_name(name: str) -> str:
     return re.sub(r"[-_. ]", "", name.casefold())
 
 
+def _engine_named(text: str) -> tuple[str, str | None, bool]:
+    """Return the engine and version that a text names, and whether it asks for the newest in a word."""
+    newest = _NEWEST.fullmatch(text)
+    found = None if text.endswith(_ENDINGS) or newest is not None else _ENGINE.fullmatch(text)
+    name, version = (text, None) if found is None else (found[1], found[2])
+    if newest is not None:
+        name = newest["vllm"] or newest["name"]
+    engines = {_plain_name(each): each for each in catalog.names("engine")} | _ENGINE_NAMES
+    return engines.get(_plain_name(name), name), version, newest is not None
+
+
+def _engine_notes(text: str | None) -> list[str]:
+    """Return which version is meant where a word asks for the newest."""
+    name, _, is_newest = _engine_named((text or "").strip())
+    if not is_newest:
+        return []
+    return [f"{text} is taken to be {name} {load_engine(name).versions[-1].version}, the newest version known here."]
+
+
 def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     """Return the engine and version of ``vllm==0.20``; another engine than the scenario's is its newest version."""
-    is_file = text.strip().endswith(_ENDINGS)
-    found = None if is_file else _ENGINE.fullmatch(text.strip())
-    name, version = (text.strip(), None) if found is None else (found[1], found[2])
-    engines = {_plain_name(each): each for each in catalog.names("engine")} | _ENGINE_NAMES
-    known = engines.get(_plain_name(name), name)
+    known, version, is_newest = _engine_named(text.strip())
     if not catalog.has("engine", known) and not known.endswith(_ENDINGS):
         meant = nearest(known, catalog.names("engine")).removesuffix("?")
         remedy = f"{meant}; a version stands behind ==: vllm==0.20"
         raise ProfileError("is not a known engine", key="--engine", value=text, remedy=remedy)
     overrides = [Override("deployment.engine.name", known, "--engine")]
-    if version is not None or known != engine.get("name", "vllm"):
+    if is_newest or version is not None or known != engine.get("name", "vllm"):
         overrides.append(Override("deployment.engine.version", version, "--engine"))
     return overrides
 
@@ -686,13 +736,33 @@ def _objective(text: str) -> list[Override]:
         limit = _LIMIT.fullmatch(part.strip())
         if _PERCENTILE.search(part):
             rule = "limits a percentile; here a limit holds for a request, and attainment is the share that meets all"
-            raise UsageError(rule, key="--slo", value=text, remedy="for example 'ttft=1.5s,tpot=50ms,attainment=0.95'")
+            raise UsageError(rule, key="--slo", value=text, remedy=f"write '{_without_percentiles(text)}'")
         if limit is None:
             remedy = "for example 'ttft=1.5s,tpot=50ms,attainment=0.95', or the name of a use case such as chat"
             raise UsageError("must be LIMIT=VALUE, separated by commas", key="--slo", value=text, remedy=remedy)
         name, value = limit[1].lower(), limit[2].strip()
         found.append(Override(f"slo.{name}", _share(value) if name == "attainment" else value, f"--slo {name}"))
     return found
+
+
+def _without_percentiles(text: str) -> str:
+    """Return limits of percentiles as limits of requests: ``ttft p95<1s`` is ``ttft=1s,attainment=0.95``.
+
+    Of several percentiles the highest is the share that meets all limits.
+    """
+    shares, limits, said = [], [], None
+    for part in filter(str.strip, re.split("[,;]", text)):
+        digits = [f"{found[1]}{found[2] or ''}" for found in _PERCENTILE.finditer(part)]
+        shares += [1.0 if each == "100" else float(f"0.{each}") for each in digits]
+        limit = _LIMIT.fullmatch(_PERCENTILE.sub(" ", part).strip())
+        if limit is None:
+            return "ttft=1.5s,tpot=50ms,attainment=0.95"
+        name, value = limit[1].lower(), limit[2].strip().replace(" ", "")
+        if name == "attainment":
+            said = _share(value)
+        else:
+            limits.append(f"{name}={value}")
+    return ",".join([*limits, f"attainment={max(shares) if said is None else said:g}"])
 
 
 def _share(text: str) -> float:

@@ -58,6 +58,11 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 _NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
 _NAMES_NO_GPU |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "edition"}
 """Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
+_COUNT_BEFORE = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*|(\d{1,3})\s+(?=[a-z]))(\S.*)", re.IGNORECASE)
+_COUNT_BEHIND = re.compile(r"(\S.*?)\s*[:x\u00d7*]\s*(\d{1,5})", re.IGNORECASE)
+"""``H100:2`` and ``H100x2``, where what stands in front is the name of a GPU."""
+_LIKENESS = 0.7
+"""Share of letters that an unknown name has in common with a GPU that may be meant: numbers alone are alike."""
 NARROW_TILE_ROWS = 16
 """Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
 scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
@@ -537,6 +542,8 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
     """
     name = hardware_name(name)
     size = None if catalog.has("hardware", name) else _sizes().get(name)
+    if not is_known_gpu(name) and not _is_path(name):
+        raise ProfileError("is not a known hardware", value=name, remedy=remedy_for_gpu(name))
     path = catalog.find("hardware", size or name, relative_to)
     profile = _read(path)
     if size is not None:
@@ -559,7 +566,7 @@ def hardware_name(name: str) -> str:
     Names as drivers report them count (``NVIDIA H100 80GB HBM3``, ``Tesla T4``). A path stays a path, and a name that
     the catalogue does not know stays as it is: looking for it names the nearest.
     """
-    if catalog.has("hardware", name) or Path(name).name != name or name.endswith((".yaml", ".yml", ".json")):
+    if catalog.has("hardware", name) or _is_path(name):
         return name
     lower = name.casefold()
     if catalog.has("hardware", lower):
@@ -575,6 +582,36 @@ def hardware_name(name: str) -> str:
 def is_known_gpu(name: str) -> bool:
     """Return whether a profile of the catalogue, or a memory size of one, has this name."""
     return catalog.has("hardware", name) or name in _sizes()
+
+
+def _is_path(name: str) -> bool:
+    return Path(name).name != name or name.endswith((".yaml", ".yml", ".json"))
+
+
+def remedy_for_gpu(name: str) -> str:
+    """Return what to do about the name of a GPU that is not known: the nearest, or how to describe one."""
+    near = nearest(name, hardware_names(), meaning=hardware_name, likeness=_LIKENESS)
+    if near.startswith("did you mean"):
+        return near
+    return (
+        "simserve gpus lists those that are, and none is like it; describe it in a YAML file, as "
+        "hardware_profiles/h100-sxm-80gb.yaml does its GPU, and give the path in place of the name"
+    )
+
+
+def counted_gpu(text: str) -> tuple[int | None, str]:
+    """Return how many GPUs a text says, and the name as written: ``2xH100``, ``2 H100``, ``H100:2``; None: not said.
+
+    A name that is known as a whole has no number in it (``7900xtx``); nodes of several GPUs are all of them
+    (``2x8xH100``).
+    """
+    count, name = None, text.strip()
+    while not is_known_gpu(hardware_name(name)) and (found := _COUNT_BEFORE.fullmatch(name)) is not None:
+        count, name = (1 if count is None else count) * int(found[1] or found[2]), found[3]
+    behind = None if count is not None or is_known_gpu(hardware_name(name)) else _COUNT_BEHIND.fullmatch(name)
+    if behind is not None and is_known_gpu(hardware_name(behind[1])):
+        return int(behind[2]), behind[1]
+    return count, name
 
 
 def slice_of(name: str) -> tuple[str, int] | None:

@@ -214,14 +214,33 @@ def plain_name(name: str) -> str:
     return plain
 
 
-_TUNED = {plain_name(repository): (repository, profile) for repository, profile in SAME_SHAPE.items()}
-"""Name without tuning and format -> repository, profile."""
+_TUNED = {letters(plain_name(repository)): (repository, profile) for repository, profile in SAME_SHAPE.items()}
+"""Letters of the name without tuning and format -> repository, profile."""
+_DISTILLED = {
+    "1.5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+    "7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
+    "8b": "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B",
+    "14b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B",
+    "32b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+    "70b": "deepseek-ai/DeepSeek-R1-Distill-Llama-70B",
+    "671b": "deepseek-ai/DeepSeek-R1",
+    "8b-llama": "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+}
+"""Size in a tag of Ollama's deepseek-r1 -> those weights (ollama.com/library/deepseek-r1): all but the largest are
+smaller models that were tuned on its answers."""
+_DISTILLED_TAG = re.compile(r"deepseek-r1:(\d+(?:\.\d+)?b)(-llama)?(?:-.*)?", re.IGNORECASE)
+
+
+def distilled(name: str) -> str | None:
+    """Return the repository that a tag of Ollama's deepseek-r1 stands for: ``deepseek-r1:32b``; None: it is none."""
+    found = _DISTILLED_TAG.fullmatch(name)
+    return None if found is None else _DISTILLED.get(f"{found[1]}{found[2] or ''}".lower())
 
 
 def tuned_from(name: str) -> tuple[str, str] | None:
     """Return the repository of weights that were tuned from another model, and the profile of their shape; None: it is
     none of these, or that is not known."""
-    return _TUNED.get(plain_name(name))
+    return _TUNED.get(letters(plain_name(name)))
 
 
 _WITHOUT_FORMULA = {

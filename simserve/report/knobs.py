@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.metrics.result import RunResult
+from simserve.profiles.engine_options import version_key
 
 _CONTINUOUS = (
     "batching",
@@ -81,7 +82,8 @@ def engine_name(result: RunResult) -> str:
     resolved = result.summary["simserve"]["engine_resolved"]
     known, asked = resolved.get("version"), resolved.get("requested_version")
     name = f"{resolved['name']} {known}" if known else str(resolved["name"])
-    return f"{name} (nearest known to {asked})" if asked is not None and asked != known else name
+    is_same = asked is None or (known is not None and version_key(asked) == version_key(known))
+    return name if is_same else f"{name} (nearest known to {asked})"
 
 
 def important_knobs(result: RunResult) -> list[Knob]:

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from simserve.errors import UsageError
-from simserve.planner.one_line import OneLine, ask
+from simserve.planner.one_line import OneLine, ask, gpu_and_count, kinds_of_gpus
 from simserve.profiles import catalog
+from simserve.profiles.engine_profile import load_engine
 from tests.cli.conftest import Simserve
 
 pytestmark = pytest.mark.usefixtures("page_alone")
@@ -690,3 +691,99 @@ def test_models_are_found_by_the_names_of_their_tunings(simserve: Simserve) -> N
 
     assert outcome.code == 0
     assert "Qwen/Qwen3.6-27B has the shape of" in outcome.stdout
+
+
+_TWO = "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2"
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus", "layout"),
+    [
+        (_TWO, "2xH100", (2, 1, 1)),
+        (_TWO, "4xH100", (2, 1, 2)),
+        (_TWO, "H100", (2, 1, 1)),
+        ("vllm serve Qwen/Qwen3-8B -tp 2 -pp 2", "8xH100", (2, 2, 2)),
+        ("vllm serve Qwen/Qwen3-8B -dp 2", "4xH100", (1, 1, 4)),
+        ("vllm serve Qwen/Qwen3-8B", "4xH100", (4, 1, 1)),
+    ],
+)
+def test_a_pasted_line_keeps_its_layout(line: str, gpus: str, layout: tuple[int, int, int]) -> None:
+    """GPUs that are left are those of more replicas; a line that says nothing takes all for one."""
+    deployment = ask(None, OneLine(like=line, gpus=gpus), needs_traffic=False).scenario.deployment
+
+    sizes = deployment.tensor_parallel_size, deployment.pipeline_parallel_size, deployment.replicas
+    assert sizes == layout
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        (OneLine(like=_TWO, gpus="1x3060"), "write 2x3060, or a multiple"),
+        (OneLine(like=_TWO, gpus="3xH100"), "write 2xH100, or a multiple"),
+        (OneLine(like=_TWO, gpus="2xH100", replicas=2), "write 4xH100, or change the line"),
+    ],
+)
+def test_gpus_that_a_pasted_line_does_not_fill_are_refused(flags: OneLine, remedy: str) -> None:
+    """With the number that it takes."""
+    with pytest.raises(UsageError, match=r"the server of the command line \(tensor_parallel_size 2.*" + remedy):
+        ask(None, flags, needs_traffic=False)
+
+
+def test_a_flag_changes_the_layout_of_a_pasted_line() -> None:
+    """It replaces what the line says."""
+    deployment = ask(None, OneLine(like=_TWO, gpus="4xH100", tp=4), needs_traffic=False).scenario.deployment
+
+    assert (deployment.tensor_parallel_size, deployment.replicas) == (4, 1)
+
+
+def test_a_plus_in_the_name_of_a_gpu_parts_no_kinds() -> None:
+    """It is AMD's."""
+    assert gpu_and_count("2x Ryzen AI Max+ 395") == ("ryzen-ai-max-395-128gb", 2)
+    assert kinds_of_gpus("Ryzen AI Max+ 395") == {}
+    with pytest.raises(UsageError, match="several kinds"):
+        gpu_and_count("2xH100+")
+    assert kinds_of_gpus("8xH100+8xH200") == {"h100-sxm-80gb": 8, "h200-sxm-141gb": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("vllm==latest", "vllm"),
+        ("vLLM V1", "vllm"),
+        ("vllm:nightly", "vllm"),
+        ("llama-server:latest", "llama.cpp"),
+    ],
+)
+def test_the_newest_version_of_an_engine_is_asked_for_in_a_word(text: str, name: str) -> None:
+    """A note says which that is."""
+    asked = ask("qwen3-8b", OneLine(gpus="H100", engine=text), needs_traffic=False)
+
+    assert (asked.scenario.deployment.engine.name, asked.scenario.deployment.engine.version) == (name, None)
+    assert asked.notes == (f"{text} is taken to be {name} {_newest(name)}, the newest version known here.",)
+
+
+def _newest(engine: str) -> str:
+    return load_engine(engine).versions[-1].version
+
+
+def test_an_engine_is_known_by_the_name_of_its_server() -> None:
+    """``llama-server`` is llama.cpp's."""
+    asked = ask("qwen3-8b", OneLine(gpus="H100", engine="llama-server"), needs_traffic=False)
+
+    assert asked.scenario.deployment.engine.name == "llama.cpp"
+
+
+@pytest.mark.parametrize(
+    ("slo", "written"),
+    [
+        ("ttft p95<1s", "ttft=1s,attainment=0.95"),
+        ("ttft_p95=1s", "ttft=1s,attainment=0.95"),
+        ("p99.9 ttft < 1 s; tpot(p95)<50ms", "ttft=1s,tpot=50ms,attainment=0.999"),
+        ("ttft p100<1s", "ttft=1s,attainment=1"),
+        ("p95", "ttft=1.5s,tpot=50ms,attainment=0.95"),
+    ],
+)
+def test_a_limit_of_a_percentile_is_told_as_one_of_requests(slo: str, written: str) -> None:
+    """The user's own limits, to be pasted."""
+    with pytest.raises(UsageError, match=f"; write '{written}'$"):
+        ask("qwen3-8b", OneLine(gpus="H100", slo=slo), needs_traffic=False)

@@ -14,6 +14,7 @@ from simserve.profiles import catalog
 from simserve.profiles.hardware import (
     DTYPES,
     HardwareProfile,
+    counted_gpu,
     hardware_name,
     hardware_names,
     load_hardware,
@@ -284,6 +285,44 @@ def test_geforce_runs_16_bit_products_at_half_of_its_rate(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "counted"),
+    [
+        ("2xH100", (2, "H100")),
+        ("H100:2", (2, "H100")),
+        ("2x8xH100", (16, "H100")),
+        ("7900xtx", (None, "7900xtx")),
+        ("2 x 7900xtx", (2, "7900xtx")),
+        ("5060 Ti", (None, "5060 Ti")),
+        ("Ryzen AI Max+ 395", (None, "Ryzen AI Max+ 395")),
+        ("2xnone", (2, "none")),
+        ("2x", (None, "2x")),
+    ],
+)
+def test_a_number_of_gpus_is_told_from_their_name(text: str, counted: tuple[int | None, str]) -> None:
+    """A name known as a whole has no number in it."""
+    assert counted_gpu(text) == counted
+
+
+@pytest.mark.parametrize("name", ["Arc B580", "Rubin", "Cerebras", "K80", "GTX 1660"])
+def test_a_gpu_like_no_other_is_to_be_described(name: str) -> None:
+    """No name is suggested that has some letters in common by chance."""
+    with pytest.raises(ProfileError, match="none is like it; describe it in a YAML file") as refused:
+        load_hardware(name)
+
+    assert "did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("H1000", "'h100'"), ("mi308x", "'mi300x'"), ("RTX PRO 600", "'rtx-pro-6000'"), ("b20", "'b200'")],
+)
+def test_a_gpu_with_a_slip_has_near_ones(name: str, near: str) -> None:
+    """The nearest first."""
+    with pytest.raises(ProfileError, match=f"did you mean {near}"):
+        load_hardware(name)
+
+
+@pytest.mark.parametrize(
     ("asked", "meant"),
     [
         ("h100", "h100-sxm-80gb"),
@@ -326,6 +365,9 @@ def test_geforce_runs_16_bit_products_at_half_of_its_rate(name: str) -> None:
         ("AMD Radeon PRO W7900", "w7900-48gb"),
         ("AMD Instinct MI210", "mi210-64gb"),
         ("AMD Ryzen AI Max+ 395", "ryzen-ai-max-395-128gb"),
+        ("AI Max 395", "ryzen-ai-max-395-128gb"),
+        ("Strix Halo 128 GB", "ryzen-ai-max-395-128gb"),
+        ("Framework Desktop", "ryzen-ai-max-395-128gb"),
         ("Radeon 8060S Graphics", "ryzen-ai-max-395-128gb"),
     ],
 )

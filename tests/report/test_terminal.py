@@ -14,6 +14,7 @@ from rich.console import Console
 from simserve.report.answer import answer
 from simserve.report.facts import measured
 from simserve.report.kinds import class_rows
+from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED
 from simserve.report.tables import latency_rows
 from simserve.report.terminal import render_run
@@ -158,3 +159,20 @@ def test_no_figure_of_a_class_is_cut_where_the_terminal_is_narrow() -> None:
     assert "\u2026" not in narrow.getvalue()
     assert "requests  lost  TTFT p50" in wide.getvalue()
     assert "summaries-of-contracts  " in wide.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        ("0.20.0", "vllm 0.20"),
+        ("v0.20", "vllm 0.20"),
+        (None, "vllm 0.20"),
+        ("0.20.1", "vllm 0.20 (nearest known to 0.20.1)"),
+    ],
+)
+def test_a_version_written_with_its_zeros_is_the_same(asked: str | None, shown: str) -> None:
+    """Only another one has a nearest that is known."""
+    told = {"name": "vllm", "version": "0.20", "requested_version": asked}
+    result = replace(run(next(iter(CASES))), summary={"simserve": {"engine_resolved": told}})
+
+    assert engine_name(result) == shown

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simserve.errors import ScenarioError, nearest
 from simserve.profiles.catalog import catalogue_models, is_repository, load_model, profile_named_like
 from simserve.profiles.model_names import (
+    distilled,
     layers_without_formula,
     letters,
     plain_name,
@@ -63,6 +64,8 @@ def find_model(name: str, file: object) -> NamedModel:
         return NamedModel(str(path), stored_format(name), is_exact=True)
     if name.endswith(_FILES) and _is_file(Path(name)):
         return NamedModel(str(Path(name).expanduser()), None, is_exact=True)
+    if (repository := distilled(name)) is not None:
+        return replace(find_model(repository, file), quantization=stored_format(name), is_exact=False)
     models = catalogue_models()
     for profile, model in models.items():
         published = (*model.checkpoints, *model.tuned_checkpoints)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simserve.planner.overrides import Overrides
+from simserve.profiles.hardware import counted_gpu
 from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
 from simserve.units import to_text
-
-_SEVERAL = re.compile(r"\d+\s*[x\u00d7*]|\d{1,3}\s+(?=[a-z])", re.IGNORECASE)
-"""What stands before the name in ``--gpus`` of several GPUs."""
-
 
 LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")
 """Flags of one line whose answer a plan finds."""
@@ -33,7 +29,7 @@ def plan_command(reference: Sequence[str], *, needs_more: bool = False) -> str:
         words = _without_flag(words, flag)
     if needs_more and "--gpus" in words:
         place = words.index("--gpus") + 1
-        words[place] = _SEVERAL.sub("", words[place]).strip()
+        words[place] = counted_gpu(words[place])[1]
     return f"simserve plan {' '.join(shlex.quote(word) for word in words)}"
 
 
@@ -128,10 +124,11 @@ def command(reference: Sequence[str], changes: Overrides, verb: str = "run", *, 
     named, others = list(reference or ("SCENARIO.yaml",)), dict(changes)
     if "--gpus" in named:
         place = named.index("--gpus") + 1
-        several = _SEVERAL.match(named[place]) if keeps_layout else None
+        count = counted_gpu(named[place])[0] if keeps_layout else None
         if "deployment.hardware" in others:
-            named[place] = f"{several[0] if several else ''}{others.pop('deployment.hardware')}"
-        if "--replicas" not in named and others.get("deployment.replicas") == 1 and not _SEVERAL.match(named[place]):
+            named[place] = f"{f'{count}x' if count else ''}{others.pop('deployment.hardware')}"
+        is_one = others.get("deployment.replicas") == 1 and counted_gpu(named[place])[0] is None
+        if "--replicas" not in named and is_one:
             del others["deployment.replicas"]
         if "deployment.quantization" in others:
             named = [*_without_flag(named, "--quantization"), "--quantization", others.pop("deployment.quantization")]

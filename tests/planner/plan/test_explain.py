@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+import pytest
+
 from simserve.planner.plan.explain import command, plan_command
 
 _LINE = ("Qwen/Qwen3-32B", "--gpus", "h100", "--rate", "3")
@@ -50,3 +52,20 @@ def test_a_plan_is_asked_for_without_its_answer() -> None:
     assert plan_command(line) == "simserve plan Qwen/Qwen3-8B --gpus 2xL4 --rate 20"
     assert plan_command(line, needs_more=True) == "simserve plan Qwen/Qwen3-8B --gpus L4 --rate 20"
     assert plan_command(["my chat.yaml"], needs_more=True) == "simserve plan 'my chat.yaml'"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name"),
+    [
+        ("5060 Ti", "'5060 Ti'"),
+        ("2x5060 Ti", "'5060 Ti'"),
+        ("7900xtx", "7900xtx"),
+        ("2 h100", "h100"),
+        ("H100:2", "H100"),
+    ],
+)
+def test_a_plan_for_more_gpus_keeps_the_name_of_the_gpu(gpus: str, name: str) -> None:
+    """Numbers of the name are no number of GPUs."""
+    told = plan_command(["qwen3-8b", "--gpus", gpus, "--slo", "chat"], needs_more=True)
+
+    assert told == f"simserve plan qwen3-8b --gpus {name} --slo chat"
