@@ -174,7 +174,7 @@ def plan(
     simserve plan chatbot --objective throughput --gpus 8xH100+8xH200
     """
     from simserve import api
-    from simserve.planner.one_line import kinds_of_gpus
+    from simserve.planner.one_line import kinds_of_gpus, weight_format
 
     shown.check()
     check_page(out, "--out")
@@ -199,7 +199,7 @@ def plan(
         raise UsageError("lacks the GPUs that there are", key="--objective", remedy="add --gpus 8xH200")
     values = list(over or ())
     if asked.quantization is not None and not any(each.startswith("deployment.quantization=") for each in values):
-        values.append(f"deployment.quantization={asked.quantization}")
+        values.append(f"deployment.quantization={weight_format(asked.quantization, asked.engine)}")
     shown.notes(loaded)
     with progress_bar(is_shown=not shown.quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(

@@ -32,7 +32,7 @@ class WindowLayout:
         window_groups: Blocks of the pool that it takes in layers with a window; 0 where these have their own pool.
         window_blocks: Blocks that a layer with a window holds of a request between two steps, at most.
         num_blocks: Blocks of the pool.
-        num_window_blocks: Blocks of the pool of the layers with a window; 0: they share.
+        num_window_blocks: Blocks of the pool of the layers with a window; 0: they share, or slots set theirs apart.
         num_full_context_blocks: Blocks of tokens that every layer holds, as the engine's log counts tokens.
         peak_window_blocks: Blocks that a layer with a window holds of a request at most, its chunk included.
         max_concurrent_full_length: Requests of ``max_model_len`` at once, as the engine's start-up log reckons.
@@ -98,6 +98,8 @@ def _reason_against(shape: ReplicaShape, rules: WindowedKV | None, connector: st
         return f"{named} does not through {engine.plugin}"
     if connector is not None and not rules.keeps_with_connector:
         return f"{named} does not with {connector}"
+    if rules.slot_multiple is not None:
+        return _reason_against_slots(shape)
     if engine.batching != "continuous" or engine.kv_allocation != "paged" or engine.admission == "reserve":
         return "only paged KV that is taken on demand gives blocks back"
     if engine.preemption_mode == "swap":
@@ -111,6 +113,14 @@ def _reason_against(shape: ReplicaShape, rules: WindowedKV | None, connector: st
     return None
 
 
+def _reason_against_slots(shape: ReplicaShape) -> str | None:
+    if shape.engine.kv_allocation != "static":
+        return "only slots set windows apart"
+    if shape.model.num_sliding_layers == shape.model.num_hidden_layers:
+        return "all layers have the window"
+    return None
+
+
 def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout | None:
     """Return how ``kv_bytes`` of a GPU are laid out; None where all layers with keys and values keep everything.
 
@@ -120,6 +130,8 @@ def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
         return _state_layout(shape, kv_bytes, draft_bytes_per_token)
     if shape.windowed_kv is None:
         return None
+    if shape.windowed_kv.slot_multiple is not None:
+        return _slots(shape, shape.windowed_kv.slot_multiple, kv_bytes, draft_bytes_per_token)
     if shape.windowed_kv.own_pool_ratio is None:
         return _one_pool(shape, shape.windowed_kv, kv_bytes, draft_bytes_per_token)
     return _two_pools(shape, shape.windowed_kv.own_pool_ratio, kv_bytes, draft_bytes_per_token)
@@ -131,7 +143,7 @@ def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float
     if pools_states(shape):
         size, _, _ = _state_groups(shape, draft_bytes_per_token)
         return size * _kv_layer_bytes(shape) * shape.engine.block_size
-    if rules is None or rules.own_pool_ratio is not None:
+    if rules is None or rules.own_pool_ratio is not None or rules.slot_multiple is not None:
         return None
     full, windowed, layer, _ = _layers(shape)
     size, full_groups, _ = _groups(full - int(-draft_bytes_per_token // layer), windowed, rules.padding_limit)
@@ -195,6 +207,36 @@ def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_p
         peak_window_blocks=peak,
         max_concurrent_full_length=min(num_blocks / longest, num_window_blocks / min(window_blocks, longest)),
         lines=(line,),
+    )
+
+
+def _slots(shape: ReplicaShape, multiple: int, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
+    """Return llama.cpp's layout: of layers with a window, a window and a micro-batch of each slot; else the context."""
+    full, windowed, layer, of_window = _layers(shape)
+    engine, window = shape.engine, shape.model.sliding_window or 0
+    piece, slots = engine.micro_batch_tokens or engine.max_num_batched_tokens, engine.max_num_seqs
+    # One buffer for all slots holds a window of each and one micro-batch.
+    windows, buffers = (slots, 1) if engine.kv_unified else (1, slots)
+    context = engine.max_model_len * windows
+    held = -(-min(windows * window + piece, context) // multiple) * multiple
+    apart = buffers * held * windowed * of_window
+    a_token = full * layer + draft_bytes_per_token
+    num_blocks = max(int((kv_bytes - apart) // (a_token * engine.block_size)), 0)
+    return WindowLayout(
+        full_groups=1,
+        window_groups=0,
+        window_blocks=0,
+        num_blocks=num_blocks,
+        num_window_blocks=0,
+        num_full_context_blocks=num_blocks,
+        peak_window_blocks=0,
+        max_concurrent_full_length=num_blocks / _longest_blocks(shape),
+        lines=(
+            f"windows: {buffers * held:,} tokens of {slots} slots, {windowed} layers with a window of {window:,} x "
+            f"{of_window:,.0f} B a token: {format_bytes(apart)}",
+            f"({format_bytes(kv_bytes)} - {format_bytes(apart)}) / ({full} layers x {layer:,.0f} B a token) = "
+            f"{num_blocks * engine.block_size:,} tokens",
+        ),
     )
 
 

@@ -589,6 +589,9 @@ def _kv_lines(
         requests = f"{windows.max_concurrent_full_length:.2f} requests of {length}"
         if windows.are_states:
             return [*windows.lines, f"{requests}, states and all, or {num_tokens:,} tokens as the engine's log counts"]
+        if not windows.window_groups and not windows.num_window_blocks:
+            full = f"{windows.max_concurrent_full_length:.2f} requests of full length"
+            return [*windows.lines, f"{num_tokens:,} tokens / {length} = {full}"]
         return [*windows.lines, f"{num_tokens:,} tokens that every layer holds, or {requests} with windows kept"]
     return [
         f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block) = "

@@ -200,14 +200,20 @@ WEIGHT_FORMATS: Mapping[WeightFormatName, WeightFormat] = {
         unpacked_from_rows=NF4_UNPACKED_FROM_ROWS,
     ),
     "gguf-q8_0": _gguf(8.5),
+    "gguf-q6_k": _gguf(6.56, K_QUANT_UNPACKING_ROWS),
+    "gguf-q5_k_m": _gguf(5.7, K_QUANT_UNPACKING_ROWS),
     "gguf-q4_k_m": _gguf(4.8, K_QUANT_UNPACKING_ROWS),
     "gguf-q4_0": _gguf(4.5),
+    "gguf-iq4_xs": _gguf(4.46, K_QUANT_UNPACKING_ROWS),
+    "gguf-q3_k_m": _gguf(4.0, K_QUANT_UNPACKING_ROWS),
     "gguf-q2_k": _gguf(2.6, K_QUANT_UNPACKING_ROWS),
     "mxfp4": replace(_marlin(MXFP4_BITS), blackwell_arithmetic="fp8"),  # with MXFP8 activations, as gpt-oss is served
     "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="fp4", weight_only_share=0.8),
 }
 """Formats of the scenario key ``quantization``. GGUF bits: of llama.cpp's k-quants the mean over the tensors of a
-model; Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale for 32 of them."""
+model (Q6_K, Q5_K_M and IQ4_XS: Llama 3.1 8B in llama.cpp's tools/quantize/README.md; Q3_K_M: 3.74 GiB of Llama 3 8B in
+its quantize.cpp); Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale for 32 of them. IQ4_XS is unpacked like a
+k-quant, an assumption."""
 
 KV_BITS: Mapping[str, float] = {
     "auto": 16.0,

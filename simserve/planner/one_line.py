@@ -33,8 +33,8 @@ from simserve.profiles.hardware import (
     remedy_for_gpu,
     slice_of,
 )
-from simserve.profiles.model import WIDE_FORMATS
-from simserve.profiles.model_names import format_named, layers_without_formula, repositories_on_record
+from simserve.profiles.model import WIDE_FORMATS, WeightFormatName
+from simserve.profiles.model_names import format_named, layers_without_formula, meant_format, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.sim.control import RoutingPolicy
@@ -48,6 +48,7 @@ DEFAULT_HARDWARE = "h100-sxm-80gb"
 MAC_ENGINE = "llama.cpp"
 """Engine of a model on a Mac, where nothing names one."""
 
+_GGUF_ENGINES = ("llamacpp", "ollama")
 _ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacppserver": "llama.cpp"}
 """Short names of engines, without hyphens -> the profile."""
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
@@ -400,7 +401,8 @@ def _overrides(
     if flags.engine is not None:
         found += _engine(flags.engine, _block(deployment, "engine"))
     if flags.quantization is not None:
-        found.append(Override("deployment.quantization", format_named(flags.quantization), "--quantization"))
+        chosen = weight_format(flags.quantization, flags.engine or _block(deployment, "engine").get("name"))
+        found.append(Override("deployment.quantization", chosen, "--quantization"))
     found += _traffic(flags, workload, folder)
     if flags.slo is not None:
         found += _objective(flags.slo)
@@ -584,6 +586,22 @@ def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     if is_newest or version is not None or known != engine.get("name", "vllm"):
         overrides.append(Override("deployment.engine.version", version, "--engine"))
     return overrides
+
+
+def weight_format(text: str, engine: str | None) -> str:
+    """Return the weight format that ``--quantization`` names, for an engine by its name; None: any.
+
+    Raises:
+        UsageError: It names none; says which is meant.
+    """
+    known, named = ("auto", *get_args(WeightFormatName)), format_named(text)
+    found = next((each for each in (named, named.strip().lower()) if each in known), None)
+    if found is not None:
+        return found
+    is_gguf = engine is not None and _plain_name(engine).startswith(_GGUF_ENGINES)
+    meant = meant_format(text, is_gguf=is_gguf)
+    remedy = nearest(text, known) if meant is None else f"did you mean '{meant}'?"
+    raise UsageError("is not a known weight format", key="--quantization", value=text, remedy=remedy)
 
 
 def _traffic(flags: OneLine, workload: Mapping[str, Any], folder: Path | None) -> list[Override]:

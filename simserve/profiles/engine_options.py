@@ -654,8 +654,8 @@ class RuntimeMemory(FrozenModel):
 class WindowedKV(FrozenModel):
     """From which version on an engine keeps no more of a layer with a sliding window than the window, and how.
 
-    Two layouts: groups of equally many layers that share one pool of blocks (vLLM), or a pool of its own for the
-    layers with a window (SGLang).
+    Three layouts: groups of equally many layers that share one pool of blocks (vLLM), a pool of its own for the layers
+    with a window (SGLang), or so many tokens of every slot in these (llama.cpp).
     """
 
     since: str
@@ -665,6 +665,8 @@ class WindowedKV(FrozenModel):
     padding_limit: float = Field(default=1.0, ge=1)
     """One pool: where one kind has fewer times this as many layers as the other, groups are as large as the larger kind
     and the smaller one is padded; otherwise as large as the smaller kind."""
+    slot_multiple: PositiveInt | None = None
+    """Slots: what their window and a micro-batch are rounded up to, tokens; absent: KV is taken on demand."""
     recheck_windows: NonNegativeInt = 0
     """Windows that a request grows by before the engine looks for tokens that have left its window."""
     recheck_tokens: NonNegativeInt = 0

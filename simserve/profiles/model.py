@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -28,11 +28,9 @@ from simserve.profiles.model_blocks import (
 from simserve.profiles.state_blocks import LinearAttention, Mamba2, ShortConvolution
 from simserve.validation import FrozenModel
 
+_WideFormatName = Literal["none", "fp32", "fp16", "bf16"]
 WeightFormatName = Literal[
-    "none",
-    "fp32",
-    "fp16",
-    "bf16",
+    _WideFormatName,
     "fp8",
     "int8",
     "int8-wo",
@@ -44,14 +42,18 @@ WeightFormatName = Literal[
     "int3",
     "nf4",
     "gguf-q8_0",
+    "gguf-q6_k",
+    "gguf-q5_k_m",
     "gguf-q4_k_m",
     "gguf-q4_0",
+    "gguf-iq4_xs",
+    "gguf-q3_k_m",
     "gguf-q2_k",
     "mxfp4",
     "nvfp4",
 ]
 """Formats of linear weights; ``none``: the model's own ``dtype``."""
-WIDE_FORMATS: tuple[WeightFormatName, ...] = ("none", "fp32", "fp16", "bf16")
+WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)
 """Formats that round nothing: 16 bit and more."""
 Fp8Scales = Literal["tensor", "channel", "block"]
 Quantization = Literal["auto", WeightFormatName]

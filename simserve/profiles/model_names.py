@@ -14,7 +14,11 @@ _FORMATS = (
     ("bnb-4bit", "nf4"),
     ("awq", "awq-int4"),
     ("gptq", "gptq-int4"),
+    ("q6_k", "gguf-q6_k"),
+    ("q5_k_m", "gguf-q5_k_m"),
     ("q4_k_m", "gguf-q4_k_m"),
+    ("iq4_xs", "gguf-iq4_xs"),
+    ("q3_k_m", "gguf-q3_k_m"),
     ("q2_k", "gguf-q2_k"),
     ("q8_0", "gguf-q8_0"),
     ("q4_0", "gguf-q4_0"),
@@ -34,6 +38,24 @@ _FORMATS = (
 """Part of a name -> format, the first that is found."""
 _OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
 """Parts that are formats themselves."""
+_NEAREST_GGUF = (
+    ("q8", "gguf-q8_0"),
+    ("q6", "gguf-q6_k"),
+    ("q5", "gguf-q5_k_m"),
+    ("q4_0", "gguf-q4_0"),
+    ("q4", "gguf-q4_k_m"),
+    ("iq4_xs", "gguf-iq4_xs"),
+    ("iq4", "gguf-q4_k_m"),
+    ("q3_k_l", "gguf-iq4_xs"),
+    ("q3", "gguf-q3_k_m"),
+    ("iq3", "gguf-q3_k_m"),
+    ("mxfp4", "mxfp4"),
+    ("", "gguf-q2_k"),
+)
+"""Beginning of llama.cpp's name of a format -> the simulated one of nearest size, the first that is found; of the table
+of its tools/quantize/README.md: Q4_K_S 4.67 bits a weight, IQ4_NL 4.68, Q3_K_L 4.30, IQ3_M 3.76, Q2_K_S 2.97."""
+_GGUF_NAME = re.compile(r"(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4_moe)")
+_BITS = re.compile(r"(?:int)?([48])[- ]?bits?")
 _SUFFIX = re.compile(
     r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|qat|dynamic|static|pertensor|"
     r"autoround|a?sym|kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
@@ -201,8 +223,40 @@ def letters(name: str) -> str:
 
 
 def format_named(text: str) -> str:
-    """Return the number format that a short name stands for: ``awq`` is awq-int4; what is none stays as it is."""
-    return {part: known for part, known in _FORMATS if part not in _OF_THEMSELVES}.get(text.lower(), text)
+    """Return the number format that a short name stands for: ``awq`` is awq-int4; what is none stays as it is.
+
+    And llama.cpp's names, in letters of either case: ``Q6_K`` is gguf-q6_k, ``q4`` gguf-q4_k_m.
+    """
+    short = text.strip().lower().removeprefix("gguf-")
+    named = {part: known for part, known in _FORMATS if part not in _OF_THEMSELVES}
+    is_gguf = _GGUF_NAME.fullmatch(short) is not None and is_gguf_name_of(short, nearest_gguf(short))
+    return named.get(short, nearest_gguf(short) if is_gguf else text)
+
+
+def nearest_gguf(name: str) -> str:
+    """Return the simulated format nearest in size to one of llama.cpp, by its name there (``Q5_K_S``, ``iq3_m``)."""
+    plain = name.lower().removeprefix("ud-")
+    return next(known for begin, known in _NEAREST_GGUF if plain.startswith(begin))
+
+
+def is_gguf_name_of(name: str, known: str) -> bool:
+    """Return whether a name of llama.cpp means a simulated format itself: ``q4`` and ``Q4_K`` are Q4_K_M."""
+    own = known.removeprefix("gguf-")
+    return name.lower() in (own, own.removesuffix("_m"), own.partition("_")[0])
+
+
+def meant_format(text: str, *, is_gguf: bool) -> str | None:
+    """Return the format that a name most likely means: ``4bit`` of an engine of GGUF files or another, ``Q5_K_S``.
+
+    None: the name says nothing.
+    """
+    short = text.strip().lower()
+    if _GGUF_NAME.fullmatch(short.removeprefix("ud-")):
+        return nearest_gguf(short)
+    bits = _BITS.fullmatch(short)
+    if bits is None:
+        return None
+    return {"4": "gguf-q4_k_m", "8": "gguf-q8_0"}[bits[1]] if is_gguf else {"4": "awq-int4", "8": "fp8"}[bits[1]]
 
 
 @lru_cache(maxsize=_KEPT_NAMES)

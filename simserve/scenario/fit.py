@@ -264,7 +264,7 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     for key in _LIMITS:
         below = int(getattr(engine, key)) - 1
         yield [(f"engine.{key}", 2**power) for power in reversed(range(below.bit_length()))]
-    first = int(engine.gpu_memory_utilization * 100) + 1
+    first = 100 if _lacks_share(resolved) else int(engine.gpu_memory_utilization * 100) + 1
     yield [("engine.gpu_memory_utilization", cent / 100) for cent in range(first, round(_LARGEST_SHARE * 100) + 1)]
     known = [each.format for each in formats_available(shape.model, engine, shape.hardware)]
     yield [("quantization", each) for each in known if each != shape.quantization and each not in WIDE_FORMATS]
@@ -428,6 +428,8 @@ def _long_request(resolved: ResolvedScenario) -> _Problem | None:
 
 def _little_left(resolved: ResolvedScenario) -> _Problem | None:
     memory, share = resolved.memory, resolved.shape.engine.gpu_memory_utilization
+    if _lacks_share(resolved):
+        return _unfilled_slots(resolved)
     if share < HIGH_UTILIZATION:
         return None
     left = memory.total_bytes - memory.usable_bytes
@@ -436,6 +438,25 @@ def _little_left(resolved: ResolvedScenario) -> _Problem | None:
         "so that a peak ends the server"
     )
     return _Problem(wrong, "gpu_memory_utilization", 0.9)
+
+
+def _lacks_share(resolved: ResolvedScenario) -> bool:
+    """Return whether the engine takes what its slots need, and is told layers for the GPU, no share of its memory."""
+    return any(key in resolved.shape.engine.features for key in _GPU_LAYERS)
+
+
+def _unfilled_slots(resolved: ResolvedScenario) -> _Problem | None:
+    memory, engine = resolved.memory, resolved.shape.engine
+    slots, full = engine.max_num_seqs, memory.max_concurrent_full_length
+    is_fitted = resolved.scenario.deployment.engine.max_model_len is None
+    if is_fitted or engine.kv_unified or not 0.0 < full < slots:
+        return None
+    wrong = (
+        f"{slots} slots of {memory.max_model_len:,} tokens take {format_bytes(slots / full * memory.kv_bytes)} of KV a "
+        f"GPU, and {format_bytes(memory.kv_bytes)} are there, so that the server does not start with all of them; "
+        "fewer layers on the GPU or weights of fewer bits make room too"
+    )
+    return _Problem(wrong, "max_model_len", 1 << (max(int(memory.max_model_len * full / slots), 1).bit_length() - 1))
 
 
 def _beyond_model(resolved: ResolvedScenario) -> _Problem | None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from simserve.errors import UsageError
-from simserve.planner.one_line import OneLine, ask, gpu_and_count, kinds_of_gpus
+from simserve.planner.one_line import OneLine, ask, gpu_and_count, kinds_of_gpus, weight_format
 from simserve.profiles import catalog
 from simserve.profiles.engine_profile import load_engine
 from tests.cli.conftest import Simserve
@@ -649,6 +649,29 @@ def test_a_number_before_a_blank_and_the_tag_of_a_gguf_repository_are_read(
     traffic = OneLine(rate=1, prompt_tokens="500", output_tokens="100", **flags)
 
     assert getattr(ask(words[0], traffic).scenario.deployment, key) == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "known"), [("q6_k", "gguf-q6_k"), ("Q6_K", "gguf-q6_k"), ("q4", "gguf-q4_k_m"), ("FP8", "fp8")]
+)
+def test_formats_are_found_by_llama_cpps_names_and_in_capitals(typed: str, known: str) -> None:
+    """As tags of GGUF repositories have them."""
+    assert weight_format(typed, "llama.cpp") == known
+
+
+@pytest.mark.parametrize(
+    ("typed", "engine", "meant"),
+    [
+        ("4bit", "llama.cpp==b8000", "gguf-q4_k_m"),
+        ("8-bit", "ollama", "gguf-q8_0"),
+        ("4bit", "vllm", "awq-int4"),
+        ("Q5_K_S", None, "gguf-q5_k_m"),
+    ],
+)
+def test_a_format_that_is_none_gets_one_suggestion(typed: str, engine: str | None, meant: str) -> None:
+    """The nearest of those that the engine runs, not the list of all."""
+    with pytest.raises(UsageError, match=rf"is not a known weight format; did you mean '{meant}'\?"):
+        weight_format(typed, engine)
 
 
 def test_a_trace_in_place_of_a_model_is_told(simserve: Simserve) -> None:

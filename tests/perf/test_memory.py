@@ -193,6 +193,15 @@ def test_quantised_checkpoints_keep_embeddings_in_16_bit() -> None:
     assert weights_bytes(model, "gguf-q2_k") == pytest.approx(model.num_parameters * 2.6 / 8)
 
 
+@pytest.mark.parametrize(
+    ("quantization", "gibibytes"),
+    [("gguf-q6_k", 6.14), ("gguf-q5_k_m", 5.33), ("gguf-iq4_xs", 4.17), ("gguf-q3_k_m", 3.74)],
+)
+def test_gguf_files_are_as_large_as_published(quantization: str, gibibytes: float) -> None:
+    """Llama-3.1-8B in the table of llama.cpp's tools/quantize/README.md; Q3_K_M: Llama-3-8B in its quantize.cpp."""
+    assert weights_bytes(make_model(), quantization) == pytest.approx(gibibytes * 2**30, rel=0.01)
+
+
 def test_standard_attention_needs_room_for_its_scores() -> None:
     """4,096 queries x 4,096 keys x 32 heads x 2 B: 1.07 GB more."""
     model = make_model("llama-2-7b")

@@ -258,3 +258,51 @@ def test_lines_say_what_a_block_is() -> None:
 
     assert any("18 layers x 2,048 B a token x 16 tokens a block" in line for line in lines)
     assert any("at most 9 each, 521 while its prompt is computed" in line for line in lines)
+
+
+def slots(model: str, version: str, **rest: Any) -> ReplicaShape:
+    """Return a deployment of llama.cpp, whose KV is static."""
+    return windowed(model, "llama.cpp", version, quantization="none", hardware="h100-sxm-80gb", **rest)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "cells", "mebibytes", "bytes_a_token"),
+    [
+        # Start-up logs: 18.00 MiB of 768 cells in 12 layers, 3,072 MiB of 131,072 in the others; 765.00 MiB in Q8_0,
+        # 8.5 bits, of 4,608 cells in 40 layers, 68.00 MiB of 8,192 in the others
+        ("gpt-oss-20b", {"max_num_seqs": 1, "max_model_len": 131072}, 768, 18.0, 24_576.0),
+        (
+            "gemma-4-12b",
+            {"kv_unified": True, "max_num_seqs": 4, "max_model_len": 8192},
+            4608,
+            765.0 * 16 / 8.5,
+            16_384.0,
+        ),
+        ("gpt-oss-20b", {"kv_unified": False, "max_num_seqs": 4, "max_model_len": 4096}, 4 * 768, 4 * 18.0, 24_576.0),
+    ],
+)
+def test_slots_hold_windows_and_a_micro_batch(
+    model: str, options: dict[str, Any], cells: int, mebibytes: float, bytes_a_token: float
+) -> None:
+    """Of one buffer once a micro-batch; the rest is for layers that see everything."""
+    layout = laid_out(slots(model, "b8637", **options))
+
+    assert layout.lines[0].startswith(f"windows: {cells:,} tokens of {options['max_num_seqs']} slots, ")
+    assert layout.num_blocks == int((10 * GIB - mebibytes * 2**20) // bytes_a_token)
+    assert (layout.full_groups, layout.window_groups) == (1, 0)
+
+
+def test_a_long_context_of_gpt_oss_fits_a_card_of_16_gb_under_llama_cpp() -> None:
+    """12 of its 24 layers keep 65,536 tokens; builds before May 2025 kept them in all."""
+    options: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 65_536, "hardware": "rtx-5060-ti-16gb"}
+    kept = windowed("gpt-oss-20b", "llama.cpp", "b8000", **options)
+    whole = dataclasses.replace(kept, windowed_kv=None)
+
+    assert plan_memory(kept).fits
+    assert not plan_memory(whole).fits
+    assert load_engine("llama.cpp").windows_of("b5000") is None
+
+
+def test_llama_cpp_keeps_everything_of_models_without_windows_of_its_own() -> None:
+    """Mistral 7B's window is not in its files."""
+    assert slots("mistral-7b", "b8000").windowed_kv is None

@@ -273,3 +273,20 @@ def test_the_length_that_is_advised_is_one_that_people_set() -> None:
 
     assert resolved.memory.max_model_len % 1024
     assert advice.endswith("--set deployment.engine.max_model_len=2048")
+
+
+@pytest.mark.parametrize(("engine", "key"), [("llama.cpp", "n_gpu_layers"), ("ollama", "num_gpu")])
+def test_engines_that_take_no_share_of_the_memory_are_not_told_one(engine: str, key: str) -> None:
+    """Their slots take what their context needs: a shorter one, fewer layers or smaller weights make room."""
+    changes = ["model=qwen3-30b-a3b", "deployment.hardware=rtx-5090-32gb", f"deployment.engine={{name: {engine}}}"]
+    changes += ["deployment.engine.max_num_seqs=8", "deployment.engine.max_model_len=32768"]
+    small, large = (
+        resolve(make_scenario([*changes, f"deployment.quantization={each}"])) for each in ("gguf-q6_k", "gguf-q8_0")
+    )
+
+    said = open_limits(small) or ""
+    assert "8 slots of 32,768 tokens take" in said
+    assert said.endswith("--set deployment.engine.max_model_len=8192")
+    found = [each.partition("=")[0] for each in remedies(large)]
+    assert {"deployment.engine.max_model_len", "deployment.quantization", f"deployment.engine.{key}"} <= {*found}
+    assert not any("gpu_memory_utilization" in each for each in (said, *found))

@@ -122,6 +122,10 @@ _FORMATS = {
     "q2_k": "gguf-q2_k",
     "q8_0": "gguf-q8_0",
     "q4_0": "gguf-q4_0",
+    "q6_k": "gguf-q6_k",
+    "q5_k_m": "gguf-q5_k_m",
+    "q3_k_m": "gguf-q3_k_m",
+    "iq4_xs": "gguf-iq4_xs",
     "fp4": "mxfp4",
 }
 """Source's precision, lower case -> quantization; "FP4" on Hopper is mxfp4."""

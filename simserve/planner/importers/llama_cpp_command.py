@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from simserve.errors import ScenarioError
+from simserve.perf.quantization import WEIGHT_FORMATS, format_name
 from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.model_names import find_model
@@ -13,6 +14,7 @@ from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.importers.server import Reading, Vocabulary, assumptions, draft_of, read_arguments
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.model_names import is_gguf_name_of, nearest_gguf
 
 KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
 """llama.cpp's KV cache types that are simulated -> the scenario's."""
@@ -62,10 +64,12 @@ _WITHOUT_EFFECT = re.compile(
     r"kv-offload|repack|op-offload|cache-prompt|context-shift|slot-prompt-similarity|threads-http|hf-token|ssl-.*)"
 )
 """Flags that change nothing the simulation looks at; ``no-`` forms with an effect are read before."""
-_SIZES = re.compile(r"(?:^|[-_.:])(?:ud-)?(i?q([1-8])_\w+|iq[1-8]\w*|[bf]f?(?:16|32))(?=$|[-_.])", re.IGNORECASE)
+_SIZES = re.compile(
+    r"(?:^|[-_.:])((?:ud-)?(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4(?:_moe)?|(?:bf|fp|f)(?:16|32)))(?=$|[-_.])",
+    re.IGNORECASE,
+)
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
 """What names one file of several."""
-_SIMULATED = ("gguf-q4_k_m", "gguf-q8_0", "gguf-q4_0", "gguf-q2_k")
 
 
 def import_llama_cpp_command(
@@ -99,7 +103,7 @@ def import_llama_cpp_command(
 def gguf_format(name: str) -> tuple[str | None, str | None]:
     """Return the format that a GGUF file, a tag or a repository says, and a note where another stands in.
 
-    Of the formats between those that are simulated the next larger is taken: Q5 and Q6 are Q8_0, Q3 is Q4_K_M.
+    Of those that are not simulated the nearest in size is taken.
 
     Args:
         name: ``Qwen3-8B-Q4_K_M.gguf``, ``Q6_K``, ``org/name-GGUF:UD-Q4_K_XL``.
@@ -111,13 +115,14 @@ def gguf_format(name: str) -> tuple[str | None, str | None]:
     if found is None:
         return None, None
     said = found[1].lower()
-    if said in ("f16", "bf16", "fp16", "f32", "bf32"):
-        return {"f32": "fp32", "bf16": "bf16"}.get(said, "fp16"), None
-    if f"gguf-{said}" in _SIMULATED:
-        return f"gguf-{said}", None
-    bits = int(re.sub(r"\D*(\d).*", r"\1", said))
-    taken = "gguf-q2_k" if bits <= 2 else "gguf-q4_k_m" if bits <= 4 else "gguf-q8_0"
-    return taken, f"Weights of {found[1].upper()} are read as {taken.removeprefix('gguf-').upper()}."
+    if said.endswith(("16", "32")):
+        return {"f32": "fp32", "fp32": "fp32", "bf16": "bf16"}.get(said, "fp16"), None
+    taken = nearest_gguf(said)
+    if is_gguf_name_of(said, taken):
+        return taken, None
+    bits = WEIGHT_FORMATS[format_name(taken)].bits
+    what = f"the nearest in size that is simulated ({bits:g} bits a weight)"
+    return taken, f"Weights of {found[1].upper()} are read as {taken.removeprefix('gguf-').upper()}, {what}."
 
 
 def model_of(repository: str, tag: str) -> str:

@@ -172,7 +172,18 @@ def test_what_of_llama_cpp_is_not_simulated_is_named() -> None:
         ("Qwen3-8B-Q4_K_M.gguf", "gguf-q4_k_m", False),
         ("Q8_0", "gguf-q8_0", False),
         ("UD-Q4_K_XL", "gguf-q4_k_m", True),
-        ("Qwen3-8B-Q6_K.gguf", "gguf-q8_0", True),
+        ("Qwen3-8B-Q6_K.gguf", "gguf-q6_k", False),
+        ("Q5_K_M", "gguf-q5_k_m", False),
+        ("Q3_K_M", "gguf-q3_k_m", False),
+        ("IQ4_XS", "gguf-iq4_xs", False),
+        ("q8", "gguf-q8_0", False),
+        ("MXFP4", "mxfp4", False),
+        ("MXFP4_MOE", "mxfp4", True),
+        ("Q5_0", "gguf-q5_k_m", True),
+        ("Q4_1", "gguf-q4_k_m", True),
+        ("Q3_K_L", "gguf-iq4_xs", True),
+        ("Q2_K_S", "gguf-q2_k", True),
+        ("8b-instruct-fp16", "fp16", False),
         ("IQ2_XXS", "gguf-q2_k", True),
         ("model-f16.gguf", "fp16", False),
         ("BF16", "bf16", False),
@@ -180,11 +191,12 @@ def test_what_of_llama_cpp_is_not_simulated_is_named() -> None:
     ],
 )
 def test_names_of_gguf_files_say_their_format(name: str, known: str | None, stands_in: bool) -> None:
-    """One that is not simulated is the next larger, with a note."""
+    """One that is not simulated is the nearest in size, with a note that says so."""
     found, note = gguf_format(name)
 
     assert found == known
     assert (note is not None) is stands_in
+    assert note is None or "the nearest in size that is simulated" in note
 
 
 def test_one_file_of_several_and_a_tag_of_a_repository_name_the_model() -> None:
