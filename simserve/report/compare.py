@@ -288,7 +288,7 @@ def _doubts(variant: Variant, runs: int) -> list[str]:
     found, pairs = [], load_error_model().pairs
     for name, label in _HEADLINES:
         errors, change = pairs.get(PAIRED.get(name.partition("_")[2], "")), variant.differences[name].relative
-        if errors is None or not _is_headline(variant, name, runs) or not -1 < change or change == 0:
+        if errors is None or not _is_headline(variant, name, runs) or change <= -1:
             continue
         if abs(math.log1p(change)) < errors.p50:
             found.append(f"{label} (median error {share(math.expm1(errors.p50))})")
