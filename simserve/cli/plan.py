@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from simserve.planner.one_line import Question
     from simserve.planner.plan.plan import Plan
     from simserve.report.plan import PlanPage
+    from simserve.scenario.schema import Scenario
 
 
 @takes_flags(without=("tp", "pp", "replicas"))
@@ -51,11 +52,13 @@ def plan(
         ),
     ] = None,
     objective: Annotated[
-        Literal["cost", "gpus", "latency", "energy", "throughput"],
+        Literal["cost", "gpus", "latency", "energy", "throughput"] | None,
         typer.Option(
-            help="What to minimise: dollars, GPUs, p95 E2E or watts; throughput: the most that fixed GPUs can do."
+            help="What to minimise: dollars, GPUs, p95 E2E or watts; throughput: the most that fixed GPUs can do. "
+            "Default: cost; gpus where those that are named have no price.",
+            show_default=False,
         ),
-    ] = "cost",
+    ] = None,
     headroom: Annotated[
         str, typer.Option(metavar="SHARE", help="Extra traffic that the plan must sustain: 0.2 or 20%.")
     ] = "0",
@@ -201,6 +204,9 @@ def plan(
     if asked.quantization is not None and not any(each.startswith("deployment.quantization=") for each in values):
         values.append(f"deployment.quantization={asked.quantization}")
     shown.notes(loaded)
+    if objective is None:
+        needs_price = spot or horizon is not None or budget is not None
+        objective = "cost" if needs_price else _objective(loaded, names)
     with progress_bar(is_shown=not shown.quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(
             loaded,
@@ -237,6 +243,19 @@ def plan(
         written,
     )
     _raise_outcome(result)
+
+
+def _objective(scenario: Scenario, names: Sequence[str]) -> Literal["cost", "gpus"]:
+    """Return what is small where nothing says it: dollars, or GPUs where those to choose from have no price."""
+    from simserve.planner.plan.price import price_of
+    from simserve.profiles.hardware import hardware_name
+
+    unpriced = [name for name in map(hardware_name, names) if price_of(scenario, name).usd is None]
+    if not names or len(unpriced) < len(names):
+        return "cost"
+    told = f"{', '.join(unpriced)} {'has' if len(unpriced) == 1 else 'have'} no price: planned for the fewest GPUs"
+    print(f"simserve: {told}; --set pricing.gpu_hour_usd=DOLLARS plans for dollars", file=sys.stderr)
+    return "gpus"
 
 
 def _reference(asked: Asked, question: Question) -> list[str]:
