@@ -52,13 +52,12 @@ def plan(
         ),
     ] = None,
     objective: Annotated[
-        Literal["cost", "gpus", "latency", "energy", "throughput"] | None,
+        Literal["cost", "gpus", "latency", "energy", "throughput"],
         typer.Option(
             help="What to minimise: dollars, GPUs, p95 E2E or watts; throughput: the most that fixed GPUs can do. "
-            "Default: cost; gpus where those that are named have no price.",
-            show_default=False,
+            "Unless given, gpus where those that are named have no price.",
         ),
-    ] = None,
+    ] = "cost",
     headroom: Annotated[
         str, typer.Option(metavar="SHARE", help="Extra traffic that the plan must sustain: 0.2 or 20%.")
     ] = "0",
@@ -204,9 +203,10 @@ def plan(
     if asked.quantization is not None and not any(each.startswith("deployment.quantization=") for each in values):
         values.append(f"deployment.quantization={asked.quantization}")
     shown.notes(loaded)
-    if objective is None:
-        needs_price = spot or horizon is not None or budget is not None
-        objective = "cost" if needs_price else _objective(loaded, names)
+    source = shown.context.get_parameter_source("objective")
+    is_default = source is not None and source.name == "DEFAULT"
+    if is_default and not spot and horizon is None and budget is None:
+        objective = _objective(loaded, names)
     with progress_bar(is_shown=not shown.quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(
             loaded,
