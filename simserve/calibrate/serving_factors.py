@@ -23,6 +23,9 @@ from simserve.workload.benchmarks.result import BenchResult
 MEASURED_ALREADY = 1.5
 """A number of clients this near to one that was measured, as a ratio, is no new load."""
 
+BEYOND_REASON = 5.0
+"""Median times that a latency is off after the fit, up or down, beyond which the files are of another server."""
+
 SAME_LENGTHS = 1.1
 """Mean lengths of repeats differ by no more than this ratio."""
 
@@ -51,7 +54,11 @@ class ServerFactors:
         """Return ``fitted``, or why a factor keeps most of what the profile says."""
         if name == "frontend" and self.frontend_is_set:
             return "the scenario sets the latency"
-        return "fitted" if self.fit.is_told(name) else "the files tell it little: near the profile's value"
+        if self.fit.is_told(name):
+            return "fitted"
+        is_near = abs(np.log(self.fit.factors[name])) < self.fit.priors.widths[name]
+        where = "near the profile's value" if is_near else "the brackets are all that is known"
+        return f"the files tell it little: {where}"
 
 
 class FactorCalibration:
@@ -136,6 +143,28 @@ class FactorCalibration:
         name = next((each.result.model for each in self._replays if each.result.model), "") or model_id(self.model)
         command = benchmark_command(name, self._replays[0].specs, new[best])
         return ProposedLoad(num_clients=new[best], deviations=deviations, command=command)
+
+
+def misfit(runs: Sequence[RunErrors]) -> str | None:
+    """Return that benchmarks are of another server than the scenario's, where no fit explains them; None where it does.
+
+    Args:
+        runs: With TTFT and TPOT after the fit.
+    """
+    for latency in ("tpot", "ttft"):
+        errors = [
+            run.error("after", figure) for run in runs for figure in run.measured if figure.endswith(f"_{latency}")
+        ]
+        ratios = [1.0 + error for error in errors if error is not None and error > -1.0]
+        if not ratios:
+            continue
+        times = float(np.exp(np.median(np.abs(np.log(ratios)))))
+        if times > BEYOND_REASON:
+            return (
+                f"after the fit {latency.upper()} is still {times:.3g} times off (median): these files are not of the "
+                "scenario's GPU, model, engine version or settings"
+            )
+    return None
 
 
 def loads_of(results: Sequence[BenchResult]) -> list[int]:

@@ -136,6 +136,9 @@ def serving(
             server = serving_factors.FactorCalibration(model, statistic, tell).fit(measured).fit_
             text = factors_text(server, loaded, out.stem if out else "", date or "")
             answer = serving_factors.as_mapping(server)
+    doubt = serving_factors.misfit((constants if fit else server).runs)
+    if doubt is not None and not quiet:
+        print(f"simserve: warning: {doubt}", file=sys.stderr)
     if out is not None:
         write_text(out, text, force=force)
     if as_json:

@@ -158,8 +158,9 @@ def vllm_command(
     from simserve.planner.importers.vllm_command import import_vllm_command
 
     gpu, count = named_gpu(hardware)
-    draft = import_vllm_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
+    text = _text_of(command)
+    draft = import_vllm_command(text, hardware=gpu, version=engine_version, model=model)
+    delivery.deliver(_with_refusal(on_gpus(draft, count, is_laid_out=True), text))
 
 
 @app.command("sglang-command")
@@ -227,8 +228,17 @@ def any_command(
     from simserve.planner.importers.command import import_command
 
     gpu, count = named_gpu(hardware)
-    draft = import_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
+    text = _text_of(command)
+    draft = import_command(text, hardware=gpu, version=engine_version, model=model)
+    delivery.deliver(_with_refusal(on_gpus(draft, count, is_laid_out=True), text))
+
+
+def _with_refusal(draft: Draft, text: str) -> Draft:
+    """Return a scenario with the note that its engine does not start with the line, where that is so."""
+    from simserve.planner.importers.command import refused_note
+
+    note = refused_note(text, draft.scenario)
+    return draft if note is None else replace(draft, notes=(note, *draft.notes))
 
 
 @app.command("manifest")

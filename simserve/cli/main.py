@@ -55,6 +55,20 @@ _MEANT = {
 }
 """What other tools call a flag -> what says the same here, where a command has no flag of that name."""
 
+_STARTERS = (
+    "docker",
+    "podman",
+    "kubectl",
+    "python",
+    "python3",
+    "vllm",
+    "sglang",
+    "trtllm-serve",
+    "llama-server",
+    "ollama",
+)
+"""How a line that starts a server begins."""
+
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of a place that the user may not use, or that no file can have, where nothing before has seen it."""
 
@@ -238,8 +252,19 @@ def _report_usage(error: Exception, words: Sequence[str]) -> int:
 
         message = f"{flag} is what a plan finds: leave it out" if flag in LAYOUT_FLAGS else message
     example = _example(context) if message.startswith("Missing") else ""
-    remedy = f"for example {example}" if example else f"try '{command} --help'"
+    remedy = f"for example {example}" if example else _elsewhere(command, words) or f"try '{command} --help'"
     return _report(UsageError(" ".join(message.split()).rstrip("."), remedy=remedy))
+
+
+def _elsewhere(command: str, words: Sequence[str]) -> str:
+    """Return the command that takes what another was given: a pasted line, a model; "" where there is none."""
+    asked = words[1] if len(words) > 1 else ""
+    if command == "simserve import" and asked.partition(" ")[0] in _STARTERS:
+        return "a line that starts a server, in quotes: simserve import command 'LINE'"
+    if command == "simserve frameworks" and asked and not asked.startswith("-"):
+        engines = "--with 'vllm: deployment.engine.name=vllm' --with 'sglang: deployment.engine.name=sglang'"
+        return f"engines of a model of your own: simserve compare {asked} --gpus N {engines}"
+    return ""
 
 
 def _example(context: Any) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from simserve.planner.one_line import Question
     from simserve.planner.plan.plan import Plan
     from simserve.report.plan import PlanPage
+    from simserve.scenario.schema import Scenario
 
 
 @takes_flags(without=("tp", "pp", "replicas"))
@@ -53,7 +54,8 @@ def plan(
     objective: Annotated[
         Literal["cost", "gpus", "latency", "energy", "throughput"],
         typer.Option(
-            help="What to minimise: dollars, GPUs, p95 E2E or watts; throughput: the most that fixed GPUs can do."
+            help="What to minimise: dollars, GPUs, p95 E2E or watts; throughput: the most that fixed GPUs can do. "
+            "Unless given, gpus where those that are named have no price.",
         ),
     ] = "cost",
     headroom: Annotated[
@@ -201,6 +203,10 @@ def plan(
     if asked.quantization is not None and not any(each.startswith("deployment.quantization=") for each in values):
         values.append(f"deployment.quantization={weight_format(asked.quantization, asked.engine)}")
     shown.notes(loaded)
+    source = shown.context.get_parameter_source("objective")
+    is_default = source is not None and source.name == "DEFAULT"
+    if is_default and not spot and horizon is None and budget is None:
+        objective = _objective(loaded, names)
     with progress_bar(is_shown=not shown.quiet and sys.stderr.isatty(), label="planning") as progress:
         result = api.plan(
             loaded,
@@ -237,6 +243,19 @@ def plan(
         written,
     )
     _raise_outcome(result)
+
+
+def _objective(scenario: Scenario, names: Sequence[str]) -> Literal["cost", "gpus"]:
+    """Return what is small where nothing says it: dollars, or GPUs where those to choose from have no price."""
+    from simserve.planner.plan.price import price_of
+    from simserve.profiles.hardware import hardware_name
+
+    unpriced = [name for name in map(hardware_name, names) if price_of(scenario, name).usd is None]
+    if not names or len(unpriced) < len(names):
+        return "cost"
+    told = f"{', '.join(unpriced)} {'has' if len(unpriced) == 1 else 'have'} no price: planned for the fewest GPUs"
+    print(f"simserve: {told}; --set pricing.gpu_hour_usd=DOLLARS plans for dollars", file=sys.stderr)
+    return "gpus"
 
 
 def _reference(asked: Asked, question: Question) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simserve.cli.options import JsonOption, QuietOption, check_page, console, print_json
-from simserve.errors import InterruptedRunError, UsageError
+from simserve.errors import InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from simserve.api import Progress
     from simserve.planner.validation.validate import Validation
 
 _TABLE_ENDINGS = (".parquet", ".csv")
+_RESULT_ENDINGS = (".json", ".jsonl")
 _DATED = ("--accuracy", "--expected-errors")
 
 
@@ -88,6 +89,7 @@ def validate(
     _check_outputs(
         {"--out": out, "--report": report, "--accuracy": accuracy, "--expected-errors": expected_errors}, date
     )
+    _check_own(files or ())
     pages = [(flag, str(file)) for flag, file in zip(_DATED, (accuracy, expected_errors), strict=True) if file]
     laboratory = load_laboratory(*pages[0]) if pages else None
     with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
@@ -126,6 +128,25 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
         if file is not None and key in _DATED and date is None:
             raise UsageError("needs --date", key=key, remedy="for example --date 2026-11-30")
         check_page(file, key)
+
+
+def _check_own(files: Sequence[Path]) -> None:
+    """Refuse results of benchmark tools, which other commands read.
+
+    Raises:
+        InputError: A file is one.
+    """
+    from simserve.workload.benchmarks.reading import read_results
+
+    for file in files:
+        if file.suffix not in _RESULT_ENDINGS:
+            continue
+        try:
+            tool = read_results([file])[0].tool
+        except InputError:  # it is told with what a file of measurements holds
+            continue
+        remedy = f"simserve import bench {file} makes a scenario of it, simserve calibrate serving {file} fits to it"
+        raise InputError(f"is a result of {tool}, not a file of measurements", file=file, remedy=remedy)
 
 
 def _write_points(result: Validation, file: Path) -> None:

@@ -42,10 +42,24 @@ FIGURES: Mapping[str, str] = {
     "kv_usage_mean": _SHARES[2],
     "preemptions": _SHARES[3],
 }
+"""Name of every figure that is compared -> its dotted key in `result.json`."""
 PAIRED: Mapping[str, str] = {"tpot_ms": "tpot", "itl_ms": "tpot", "ttft_ms": "ttft"}
 """Latency -> metric whose ratio between two real servers was measured. Throughput of open arrivals is what arrives."""
-"""Name of every figure that is compared -> its dotted key in `result.json`."""
 
+_SHORT: Mapping[str, str] = {
+    "ep": "deployment.enable_expert_parallel=true",
+    "tp": "deployment.tensor_parallel_size=N",
+    "pp": "deployment.pipeline_parallel_size=N",
+    "dp": "deployment.data_parallel_size=N",
+    "gpus": "deployment.hardware=NAME",
+    "gpu": "deployment.hardware=NAME",
+    "replicas": "deployment.replicas=N",
+    "engine": "deployment.engine.name=NAME",
+    "quantization": "deployment.quantization=FORMAT",
+    "rate": "workload.arrivals.rate=RATE",
+    "concurrency": "workload.arrivals.concurrency=N",
+}
+"""What flags and the field call a key -> the key."""
 Progress = Callable[[int, int], None]
 """Called after each run with the runs done and all runs."""
 
@@ -222,6 +236,7 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
 
     Raises:
         UsageError: There is no name, or no override.
+        ScenarioError: A key is a flag's word.
     """
     from simserve.planner.overrides import split_values
 
@@ -237,6 +252,11 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
         )
     if name == BASE:
         raise UsageError("is what the variants are compared with", key="--with", value=name, remedy="another name")
+    for change in changes:
+        key = change.partition("=")[0].strip()
+        if key.lower() in _SHORT:
+            remedy = f"write {_SHORT[key.lower()]}"
+            raise ScenarioError("is not a known key", key=f"--with {name!r}: {key}", remedy=remedy)
     return name, changes
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
-from simserve.planner.importers.command import import_command
+from simserve.planner.importers.command import import_command, refused_note
 from simserve.planner.importers.draft import scenario_name
 from simserve.planner.importers.llama_cpp_command import gguf_format
 from simserve.planner.importers.model_names import NamedModel, find_model
@@ -198,6 +198,8 @@ def ask(
     scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
     if media := _recorded_media(scenario, flags, notes):
         scenario = from_mapping(mapping, [*overrides, *media, *changes], file=base.file, folder=folder)
+    if flags.like is not None and not is_plan and (refused := refused_note(flags.like, scenario)):
+        notes.append(refused)
     return Question(
         scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
     )
@@ -244,7 +246,12 @@ def _base(word: str | None, flags: OneLine, gpu: str | None) -> _Base:
             rule = f"cannot stand beside {word!r}: the command line names the model"
             raise UsageError(rule, key="--like", remedy="keep one of the two")
         draft = import_command(flags.like, hardware=gpu, flag="--like")
-        notes = (each.replace("; --model says another", "") for each in draft.notes if each != PLACEHOLDER_NOTE)
+        assumed = load_model(draft.mapping["model"]).assumption  # every answer says so by itself
+        notes = (
+            each.replace("; --model says another", "")
+            for each in draft.notes
+            if each != PLACEHOLDER_NOTE and not (assumed and each.startswith(assumed))
+        )
         return _Base(draft.mapping, notes=tuple(notes))
     if word is None:
         remedy = "name one such as chatbot (simserve scenarios lists them), or a model (simserve models) with --gpus"

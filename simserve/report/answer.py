@@ -17,6 +17,12 @@ _OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")
 """Reasons that say no more than the fate."""
 _MOST_GAVE_UP = 0.5
 """Share of the requests that were given up, above which the latencies of the others say little."""
+_CLOSED = {
+    "budget": "clients ask at the same time: latencies include waiting for the prompts of others",
+    "seats": "more clients than are served at once: every latency includes queueing",
+    "blocks": "the KV cache holds fewer requests than there are clients: every latency includes queueing",
+}
+"""What a closed loop waits for the most (`waiting_shares`) -> the caveat; whatever has no name here is the first."""
 _LOST = ("failed", "rejected", "timed_out", "unfinished")
 
 
@@ -128,7 +134,8 @@ def steady_state_caveat(result: RunResult) -> str | None:
         return "not steady state: most clients gave up; latencies are those of the others"
     if simserve["stability"] == "backlogged":
         if simserve["load"] == "closed":
-            return "more clients than are served at once: every latency includes queueing"
+            waits = simserve["bottleneck"]["waiting_shares"]
+            return _CLOSED[max(_CLOSED, key=lambda name: waits.get(name) or 0.0)]
         return "not steady state: latencies depend on how many requests came at once"
     return None
 

@@ -351,15 +351,33 @@ def _load(result: RunResult) -> str:
 
 
 def load_text(result: RunResult) -> str:
-    """Return the load beside what the deployment can sustain: ``'5.50 requests/s, 44% of the 12.6 it can sustain'``."""
+    """Return the load beside what the deployment can sustain, and output tokens a second.
+
+    ``'5.50 requests/s, 44% of the 12.6 it can sustain; 1,137 output tokens/s'``.
+    """
     inner, served = result.summary["simserve"], number(result.summary["request_throughput"])
     mean, peak, most = inner["load_ratio"], inner["peak_load_ratio"], inner["finishable_throughput"]
     if mean is None or most is None:
         how = {"closed": "a closed loop: clients wait for answers", "mixed": "part of it in a closed loop"}
-        return f"{served} requests/s served; {how.get(inner['load'], 'no steady rate, so no load ratio')}"
+        told = how.get(inner["load"], "no steady rate, so no load ratio")
+        return f"{served} requests/s, {_output_text(result)}; {told}"
     highest = "" if peak is None else f", {_times(peak)} of it in the busiest five minutes"
     of = " of" if mean < 1 else ""
-    return f"{number(mean * most)} requests/s, {_times(mean)}{of} the {number(most)} it can sustain{highest}"
+    load = f"{number(mean * most)} requests/s, {_times(mean)}{of} the {number(most)} it can sustain{highest}"
+    return f"{load}; {number(result.summary['output_throughput'])} output tokens/s"
+
+
+def _output_text(result: RunResult) -> str:
+    """Return output tokens a second, with the interval of real servers: ``'3,240 output tokens/s (2,120 to 4,490)'``.
+
+    Of steady open arrivals, which are served as they come, the interval would say nothing.
+    """
+    text = f"{number(result.summary['output_throughput'])} output tokens/s"
+    found = result.summary["simserve"].get("prediction_interval") or {}
+    ends = (found.get("metrics") or {}).get("output_throughput")
+    if not ends or found.get("queues"):
+        return text
+    return f"{text} ({number(ends[0])} to {number(ends[1])})"
 
 
 def _times(ratio: float) -> str:

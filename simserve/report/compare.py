@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.thresholds import at
 from simserve.planner import compare
-from simserve.planner.compare import FIGURES, Variant
+from simserve.planner.compare import FIGURES, PAIRED, Variant
 from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.explain import plan_command
 from simserve.planner.statistics import LEAST_PAIRS, Difference
@@ -52,6 +52,10 @@ _HEADLINES = (
     ("output_throughput", "output tokens/s"),
     ("usd_per_million_output_tokens", "dollars a million output tokens"),
 )
+_MORE_IS_BETTER = frozenset({"slo_attainment", "output_throughput"})
+"""Headlines of which more is better; of the others less is."""
+_DECIDES_FROM = 0.01
+"""A figure that moves by less of the base decides nothing."""
 _LEAST_GAP_FACTOR = 2.0
 """The p99 of ITL is a headline where it is so many times longer or shorter; else TPOT says the same."""
 _FACTOR_FROM = 10.0
@@ -228,6 +232,11 @@ def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
         return Way(
             "None of them holds the SLO. To find a deployment that does:", plan_command(reference, needs_more=True)
         )
+    mixed = _mixed(comparison, best)
+    if mixed is not None:
+        gains, losses = _moved(mixed, comparison)
+        told = f"{mixed.name} is better in {listed(gains)}, {comparison.base.name} in {listed(losses)}"
+        return Way(f"{told}. To run {mixed.name}:", command_of(reference, mixed.changes, keeps_layout=True))
     if best is comparison.base:
         return Way(
             f"None is cheaper than {best.name}, or faster at its price. To look further:", plan_command(reference)
@@ -248,13 +257,59 @@ def _best(comparison: compare.Comparison) -> Variant | None:
     return best
 
 
+def _mixed(comparison: compare.Comparison, best: Variant | None) -> Variant | None:
+    """Return the variant to name where no SLO decides between its gains and its losses; None where one side is better.
+
+    Args:
+        comparison: The answer.
+        best: What costs the least, of equals what is faster.
+    """
+    if comparison.base.scenario.slo is not None:
+        return None
+    for variant in comparison.variants if best is comparison.base else (best,):
+        if variant is not None and all(_moved(variant, comparison)):
+            return variant
+    return None
+
+
+def _moved(variant: Variant, comparison: compare.Comparison) -> tuple[list[str], list[str]]:
+    """Return the headlines in which a variant is shown to be better than the base, and those in which it is worse."""
+    gains: list[str] = []
+    losses: list[str] = []
+    for name, label in _HEADLINES:
+        change = variant.differences[name].relative
+        if _is_headline(variant, name, len(comparison.base.summaries)) and abs(change) >= _DECIDES_FROM:
+            (gains if (change > 0) == (name in _MORE_IS_BETTER) else losses).append(label)
+    return gains, losses
+
+
+def _doubts(variant: Variant, runs: int) -> list[str]:
+    """Return which latencies moved by less than the median error of such a ratio of two real servers, and that."""
+    found, pairs = [], load_error_model().pairs
+    for name, label in _HEADLINES:
+        errors, change = pairs.get(PAIRED.get(name.partition("_")[2], "")), variant.differences[name].relative
+        if errors is None or not _is_headline(variant, name, runs) or change <= -1:
+            continue
+        if abs(math.log1p(change)) < errors.p50:
+            found.append(f"{label} (median error {share(math.expm1(errors.p50))})")
+    return found
+
+
 def _told(comparison: compare.Comparison) -> list[str]:
     """Return a sentence a variant: that of the best first, the others in their order; the first says which to take."""
     best, lines = _best(comparison), _answer_lines(comparison)
     place = next((at for at, variant in enumerate(comparison.variants) if variant is best), 0)
-    first = lines[place]
-    if best is not None:
+    mixed = _mixed(comparison, best)
+    if mixed is not None:
+        place = comparison.variants.index(mixed)
+    first, told = lines[place], comparison.variants[place]
+    if mixed is not None:
+        first = f"Mixed, and no SLO decides. {first}"
+    elif best is not None:
         first = f"Keep the base. {first}" if best is comparison.base else f"Take {first}"
+    doubts = _doubts(told, len(comparison.base.summaries))
+    if doubts:
+        first = f"{first} Smaller than such a ratio is off on real servers: {listed(doubts)}."
     return [first, *lines[:place], *lines[place + 1 :]]
 
 

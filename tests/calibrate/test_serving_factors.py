@@ -74,6 +74,16 @@ def test_one_run_moves_what_it_tells_alone(one_run: ServerFactors) -> None:
     assert as_mapping(server)["parameters"]["host"]["state"] != "fitted"
 
 
+def test_a_factor_far_from_one_is_not_called_near(one_run: ServerFactors) -> None:
+    """Files may tell a factor little and move it far all the same."""
+    far = one_run.fit.log_factors.copy()
+    far[FACTORS.index("host")] = np.log(0.2)
+    moved = replace(one_run, fit=replace(one_run.fit, log_factors=far))
+
+    assert one_run.state_of("host").endswith("near the profile's value")
+    assert moved.state_of("host") == "the files tell it little: the brackets are all that is known"
+
+
 @pytest.mark.slow
 def test_a_server_as_the_profile_says_moves_nothing(tmp_path: Path) -> None:
     """Files that the profile predicts leave every factor at 1."""

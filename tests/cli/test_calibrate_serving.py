@@ -108,6 +108,7 @@ def test_one_file_moves_factors_and_names_the_next_load(simserve: Simserve, quic
     outcome = simserve("calibrate", "serving", *quick, "--scenario", "scenario.yaml", *options)
 
     assert outcome.code == 0
+    assert "these files are not of" not in outcome.stderr
     assert "GPU time of a step: x 1." in outcome.stdout
     assert "leave-one-out error: from three runs up; here there is one" in outcome.stdout
     assert "next load worth measuring: 4 clients" in outcome.stdout
@@ -116,6 +117,19 @@ def test_one_file_moves_factors_and_names_the_next_load(simserve: Simserve, quic
     factors = yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))["defaults"]["measured_factors"]
     assert factors["gpu"] > 1.02
     assert factors["date"] == "2026-03-14"
+
+
+def test_files_of_quite_another_server_are_doubted(simserve: Simserve, quick: list[str], folder: Path) -> None:
+    """No factor explains a server that is a hundred times slower: the line says so, and no factor is called near."""
+    document = json.loads((folder / quick[0]).read_text(encoding="utf-8"))
+    document |= {name: 100 * value for name, value in document.items() if name.endswith("_ms")}
+    (folder / "other.json").write_text(json.dumps(document), encoding="utf-8")
+
+    outcome = simserve("calibrate", "serving", "other.json", "--scenario", "scenario.yaml")
+
+    assert outcome.code == 0
+    assert "these files are not of the scenario's GPU, model, engine version or settings" in outcome.stderr
+    assert "times off (median)" in outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,12 @@ def test_independent_says_so(simserve: Simserve, small: str) -> None:
         (["--with", "fp8"], 2, "must be NAME: KEY=VALUE"),
         ([*_FP8, *_FP8], 2, "stands twice"),
         (["--with", "x: deployment.replica=2"], 104, "--with 'x'"),
+        (
+            ["--with", "ep: ep=2"],
+            104,
+            "--with 'ep': ep: is not a known key; write deployment.enable_expert_parallel=true",
+        ),
+        (["--with", "x: tp=2"], 104, "write deployment.tensor_parallel_size=N"),
         (["--with", "x: model=llama-3.1-70b"], 3, "does not fit"),
     ],
 )

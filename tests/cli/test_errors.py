@@ -250,6 +250,9 @@ def test_the_result_of_another_seed_is_refused_without_force(simserve: Simserve,
     [
         (("nosuch",), "No such command"),
         (("run", "chatbot", "--nosuch"), "No such option"),
+        (("import", "docker run vllm/vllm-openai --model Qwen/Qwen3-8B"), "in quotes: simserve import command 'LINE'"),
+        (("import", "vllm", "serve", "Qwen/Qwen3-8B"), "in quotes: simserve import command 'LINE'"),
+        (("frameworks", "DeepSeek-R1"), "simserve compare DeepSeek-R1 --gpus N --with 'vllm: deployment.engine.name="),
         (("run", "chatbot", "--seed", "-1"), "--seed"),
         (
             ("run", "--model", "llama-3.1-8b"),

@@ -368,6 +368,30 @@ def test_a_pasted_command_line_stands_for_the_scenario(simserve: Simserve) -> No
     assert answer(simserve, f"run --like {line} --gpus L4 {traffic}")["completed"] == 20
 
 
+def test_a_line_that_vllm_refuses_says_so_and_what_it_lacks(simserve: Simserve) -> None:
+    """vLLM starts with no context that its KV cache has no room for, unless it may choose."""
+    short = "vllm serve Qwen/Qwen3-8B"
+    refused = {
+        line: simserve("memory", "--like", line, "--gpus", "L4")
+        for line in (short, f"{short} --max-model-len 4096", f"{short} --max-model-len auto")
+    }
+    note = "vLLM refuses to start with this line: the KV cache has room for "
+
+    assert {each.code for each in refused.values()} == {0}
+    assert [note in each.stderr for each in refused.values()] == [True, False, False]
+    assert "add --max-model-len " in refused[short].stderr
+    assert f"# - {note}" in simserve("import", "command", short, "--gpus", "L4").stdout.replace("\n#  ", "")
+    assert note not in simserve("memory", "--like", short, "--gpus", "H100").stderr
+
+
+def test_what_is_assumed_of_a_pasted_model_is_told_once(simserve: Simserve) -> None:
+    """It leads the answer, so that stderr does not say it too."""
+    done = simserve("memory", "--like", "vllm serve Qwen/Qwen3.8-27B-FP8", "--gpus", "2xH100")
+
+    assert "is taken to have the architecture of qwen3.5-27b" in " ".join(done.stdout.split())
+    assert "is taken to have" not in done.stderr
+
+
 def test_arithmetic_of_cost_keeps_its_flags(simserve: Simserve) -> None:
     """Without a scenario --gpus is a number of them."""
     found = answer(

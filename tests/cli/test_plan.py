@@ -318,3 +318,28 @@ def test_several_kinds_need_numbers_and_other_names(text: str) -> None:
     """One line that says how it is written."""
     with pytest.raises(UsageError, match="--gpus"):
         kinds_of_gpus(text)
+
+
+def test_gpus_without_a_price_are_planned_for_the_fewest(simserve: Simserve) -> None:
+    """Other commands print a plan of them as what to do next; dollars are asked for in the key's own words."""
+    card = [
+        "plan",
+        "llama-3.2-1b",
+        "--gpus",
+        "5060ti",
+        "--rate",
+        "1",
+        "--prompt-tokens",
+        "256",
+        "--output-tokens",
+        "32",
+    ]
+    asked = [*card, "--slo", "ttft=2s,tpot=50ms", "--trials", "0", "--jobs", "1", "-v"]
+    found, priced = simserve(*asked), simserve(*asked, "--set", "pricing.gpu_hour_usd=0.1")
+    refused = simserve(*asked, "--objective", "cost")
+
+    assert (found.code, priced.code) == (0, 0)
+    assert "rtx-5060-ti-16gb has no price: planned for the fewest GPUs; --set pricing.gpu_hour_usd=" in found.stderr
+    assert "planned for" not in priced.stderr
+    assert "a month" in priced.stdout
+    assert refused.error_line.endswith("has no price; --set pricing.gpu_hour_usd=DOLLARS, or --objective gpus")

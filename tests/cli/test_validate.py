@@ -9,6 +9,7 @@ import pytest
 
 from simserve.cli.main import main
 from tests.planner.builders import agg_row, write_csv
+from tests.planner.importers.test_bench import PLAIN
 
 pytestmark = pytest.mark.usefixtures("answered_once")
 
@@ -146,3 +147,17 @@ def test_a_file_of_measurements_that_is_wrong_is_named(
     assert code == 104
     assert "mine.yaml" in captured.err
     assert said in captured.err
+
+
+def test_a_result_of_a_benchmark_names_the_commands_that_read_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, where every field of it was an unknown key."""
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps(PLAIN), encoding="utf-8")
+
+    assert main(["validate", str(file)]) == 104
+    assert capsys.readouterr().err.splitlines() == [
+        f"simserve: error: {file}: is a result of vllm bench serve, not a file of measurements; simserve import bench "
+        f"{file} makes a scenario of it, simserve calibrate serving {file} fits to it"
+    ]

@@ -86,3 +86,23 @@ def test_what_would_hold_is_told_in_words(changes: dict[str, object], told: str)
     advice = {"changes": changes, "attainment": 0.99, "usd_per_hour": 2.0, "command": "simserve run mine.yaml"}
 
     assert advice_lines({"simserve": {"advice": (advice,)}}) == [(told, "simserve run mine.yaml")]
+
+
+@pytest.mark.parametrize(
+    ("waits", "told"),
+    [
+        ({"seats": 0.9, "budget": 0.1}, "more clients than are served at once"),
+        ({"seats": 0.0, "blocks": 0.2, "budget": 0.8}, "clients ask at the same time"),
+        ({"blocks": 0.9, "budget": 0.1}, "the KV cache holds fewer requests than there are clients"),
+        ({"step": 1.0}, "clients ask at the same time"),
+    ],
+)
+def test_a_closed_loop_that_waits_says_for_what(waits: dict[str, float], told: str) -> None:
+    """64 clients of 177 seats do not wait for a seat."""
+    found = run("stable")
+    inner = found.summary["simserve"]
+    inner = {**inner, "stability": "backlogged", "load": "closed", "bottleneck": {"waiting_shares": waits}}
+    caveat = steady_state_caveat(replace(found, summary={**found.summary, "simserve": inner}))
+
+    assert caveat is not None
+    assert caveat.startswith(told)

@@ -18,7 +18,7 @@ from simserve.report.axes import GREY, VERMILION
 from simserve.report.brief import Brief, Fact, Way, api_text, brief_of_run, latency_lines, resting, trust_text
 from simserve.report.facts import CANNOT_KEEP_UP, cost_lines, real_server_lines
 from simserve.report.html import render_report, run_html
-from simserve.report.quantities import dollars
+from simserve.report.quantities import dollars, number
 from simserve.report.sketch import Box, Dots
 from simserve.report.terminal import MOST_LINES, brief_lines, render_brief, render_run, wrap
 from tests.report.builders import CASES, Page, page_text, run, terminal
@@ -155,6 +155,21 @@ def test_load_says_what_can_be_sustained_and_where_the_slo_holds(written: tuple[
     held = [rate for rate, met in zip(loads["loads"], loads["attainment"], strict=True) if met >= 0.95]
     assert f"{100 * ratio:.0f}% of the {result.summary['simserve']['finishable_throughput']:.3g}" in load
     assert any(f"SLO held at {rate:.3g} (one run)" in load for rate in held)
+    assert f"; {number(result.summary['output_throughput'])} output tokens/s;" in load
+
+
+def test_a_closed_loop_tells_its_output_with_the_range_of_real_servers() -> None:
+    """What benchmarks state first; there it is the server that sets the pace."""
+    result = api.run(
+        api.load("chatbot", ["workload.num_requests=200", "workload.arrivals={process: closed_loop, concurrency: 8}"])
+    )
+    low, high = result.summary["simserve"]["prediction_interval"]["metrics"]["output_throughput"]
+
+    lines = shown(brief_of_run(result))
+
+    told = f"{number(result.summary['output_throughput'])} output tokens/s ({number(low)} to {number(high)})"
+    assert low < result.summary["output_throughput"] < high
+    assert any(line.startswith("Load ") and told in line for line in lines)
 
 
 def test_gpus_that_cannot_serve_the_traffic_are_not_called_cheaper() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simserve.planner.statistics import Difference
-from simserve.report.compare import comparison_lines
+from simserve.report.compare import _told, _way, comparison_lines
 
 FIGURES = (
     "slo_attainment",
@@ -89,3 +89,47 @@ def test_one_run_of_a_trace_tells_what_changed() -> None:
     assert told(10.0, 147.0, count=1) == "new: p99 ITL +1370% ±10.0 (one run of the trace each)."
     nothing = "new: no difference shown in latency, throughput, attainment or dollars (one run of the trace each)."
     assert told(10.0, 10.0, count=1) == nothing
+
+
+def verdict(slo: object = None, usd: float = 1.0, **ratios: float) -> tuple[str, str]:
+    """Return the first sentence and what to do, of a variant whose figures are so many times those of the base."""
+    differences = {
+        name: Difference(mean=(of := ratios.get(name, 1.0)) - 1, low=of - 1, high=of - 1, base=1.0, variant=of)
+        for name in FIGURES
+    }
+    known = {"slo": {"attainment": 1.0}}
+    cost: list[Any] = [
+        {"simserve": {**known, "cost": {"usd_per_hour": each}}, "mean_tpot_ms": 1.0} for each in (1.0, usd)
+    ]
+    cost[1]["mean_tpot_ms"] = differences["mean_tpot_ms"].variant
+    base = SimpleNamespace(name="base", summaries=[{}] * 5, summary=cost[0], scenario=SimpleNamespace(slo=slo))
+    new = SimpleNamespace(name="new", summary=cost[1], differences=differences, changes={})
+    comparison: Any = SimpleNamespace(base=base, variants=(new,))
+    return _told(comparison)[0], _way(comparison, ["chat.yaml"]).told
+
+
+def test_figures_that_point_both_ways_are_mixed_without_an_slo() -> None:
+    """Neither is the better one: each is, in something; a change of less than 1 % decides nothing."""
+    answer, way = verdict(mean_tpot_ms=1.134, p95_ttft_ms=0.24, output_throughput=1.048)
+
+    assert answer.startswith("Mixed, and no SLO decides. new: mean TPOT +13.4%")
+    assert way == "new is better in p95 TTFT and output tokens/s, base in mean TPOT. To run new:"
+    assert verdict(mean_tpot_ms=1.134, output_throughput=1.005)[0].startswith("Keep the base. new: ")
+    assert verdict(mean_tpot_ms=1.134, p95_ttft_ms=0.24, slo=SimpleNamespace(attainment=None))[0].startswith("Keep")
+
+
+def test_fewer_gpus_that_are_slower_are_mixed_without_an_slo() -> None:
+    """They cost less; what is lost for it is told."""
+    answer, way = verdict(usd=0.5, mean_tpot_ms=1.5, usd_per_million_output_tokens=0.7)
+
+    assert answer.startswith("Mixed")
+    assert way.startswith("new is better in dollars a million output tokens, base in mean TPOT.")
+
+
+def test_a_difference_below_the_error_of_such_ratios_says_so() -> None:
+    """Half of all ratios of two real servers are further from the simulated one."""
+    answer, _ = verdict(mean_tpot_ms=0.958)
+
+    assert answer.startswith("Take new: mean TPOT -4.2%")
+    assert "Smaller than such a ratio is off on real servers: mean TPOT (median error" in answer
+    assert "Smaller" not in verdict(mean_tpot_ms=0.5)[0]

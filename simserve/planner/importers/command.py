@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.documents import parse_yaml
-from simserve.errors import ScenarioError, UsageError
+from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.perf.memory import is_context_cut
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.llama_cpp_command import import_llama_cpp_command
 from simserve.planner.importers.lmdeploy_command import import_lmdeploy_command
@@ -21,6 +22,8 @@ from simserve.planner.importers.sglang_command import import_sglang_command
 from simserve.planner.importers.tgi_command import import_tgi_command
 from simserve.planner.importers.trtllm_command import import_trtllm_command
 from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.scenario.resolve import resolve
+from simserve.scenario.schema import Scenario
 
 _READERS: tuple[tuple[re.Pattern[str], Callable[..., Draft]], ...] = (
     (re.compile(r"\btrtllm-serve\b"), import_trtllm_command),
@@ -38,6 +41,8 @@ _BARE = (
     ("--model", "vllm serve", "vLLM"),
 )
 """Flag that names the model -> the program whose arguments these are, where none is named."""
+_FITS_CONTEXT = re.compile(r"--max[-_]model[-_]len[\s=]+['\"]?(?:-1|auto)\b")
+"""With which vLLM takes the longest context that fits."""
 _LISTED = re.compile(r"\s*(?:-\s+|\[|-?\s*(?:image|command|args|name|containers|kind|apiVersion|spec)\s*:)")
 """How the description of a container begins."""
 _ENGINES = "vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and Ollama"
@@ -68,6 +73,25 @@ def import_command(
         raise UsageError(rule, key=flag or None, value=text, remedy=remedy)
     draft = reader(line, hardware=hardware, version=version, model=model)
     return draft if note is None else replace(draft, notes=(note, *draft.notes))
+
+
+def refused_note(text: str, scenario: Scenario) -> str | None:
+    """Return that vLLM does not start with a line, since its KV cache has no room for one context; None where it does.
+
+    Args:
+        text: The line.
+        scenario: What was made of it.
+    """
+    try:
+        engine = resolve(scenario).shape.engine
+    except InputError:  # its own answer is the error
+        return None
+    if engine.name != "vllm" or not is_context_cut(engine) or _FITS_CONTEXT.search(text):
+        return None
+    return (
+        f"vLLM refuses to start with this line: the KV cache has room for {engine.max_model_len:,} tokens of one "
+        f"request; add --max-model-len {engine.max_model_len}, which is what is simulated."
+    )
 
 
 def _with_program(line: str) -> tuple[str, str | None]:

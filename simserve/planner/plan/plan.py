@@ -360,8 +360,9 @@ class _Planning:
         if spaces:
             self.findings.options, self.findings.left_out = spaces[0].options, dict(spaces[0].left_out)
         if not spaces:
-            reasons = "; ".join(f"{name} {reason}" for name, reason in self.findings.skipped.items())
-            remedy = "use on-demand prices" if options.market == "spot" else "or use --objective gpus"
+            reasons = "; ".join(f"{name} {reason.partition(';')[0]}" for name, reason in self.findings.skipped.items())
+            by_hand = "--set pricing.gpu_hour_usd=DOLLARS, or --objective gpus"
+            remedy = "use on-demand prices" if options.market == "spot" else by_hand
             raise ScenarioError(f"nothing can be priced: {reasons}", remedy=remedy)
         return spaces
 
