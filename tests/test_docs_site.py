@@ -79,6 +79,7 @@ def test_a_command_of_a_quick_start_runs(command: str, tmp_path: Path, monkeypat
     assert all((tmp_path / word).stat().st_size for word in words if word.endswith(".html"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", EXCERPTS)
 def test_an_excerpt_of_a_scenario_runs(block: str) -> None:
     """Put into the smallest scenario that lacks what it says; a trace that it names is not here, and is not read."""

@@ -32,11 +32,13 @@ def writer() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_the_page_is_the_written_one(writer: ModuleType) -> None:
     """Written anew with: python docs/write_kv_logs.py."""
     assert (_DOCS / "kv-logs.md").read_text() == writer.page()
 
 
+@pytest.mark.slow
 def test_start_up_logs_are_met_within_a_tenth(writer: ModuleType) -> None:
     """Every KV room that was found, of three engines, but for the misses that are named."""
     logs = writer.compare()

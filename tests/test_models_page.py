@@ -39,6 +39,7 @@ def test_the_catalogue_on_the_page_is_the_catalogue() -> None:
     assert lines[start : lines.index(WRITER.CONFIGURATIONS) - 1] == WRITER.catalogue_lines()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CONFIGS, reason="../shared/data is not here")
 def test_the_configurations_on_the_page_are_those_that_are_read() -> None:
     """Written anew with: python docs/write_models.py."""

@@ -40,6 +40,7 @@ def check_recovery(name: str) -> None:
     assert all(hits[constant] >= LEAST_HITS for constant in core), hits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_known_constants_come_back(name: str) -> None:
     """Within their 95 % intervals in 34 of 40 draws at least, and no interval is wider than 10 % either side."""

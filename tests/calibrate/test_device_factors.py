@@ -110,6 +110,7 @@ def test_every_engine_s_curves_are_scaled_and_none_is_replaced(
         assert np.median(ratio) == pytest.approx(factor, rel=0.02), name
 
 
+@pytest.mark.slow
 def test_calls_that_agree_with_the_profile_leave_it(base: HardwareProfile, tmp_path: Path) -> None:
     """A factor that predicts held-out calls no better is not applied; a twentieth of a percent moves nothing far."""
     factors = device_factors(KernelFit(base, num_folds=0).fit(slow_run(tmp_path / "same", 1.0, base)))

@@ -175,6 +175,7 @@ def test_an_overlay_keeps_what_was_not_measured(run: KernelRun, overlay: KernelF
     assert [each.engines for each in profile.gemm_curves["fp8"]] == [each.engines for each in base.gemm_curves["fp8"]]
 
 
+@pytest.mark.slow
 def test_shape_constants_of_products_are_the_ones_that_fit(run: KernelRun, tmp_path: Path) -> None:
     """Those of a curve of the base where it made the times."""
     base = load_hardware(H100)
@@ -248,6 +249,7 @@ def test_a_kernel_that_no_engine_runs_does_not_replace_one_that_they_run(
     assert "stays at the curves of the base profile, though fitted: PyTorch's own kernel is slower" in told[0]
 
 
+@pytest.mark.slow
 def test_calls_that_show_no_rate_leave_it_assumed(tmp_path: Path) -> None:
     """All of one length, as where nothing but the start shows: a profile, with the assumption said."""
     folder = write_run(tmp_path / "short", kinds=("products bfloat16", "products fp8"), keep=0.2)
@@ -302,6 +304,7 @@ def test_series_of_a_roofline(run: KernelRun, fit: KernelFit, profile: HardwareP
     assert {row[0] for row in table_rows(fit)} == set(TRUTHS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="the measurements of ../shared/data are not there")
 def test_real_kernels_follow_the_forms(run: KernelRun, tmp_path: Path) -> None:
     """NVIDIA's tables of an H200: the error on sizes that were held out, products, prompts and decode steps."""

@@ -94,6 +94,7 @@ def test_pools_are_refused() -> None:
         propose(ServingModel(ss.load("two-pools")))
 
 
+@pytest.mark.slow
 def test_of_two_loads_the_first_leaves_least_open(model: ServingModel, proposal: Proposal) -> None:
     """By slopes of our own, over runs 5 % slower and faster, and the covariance that one measurement leaves."""
     specs = generate(model.scenario.workload, seed=model.scenario.run.seed)
@@ -132,6 +133,7 @@ def test_of_two_loads_the_first_leaves_least_open(model: ServingModel, proposal:
     assert found == pytest.approx(min(left.values()), rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "metrics"),
     [
@@ -152,6 +154,7 @@ def test_loads_are_proposed_for_one_server_of_any_fleet(name: str, metrics: set[
     assert all(set(each.deviations) == metrics for each in found.loads)
 
 
+@pytest.mark.slow
 def test_no_more_is_promised_than_a_calibrated_run_will_say() -> None:
     """No measured server decodes speculatively: two loads of one leave its errors as wide as they were."""
     found = propose(ServingModel(ss.load("speculative-decoding", {"deployment.engine.max_num_seqs": 4})))

@@ -88,6 +88,7 @@ def test_more_parameters_than_figures_are_refused(tmp_path: Path) -> None:
         ServingCalibration(ServingModel(chat()), names).fit(read_results(files))
 
 
+@pytest.mark.slow
 def test_what_the_files_cannot_tell_is_left_alone(tmp_path: Path) -> None:
     """By default the constants that one file cannot tell keep the profile's value, and say so."""
     model = ServingModel(chat())
@@ -101,6 +102,7 @@ def test_what_the_files_cannot_tell_is_left_alone(tmp_path: Path) -> None:
     assert fit.after.frontend_latency == fit.before.frontend_latency
 
 
+@pytest.mark.slow
 def test_host_time_behind_the_gpu_cannot_be_told(tmp_path: Path) -> None:
     """With asynchronous scheduling the host's time a step hides behind the GPU: asked for, it is refused."""
     hidden = chat(version="0.17")

@@ -194,6 +194,7 @@ def test_a_gguf_model_has_the_tensors_of_its_config() -> None:
     assert len(sizes) == 3 + 9 * CONFIG["num_hidden_layers"]
 
 
+@pytest.mark.slow
 def test_a_profile_of_four_speeds_gives_them_back(tmp_path: Path) -> None:
     """Prompts, single tokens and those with a context exactly; eight tokens at once by the nearest overlap."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))

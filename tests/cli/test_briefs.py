@@ -63,6 +63,7 @@ def check_brief(outcome: Outcome) -> None:
     assert not any(line.endswith("...") for line in lines), outcome.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_brief_says_what_it_costs_how_loaded_it_is_and_how_far_to_trust_it(
     brief_of: Callable[[str], Outcome], command: str
@@ -75,6 +76,7 @@ def test_a_brief_says_what_it_costs_how_loaded_it_is_and_how_far_to_trust_it(
     assert all(any(line.startswith(label) for line in lines) for label in (*LABELS, "TTFT", "TPOT", "E2E"))
 
 
+@pytest.mark.slow
 def test_the_manager_s_three_questions_have_one_answer(simserve: Simserve) -> None:
     """Does it hold, what does it cost a month, is an API cheaper: of one deployment every command says the same; plan
     measures anew whether it holds."""
@@ -166,6 +168,7 @@ def test_verbose_prints_the_brief_and_every_figure_below_it(
     assert refused.error_line.startswith("--json: prints no answer that --verbose could lengthen")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_a_plan_that_does_not_hold_says_what_to_relax(simserve: Simserve) -> None:
     """With the command of what is within reach, in as few lines."""

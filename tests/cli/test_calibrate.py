@@ -38,6 +38,7 @@ def test_a_budget_is_a_time(simserve: Simserve, budget: str) -> None:
     assert outcome.error_line.startswith("--budget: ")
 
 
+@pytest.mark.slow
 def test_fit_writes_a_profile_that_runs_take(simserve: Simserve) -> None:
     """With fidelity fitted, and a plot beside it."""
     write_run(Path("x1000"))
@@ -152,6 +153,7 @@ def test_bad_arguments_are_refused_in_a_line(
     assert complaint in outcome.error_line
 
 
+@pytest.mark.slow
 def test_the_plot_may_be_a_png_and_is_the_same_twice(simserve: Simserve) -> None:
     """Same run, same bytes."""
     write_run(Path("x1000"), kinds=("products bfloat16",))

@@ -23,6 +23,7 @@ def files(folder: Path) -> list[str]:
     return [str(file) for file in write_benchmarks(folder, truth)[:2]]
 
 
+@pytest.mark.slow
 def test_the_json_holds_parameters_and_errors(simserve: Simserve, files: list[str]) -> None:
     """One object: the constants with their intervals, and figures before and after."""
     outcome = simserve("calibrate", "serving", *files, "--scenario", "scenario.yaml", *FIT, "--json")

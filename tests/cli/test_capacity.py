@@ -110,6 +110,7 @@ def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) ->
     assert "in at least 95% of runs of 200 requests" in " ".join(simserve("capacity", "closed.yaml").stdout.split())
 
 
+@pytest.mark.slow
 def test_a_fleet_that_changes_is_promised_for_runs_like_its_own(simserve: Simserve, small: str) -> None:
     """A run lasts as long as the scenario says, whatever the load; the mean load is told beside the promise."""
     fault = 'deployment.faults=[{kind: replica, at: "2 s", duration: "50 ms"}]'

@@ -53,6 +53,7 @@ def test_the_words_say_what_is_shown(simserve: Simserve, small: str) -> None:
     assert "(equal)" in outcome.stdout
 
 
+@pytest.mark.slow
 def test_the_answer_begins_with_the_best(simserve: Simserve, small: str) -> None:
     """Whatever its place among the variants, and no line of it is empty."""
     slower = ("--with", "slower: deployment.engine.host_slowdown=4")

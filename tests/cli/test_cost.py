@@ -247,6 +247,7 @@ def test_an_unknown_api_names_the_nearest(simserve: Simserve) -> None:
     assert "'gpt-4p' is not a known api; did you mean 'gpt-4'" in outcome.error_line
 
 
+@pytest.mark.slow
 def test_a_scenario_answers_in_words_and_in_json(simserve: Simserve) -> None:
     """The bundled question, with the documented keys and nothing else on stdout."""
     words, answer = (

@@ -72,6 +72,7 @@ def test_a_twin_that_cannot_be_watched_is_refused(simserve: Simserve, words: tup
     assert message in outcome.error_line
 
 
+@pytest.mark.slow
 def test_pages_are_not_written_among_other_files(simserve: Simserve, tmp_path: Path) -> None:
     """Nor does --force mean anything without a folder."""
     (tmp_path / "thesis.txt").write_text("mine")

@@ -186,6 +186,7 @@ def test_capacity_names_the_formats(simserve: Simserve, stored: str) -> None:
     assert LINE in " ".join(simserve("capacity", stored, *fast, "-v").stdout.split())
 
 
+@pytest.mark.slow
 def test_plan_names_the_formats(simserve: Simserve, stored: str) -> None:
     """Of the fleet that it recommends, which starts from the stored one."""
     one_each = (

@@ -20,6 +20,7 @@ from tests.observe.stand_in import Ways, stand_in
 QUICK = ["--budget", "4s", "--max-requests", "24", "--prompt-tokens", "40", "--output-tokens", "10"]
 
 
+@pytest.mark.slow
 def test_a_live_server_is_measured_calibrated_and_planned_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_live_server_is_measured_calibrated_and_planned_for(
     assert told["next"][1].startswith("simserve calibrate serving observed/*.json --scenario ")
 
 
+@pytest.mark.slow
 def test_the_answer_names_server_loads_and_next_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines that a person reads, and a file a load."""
     with stand_in() as server:

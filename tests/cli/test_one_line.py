@@ -229,6 +229,7 @@ def test_a_trace_with_usual_columns_is_replayed(simserve: Simserve) -> None:
     assert imported["scenario"]["workload"]["trace"]["columns"]["prompt_tokens"] == "a"
 
 
+@pytest.mark.slow
 def test_a_trace_has_its_images_and_recordings(simserve: Simserve) -> None:
     """Those that the model takes, as `import trace` has them; what is left out is said."""
     rows = "".join(f"{second},500,20,1024x1024; 512x512,12.5\n" for second in range(4))

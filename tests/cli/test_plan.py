@@ -52,6 +52,7 @@ def scenario(folder: Path) -> str:
     return file.name
 
 
+@pytest.mark.slow
 def test_the_json_has_the_documented_keys(simserve: Simserve, scenario: str) -> None:
     """One object on stdout and nothing else."""
     outcome = simserve("plan", scenario, "--json", *_SMALL)
@@ -105,6 +106,7 @@ def test_a_plan_is_written_as_a_scenario_that_runs(simserve: Simserve, scenario:
     assert run["simserve"]["slo"]["attainment"] >= 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 @pytest.mark.parametrize(("holds", "of_fixed"), [(True, 0.7), (False, 0.7), (True, 1.0)])
 def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
@@ -168,6 +170,7 @@ def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
     assert ("on 1.50 GPUs on average" in outcome.stdout) == (written is not None)
 
 
+@pytest.mark.slow
 def test_the_most_of_fixed_gpus_is_written_with_its_load(simserve: Simserve) -> None:
     """What runs is the deployment at the load that the answer names, not at the rate that was asked with."""
     line = ["plan", "llama-3.2-1b", "--objective", "throughput", "--gpus", "1xL4", "--rate", "1", "--trials", "0"]
@@ -181,6 +184,7 @@ def test_the_most_of_fixed_gpus_is_written_with_its_load(simserve: Simserve) -> 
     assert simserve("run", "most.yaml", "--check").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_no_plan_ends_with_3_and_prints_the_miss(simserve: Simserve, scenario: str, folder: Path) -> None:
     """The JSON is still there; stderr says what to relax, and no scenario is written: there is nothing to run."""
@@ -262,6 +266,7 @@ def test_bad_input_is_one_line(simserve: Simserve, scenario: str, arguments: lis
     assert outcome.error_line
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_headroom_is_read_as_a_share_or_percent(simserve: Simserve, scenario: str) -> None:
     """0.5 and 50% are the same plan."""
@@ -293,6 +298,7 @@ def test_what_fixed_gpus_can_do_needs_no_rate(
     assert "tokens/s a user (1 / TPOT)" in (folder / "page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_the_plan(scenario: str) -> None:
     """`ss.plan` gives the same answer, as HTML that is escaped."""
     found = ss.plan(scenario, hardware=["l4-24gb"], over=[each for each in _SMALL if "=" in each])

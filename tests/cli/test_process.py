@@ -97,6 +97,7 @@ def test_an_interrupt_while_modules_load_is_105(folder: Path, module: str, argum
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_sigterm_keeps_what_is_done_as_an_interrupt_does(folder: Path, small: str) -> None:
     """`timeout`, a batch queue or a container that ends a process loses no more than Ctrl-C."""
     done = subprocess.run(
@@ -208,6 +209,7 @@ def test_a_closed_pipe_ends_quietly(arguments: str, folder: Path, monkeypatch: p
     assert (code, complaints.getvalue()) == (1, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["gpus", "schema"])
 def test_a_process_whose_pipe_is_closed_ends_quietly(arguments: str, folder: Path) -> None:
     """What fits into the buffer fails when it is written out, and more than that while it is printed."""
@@ -245,6 +247,7 @@ def test_a_process_ends_with_its_code_and_all_that_waits_for_its_end(before: str
     assert done.stderr.startswith("simserve: error: 'nope' is neither a scenario nor a model")
 
 
+@pytest.mark.slow
 def test_what_is_printed_before_an_error_arrives_through_a_pipe(folder: Path) -> None:
     """What does not fit ends with 3, and its JSON is still printed: stdout is buffered, and written out at the end."""
     too_large = "run --model llama-3.1-405b --hardware a10-24gb --rate 1 --prompt-tokens 9 --output-tokens 9 --json"
@@ -349,6 +352,7 @@ for arguments in ("memory chatbot", "engines vllm", "run chatbot --check", "engi
 """
 
 
+@pytest.mark.slow
 def test_no_line_is_wider_than_the_terminal(folder: Path) -> None:
     """At 80 columns, whatever is printed wraps between words."""
     reading, writing = pty.openpty()
@@ -416,6 +420,7 @@ def _shortened(line: str) -> str:
     return f"{line} {_FEW_RUNS[command]}" if command in _FEW_RUNS else line
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 @pytest.mark.parametrize("example", [_example(line) for line in examples()])
 def test_an_example_of_the_help_works(example: str, folder: Path, simserve: Simserve) -> None:

@@ -74,6 +74,7 @@ _COMMANDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("headroom_alone")
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_every_answer_is_a_page(simserve: Simserve, folder: Path, command: str) -> None:

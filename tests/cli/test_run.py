@@ -221,6 +221,7 @@ def test_an_interrupt_before_the_run_is_105(simserve: Simserve, small: str, monk
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_a_fresh_process_runs_a_bundled_scenario_by_name(folder: Path) -> None:
     """`python -m simserve run chatbot` works from an empty folder."""
     command = [sys.executable, "-W", "error", "-m", "simserve", "run", "chatbot", "--json"]

@@ -53,6 +53,7 @@ def test_a_sweep_says_first_what_it_found(simserve: Simserve, small: str) -> Non
     assert re.fullmatch(r"The SLO holds at none of 2 points; the nearest: 0% of requests meet it at rate [14]\.", tight)
 
 
+@pytest.mark.slow
 def test_a_long_table_shows_the_best(simserve: Simserve, small: str) -> None:
     """Twenty rows of twenty-two, and it says so."""
     rates = ",".join(str(rate) for rate in range(1, 23))

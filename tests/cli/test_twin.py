@@ -196,6 +196,7 @@ def _interrupted_after(rounds: int) -> SimpleNamespace:
     return SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
 
 
+@pytest.mark.slow
 def test_watch_prints_a_line_a_round_and_once_ends_with_99(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in exporter whose clock runs far faster than the scenario's: the rate is another one in every round."""
     pytest.importorskip("httpx", reason="needs httpx")
@@ -373,6 +374,7 @@ def test_a_hostile_exporter_ends_with_one_line(
     assert said in made.error_line
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_an_exporter_turns_bad_midway(simserve: Simserve, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was scraped before and after is compared, the rest is said, and all that came is in the file."""
     pytest.importorskip("httpx", reason="needs httpx")

@@ -14,6 +14,7 @@ from tests.planner.importers.test_bench import PLAIN
 pytestmark = pytest.mark.usefixtures("answered_once")
 
 
+@pytest.mark.slow
 def test_the_json_holds_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
     """One object on stdout; without a folder, the published figures."""
     code = main(["validate", "--json", "--jobs", "1"])
@@ -98,6 +99,7 @@ def test_a_source_without_data_names_the_file(capsys: pytest.CaptureFixture[str]
     assert "inferencex_agg.csv" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_own_measurements_are_replayed_alone_or_beside_a_source(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

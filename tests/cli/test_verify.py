@@ -21,6 +21,7 @@ def test_a_scenario_that_fares_the_same_ends_with_zero(simserve: Simserve) -> No
     assert found["largest_difference_s"] < 1e-9
 
 
+@pytest.mark.slow
 def test_of_a_long_run_the_first_requests_are_compared(simserve: Simserve) -> None:
     """The first line says how many of how many; the JSON says it too."""
     outcome = simserve("verify", "chatbot", "--set", "workload.output_tokens=2500")
@@ -63,6 +64,7 @@ def test_rules_regions_and_streams_are_covered(simserve: Simserve, scenario: str
     assert simserve("verify", scenario, *FEW, "--json").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["single-gpu-7b", "streaming"])
 def test_a_run_by_the_reference_has_the_same_result(simserve: Simserve, scenario: str) -> None:
     """Every figure of result.json, KV use to a thousandth, which the plane interpolates inside a leap."""

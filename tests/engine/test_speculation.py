@@ -189,6 +189,7 @@ def test_progress_counts_the_blocks_of_every_request(block_size: int) -> None:
     assert progress.total == progress.growth(step + 7, 3) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.3, 0.8])
 def test_mean_progress_is_unbiased(rate: float) -> None:
     """Against a walker that draws every step, mean E2E, TPOT and the run's length differ by less than 2 %.

@@ -221,6 +221,7 @@ def lines_of(answer: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 @pytest.mark.usefixtures("best_alone")
 def test_the_wizard_answers_at_once_and_then_better(client: TestClient) -> None:
@@ -240,6 +241,7 @@ def test_the_wizard_answers_at_once_and_then_better(client: TestClient) -> None:
     assert progress[-1][0] == progress[-1][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "status", "words"),
     [
@@ -369,6 +371,7 @@ def hurried() -> Iterator[TestClient]:
         yield found
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     question=st.sampled_from([*QUESTIONS, *(f"{name}/scenario" for name in QUESTIONS)]),

@@ -196,6 +196,7 @@ def test_the_rate_of_a_framework_is_that_of_its_full_loop() -> None:
     assert whole <= row["output_throughput"] < 1.5 * whole
 
 
+@pytest.mark.slow
 def test_what_cannot_run_says_why() -> None:
     """And the rest is compared without it; where nothing runs there is one clear line."""
     found = two_by_two(model="llama-3.1-70b", hardware=("h100-sxm-80gb", "t4-16gb", "v100s-32gb"))
@@ -240,6 +241,7 @@ def most_load(**changes: Any) -> dict[str, Any]:
     return load(SimulatorQuery(num_requests=200, **changes), no_limit)
 
 
+@pytest.mark.slow
 def test_the_most_load_is_where_the_objective_breaks() -> None:
     """Every slower rate that was run holds, every faster one does not; a tighter objective bears less."""
     found, tight = most_load(), most_load(slo_tpot_ms=24.0)
@@ -258,6 +260,7 @@ def test_the_most_load_is_the_same_whatever_rate_was_asked_for() -> None:
     assert most_load(rate=0.1)["most"] == pytest.approx(most_load()["most"], rel=0.03)
 
 
+@pytest.mark.slow
 def test_the_most_load_is_the_capacity() -> None:
     """The page and `simserve capacity` search alike, so they say the same."""
     query = SimulatorQuery(num_requests=200)
@@ -286,6 +289,7 @@ def test_the_load_that_a_deployment_bears_is_what_its_time_allows() -> None:
 CHAT = SimulatorQuery(num_requests=2000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "query", "after"), [(simulator, CHAT, 0), (load, CHAT, 0), (load, CHAT, 4), (wizard, WizardQuery(), 0)]
 )
@@ -303,6 +307,7 @@ def test_what_ctrl_c_breaks_off_is_no_answer(answer: Any, query: Any, after: int
         answer(query, interrupted)
 
 
+@pytest.mark.slow
 def test_experts_are_spread_where_there_are_any() -> None:
     """Expert-parallel layouts of a mixture of experts, none of a dense model."""
     moe = parallel(ParallelQuery(model="mixtral-8x7b"), no_limit)
@@ -405,6 +410,7 @@ def test_the_wizard_writes_the_autoscaler_that_it_found() -> None:
     assert "squeezed into 1.11 h" in found["parts"][0]["lines"][-1]
 
 
+@pytest.mark.slow
 def test_the_wizard_says_what_fixed_gpus_can_do() -> None:
     """The most tokens of the GPUs that were named, on one kind of replica; the scenario has the load that holds."""
     query = WizardQuery(throughput=True, pools="one kind of replica", model="llama-3.2-1b", output_tokens=50, **_LONG)

@@ -102,6 +102,7 @@ def test_a_control_moves_the_figures_as_physics_says(case: str) -> None:
     assert change * direction > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"shared_prefix_tokens": 500, "gpus": 2}, {"continuous_batching": False}])
 def test_a_rate_after_another_is_answered_as_if_it_were_the_first(changes: dict[str, Any]) -> None:
     """What a deployment finishes is looked for once for all rates, and is that of each."""

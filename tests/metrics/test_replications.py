@@ -76,6 +76,7 @@ def test_a_spread_that_rests_on_one_run_has_few_degrees_of_freedom() -> None:
     assert _degrees_of_freedom(normal) == pytest.approx(99_999, rel=0.03)
 
 
+@pytest.mark.slow
 def test_tails_of_congested_runs_are_covered_more_often() -> None:
     """100 times 20 runs whose pace is skewed: p95 is covered 80 times or more, the mean 85 times."""
     draw = np.random.default_rng(12)

@@ -85,6 +85,7 @@ def test_the_time_series_is_a_table() -> None:
     assert {"running", "waiting", "kv_usage", "busy"} < set(series.columns)
 
 
+@pytest.mark.slow
 def test_figures_need_no_heavy_import() -> None:
     """A run on the terminal pays for neither pandas nor scipy nor duckdb."""
     program = (

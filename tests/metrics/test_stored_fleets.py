@@ -35,6 +35,7 @@ AT_OTHER_LOADS = ("disaggregation", "streaming")
 """Those whose page shows them at other loads too; of the others those runs take longer than their own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_fleet_comes_back_from_its_folder(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The page rendered from the folder is the page that the run wrote."""

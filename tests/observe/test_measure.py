@@ -116,6 +116,7 @@ def test_no_prompt_begins_like_another() -> None:
     assert len(set(beginnings)) == len(beginnings)
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_after_the_budget() -> None:
     """Not even where every load wants more time."""
     with stand_in(Ways(token_seconds=0.03)) as server:
@@ -199,6 +200,7 @@ def test_nobody_there_is_said() -> None:
         observe(url, PLAN, found=lambda _: None, keep=lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_server_that_falls_silent_ends_with_the_budget() -> None:
     """What had not ended is left out, and counted."""
     with stand_in(Ways(token_seconds=0.002)) as server:
@@ -208,6 +210,7 @@ def test_a_server_that_falls_silent_ends_with_the_budget() -> None:
     assert (len(run.exchanges), run.cut) == (0, 2)
 
 
+@pytest.mark.slow
 def test_who_is_refused_waits_as_long_as_the_server_says() -> None:
     """Two of six clients are served at a time; the others are told to come again in a minute, and do not till then."""
     with stand_in(Ways(most_at_once=2, token_seconds=0.005)) as server:

@@ -77,6 +77,7 @@ def tables_by_operator(result_of: str, changes: list[str]) -> Tables:
     return tables_of(stage, every, np.arange(shape.engine.max_num_seqs + 1.0), every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RUNS)
 def test_operators_sum_to_the_busy_seconds(case: str) -> None:
     """To 1e-9, against the step log, which knows no operator; nothing is negative, every name is there.
@@ -145,6 +146,7 @@ def test_what_no_table_holds_is_told() -> None:
     assert found["layers on the CPU"]["offload"] > 0
 
 
+@pytest.mark.slow
 def test_every_operator_is_enumerated_once() -> None:
     """The calls of all runs' layers with what their tables add are the whole list, and each call is one of them."""
     named: set[str] = set()

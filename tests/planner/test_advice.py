@@ -72,6 +72,7 @@ def test_each_change_does_what_is_said_of_it(tmp_path: Path, capsys: pytest.Capt
         assert inner["stability"] != "overloaded"
 
 
+@pytest.mark.slow
 def test_terminal_and_page_say_what_would_hold() -> None:
     """Each change with its command, or that none of those tried is enough; nothing of either where the SLO holds."""
     out = Console(width=100, record=True, file=StringIO())
@@ -103,6 +104,7 @@ def test_deployments_come_by_their_price_and_the_load_last() -> None:
     assert [each["usd_per_hour"] for each in deployments] == sorted(each["usd_per_hour"] for each in deployments)
 
 
+@pytest.mark.slow
 def test_a_format_is_advised_where_it_is_enough() -> None:
     """16-bit weights whose TPOT is too long: a checkpoint of fewer bits costs no dollar more."""
     ways = advice(["deployment.quantization=none", "workload.arrivals.rate=8", *OVERLOADED[1:]])
@@ -127,6 +129,7 @@ def test_what_is_advised_holds_on_fresh_seeds(changes: list[str]) -> None:
         assert holding >= 7, way
 
 
+@pytest.mark.slow
 def test_clients_of_a_closed_loop_are_the_load() -> None:
     """Where clients wait for their answers, fewer of them is the load that can be taken."""
     ways = advice(CLIENTS)
@@ -134,6 +137,7 @@ def test_clients_of_a_closed_loop_are_the_load() -> None:
     assert 1 <= ways[-1]["changes"]["workload.arrivals.concurrency"] < 120
 
 
+@pytest.mark.slow
 def test_a_precision_with_a_most_number_of_runs_is_advised_alike() -> None:
     """Each change is run once, without either; it was refused, and nothing was found to be enough."""
     precise = [*OVERLOADED, "run.precision=50%", "run.max_replications=4"]
@@ -141,6 +145,7 @@ def test_a_precision_with_a_most_number_of_runs_is_advised_alike() -> None:
     assert [each["changes"] for each in advice(precise)] == [each["changes"] for each in of_overload()] != []
 
 
+@pytest.mark.slow
 def test_many_more_clients_than_a_replica_holds_are_advised_as_many_replicas() -> None:
     """No ratio tells how many; twice the replicas hold none of them, sixteen times hold all."""
     ways = advice(
@@ -157,6 +162,7 @@ def test_many_more_clients_than_a_replica_holds_are_advised_as_many_replicas() -
     assert 0.5 < clients * replicas / 400 < 1.5
 
 
+@pytest.mark.slow
 def test_a_threshold_alone_is_enough_to_ask() -> None:
     """Without an SLO a threshold that fails is what must hold."""
     ways = advice(["slo=null", "thresholds={tpot_ms: ['p(95)<60']}", *CLIENTS])

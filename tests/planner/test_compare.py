@@ -34,6 +34,7 @@ def small_base(seed: int = 1, num_requests: int = 150) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_identical_variants_differ_by_exactly_nothing() -> None:
     """On common random numbers: not by a rounding, in no figure."""
     answer = compare(small_base(), {"same": {}, "same in words": ["deployment.replicas=1"]}, replications=5)
@@ -45,6 +46,7 @@ def test_identical_variants_differ_by_exactly_nothing() -> None:
             assert not difference.is_shown
 
 
+@pytest.mark.slow
 def test_every_difference_is_that_of_the_means() -> None:
     """And the interval is Student's over the replications."""
     answer = compare(small_base(), {"longer": LONGER}, replications=5)
@@ -57,6 +59,7 @@ def test_every_difference_is_that_of_the_means() -> None:
     assert answer.variants[0].summary[FIGURE] == pytest.approx(variant.mean())
 
 
+@pytest.mark.slow
 def test_the_first_replication_is_the_run_of_the_scenario() -> None:
     """The same draws, so the same figures, at the length in which all of them settle."""
     base = small_base()
@@ -85,6 +88,7 @@ def test_fp8_is_faster_than_bf16_with_an_interval() -> None:
     assert answer.summary["variants"][0]["differences"]["completed"]["relative_real"] is None
 
 
+@pytest.mark.slow
 def test_independent_streams_share_no_request() -> None:
     """Then a variant that changes nothing differs by chance."""
     answer = compare(small_base(), {"same": {}}, replications=3, is_independent=True)

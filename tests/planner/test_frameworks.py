@@ -80,6 +80,7 @@ def test_verdicts() -> None:
     assert [verdict(value, 2, 4) for value in (1.9, 2, 4, 4.1)] == ["below", "within", "within", "above"]
 
 
+@pytest.mark.slow
 def test_published_throughputs_are_priced() -> None:
     """800, 3,000 and 8,000 tok/s at 2.50, 20 and 32 dollars an hour are $0.87, $1.85 and $1.11 a million."""
     dollars = [round(each["published_usd_per_million_tokens"], 2) for each in compared()["throughputs"]]

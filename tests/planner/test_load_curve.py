@@ -24,6 +24,7 @@ def test_the_capacity_lies_between_a_load_that_holds_and_one_that_does_not() -> 
     assert capacity == held < missed <= held * 1.06
 
 
+@pytest.mark.slow
 def test_the_capacity_does_not_depend_on_where_the_search_starts() -> None:
     """From far above as from far below: within the width of both."""
     low, high = (LoadCurve(make_scenario([*_OPEN, f"workload.arrivals.rate={rate}"])).capacity() for rate in (0.5, 200))

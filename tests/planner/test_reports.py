@@ -40,6 +40,7 @@ def servers(*runs: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"name": "s", "model": "llama-3.1-8b", "deployment": DEPLOYMENT, "runs": list(runs)}]
 
 
+@pytest.mark.slow
 def test_every_bundled_report_is_a_valid_scenario_of_a_known_model_and_gpu() -> None:
     """Each point could be written to a file and run; each says its engine's release."""
     points = read_unseen()
@@ -53,6 +54,7 @@ def test_every_bundled_report_is_a_valid_scenario_of_a_known_model_and_gpu() -> 
     assert len({point.label for point in points}) == len(points)
 
 
+@pytest.mark.slow
 def test_reports_are_replayed_only_where_they_are_asked_for() -> None:
     """Accuracy and expected errors are of other sources."""
     assert not any(point.source == UNSEEN for point in read_shipped())

@@ -121,6 +121,7 @@ def check_model(model: str, priced: Sequence[str]) -> None:
         assert plan.longest_sequence >= plan.max_model_len, (model, engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_every_model_fits_under_every_engine_and_runs(part: int) -> None:
     """In 16 bits, on as many H200 as it takes, up to six nodes; steps are priced under one engine in turn."""
@@ -143,6 +144,7 @@ def engines_of(gpu: str) -> list[str]:
     return [name for name, each in devices.items() if each is not None and load_hardware(gpu).vendor in each.makers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_every_gpu_runs_under_every_engine_of_its_maker(part: int) -> None:
     """One GPU of every kind holds a model of its size."""
@@ -156,6 +158,7 @@ def test_every_gpu_runs_under_every_engine_of_its_maker(part: int) -> None:
             assert plan_memory(shape).fits, (gpu, engine)
 
 
+@pytest.mark.slow
 def test_every_gpu_with_links_runs_in_parallel() -> None:
     """Two ranks over whatever link the kind has, and a refusal by name where it has none."""
     for gpu in catalog.names("hardware"):

@@ -401,6 +401,7 @@ def test_an_unknown_name_is_left_to_the_search_for_near_ones() -> None:
     assert hardware_name("NVIDIA A100-PCIE-40GB") == "NVIDIA A100-PCIE-40GB"
 
 
+@pytest.mark.slow
 def test_no_two_gpus_differ_only_in_words_that_are_left_out() -> None:
     """Names without vendor, blanks and hyphens still mean one GPU each."""
     meant: dict[str, set[str]] = {}

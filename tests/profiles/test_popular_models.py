@@ -270,6 +270,7 @@ WITHOUT_FORMULA = (
 )
 
 
+@pytest.mark.slow
 def test_a_popular_repository_is_a_model_of_the_catalogue() -> None:
     """By the repositories of its checkpoints, or by the weights that it was tuned from; never by its name alone."""
     for repository, profile in POPULAR.items():

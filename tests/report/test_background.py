@@ -41,6 +41,7 @@ def test_a_named_api_is_taken_and_the_page_says_so_of_one_that_is_not() -> None:
     assert (found["name"], found["is_named"]) == ("gpt-4o", True)
 
 
+@pytest.mark.slow
 def test_the_page_tells_a_named_api_from_a_found_one(tmp_path: object) -> None:
     """In the note below the title."""
     notes = []

@@ -225,6 +225,7 @@ def test_every_micro_batch_passes_every_stage_in_a_round() -> None:
                 assert found.idle == pytest.approx(pipeline_bubble(4, batches), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_preemptions_are_told_of_whom_they_befell() -> None:
     """Also where requests are sent in another order than they were drawn in."""
     engine = ["deployment.engine.num_gpu_blocks_override=1100", "workload.arrivals.rate=4"]

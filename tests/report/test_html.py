@@ -164,6 +164,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         write_report(run("stable"), tmp_path / "absent")
 
 
+@pytest.mark.slow
 def test_importing_it_loads_no_heavy_library() -> None:
     """Neither Matplotlib nor Jinja2 until a report is written."""
     program = (

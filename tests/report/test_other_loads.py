@@ -42,6 +42,7 @@ def test_goodput_has_its_knee_inside(chatbot: dict[str, Any]) -> None:
     assert chatbot["p95_tpot"][0] < chatbot["p95_tpot"][-1]
 
 
+@pytest.mark.slow
 def test_it_agrees_with_capacity(chatbot: dict[str, Any]) -> None:
     """The load that `simserve capacity` finds lies between the last that holds and the first that does not."""
     holds = [share >= 0.95 for share in chatbot["attainment"]]

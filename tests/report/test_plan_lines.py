@@ -68,6 +68,7 @@ def test_latencies_of_a_plan_are_those_of_a_run_as_long_as_its_proof(
     assert found.deployment.replicas == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_the_brief_of_a_plan_says_what_it_assumes_and_how_to_write_it_where_its_command_is_long() -> None:
     """The first clause of what is assumed stands; a command without room gives way to one that writes a scenario."""

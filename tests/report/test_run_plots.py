@@ -83,6 +83,7 @@ def test_a_run_writes_its_report(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == render_report(run("stable"))
 
 
+@pytest.mark.slow
 def test_the_answers_of_many_runs_draw_themselves() -> None:
     """Capacity against load with the bounds, differences with their intervals, a sweep over its first numbers."""
     scenario = ss.load("chatbot", ["workload.num_requests=120"])

@@ -271,6 +271,7 @@ def test_replicas_that_are_alike_are_simulated_once() -> None:
     assert known == kept == {(1,): first}
 
 
+@pytest.mark.slow
 def test_agents_keep_up_while_their_cache_recovers_from_peaks() -> None:
     """A backlog evicts what tasks share and says 1.5 calls/s; a run that begins empty keeps up with 3.9, not 4.8."""
     found = finishable(load("coding-agents"))

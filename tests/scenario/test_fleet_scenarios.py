@@ -27,6 +27,7 @@ def met_between(result: RunResult, start: float, end: float) -> float:
     return float(frame.slo_ok[(frame.arrival_s >= start) & (frame.arrival_s < end)].mean())
 
 
+@pytest.mark.slow
 def test_host_memory_behind_the_cache_pays_and_a_slow_disk_does_not() -> None:
     """Hits of both tiers add up; loading faster than computing meets the objective, slower is worse than nothing."""
     offload = "deployment.engine.kv_offload"

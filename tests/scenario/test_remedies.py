@@ -72,6 +72,7 @@ def _check_formats_named(drawn: list[str], failure: InputError) -> int:
     return len(offered)
 
 
+@pytest.mark.slow
 def test_what_is_offered_fits() -> None:
     """A few of them."""
     assert sum(_check(seed) for seed in range(QUICK)) > 0

@@ -232,6 +232,7 @@ def test_objectives_of_classes_are_named() -> None:
     assert written["by_class"]["batch"] is None
 
 
+@pytest.mark.slow
 def test_capacity_holds_what_the_classes_ask() -> None:
     """A stricter class bears less; the answer says the objective."""
     loose, strict = (

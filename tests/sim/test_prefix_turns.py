@@ -45,6 +45,7 @@ def drawn(seed: int) -> dict[str, Any]:
     return {"model": "llama-3.1-8b", "deployment": deployment, "workload": workload, "run.seed": seed}
 
 
+@pytest.mark.slow
 def test_watching_them_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every column to the bit, in runs with time-outs and preemptions."""
     num_preempted = num_late = 0

@@ -97,6 +97,7 @@ def test_every_field_between_the_pools_has_a_place_in_flat_memory() -> None:
     assert set(flat.TRANSFERS.fields) == set(Transfers.__slots__)
 
 
+@pytest.mark.slow
 @needs_numba
 @pytest.mark.parametrize(
     ("deployment", "workload"),

@@ -53,6 +53,7 @@ def test_one_replica_of_c_seats_waits_as_m_m_c(num_seats: int, utilization: floa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_replicas", [2, 4])
 def test_round_robin_waits_as_erlang_arrivals(num_replicas: int) -> None:
     """Each of c one-seat replicas sees every c-th Poisson arrival: E_c/M/1, by the root of GI/M/1."""

@@ -220,6 +220,7 @@ def test_an_answer_that_thinking_leaves_no_room_for_is_in_no_context() -> None:
     assert specs.prompt_tokens.tolist() == [10, 20]
 
 
+@pytest.mark.slow
 def test_thinking_calls_fare_alike_in_the_reference() -> None:
     """Tasks of the bundled agents that think, and of a class of its own beside others."""
     agents = {"workload.num_requests": 80, "workload.thinking_tokens": {"distribution": "geometric", "mean": 60}}

@@ -82,6 +82,7 @@ def engine_of(torch: Any, scale: float = 1.0) -> CpuEngine:
     return CpuEngine(torch, "vLLM 0.32.0", Operators(torch, scale), backend)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     ("table", "length", "build"),

@@ -71,6 +71,7 @@ def failing_at(place: int, failure: BaseException, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(measuring._KERNELS, GEMM, build)
 
 
+@pytest.mark.slow
 def test_a_whole_measurement_is_complete(cpu: TorchDevice, tmp_path: Path) -> None:
     """Every point has a row with its spread and its error; provenance says what it was made with."""
     measured = run(tmp_path / "run", cpu)
@@ -88,6 +89,7 @@ def test_a_whole_measurement_is_complete(cpu: TorchDevice, tmp_path: Path) -> No
     assert (written["date"], written["command"], written["ended"]) == ("2026-11-21", "test", "complete")
 
 
+@pytest.mark.slow
 def test_it_ends_within_its_budget_and_goes_on_from_there(cpu: TorchDevice, tmp_path: Path) -> None:
     """A second run measures the rest only."""
     run(tmp_path / "run", cpu, seconds=-1.0)
@@ -113,6 +115,7 @@ def test_points_too_long_for_what_is_left_are_put_off(
     assert found.provenance["ended"] == "budget"
 
 
+@pytest.mark.slow
 def test_an_interrupted_measurement_resumes(cpu: TorchDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was done is kept, also in the tables; nothing is measured twice."""
     with monkeypatch.context() as patch:
@@ -131,6 +134,7 @@ def test_an_interrupted_measurement_resumes(cpu: TorchDevice, tmp_path: Path, mo
     assert {key: after[key] for key in before} == before
 
 
+@pytest.mark.slow
 def test_a_fit_on_half_of_it_says_so(
     cpu: TorchDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
@@ -146,6 +150,7 @@ def test_a_fit_on_half_of_it_says_so(
     assert "INCOMPLETE" in (tmp_path / "run/profile.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [MemoryError("2 TB"), RuntimeError("CUDA out of memory. Tried to allocate")])
 def test_a_point_out_of_memory_is_tried_again_another_time(
     cpu: TorchDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
@@ -163,6 +168,7 @@ def test_a_point_out_of_memory_is_tried_again_another_time(
     assert read_run(tmp_path / "run").is_complete
 
 
+@pytest.mark.slow
 def test_a_process_killed_in_a_call_leaves_a_run(
     cpu: TorchDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +201,7 @@ def test_a_process_killed_in_a_call_leaves_a_run(
     ]
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_not_timed(cpu: TorchDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands under what was skipped, with its error."""
     built = measuring._KERNELS[COPY]
@@ -217,6 +224,7 @@ def test_a_wrong_kernel_is_not_timed(cpu: TorchDevice, tmp_path: Path, monkeypat
     ]
 
 
+@pytest.mark.slow
 def test_an_unsupported_kernel_is_skipped_with_its_reason(
     cpu: TorchDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +274,7 @@ def test_a_point_larger_than_the_memory_is_left_out(
     assert "needs more memory than" in found.provenance["skipped"][0]["reason"]
 
 
+@pytest.mark.slow
 def test_what_was_measured_can_be_fitted(cpu: TorchDevice, tmp_path: Path) -> None:
     """A dozen calls of each kind are enough."""
     run(tmp_path / "run", cpu)
@@ -273,6 +282,7 @@ def test_what_was_measured_can_be_fitted(cpu: TorchDevice, tmp_path: Path) -> No
     assert set(KernelFit().fit(read_run(tmp_path / "run")).kinds_) == {"products bfloat16", "copies"}
 
 
+@pytest.mark.slow
 def test_another_number_of_threads_is_another_device(cpu: TorchDevice, tmp_path: Path) -> None:
     """Calls of one thread and of two do not belong into one table."""
     run(tmp_path / "run", cpu)

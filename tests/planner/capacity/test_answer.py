@@ -163,6 +163,7 @@ ONE_GPU = ["model=llama-3.1-8b", "deployment.hardware=l40s-48gb", "deployment.te
 UNASKED = ["deployment.quantization=auto", "deployment.kv_cache_dtype=auto", "slo=null"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["0.95", "0.99"])
 def test_a_class_with_an_objective_holds_it_where_the_others_have_none(asked: str) -> None:
     """As `simserve run` judges; four fifths of the requests, of which nothing is asked, make up for no miss."""

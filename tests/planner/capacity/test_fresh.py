@@ -50,6 +50,7 @@ def searched(run: Prober, *, is_whole: bool = False) -> Found:
     return find_capacity(run, asked=ASKED, start=10.0, effort=EFFORT, is_whole=is_whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_what_is_promised_holds_in_95_of_100_further_runs(is_whole: bool) -> None:
     """Where half of them miss what holds on average, which becomes the capacity with its interval."""
@@ -148,6 +149,7 @@ def test_one_client_is_the_fewest() -> None:
     assert loads == [3, 2, 1]
 
 
+@pytest.mark.slow
 def test_bursts_hold_what_capacity_promises_of_them() -> None:
     """On average they hold a tenth more, and half of the fresh runs miss there."""
     scenario = ss.load("urgent-first")

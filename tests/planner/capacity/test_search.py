@@ -111,6 +111,7 @@ def test_where_nobody_waits_for_long_the_queue_itself_is_the_limit() -> None:
 QUICK = Effort(replications=2, num_requests=1500, tolerance=0.02)
 
 
+@pytest.mark.slow
 def test_more_replicas_and_a_looser_objective_bear_more() -> None:
     """Monotone in both, on the same requests."""
     by_replicas = [

@@ -77,6 +77,7 @@ def test_people_and_spare_replicas_are_in_the_month() -> None:
     assert spare["self_host_usd_per_month"] == pytest.approx(2 * bare["self_host_usd_per_month"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chatbot", "multi-turn"])
 def test_cost_and_run_count_the_same_month(name: str) -> None:
     """The same requests, dollars, API and break-even, conversations with a cached prompt included."""
@@ -94,6 +95,7 @@ def test_cost_and_run_count_the_same_month(name: str) -> None:
     assert even == pytest.approx(ran["break_even_requests_per_month"])
 
 
+@pytest.mark.slow
 def test_run_gives_no_break_even_that_the_deployment_does_not_hold() -> None:
     """Code completion costs what the API does at 54 requests/s, and misses its SLO there: both say never."""
     scenario = ss.load("code-completion")

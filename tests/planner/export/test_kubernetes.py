@@ -171,6 +171,7 @@ class _Metrics(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow
 def test_a_pod_that_ends_waits_for_its_requests() -> None:
     """The hook asks the server until it runs none, within the pod's time; without time there is no hook."""
     pace = "deployment.autoscaling={metric: queue_depth, target: 7, max_replicas: 9, grace_period: "

@@ -205,6 +205,7 @@ _PIECES = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(_PIECES)), st.text(max_size=20))
 def test_no_line_ends_in_a_traceback(pieces: list[str], noise: str) -> None:

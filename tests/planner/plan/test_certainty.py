@@ -119,6 +119,7 @@ def test_a_confidence_needs_an_slo() -> None:
         plan(busy_scenario(slo=None), PlanOptions(confidence=0.9))
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_measuring_a_server_would_save() -> None:
     """A cheaper fleet that holds as simulated, and is as sure as is asked by the errors of calibrated servers."""
     asked = 0.8

@@ -63,6 +63,7 @@ def test_the_reserve_holds_the_slo_and_less_does_not() -> None:
     assert reserve.without == pytest.approx(without, abs=0.035)
 
 
+@pytest.mark.slow
 def test_rare_interruptions_cost_less() -> None:
     """What is missed without a reserve falls as they become rarer, and the reserve with it."""
     found = [simulated_reserve(fleet(), 4.0, CAPACITY, 1, taken(hours * 3600.0)).sizes[-1] for hours in (1, 8, 5000)]

@@ -114,6 +114,7 @@ def planned(**changes: Any) -> Mapping[str, Any]:
     return plan(busy_scenario(), options(**changes)).summary
 
 
+@pytest.mark.slow
 def test_the_page_of_a_plan_opens_with_what_a_run_of_it_says() -> None:
     """Dollars a month, and whether an API is cheaper: one answer, whoever is asked."""
     best = planned()["best"]
@@ -127,6 +128,7 @@ def test_the_page_of_a_plan_opens_with_what_a_run_of_it_says() -> None:
     assert page.index('<dl class="facts">') < page.index("<h2>")
 
 
+@pytest.mark.slow
 def test_the_plan_is_the_best_of_all() -> None:
     """The cheapest fleet, as enumeration of every deployment and number of replicas finds it."""
     cheapest = min(each["trial"].usd_per_hour for each in everything())
@@ -171,6 +173,7 @@ def test_the_best_of_each_gpu_is_the_best_of_all_on_it() -> None:
             assert each["usd_per_month"] == pytest.approx(least)
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_the_plan() -> None:
     """Same scenario, same seed, same bytes."""
     one, two = planned(), planned(jobs=2)
@@ -178,6 +181,7 @@ def test_workers_do_not_change_the_plan() -> None:
     assert json.dumps(one) == json.dumps(two)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_the_seed_draws_what_is_reported_and_not_what_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run of the search is the same for any seed; the confirming runs, and what is promised, are the seed's."""
@@ -207,6 +211,7 @@ def test_the_seed_draws_what_is_reported_and_not_what_is_picked(monkeypatch: pyt
     assert interval["runs"] == len(confirmed[0].promise.attainments) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every shape first, then other knobs of those that could still win: no chance is in it."""
@@ -236,6 +241,7 @@ def test_knobs_of_the_scenario_outside_the_values_asked_for_are_not_searched(mon
     assert seats == {16, 64}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("headroom_alone")
 def test_of_equals_the_one_with_more_headroom_then_the_faster_wins() -> None:
     """At the price of the plan no fleet bears more traffic, and none that bears as much is faster."""
@@ -258,6 +264,7 @@ def test_of_equals_the_one_with_more_headroom_then_the_faster_wins() -> None:
     assert sum(best[key] / limit for key, limit in limits.items()) == pytest.approx(min(latency), rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "key"),
     [
@@ -317,6 +324,7 @@ def load_small(changes: list[str]) -> Scenario:
     return from_mapping(busy_scenario().as_mapping(), changes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("headroom_alone")
 def test_headroom_is_borne_and_paid() -> None:
     """The plan holds at the traffic asked for, and its command keeps the scenario's own."""
@@ -329,6 +337,7 @@ def test_headroom_is_borne_and_paid() -> None:
     assert "rate" not in best["command"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("headroom_alone")
 def test_a_spare_replica_is_paid_and_may_be_lost() -> None:
     """With one fewer it still holds; the price counts it."""
@@ -341,6 +350,7 @@ def test_a_spare_replica_is_paid_and_may_be_lost() -> None:
     assert best["usd_per_hour"] == pytest.approx(best["usd_per_gpu_hour"] * best["num_gpus"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_spot_prices_are_another_market() -> None:
     """The fleet is bought at the catalogue's spot prices; GPUs without one are left out, and named."""
@@ -364,6 +374,7 @@ def test_too_few_gpus_name_how_many_it_takes() -> None:
     assert miss["relax"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_a_limit_out_of_reach_is_named_and_the_rest_is_planned() -> None:
     """60 tokens do not come in 50 ms on these GPUs; the first token can be there in time."""
@@ -388,6 +399,7 @@ def test_what_does_not_fit_anywhere_is_a_miss_of_memory() -> None:
     assert "fit" in summary["nearest_miss"]["relax"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_versions_too_old_for_the_model_are_left_out_and_lead_the_answer() -> None:
     """The others are searched; where none is left, one line says which have the model."""
@@ -404,6 +416,7 @@ def test_versions_too_old_for_the_model_are_left_out_and_lead_the_answer() -> No
         plan(scenario, options(choices={**SMALL, "deployment.engine.version": ("0.6.6",)}))
 
 
+@pytest.mark.slow
 def test_an_offline_batch_is_paid_by_the_token() -> None:
     """No SLO, all at once: the cheapest tokens win, whatever the time they take."""
     job = busy_scenario(
@@ -515,6 +528,7 @@ def test_the_smallest_integer_is_found(starts_high: bool) -> None:
         assert len(asked) == len(set(asked)) <= 12
 
 
+@pytest.mark.slow
 def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fleets that held in the search only: nothing is recommended, and what the longer runs reached is said."""
     confirmed: list[tuple[str, int]] = []
@@ -537,6 +551,7 @@ def test_what_no_longer_run_confirms_is_a_miss_with_the_run_that_came_nearest(mo
     assert f"({len(confirmed)} fleets that held in the search failed when" in summary["nearest_miss"]["relax"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of fleets that are as good in the search the next confirmation goes to a surer one, or to one replica more."""
@@ -556,6 +571,7 @@ def test_what_is_no_surer_than_one_that_failed_is_not_confirmed(monkeypatch: pyt
     assert asked[1][1] > asked[0][1] or by_fleet[asked[1][0]] > by_fleet[asked[0][0]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_fleets_between_what_failed_and_what_was_confirmed_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """What holds in the search alone hides no fleet that is dearer than it and cheaper than the next that holds."""
@@ -576,6 +592,7 @@ def test_fleets_between_what_failed_and_what_was_confirmed_are_searched(monkeypa
     assert min(small) * CEILING < best["usd_per_hour"] < max(small)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_where_nothing_that_held_is_confirmed_dearer_fleets_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another kind of GPU, dearer than several of the plans that failed, is looked at once they have; both are told."""
@@ -596,6 +613,7 @@ def test_where_nothing_that_held_is_confirmed_dearer_fleets_are_searched(monkeyp
     assert any("l4-24gb" in line and "not in the runs that confirm" in line for line in best["arithmetic"])
 
 
+@pytest.mark.slow
 def test_where_no_probability_is_known_every_fleet_that_held_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure says nothing of fleets of which nobody knows how sure they are: none of them is left out for it."""
     asked: list[tuple[str, int]] = []
@@ -652,6 +670,7 @@ CONVERSATIONS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_a_fleet_for_conversations_must_hold_in_runs_that_the_search_has_not_seen(
     monkeypatch: pytest.MonkeyPatch,
@@ -677,6 +696,7 @@ def test_a_fleet_for_conversations_must_hold_in_runs_that_the_search_has_not_see
     assert best["attainment_interval"]["runs"] == 16
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_conversations_that_are_still_beginning_are_said() -> None:
     """A fleet for what comes in a short run is not the fleet for the rate that was asked for."""

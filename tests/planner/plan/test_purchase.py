@@ -158,6 +158,7 @@ def test_spares_are_bought_like_the_others() -> None:
     assert sum(spared.usd) - sum(plain.usd) == pytest.approx(12 * 720 * 3.0)
 
 
+@pytest.mark.slow
 def test_flips_are_where_both_cost_the_same() -> None:
     """At the growth, the GPU price and the traffic that are said, the purchase costs what the API asks."""
     given = need(growth=0.03, api_usd_per_request=6e-4, api_decline=0.02, fixed_usd_per_month=500.0)

@@ -53,6 +53,7 @@ def purchased(horizon: str, growth: str, **more: str) -> dict[str, Any]:
     return dict(purchase_of(*found(), horizon_of(horizon, growth, **more)))
 
 
+@pytest.mark.slow
 def test_it_buys_what_the_plan_deploys() -> None:
     """The first month's busiest hour takes the plan's replicas at the load that they can sustain."""
     summary = planned()
@@ -70,6 +71,7 @@ def test_it_buys_what_the_plan_deploys() -> None:
     assert bought["total_usd"] <= bought["all_on_demand_usd"]
 
 
+@pytest.mark.slow
 def test_what_is_assumed_is_said() -> None:
     """Terms, terms that are too long, prices that fall, and replicas that follow the day."""
     said = " ".join(planned()["purchase"]["assumes"])
@@ -122,6 +124,7 @@ def test_throughput_buys_nothing() -> None:
         plan(scenario(), PlanOptions(objective="throughput", max_gpus=2, horizon=horizon_of("12mo")))
 
 
+@pytest.mark.slow
 def test_spot_replicas_are_in_the_mix_with_their_simulated_reserve() -> None:
     """At the share below on demand that is said, taken back as is said; and what is assumed of them is said."""
     bought = purchased("12mo", "1%/month", commitments="1y=25%,spot=60%", interruptions="mtbf=48h,mttr=10min")
@@ -150,6 +153,7 @@ def test_without_spot_nothing_is_taken_back() -> None:
     assert "no spot replica is on offer" in " ".join(bought["assumes"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("headroom_alone")
 def test_a_plan_at_spot_prices_is_still_bought_on_every_term() -> None:
     """Commitments lie below the price on demand, and spot hours are those of the market it was planned on."""

@@ -69,6 +69,7 @@ def answered() -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_thresholds_hold_at_less_than_a_fixed_fleet() -> None:
     """On every fresh seed, between the load known ahead and the fleet that is there all the time."""
     best, fixed, known = (answered()[key] for key in ("best", "fixed", "clairvoyant"))

@@ -76,6 +76,7 @@ def clients(short_runs: None) -> dict[str, Any]:
     return asked(closed_loop(), trials=0)
 
 
+@pytest.mark.slow
 def test_the_load_is_what_capacity_finds() -> None:
     """Of the same deployment, searched by itself; what nine in ten real servers bear is less."""
     there = small({"ttft": "300 ms", "tpot": "18 ms", "attainment": 0.9})
@@ -87,6 +88,7 @@ def test_the_load_is_what_capacity_finds() -> None:
     assert best["max_rate_90"] == own["max_rate_90"] < best["max_rate"]
 
 
+@pytest.mark.slow
 def test_the_seed_draws_the_load_of_the_best_alone(steady: dict[str, Any], short_runs: None) -> None:
     """Another seed gets the same deployment, and its load from requests of its own."""
     other = asked(small(run={"seed": 12}))
@@ -159,6 +161,7 @@ def test_clients_are_counted_where_they_wait_for_answers(clients: dict[str, Any]
     assert best["output_throughput"] >= 0.9 * max(others)
 
 
+@pytest.mark.slow
 def test_a_confidence_takes_load_off() -> None:
     """What four in five real servers bear is less than what holds as simulated."""
     best = asked(small(), confidence=0.8, trials=0)["best"]
@@ -167,6 +170,7 @@ def test_a_confidence_takes_load_off() -> None:
     assert best["probability"] >= 0.8
 
 
+@pytest.mark.slow
 def test_a_confidence_that_nothing_reaches_says_the_highest() -> None:
     """At the lightest load the SLO holds as simulated, on fewer servers than asked."""
     summary = asked(small({"tpot": "13 ms", "attainment": 0.9}), confidence=0.999, trials=0)
@@ -258,6 +262,7 @@ def both(**changes: Any) -> dict[str, Any]:
     return asked(small(), gpus_by_kind=kinds, hardware=tuple(kinds), max_gpus=None, **changes)
 
 
+@pytest.mark.slow
 def test_gpus_of_two_kinds_do_more_together_than_either_alone(short_runs: None) -> None:
     """The best replicas of each stand side by side and get as much of the traffic as they can sustain alone."""
     answer = both()
@@ -276,6 +281,7 @@ def test_gpus_of_two_kinds_do_more_together_than_either_alone(short_runs: None) 
     assert shares["l40s-48gb"] / shares["l4-24gb"] == pytest.approx(alone["l40s-48gb"] / alone["l4-24gb"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_no_kind_has_more_gpus_than_there_are(short_runs: None) -> None:
     """Of every fleet that was looked at, alone and together."""
     for each in both()["candidates"]:

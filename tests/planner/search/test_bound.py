@@ -75,6 +75,7 @@ def test_no_request_beats_the_bounds_on_its_latencies(case: Case) -> None:
     assert np.all(further_token_seconds(prompt, case.config, case.times)[done] * gaps * TOLERANCE <= decoding + 1e-12)
 
 
+@pytest.mark.slow
 @given(st.one_of(cases(), pressed_cases()), st.floats(0.0, 3.0))
 @few
 def test_a_replica_works_at_least_as_long_as_the_bound(case: Case, slack: float) -> None:
@@ -94,6 +95,7 @@ def test_a_replica_works_at_least_as_long_as_the_bound(case: Case, slack: float)
     assert paced.sum() <= outcome.totals.busy_seconds * (1 + 1e-9) + 1e-12
 
 
+@pytest.mark.slow
 @given(
     st.one_of(cases(), pressed_cases()),
     st.tuples(*(st.sampled_from([None, 0.3, 0.6, 0.9, 1.0, 1.2]) for _ in range(3))),

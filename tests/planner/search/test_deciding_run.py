@@ -83,6 +83,7 @@ def test_a_promise_that_is_known_is_not_looked_at_again() -> None:
     assert replace(refused, holds=True) == held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_scaled", "keeps"), [(True, False), (False, True)])
 def test_other_days_decide_whether_a_fleet_holds(is_scaled: bool, keeps: bool) -> None:
     """The scenario's own day is drawn well for a fleet that scales on its queue, which misses most others."""

@@ -508,6 +508,7 @@ def best_inside_a_node() -> Member | None:
     return search_roles(space_of(tight_first_tokens(), AS_STORED), EIGHT).best
 
 
+@pytest.mark.slow
 def test_a_faster_link_is_taken_where_it_saves_a_gpu() -> None:
     """One worker of each role holds inside a node alone: over the network it takes a third GPU."""
     best = best_inside_a_node()

@@ -237,6 +237,7 @@ def options_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simserve.planner.plan.plan.changes_of", lambda _: ())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("options_around")
 def test_bursts_drafts_and_refusals_are_planned_as_enumeration_does() -> None:
     """Every combination with every number of replicas, each simulated whole."""
@@ -270,6 +271,7 @@ def test_a_fleet_that_holds_in_one_run_alone_gives_way_to_the_next_cheapest(atta
     check_best(rising_and_falling(attainment), {**FIXED, "deployment.admission": [None]}, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_a_load_that_rises_and_falls_is_scaled() -> None:
     """Where billed GPU-hours are fewer than those of a fixed fleet that holds."""
@@ -299,6 +301,7 @@ def test_a_load_that_rises_and_falls_is_scaled_where_that_is_cheaper() -> None:
     assert fixed["usd_per_month_more"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_an_api_takes_peaks_where_that_is_cheaper_than_gpus() -> None:
     """The number of replicas is the cheapest that holds, not the smallest: an API is paid by the token."""
@@ -315,6 +318,7 @@ def test_an_api_takes_peaks_where_that_is_cheaper_than_gpus() -> None:
     assert summary["best"]["deployment"]["overflow"]["api"] == "deepinfra-llama-3.1-8b"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("best_alone")
 def test_each_pool_gets_the_replicas_it_needs() -> None:
     """Two pools of two GPUs, each of its own price: no other pair of numbers holds for less."""

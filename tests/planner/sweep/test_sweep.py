@@ -65,6 +65,7 @@ def test_what_cannot_run_is_a_row_with_its_error(tmp_path: Path) -> None:
     assert [each["point"] for each in answer.summary["errors"]] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_sample_is_drawn_by_the_seed_and_keeps_its_places() -> None:
     """Another seed, another sample; a sample of more than there are is all of them."""
     grid = {"workload.arrivals.rate": list(range(1, 16))}
@@ -123,6 +124,7 @@ def test_points_of_another_version_are_run_again(tmp_path: Path, monkeypatch: py
     assert sweep(make_scenario(), GRID, out=tmp_path / "x.parquet").num_resumed == 0
 
 
+@pytest.mark.slow
 def test_workers_write_the_same_bytes(tmp_path: Path) -> None:
     """Whatever the order in which they finish, and whatever processes they are."""
     for jobs, backend in ((1, "auto"), (2, "auto"), (2, "loky")):

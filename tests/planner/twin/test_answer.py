@@ -95,6 +95,7 @@ def test_a_slower_deployment_is_told_by_its_latencies() -> None:
     assert found["tpot_ms"]["since_s"] == _START
 
 
+@pytest.mark.slow
 def test_replicas_to_come_follow_the_rate_and_what_one_can_sustain() -> None:
     """As many as the high end of the forecast over the rate of one replica, rounded up."""
     changes = ("workload.duration=8 min", "workload.arrivals.rate=40")

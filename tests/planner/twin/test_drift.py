@@ -38,6 +38,7 @@ def test_false_alarms_of_an_unchanged_rate_are_as_rare_as_stated(mean: float) ->
     assert np.mean(lengths) >= _MEAN_WINDOWS - 2 * error
 
 
+@pytest.mark.slow
 def test_false_alarms_of_unchanged_lengths_are_as_rare_as_stated() -> None:
     """The same of histograms of heavy-tailed lengths, whose means jump about."""
     drawn = np.random.default_rng(0).lognormal(5.0, 1.0, 50_000)

@@ -51,6 +51,7 @@ def compared(name: str, low: float, high: float, rate: float) -> Mapping[str, An
     return twin(seen(name, low, high), "scrapes", scenario, horizon=0.0).summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [QUIET, SLOWED])
 @pytest.mark.parametrize(("low", "high"), [(0, 600), (600, 1200), (0, 1200)])
 def test_what_is_read_from_the_scrapes_is_what_was_sent(name: str, low: float, high: float) -> None:

@@ -38,6 +38,7 @@ def test_gpus_without_tables_are_where_they_were_measured(
     assert max(map(abs, errors)) <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mistral-7b"])
 def test_hosts_of_old_engines_take_a_time_for_every_request(model: str) -> None:
     """vLLM 0.5.4 on H100 with hundreds of requests in a step, on one GPU and on eight: the host is most of it."""

@@ -58,6 +58,7 @@ def test_the_page_holds_these_fits() -> None:
         assert row in page
 
 
+@pytest.mark.slow
 @with_data
 def test_speedups_of_one_sequence() -> None:
     """Look-ups within 15 % of Spec-Bench and a small model within 25 %; trees of EAGLE are too fast by up to 60 %."""

@@ -144,6 +144,7 @@ def test_tails_of_a_kind_are_half_way_to_those_of_all() -> None:
     assert errors.p90 / errors.examined_p90 > 1.2 * errors.p50 / errors.examined_p50
 
 
+@pytest.mark.slow
 def test_how_narrow_intervals_can_be_hangs_on_what_servers_tell() -> None:
     """Where only loads tell sources apart, who knows the model gains what bursts are worth, and who learns it less."""
     burst, alike = (drawn(24, burst=each, each=6) for each in (5.0, 1.0))
@@ -206,6 +207,7 @@ def test_the_interval_of_a_row_knows_nothing_of_its_source() -> None:
     assert new["source-5"] > old["source-5"]
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_looked_at_is_as_uncertain_as_the_unseen_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources that lay open are a third as far off as reports; a user's server gets the reports' interval.
 
