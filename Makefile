@@ -47,9 +47,10 @@ kernel: $(VENV)/.installed-dev
 test: kernel
 	$(BIN)/pytest -n auto --dist worksteal
 
-# What is slow, and every property with all of its examples, of which `make test` tries a third at most.
+# What is slow, and every property with all of its examples, of which `make test` tries a third at most. WITHOUT='a or b'
+# leaves out tests by words of their names.
 test-slow: kernel
-	FUZZ=$${FUZZ:-1} $(BIN)/pytest -n auto --dist worksteal -m 'slow or hypothesis'
+	FUZZ=$${FUZZ:-1} $(BIN)/pytest -n auto --dist worksteal -m 'slow or hypothesis' $(if $(WITHOUT),-k 'not ($(WITHOUT))')
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
