@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from simserve.documents import read_mapping
-from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
+from simserve.errors import InputError, ProfileError, ScenarioError, UsageError, nearest
 from simserve.planner.importers.command import import_command, refused_note
 from simserve.planner.importers.draft import scenario_name
 from simserve.planner.importers.llama_cpp_command import gguf_format
@@ -592,7 +592,7 @@ def weight_format(text: str, engine: str | None) -> str:
     """Return the weight format that ``--quantization`` names, for an engine by its name; None: any.
 
     Raises:
-        UsageError: It names none; says which is meant.
+        InputError: It names none; says which is meant.
     """
     known, named = ("auto", *get_args(WeightFormatName)), format_named(text)
     found = next((each for each in (named, named.strip().lower()) if each in known), None)
@@ -601,7 +601,7 @@ def weight_format(text: str, engine: str | None) -> str:
     is_gguf = engine is not None and _plain_name(engine).startswith(_GGUF_ENGINES)
     meant = meant_format(text, is_gguf=is_gguf)
     remedy = nearest(text, known) if meant is None else f"did you mean '{meant}'?"
-    raise UsageError("is not a known weight format", key="--quantization", value=text, remedy=remedy)
+    raise InputError("is not a known weight format", key="--quantization", value=text, remedy=remedy)
 
 
 def _traffic(flags: OneLine, workload: Mapping[str, Any], folder: Path | None) -> list[Override]:

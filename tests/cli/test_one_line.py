@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from simserve.errors import UsageError
+from simserve.errors import InputError, UsageError
 from simserve.planner.one_line import OneLine, ask, gpu_and_count, kinds_of_gpus, weight_format
 from simserve.profiles import catalog
 from simserve.profiles.engine_profile import load_engine
@@ -695,7 +695,7 @@ def test_formats_are_found_by_llama_cpps_names_and_in_capitals(typed: str, known
 )
 def test_a_format_that_is_none_gets_one_suggestion(typed: str, engine: str | None, meant: str) -> None:
     """The nearest of those that the engine runs, not the list of all."""
-    with pytest.raises(UsageError, match=rf"is not a known weight format; did you mean '{meant}'\?"):
+    with pytest.raises(InputError, match=rf"is not a known weight format; did you mean '{meant}'\?"):
         weight_format(typed, engine)
 
 
