@@ -23,7 +23,7 @@ from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 
 H100, H200, B200 = "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb"
-_SIZES = ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4))
+_SIZES = ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8))
 """Tensor and pipeline sizes, until the weights fit."""
 
 
