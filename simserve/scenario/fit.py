@@ -38,6 +38,10 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 _LARGEST_TENSOR_PARALLEL = 64
+_SIZES = ("deployment.tensor_parallel_size", "deployment.pipeline_parallel_size")
+"""Keys by which a replica gets more GPUs."""
+_FLAGS = {None, "--gpus", "--tp", "--pp"}
+"""What sets them in a line of flags."""
 _LARGEST_SHARE = 0.95
 """Most of a GPU's memory that is advised: above, a peak of another process ends the server."""
 _GPU_LAYERS = ("n_gpu_layers", "num_gpu")
@@ -240,13 +244,34 @@ def _remedy(resolved: ResolvedScenario) -> str:
     changes = remedies(resolved)
     if not changes:
         return "no change of one key makes it fit; take a GPU with more memory"
-    return "what fits: " + " or ".join(f"--set {change}{_where(resolved, change)}" for change in changes)
+    return "what fits: " + " or ".join(f"{_words(resolved, change)}{_where(resolved, change)}" for change in changes)
+
+
+def _words(resolved: ResolvedScenario, change: str) -> str:
+    """Return the words of a command line that make a change: the size of one that ``--gpus`` laid out by its flags."""
+    scenario, shape = resolved.scenario, resolved.shape
+    key, _, value = change.partition("=")
+    is_by_flags = scenario.set_by("deployment.hardware") == "--gpus" and {*map(scenario.set_by, _SIZES)} <= _FLAGS
+    if key not in _SIZES or not is_by_flags:
+        return f"--set {change}"
+    sizes = {each: int(value) if each == key else getattr(shape, each.rpartition(".")[2]) for each in _SIZES}
+    others = shape.data_parallel_size * scenario.deployment.replicas
+    tensor, stages = sizes.values()
+    stages_told = f" --pp {stages}" if stages > 1 else ""
+    return f"--gpus {tensor * stages * others}x{scenario.deployment.hardware} --tp {tensor}{stages_told}"
 
 
 def _where(resolved: ResolvedScenario, change: str) -> str:
-    """Return the checkpoint that a change of the weights' format stands for, in brackets; "" where there is none."""
+    """Return in brackets the checkpoint that a change of the weights' format stands for, or how many nodes GPUs are in.
+
+    Empty where there is neither.
+    """
     key, _, value = change.partition("=")
     shape = resolved.shape
+    if key in _SIZES:
+        gpus = shape.num_gpus // getattr(shape, key.rpartition(".")[2]) * int(value)
+        nodes = -(-gpus // shape.hardware.intra_node.gpus_per_node)
+        return f" ({nodes} nodes)" if nodes > 1 else ""
     if key != "deployment.quantization":
         return ""
     available = formats_available(shape.model, shape.engine, shape.hardware)
@@ -276,11 +301,17 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
 
 
 def _more_gpus(shape: ReplicaShape) -> Iterator[list[tuple[str, Any]]]:
-    """Yield more tensor-parallel ranks, and more stages."""
+    """Yield more tensor-parallel ranks, and more stages.
+
+    Stages come first where more ranks are those of several nodes, and of an engine that gives each GPU layers.
+    """
     ranks, stages = shape.tensor_parallel_size, shape.pipeline_parallel_size
     sizes = [ranks * factor for factor in (2, 4, 8, 16, 32) if ranks * factor <= _LARGEST_TENSOR_PARALLEL]
-    yield [("tensor_parallel_size", each) for each in sizes]
-    yield [("pipeline_parallel_size", stages * factor) for factor in (2, 4)]
+    more_ranks = [("tensor_parallel_size", each) for each in sizes]
+    more_stages = [("pipeline_parallel_size", stages * factor) for factor in (2, 4)]
+    is_node_full = 2 * ranks > shape.hardware.intra_node.gpus_per_node
+    is_layers = bool({*_GPU_LAYERS} & {*shape.engine.features})
+    yield from [more_stages, more_ranks] if is_node_full or is_layers else [more_ranks, more_stages]
 
 
 def _smaller_caches(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:

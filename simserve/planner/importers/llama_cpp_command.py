@@ -216,7 +216,7 @@ def _kv_value_type(reading: Reading, value: object) -> None:
 
 
 def _split(reading: Reading, value: object) -> None:
-    if value != "row":
+    if value not in ("row", "layer"):
         reading.not_simulated.append(f"--split-mode {value}")
 
 
