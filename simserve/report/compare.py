@@ -309,7 +309,7 @@ def _told(comparison: compare.Comparison) -> list[str]:
         first = f"Keep the base. {first}" if best is comparison.base else f"Take {first}"
     doubts = _doubts(told, len(comparison.base.summaries))
     if doubts:
-        first = f"{first} Smaller than such a ratio is off on real servers: {listed(doubts)}."
+        first = f"{first} Within the error of such a comparison on real servers: {listed(doubts)}."
     return [first, *lines[:place], *lines[place + 1 :]]
 
 
