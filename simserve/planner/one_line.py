@@ -58,6 +58,8 @@ _PERCENTILE = re.compile(r"(?:[_(]|(?<![a-z\d]))p\(?(\d\d)(?:\.?(\d+))?\)?(?:_|(
 """``p95``, ``p(95)``, ``p99.9`` or ``p999``, also behind an underscore."""
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
 """Keys by which the configuration or the profile of a model is told from a scenario."""
+_MANIFEST_KEYS = ("apiVersion", "services", "servingEngineSpec", "modelArtifacts")
+"""Keys by which a manifest of Kubernetes, Compose or a chart is told from a scenario."""
 _ENDINGS = (".yaml", ".yml", ".json")
 _TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
 _RATED = ("poisson", "constant", "gamma")
@@ -269,6 +271,9 @@ def _named(word: str) -> _Base:
         raise ScenarioError(rule, value=word, remedy=remedy)
     if os.path.exists(path) and ("/" in word or os.sep in word or word.endswith(_ENDINGS)):
         mapping = read_mapping(path, ScenarioError)
+        if "model" not in mapping and any(key in mapping for key in _MANIFEST_KEYS):
+            remedy = f"make one of it: simserve import manifest {word} --out mine.yaml"
+            raise ScenarioError("is a manifest, not a scenario", file=word, remedy=remedy)
         if "model" not in mapping and any(key in mapping for key in _CONFIG_KEYS):
             return _of_model(NamedModel(word, None, is_exact=True), word)
         return _Base(mapping, path)

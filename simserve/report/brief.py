@@ -261,7 +261,8 @@ def _longest_request(result: RunResult) -> int | None:
 def latency_lines(result: RunResult) -> list[LatencyLine]:
     """Return the four latencies, each with the interval in which 9 of 10 real servers have their mean.
 
-    One that no request has, as the time a token of answers that come whole, is left out unless the SLO limits it. Where requests think, the time to the first visible token stands behind TTFT.
+    One that no request has, as the time a token of answers that come whole, is left out unless the SLO limits it.
+    Where requests think, the time to the first visible token stands behind TTFT.
     """
     summary, inner = result.summary, result.summary["simserve"]
     found = inner.get("prediction_interval") or {}

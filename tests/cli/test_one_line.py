@@ -385,6 +385,18 @@ def test_a_line_that_vllm_refuses_says_so_and_what_it_lacks(simserve: Simserve) 
     assert note not in simserve("memory", "--like", short, "--gpus", "H100").stderr
 
 
+def test_a_manifest_in_place_of_a_scenario_is_told(simserve: Simserve) -> None:
+    """With the command that makes a scenario of it, not with every key that it should not have."""
+    Path("k8s.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n", encoding="utf-8")
+
+    outcome = simserve("run", "k8s.yaml")
+
+    assert outcome.code == 104
+    assert outcome.error_line.endswith(
+        "is a manifest, not a scenario; make one of it: simserve import manifest k8s.yaml --out mine.yaml"
+    )
+
+
 def test_what_is_assumed_of_a_pasted_model_is_told_once(simserve: Simserve) -> None:
     """It leads the answer, so that stderr does not say it too."""
     done = simserve("memory", "--like", "vllm serve Qwen/Qwen3.8-27B-FP8", "--gpus", "2xH100")
