@@ -451,7 +451,7 @@ def api_text(month: Mapping[str, Any]) -> str:
         return asked
     ratio = api["usd_per_month"] / own
     if ratio >= _TOLD_AS_TIMES:
-        return f"{asked}, {ratio:.1f}x"
+        return f"{asked}, {ratio:.1f} times as much"
     return f"{asked}, {100 * abs(ratio - 1):.0f}% {'more' if ratio > 1 else 'less'}"
 
 
