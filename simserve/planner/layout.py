@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simserve.errors import UsageError
 from simserve.profiles.hardware import counted_gpu
 from simserve.scenario.load import Override, parse_override
 
 if TYPE_CHECKING:
-    from simserve.planner.one_line import OneLine
     from simserve.scenario.deployment_spec import DeploymentSpec
 
 LAYER_ENGINES = ("llama", "ollama")
@@ -22,7 +21,35 @@ _SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_paralle
 """What a command line says of the GPUs of its server; replicas: data parallelism of a model without experts."""
 
 
-def laid_out(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
+class LayoutFlags(Protocol):
+    """The flags that say how a model lies on its GPUs, as those of one line."""
+
+    @property
+    def like(self) -> str | None:
+        """A command line that starts a server."""
+
+    @property
+    def gpus(self) -> str | None:
+        """How many of which GPU."""
+
+    @property
+    def tp(self) -> int | None:
+        """GPUs that share every layer."""
+
+    @property
+    def pp(self) -> int | None:
+        """Groups of GPUs that hold consecutive layers."""
+
+    @property
+    def replicas(self) -> int | None:
+        """Copies of the model."""
+
+    @property
+    def engine(self) -> str | None:
+        """The engine, with or without a version."""
+
+
+def laid_out(flags: LayoutFlags, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
     """Return the GPU and how the model lies on all of them: what is not said of ``count`` is tensor parallelism.
 
     Of llama.cpp and Ollama it is groups of layers, as both cut a model unless they are told to cut rows
@@ -73,7 +100,7 @@ def laid_out(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, cou
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
 
 
-def _cuts_layers(flags: OneLine, deployment: Mapping[str, Any]) -> bool:
+def _cuts_layers(flags: LayoutFlags, deployment: Mapping[str, Any]) -> bool:
     """Return whether the engine gives each GPU layers of its own, and nothing says how many GPUs share one."""
     engine = deployment.get("engine")
     named = flags.engine or (engine.get("name") if isinstance(engine, Mapping) else None) or ""
@@ -84,7 +111,7 @@ def _cuts_layers(flags: OneLine, deployment: Mapping[str, Any]) -> bool:
     return re.sub(r"[^a-z]", "", named.casefold()).startswith(LAYER_ENGINES) and not (is_said or is_row)
 
 
-def _servers(flags: OneLine, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
+def _servers(flags: LayoutFlags, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
     """Return how many servers as a pasted line lays one out make ``count`` GPUs.
 
     Raises:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.model_blocks import (
@@ -25,7 +25,6 @@ from simserve.profiles.model_blocks import (
     SparseIndexer,
     mlp_gemms,
 )
-from simserve.profiles.model_names import format_named, meant_format
 from simserve.profiles.state_blocks import LinearAttention, Mamba2, ShortConvolution
 from simserve.validation import FrozenModel
 
@@ -58,30 +57,6 @@ WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)
 """Formats that round nothing: 16 bit and more."""
 Fp8Scales = Literal["tensor", "channel", "block"]
 Quantization = Literal["auto", WeightFormatName]
-
-
-def format_of(text: str) -> str | None:
-    """Return the format that a name means, ``auto`` among them: ``Q6_K``, ``awq``, ``FP8``; None: it is none."""
-    known, named = ("auto", *get_args(WeightFormatName)), format_named(text)
-    return next((each for each in (named, named.strip().lower()) if each in known), None)
-
-
-def _format_asked(value: Any) -> Any:
-    """Return the format that a scenario's text means; what is none is left to the choice of those there are.
-
-    Raises:
-        ValueError: It is a name of llama.cpp whose format is not simulated.
-    """
-    if not isinstance(value, str) or (found := format_of(value)) is not None:
-        return found if isinstance(value, str) else value
-    meant = meant_format(value, is_gguf=True) or ""
-    if meant.startswith("gguf") and not value.strip()[0].isdigit():  # 4bit may be any
-        raise ValueError(f"is not a known weight format; did you mean '{meant}'?")
-    return value
-
-
-AskedQuantization = Annotated[Quantization, BeforeValidator(_format_asked)]
-"""As scenarios say it: also by llama.cpp's names and in capitals."""
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 DType = Literal["bf16", "fp16", "fp32"]
 _LETTERS: dict[Part, str] = {

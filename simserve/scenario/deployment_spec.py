@@ -20,7 +20,8 @@ from simserve.perf.offload import link_bandwidth
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
-from simserve.profiles.model import AskedQuantization, KVCacheDtype
+from simserve.profiles.model import KVCacheDtype
+from simserve.profiles.model_names import AskedQuantization
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.control import (
     AdmissionSpec,

@@ -123,6 +123,7 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
             f"simulated as if {NEAR_FIT_SHARE:.0%} of the GPU more were there"
             + ("" if change is None else f"; what fits: --set {change}")
         )
+    notes += _overfull_buffer(resolved)
     if are_seats_told(shape.engine):
         notes.append(
             f"{shape.engine.name} does not start with its default of seats here, more than its KV pool has blocks for "
@@ -174,6 +175,22 @@ def _traffic(resolved: ResolvedScenario) -> RequestSpecs:
 
 def _within_limits(resolved: ResolvedScenario, specs: RequestSpecs) -> Limited:
     return limited(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, resolved.engine)
+
+
+def _overfull_buffer(resolved: ResolvedScenario) -> Iterator[str]:
+    """Yield that the slots of a server with one buffer ask for more than is in it, where requests of the mean do."""
+    memory, engine = resolved.memory, resolved.shape.engine
+    if not engine.shares_buffer:
+        return
+    tokens = _request_tokens(_traffic(resolved))
+    room, slots = memory.num_kv_blocks * memory.block_size, min(engine.max_num_seqs, len(tokens))
+    if not slots or slots * float(tokens.mean()) <= room:
+        return
+    yield (
+        f"{slots} slots share one KV buffer of {room:,} tokens, and requests take {tokens.mean():,.0f}: {engine.name} "
+        "ends requests where it is full (Context size has been exceeded), here they wait or are computed again; a "
+        "longer context helps, or fewer slots: --set deployment.engine.max_num_seqs=N"
+    )
 
 
 def _request_tokens(specs: RequestSpecs) -> NDArray[np.int64]:
@@ -442,7 +459,8 @@ def _token_seconds(times: StepTimes, tokens: int) -> float:
 def _long_request(resolved: ResolvedScenario) -> _Problem | None:
     memory, full = resolved.memory, resolved.memory.max_concurrent_full_length
     asked = resolved.scenario.deployment.engine.max_model_len
-    if asked is not None or full is None or full >= FEW_FULL_LENGTH:
+    has_slots = _lacks_share(resolved)  # which have their context from the beginning
+    if asked is not None or full is None or full >= FEW_FULL_LENGTH or has_slots:
         return None
     longest = memory.max_model_len
     size = longest * memory.kv_bytes_per_token if memory.windows is None else memory.kv_bytes / full

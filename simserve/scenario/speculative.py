@@ -16,7 +16,8 @@ from simserve.perf.operators import PricedDeployment
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
-from simserve.profiles.model import AskedQuantization, ModelProfile
+from simserve.profiles.model import ModelProfile
+from simserve.profiles.model_names import AskedQuantization
 from simserve.validation import FrozenModel
 from simserve.workload.requests import RequestSpecs
 

@@ -304,9 +304,10 @@ def test_sglang_admits_by_a_decaying_estimate() -> None:
         (
             "llama.cpp",
             {
-                "kv_allocation": "static",
+                "kv_allocation": "paged",
                 "max_num_seqs": 4,
-                "max_model_len": 2048,
+                "max_model_len": 8192,
+                "enable_prefix_caching": False,
                 "max_num_batched_tokens": 2048,
             },
         ),
@@ -340,6 +341,8 @@ def test_llama_cpp_slots_share_the_context() -> None:
     """More slots mean a shorter context each, unless the user says how long."""
     assert resolve("llama.cpp", None, max_num_seqs=8).max_model_len == 1024
     assert resolve("llama.cpp", None, max_num_seqs=8, max_model_len=4096).max_model_len == 4096
+    assert resolve("llama.cpp", None, max_num_seqs=8, kv_unified=True).max_model_len == 8192
+    assert resolve("llama.cpp", "b4000").kv_allocation == "static"
 
 
 @pytest.mark.parametrize(
