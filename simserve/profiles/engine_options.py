@@ -250,7 +250,8 @@ def refuse_static_keys(asked: EngineOptions, batching: str) -> None:
         value = getattr(asked, key)
         if value is not None and batching != "static":
             rule = f"needs batching static, not {batching}"
-            raise refuse(key, value, rule, "set batching to static or leave it out")
+            without = f"leave it out (--set {KEY_PREFIX}{key}=null)"
+            raise refuse(key, value, rule, f"set batching to static or {without}")
 
 
 def refuse_admission(asked: EngineOptions, kv_allocation: str) -> None:

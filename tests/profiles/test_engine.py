@@ -345,6 +345,12 @@ def test_llama_cpp_slots_share_the_context() -> None:
     assert resolve("llama.cpp", "b4000").kv_allocation == "static"
 
 
+def test_a_key_of_static_batching_says_how_it_is_left_out() -> None:
+    """A bundled scenario's own key too, from the command line."""
+    with pytest.raises(ScenarioError, match=r"--set deployment\.engine\.static_batch_size=null"):
+        resolve("vllm", "0.12", batching="continuous", static_batch_size=8)
+
+
 @pytest.mark.parametrize(
     ("requested", "used", "source"),
     [
