@@ -75,7 +75,8 @@ class Asked:
         str | None, _option("--gpus", metavar="[Nx]GPU", help="GPUs of all replicas together, such as 2xH100.")
     ] = None
     tp: Annotated[
-        int | None, _option("--tp", min=1, help="Tensor-parallel size. Default: all the GPUs of a replica. Also --dp, --ep.")
+        int | None,
+        _option("--tp", min=1, help="Tensor-parallel size. Default: all the GPUs of a replica. Also --dp, --ep."),
     ] = None
     pp: Annotated[int | None, _option("--pp", min=1, help="Pipeline-parallel size.")] = None
     replicas: Annotated[int | None, _option("--replicas", min=1, help="Copies of the model.")] = None
@@ -107,7 +108,8 @@ class Asked:
         str | None, _option("--prompt-tokens", metavar="TOKENS", help="Tokens of every prompt, such as 2k; also --isl.")
     ] = None
     output_tokens: Annotated[
-        str | None, _option("--output-tokens", metavar="TOKENS", help="Tokens of every answer, such as 500; also --osl.")
+        str | None,
+        _option("--output-tokens", metavar="TOKENS", help="Tokens of every answer, such as 500; also --osl."),
     ] = None
     num_requests: Annotated[
         int | None, _option("--num-requests", min=1, help="Requests. Default: the scenario's, or 1,000.")

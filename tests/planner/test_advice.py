@@ -118,7 +118,8 @@ def test_a_format_that_does_not_fit_is_no_way_out() -> None:
     """The 16 bit that a file of 8 bits was made of need more than both cards have: another change is looked for."""
     changes = [
         "model=qwen3-32b",
-        "deployment={hardware: rtx-4090-24gb, pipeline_parallel_size: 2, quantization: Q8_0, engine: {name: llama.cpp}}",
+        "deployment={hardware: rtx-4090-24gb, pipeline_parallel_size: 2, quantization: Q8_0}",
+        "deployment.engine.name=llama.cpp",
         "workload.arrivals={process: closed_loop, concurrency: 20}",
         "workload.prompt_tokens=2000",
         "workload.num_requests=60",
