@@ -197,7 +197,7 @@ def test_a_smaller_format_is_named_before_layers_on_the_cpu() -> None:
     found = remedies(resolve(make_scenario(model="mistral-small-24b", deployment=deployment)))
 
     kinds = [change.partition("=")[0].removeprefix("deployment.") for change in found]
-    assert kinds.index("quantization") < kinds.index("engine.num_gpu") < kinds.index("tensor_parallel_size")
+    assert kinds.index("quantization") < kinds.index("engine.num_gpu") < kinds.index("pipeline_parallel_size")
 
 
 def test_each_limit_is_named_with_its_figure() -> None:
