@@ -552,12 +552,18 @@ def _sources(workload: Mapping[str, Any]) -> str:
     return "; ".join(named)
 
 
+_ROUNDS = ("rounds", "training_time", "weight_update")
+"""Keys of a batch that says how it is sent again."""
+
+
 def _process(source: Mapping[str, Any], unnamed: str) -> str:
     """Return one process with its settings: ``'gamma (rate 2.0, cv 2.0), in conversations'``."""
     arrivals = dict(source.get("arrivals") or {})
     steps = arrivals.pop("steps", ())
     if steps:
         arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
+    if arrivals.get("rounds") == 1:  # nothing is trained between the rounds of one
+        arrivals = {key: value for key, value in arrivals.items() if key not in _ROUNDS}
     process = str(arrivals.pop("process", unnamed)).replace("_", " ")
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
     if source.get("num_requests") and "share" not in source and source.get("name"):
