@@ -36,24 +36,8 @@ much later it comes again, most likely where it is heard."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a place that takes no more bytes; nobody's defect."""
 
-_FITTING = "what fits: --set "
+_FITTING = "what fits: "
 """Beginning of a remedy that names changes, the mildest first."""
-
-_MEANT = {
-    **dict.fromkeys(("--gpu", "--num-gpus", "--hardware"), "--gpus 2xH100"),
-    **dict.fromkeys(("--input-len", "--input-tokens", "--random-input-len", "--isl"), "--prompt-tokens"),
-    **dict.fromkeys(("--output-len", "--random-output-len", "--osl"), "--output-tokens"),
-    **dict.fromkeys(("--request-rate", "--qps", "--rps"), "--rate"),
-    **dict.fromkeys(("--users", "--clients", "--max-concurrency"), "--concurrency"),
-    **dict.fromkeys(("--num-prompts", "--requests"), "--num-requests"),
-    **dict.fromkeys(("--tensor-parallel-size", "--tensor-parallel", "-tp"), "--tp"),
-    **dict.fromkeys(("--pipeline-parallel-size", "-pp"), "--pp"),
-    **dict.fromkeys(("--ttft", "--tpot"), "--slo 'ttft=1s,tpot=50ms'"),
-    "--dtype": "--quantization",
-    "--quant": "--quantization",
-    "--model": "the first word: simserve COMMAND MODEL",
-}
-"""What other tools call a flag -> what says the same here, where a command has no flag of that name."""
 
 _STARTERS = (
     "docker",
@@ -193,10 +177,18 @@ def _run_app(arguments: Sequence[str] | None) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, command_of  # slow: an interrupt may come meanwhile
 
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    run = command_of(words[0] if words else None)
     try:
-        words = sys.argv[1:] if arguments is None else list(arguments)
-        run = command_of(words[0] if words else None)
-        code = run(args=words, prog_name="simserve", standalone_mode=False, obj=words)
+        try:
+            code = run(args=words, prog_name="simserve", standalone_mode=False, obj=words)
+        except WrongFlagsError as error:
+            from simserve.cli.spelling import said_here
+
+            words, given = said_here(words, getattr(error, "option_name", None)), words
+            if words == given:
+                raise
+            code = run(args=words, prog_name="simserve", standalone_mode=False, obj=words)
     except WrongFlagsError as error:
         return _report_usage(error, words)
     if code == EXIT_INTERRUPTED:
@@ -238,11 +230,13 @@ def _report_usage(error: Exception, words: Sequence[str]) -> int:
     message = getattr(error, "format_message", lambda: str(error))().replace("Value error, ", "")
     if not message:  # no command at all: the help has been printed
         return UsageError.exit_code
+    from simserve.cli.spelling import MEANT
+
     flag = getattr(error, "option_name", None)
-    if flag in _MEANT:
+    if flag in MEANT:
         # All that other tools call otherwise at once, the one that was refused first.
-        others = [word for word in (each.partition("=")[0] for each in words) if word in _MEANT]
-        told = [f"{each} is {_MEANT[each]} here" for each in dict.fromkeys([flag, *others])]
+        others = [word for word in (each.partition("=")[0] for each in words) if word in MEANT]
+        told = [f"{each} is {MEANT[each]} here" for each in dict.fromkeys([flag, *others])]
         message = f"No such option: {flag}; {', '.join(told)}"
     context = getattr(error, "ctx", None)
     named = [*words[:1]] if not words[:1] or not words[0].startswith("-") else []
@@ -278,8 +272,13 @@ def _fitting_command(error: InfeasibleError, words: Sequence[str]) -> str:
     remedy = error.remedy or ""
     if not remedy.startswith(_FITTING):
         return ""
-    change = remedy.removeprefix(_FITTING).split(" ", 1)[0]
-    return shlex.join(["simserve", *words, "--set", change])
+    change = shlex.split(remedy.removeprefix(_FITTING).partition(" or ")[0].partition(" (")[0])
+    kept = [
+        word
+        for place, word in enumerate(words)
+        if change[0] == "--set" or not {word.partition("=")[0], words[place - 1] if place else ""} & {*change[::2]}
+    ]
+    return shlex.join(["simserve", *kept, *change])
 
 
 def _report(error: SimserveError, command: str = "") -> int:

@@ -75,7 +75,8 @@ class Asked:
         str | None, _option("--gpus", metavar="[Nx]GPU", help="GPUs of all replicas together, such as 2xH100.")
     ] = None
     tp: Annotated[
-        int | None, _option("--tp", min=1, help="Tensor-parallel size. Default: all the GPUs of a replica.")
+        int | None,
+        _option("--tp", min=1, help="Tensor-parallel size. Default: all the GPUs of a replica. Also --dp, --ep."),
     ] = None
     pp: Annotated[int | None, _option("--pp", min=1, help="Pipeline-parallel size.")] = None
     replicas: Annotated[int | None, _option("--replicas", min=1, help="Copies of the model.")] = None
@@ -92,7 +93,7 @@ class Asked:
         float | None, _option("--rate", metavar="RATE", parser=_rate, help="Requests a second (Poisson): 3, or 90/min.")
     ] = None
     concurrency: Annotated[
-        int | None, _option("--concurrency", min=1, help="Number of clients, each with one request at a time.")
+        int | None, _option("--concurrency", min=1, help="Clients, each with one request at a time; also --users.")
     ] = None
     trace: Annotated[str | None, _option("--trace", metavar="FILE", help="Recorded traffic to replay.")] = None
     columns: Annotated[
@@ -104,10 +105,11 @@ class Asked:
         ),
     ] = None
     prompt_tokens: Annotated[
-        str | None, _option("--prompt-tokens", metavar="TOKENS", help="Tokens of every prompt, such as 2k.")
+        str | None, _option("--prompt-tokens", metavar="TOKENS", help="Tokens of every prompt, such as 2k; also --isl.")
     ] = None
     output_tokens: Annotated[
-        str | None, _option("--output-tokens", metavar="TOKENS", help="Tokens of every answer, such as 500.")
+        str | None,
+        _option("--output-tokens", metavar="TOKENS", help="Tokens of every answer, such as 500; also --osl."),
     ] = None
     num_requests: Annotated[
         int | None, _option("--num-requests", min=1, help="Requests. Default: the scenario's, or 1,000.")

@@ -114,7 +114,7 @@ def _reason_against(shape: ReplicaShape, rules: WindowedKV | None, connector: st
 
 
 def _reason_against_slots(shape: ReplicaShape) -> str | None:
-    if shape.engine.kv_allocation != "static":
+    if shape.engine.kv_allocation != "static" and not shape.engine.kv_unified:
         return "only slots set windows apart"
     if shape.model.num_sliding_layers == shape.model.num_hidden_layers:
         return "all layers have the window"
@@ -217,11 +217,14 @@ def _slots(shape: ReplicaShape, multiple: int, kv_bytes: float, draft_bytes_per_
     piece, slots = engine.micro_batch_tokens or engine.max_num_batched_tokens, engine.max_num_seqs
     # One buffer for all slots holds a window of each and one micro-batch.
     windows, buffers = (slots, 1) if engine.kv_unified else (1, slots)
-    context = engine.max_model_len * windows
+    context = engine.max_model_len * (windows if engine.kv_allocation == "static" else 1)
     held = -(-min(windows * window + piece, context) // multiple) * multiple
     apart = buffers * held * windowed * of_window
     a_token = full * layer + draft_bytes_per_token
-    num_blocks = max(int((kv_bytes - apart) // (a_token * engine.block_size)), 0)
+    num_blocks = fitting = max(int((kv_bytes - apart) // (a_token * engine.block_size)), 0)
+    if engine.shares_buffer:
+        num_blocks = min(fitting, _longest_blocks(shape))
+    taken = f", of which one buffer takes {num_blocks * engine.block_size:,}" if num_blocks < fitting else ""
     return WindowLayout(
         full_groups=1,
         window_groups=0,
@@ -235,7 +238,7 @@ def _slots(shape: ReplicaShape, multiple: int, kv_bytes: float, draft_bytes_per_
             f"windows: {buffers * held:,} tokens of {slots} slots, {windowed} layers with a window of {window:,} x "
             f"{of_window:,.0f} B a token: {format_bytes(apart)}",
             f"({format_bytes(kv_bytes)} - {format_bytes(apart)}) / ({full} layers x {layer:,.0f} B a token) = "
-            f"{num_blocks * engine.block_size:,} tokens",
+            f"{fitting * engine.block_size:,} tokens{taken}",
         ),
     )
 

@@ -113,6 +113,8 @@ class MemoryPlan:
         lines.append(_rule_line(shape, needs, left))
         if physical < left:
             lines.append(f"but only {format_bytes(total)} total{_subtracted(needs)} = {_signed(physical)} are there")
+        if shape.engine.shares_buffer and kv_bytes < min(left, physical):
+            lines.append(f"one buffer for all slots takes {format_bytes(kv_bytes)} of it")
         if self.shortage_bytes:
             lines.append(f"simulated with {NEAR_FIT_SHARE:.0%} of the GPU more: {format_bytes(kv_bytes)} for KV")
         num_tokens = self.num_kv_blocks * self.block_size
@@ -139,6 +141,8 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     if shortage:
         kv_bytes += NEAR_FIT_SHARE * total
     per_token = kv_bytes_per_token(shape)
+    if engine.shares_buffer and shape.windowed_kv is None:
+        kv_bytes = min(kv_bytes, (engine.max_model_len + shape.num_speculative_tokens) * per_token)
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
     is_short = _asked_kv_bytes(shape) is not None and physical < left
     if is_short:

@@ -20,7 +20,7 @@ from simserve.planner.statistics import Difference, independent_difference, pair
 from simserve.profiles.expected_errors import load_error_model
 from simserve.scenario.finishable import find_finishable
 from simserve.scenario.fit import leading_warnings
-from simserve.scenario.load import Overrides, from_mapping
+from simserve.scenario.load import SHORT_KEYS, Overrides, from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Replicator, deploy, run
 from simserve.scenario.schema import Scenario
@@ -45,21 +45,6 @@ FIGURES: Mapping[str, str] = {
 """Name of every figure that is compared -> its dotted key in `result.json`."""
 PAIRED: Mapping[str, str] = {"tpot_ms": "tpot", "itl_ms": "tpot", "ttft_ms": "ttft"}
 """Latency -> metric whose ratio between two real servers was measured. Throughput of open arrivals is what arrives."""
-
-_SHORT: Mapping[str, str] = {
-    "ep": "deployment.enable_expert_parallel=true",
-    "tp": "deployment.tensor_parallel_size=N",
-    "pp": "deployment.pipeline_parallel_size=N",
-    "dp": "deployment.data_parallel_size=N",
-    "gpus": "deployment.hardware=NAME",
-    "gpu": "deployment.hardware=NAME",
-    "replicas": "deployment.replicas=N",
-    "engine": "deployment.engine.name=NAME",
-    "quantization": "deployment.quantization=FORMAT",
-    "rate": "workload.arrivals.rate=RATE",
-    "concurrency": "workload.arrivals.concurrency=N",
-}
-"""What flags and the field call a key -> the key."""
 Progress = Callable[[int, int], None]
 """Called after each run with the runs done and all runs."""
 
@@ -254,8 +239,8 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
         raise UsageError("is what the variants are compared with", key="--with", value=name, remedy="another name")
     for change in changes:
         key = change.partition("=")[0].strip()
-        if key.lower() in _SHORT:
-            remedy = f"write {_SHORT[key.lower()]}"
+        if key.lower() in SHORT_KEYS:
+            remedy = f"write {SHORT_KEYS[key.lower()]}"
             raise ScenarioError("is not a known key", key=f"--with {name!r}: {key}", remedy=remedy)
     return name, changes
 

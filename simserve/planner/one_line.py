@@ -6,7 +6,6 @@ rest, or override it. Knows no command.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +16,18 @@ from typing import TYPE_CHECKING, Any, get_args
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError, UsageError, nearest
 from simserve.planner.importers.command import import_command, refused_note
-from simserve.planner.importers.draft import scenario_name
+from simserve.planner.importers.draft import REFUSED, scenario_name
 from simserve.planner.importers.llama_cpp_command import gguf_format
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
+from simserve.planner.layout import count_notes, laid_out, set_groups
 from simserve.profiles import catalog
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import counted_gpu, hardware_name, is_known_gpu, load_hardware, remedy_for_gpu, slice_of
 from simserve.profiles.model import WIDE_FORMATS, WeightFormatName
-from simserve.profiles.model_names import format_named, layers_without_formula, meant_format, repositories_on_record
+from simserve.profiles.model_names import format_of, layers_without_formula, meant_format, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.sim.control import RoutingPolicy
@@ -58,13 +58,13 @@ _PERCENTILE = re.compile(r"(?:[_(]|(?<![a-z\d]))p\(?(\d\d)(?:\.?(\d+))?\)?(?:_|(
 """``p95``, ``p(95)``, ``p99.9`` or ``p999``, also behind an underscore."""
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
 """Keys by which the configuration or the profile of a model is told from a scenario."""
+_MANIFEST_KEYS = ("apiVersion", "services", "servingEngineSpec", "modelArtifacts")
+"""Keys by which a manifest of Kubernetes, Compose or a chart is told from a scenario."""
 _ENDINGS = (".yaml", ".yml", ".json")
 _TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
 _RATED = ("poisson", "constant", "gamma")
 """Arrivals that a rate alone changes."""
 _LENGTHS = ("prompt_tokens", "output_tokens")
-_SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "replicas")
-"""What a command line says of the GPUs of its server; replicas: data parallelism of a model without experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ def ask(
     notes = [*base.notes]
     mapping = _with_defaults(base.mapping, gpu, is_plan=is_plan)
     folder = None if base.file is None else base.file.parent
-    overrides = _overrides(flags, mapping, gpu, count, folder=folder, is_plan=is_plan)
+    overrides = _overrides(flags, mapping, gpu, count, folder=folder, is_plan=is_plan, groups=set_groups(changes))
     if not base.is_complete:
         _check_complete(base, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)
         overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic, needs_load=needs_load), *overrides]
@@ -193,6 +193,8 @@ def ask(
         scenario = from_mapping(mapping, [*overrides, *media, *changes], file=base.file, folder=folder)
     if flags.like is not None and not is_plan and (refused := refused_note(flags.like, scenario)):
         notes.append(refused)
+    if count is not None and not is_plan:
+        notes += count_notes(scenario.deployment, count)
     return Question(
         scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
     )
@@ -243,7 +245,7 @@ def _base(word: str | None, flags: OneLine, gpu: str | None) -> _Base:
         notes = (
             each.replace("; --model says another", "")
             for each in draft.notes
-            if each != PLACEHOLDER_NOTE and not (assumed and each.startswith(assumed))
+            if each != PLACEHOLDER_NOTE and not each.startswith(REFUSED) and not (assumed and each.startswith(assumed))
         )
         return _Base(draft.mapping, notes=tuple(notes))
     if word is None:
@@ -269,6 +271,9 @@ def _named(word: str) -> _Base:
         raise ScenarioError(rule, value=word, remedy=remedy)
     if os.path.exists(path) and ("/" in word or os.sep in word or word.endswith(_ENDINGS)):
         mapping = read_mapping(path, ScenarioError)
+        if "model" not in mapping and any(key in mapping for key in _MANIFEST_KEYS):
+            remedy = f"make one of it: simserve import manifest {word} --out mine.yaml"
+            raise ScenarioError("is a manifest, not a scenario", file=word, remedy=remedy)
         if "model" not in mapping and any(key in mapping for key in _CONFIG_KEYS):
             return _of_model(NamedModel(word, None, is_exact=True), word)
         return _Base(mapping, path)
@@ -391,10 +396,11 @@ def _overrides(
     *,
     folder: Path | None,
     is_plan: bool,
+    groups: Mapping[str, Any],
 ) -> list[Override]:
     """Return what the flags change in a scenario's keys."""
     deployment, workload = (_block(mapping, key) for key in ("deployment", "workload"))
-    found = [] if is_plan else _layout(flags, deployment, gpu, count)
+    found = [] if is_plan else laid_out(flags, {**deployment, **groups}, gpu, count)
     if flags.routing is not None:
         key = "deployment.routing.policy" if _block(deployment, "routing") else "deployment.routing"
         found.append(Override(key, _policy(flags.routing), "--routing"))
@@ -483,62 +489,6 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
     return name, count
 
 
-def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
-    """Return the GPU and how the model lies on all of them: what is not said of ``count`` is tensor parallelism."""
-    sizes = {
-        "tensor_parallel_size": (flags.tp, "--tp"),
-        "pipeline_parallel_size": (flags.pp, "--pp"),
-        "replicas": (flags.replicas, "--replicas"),
-    }
-    given = {key: size for key, (size, _) in sizes.items() if size is not None}
-    if deployment.get("pools") and (gpu is not None or given):
-        flag = "--gpus" if gpu is not None else next(label for size, label in sizes.values() if size is not None)
-        remedy = "change a pool with --set deployment.pools.0.KEY=VALUE"
-        raise UsageError("cannot say which of the scenario's pools it means", key=flag, remedy=remedy)
-    found = [] if gpu is None else [Override("deployment.hardware", gpu, "--gpus")]
-    found += [Override(f"deployment.{key}", size, sizes[key][1]) for key, size in given.items()]
-    if count is None:
-        return found
-    if flags.like is not None and any(key in deployment for key in _SERVER_SIZES):
-        return [*found, *_servers(flags, given, deployment, count)]
-    others = {"data_parallel_size": 1, "pipeline_parallel_size": 1, "replicas": 1}
-    parts = {key: given.get(key, deployment.get(key, least)) for key, least in others.items()}
-    if not all(isinstance(part, int) and part > 0 for part in parts.values()):
-        return found  # the scenario is invalid, and its own check says how
-    product = parts["data_parallel_size"] * parts["pipeline_parallel_size"] * parts["replicas"]
-    tensor, rest = divmod(count, product)
-    if rest or given.get("tensor_parallel_size", tensor) != tensor:
-        told = {**parts, **{key: size for key, size in given.items() if key == "tensor_parallel_size"}}
-        words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
-        remedy = "the number of GPUs is that of all replicas together; leave out --tp, or change the number"
-        raise UsageError(
-            f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy
-        )
-    return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
-
-
-def _servers(flags: OneLine, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
-    """Return how many servers as a pasted line lays one out make ``count`` GPUs.
-
-    Raises:
-        UsageError: They make another number.
-    """
-    sizes = {key: given.get(key, deployment.get(key, 1)) for key in _SERVER_SIZES if key != "replicas"}
-    replica = math.prod(sizes.values())
-    one = replica * deployment.get("replicas", 1)
-    if count == replica * given.get("replicas", 0):
-        return []
-    if "replicas" not in given and count % one == 0:
-        return [Override("deployment.replicas", count // replica, "--gpus")]
-    told = {**sizes, "replicas": given.get("replicas", deployment.get("replicas", 1))}
-    words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
-    needed = replica * told["replicas"]
-    multiple = "" if "replicas" in given else " or a multiple of it for more replicas, "
-    rule = f"says {count}, and the server of the command line ({words}) takes {needed}"
-    remedy = f"write {needed}x{counted_gpu(flags.gpus or '')[1]},{multiple or ' '}or change the line"
-    raise UsageError(rule, key="--gpus", value=flags.gpus, remedy=remedy)
-
-
 def _policy(text: str) -> str:
     """Return the routing policy of ``round-robin``, ``Round Robin`` or ``round_robin``.
 
@@ -594,13 +544,11 @@ def weight_format(text: str, engine: str | None) -> str:
     Raises:
         InputError: It names none; says which is meant.
     """
-    known, named = ("auto", *get_args(WeightFormatName)), format_named(text)
-    found = next((each for each in (named, named.strip().lower()) if each in known), None)
-    if found is not None:
+    if (found := format_of(text)) is not None:
         return found
     is_gguf = engine is not None and _plain_name(engine).startswith(_GGUF_ENGINES)
     meant = meant_format(text, is_gguf=is_gguf)
-    remedy = nearest(text, known) if meant is None else f"did you mean '{meant}'?"
+    remedy = nearest(text, ("auto", *get_args(WeightFormatName))) if meant is None else f"did you mean '{meant}'?"
     raise InputError("is not a known weight format", key="--quantization", value=text, remedy=remedy)
 
 

@@ -30,6 +30,7 @@ from simserve.profiles.engine_options import (
     prefill_worker_efficiency,
     refuse,
     refuse_admission,
+    refuse_expert_kernels,
     refuse_order,
     refuse_sharing,
     refuse_static_keys,
@@ -370,13 +371,13 @@ def resolve_engine(
         *(drafter, model_family, only_prefills, has_linear_layers),
     )
     check_options(options)
-    _check_expert_kernels(options, known, compute_capability)
+    refuse_expert_kernels(options, known.kernels.triton_expert_capabilities, compute_capability)
     features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
     choices.sources["version"] = profile.version_source(version)
-    scheduling = _scheduling(choices, known, place)
-    limits = _limits(choices, known, place, model_max_len, scheduling["batching"])
     unified = choices.pick("kv_unified", not choices.is_set("max_num_seqs") if "kv_unified" in features else None)
+    scheduling = _scheduling(choices, known, place, is_shared=unified is True)
+    limits = _limits(choices, known, place, model_max_len, scheduling)
     fused = choices.pick("flashinfer_sampler", known.runtime_memory.flashinfer_sampler and bool(compute_capability))
     settings = {
         **scheduling,
@@ -410,8 +411,10 @@ def resolve_engine(
     )
 
 
-def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, Any]:
+def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_shared: bool) -> dict[str, Any]:
     """Return who goes first, what admission requires and how KV memory is given out.
+
+    Slots with one buffer take of it what they need, token by token (llama.cpp's pull request 16736).
 
     Raises:
         ScenarioError: A key of static batching without it, or an admission rule that does not fit the KV.
@@ -419,13 +422,17 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place) -> dict[
     rules = known.scheduling
     batching = choices.pick("batching", rules.batching)
     refuse_static_keys(choices.asked, batching)
-    kv_allocation = choices.pick("kv_allocation", str(rules.kv_allocation))
+    is_shared &= rules.kv_allocation == "static" and batching == "continuous"
+    rule, why = ("paged", "one buffer for all slots") if is_shared else (str(rules.kv_allocation), "")
+    kv_allocation = choices.pick("kv_allocation", rule, why)
     refuse_admission(choices.asked, kv_allocation)
     admission, note = rules.admission, ""
     if kv_allocation != "paged" and admission != "on_demand":
         admission, note = "on_demand", f"as {kv_allocation} KV reserves by itself"
     shares_blocks, reason = batching == "continuous" and kv_allocation == "paged", ""
-    if not shares_blocks:
+    if is_shared:
+        shares_blocks, reason = False, "as each slot keeps its own last prompt"
+    elif not shares_blocks:
         reason = "as only continuous batching in paged KV shares blocks"
     elif choices.asked.preemption_mode == "swap":
         shares_blocks, reason = False, "as swapped blocks are not shared"
@@ -471,15 +478,17 @@ def _caches_states(rules: Scheduling, place: _Place) -> bool:
 
 
 def _limits(
-    choices: _Choices, known: EngineVersion, place: _Place, model_max_len: int, batching: str
+    choices: _Choices, known: EngineVersion, place: _Place, model_max_len: int, scheduling: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return seats, budget, chunking, context length, block size and static batch size.
 
     Raises:
         ScenarioError: The budget the user set cannot hold a prompt that may not be split.
     """
+    batching = scheduling["batching"]
     seats = _seats(choices, known, place, batching)
-    max_model_len = _max_model_len(choices, known, place, model_max_len, seats)
+    slots = seats if scheduling["kv_allocation"] == "static" else 1
+    max_model_len = _max_model_len(choices, known, place, model_max_len, slots)
     chunking = known.chunked_prefill
     is_long = chunking.enable_above_model_len is not None and max_model_len > chunking.enable_above_model_len
     is_chunked = choices.pick(
@@ -522,13 +531,13 @@ def _seats(choices: _Choices, known: EngineVersion, place: _Place, batching: str
     return choices.pick("max_num_seqs", default, note)
 
 
-def _max_model_len(choices: _Choices, known: EngineVersion, place: _Place, model_max_len: int, seats: int) -> int:
+def _max_model_len(choices: _Choices, known: EngineVersion, place: _Place, model_max_len: int, slots: int) -> int:
     limits = known.limits
     default, note = model_max_len, "the model's"
     if limits.max_model_len is not None:
         default, note = place.count(limits.max_model_len), ""
-    if limits.is_model_len_shared:
-        default, note = max(default // seats, 1), f"shared by {seats} slots"
+    if limits.is_model_len_shared and slots > 1:
+        default, note = max(default // slots, 1), f"shared by {slots} slots"
     if default > model_max_len:
         default, note = model_max_len, "capped at the model's"
     chosen = choices.pick("max_model_len", default, note)
@@ -776,16 +785,6 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place, shares_prefix
     ):
         note = "off with a prefix cache of Mamba or linear attention"
     return choices.pick("async_scheduling", rules.async_scheduling and not note, note)
-
-
-def _check_expert_kernels(asked: EngineOptions, known: EngineVersion, compute_capability: str | None) -> None:
-    """Refuse kernels of experts on GPUs on which the version does not run them; AMD's have no compute capability."""
-    span, rules = known.kernels.triton_expert_capabilities, {"aiter": "takes AMD GPUs"}
-    if span is not None and not span[0] <= float(compute_capability or span[0]) < span[1]:
-        rule = f"takes compute capability {span[0]:g} to before {span[1]:g}, and the GPU has {compute_capability}"
-        rules["triton"] = rule
-    if compute_capability is not None and asked.moe_backend in rules:
-        raise refuse("moe_backend", asked.moe_backend, rules[asked.moe_backend], "leave it out, or write marlin")
 
 
 def _kernels(known: EngineVersion, features: tuple[str, ...]) -> dict[str, Any]:

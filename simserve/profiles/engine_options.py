@@ -175,12 +175,18 @@ class EngineOptions(FrozenModel):
     n_gpu_layers: Count | None = None
     """llama.cpp: layers on the GPU; the others, and their KV cache, are the CPU's. Absent: all."""
     kv_unified: bool | None = None
-    """llama.cpp: whether all slots share one KV buffer. Otherwise only requests in consecutive slots are computed
+    """llama.cpp: whether all slots share one KV buffer, which is as long as `max_model_len` and of which each may take
+    all. Otherwise each slot has `max_model_len` of its own, and only requests in consecutive slots are computed
     together. Absent: as the server does, shared unless `max_num_seqs` is set."""
     num_gpu: Count | None = None
     """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
     swap_space: Bytes | None = None
     """`swap`: host memory for swapped KV, a GPU; where it is full, victims are computed again. Absent: vLLM's 4 GiB."""
+
+    @property
+    def shares_buffer(self) -> bool:
+        """Whether all slots take what they need of one buffer, as long as the context that each may fill."""
+        return bool(self.kv_unified) and self.kv_allocation == "paged"
 
     def overrides(self) -> dict[str, Any]:
         """Return the options that are set, in SI."""
@@ -244,7 +250,8 @@ def refuse_static_keys(asked: EngineOptions, batching: str) -> None:
         value = getattr(asked, key)
         if value is not None and batching != "static":
             rule = f"needs batching static, not {batching}"
-            raise refuse(key, value, rule, "set batching to static or leave it out")
+            without = f"leave it out (--set {KEY_PREFIX}{key}=null)"
+            raise refuse(key, value, rule, f"set batching to static or {without}")
 
 
 def refuse_admission(asked: EngineOptions, kv_allocation: str) -> None:
@@ -256,6 +263,24 @@ def refuse_admission(asked: EngineOptions, kv_allocation: str) -> None:
     if asked.admission in ("estimate", "reserve") and kv_allocation != "paged":
         rule = f"needs kv_allocation paged, not this engine's {kv_allocation}"
         raise refuse("admission", asked.admission, rule, "set kv_allocation to paged or leave admission out")
+
+
+def refuse_expert_kernels(
+    asked: EngineOptions, span: tuple[float, float] | None, compute_capability: str | None
+) -> None:
+    """Refuse kernels of experts on GPUs on which a version does not run them; AMD's have no compute capability.
+
+    Args:
+        asked: What the user set.
+        span: Compute capabilities of Triton's kernels, the last excluded; None: all.
+        compute_capability: Of the GPU; None: of another maker.
+    """
+    rules = {"aiter": "takes AMD GPUs"}
+    if span is not None and not span[0] <= float(compute_capability or span[0]) < span[1]:
+        rule = f"takes compute capability {span[0]:g} to before {span[1]:g}, and the GPU has {compute_capability}"
+        rules["triton"] = rule
+    if compute_capability is not None and asked.moe_backend in rules:
+        raise refuse("moe_backend", asked.moe_backend, rules[asked.moe_backend], "leave it out, or write marlin")
 
 
 def refuse_sharing(asked: EngineOptions, batching: str, kv_allocation: str) -> None:

@@ -1,12 +1,17 @@
 """What a name of published weights tells: their number format, and the model without tuning and format.
 
-Knows names alone, no profile.
+Knows names of formats and repositories, no profile.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Annotated, Any, get_args
+
+from pydantic import BeforeValidator
+
+from simserve.profiles.model import Quantization, WeightFormatName
 
 _KEPT_NAMES = 4096
 """Names whose plain ones are remembered: the catalogue's are compared with every name that is asked for."""
@@ -257,6 +262,30 @@ def meant_format(text: str, *, is_gguf: bool) -> str | None:
     if bits is None:
         return None
     return {"4": "gguf-q4_k_m", "8": "gguf-q8_0"}[bits[1]] if is_gguf else {"4": "awq-int4", "8": "fp8"}[bits[1]]
+
+
+def format_of(text: str) -> str | None:
+    """Return the format that a name means, ``auto`` among them: ``Q6_K``, ``awq``, ``FP8``; None: it is none."""
+    known, named = ("auto", *get_args(WeightFormatName)), format_named(text)
+    return next((each for each in (named, named.strip().lower()) if each in known), None)
+
+
+def _format_asked(value: Any) -> Any:
+    """Return the format that a scenario's text means; what is none is left to the choice of those there are.
+
+    Raises:
+        ValueError: It is a name of llama.cpp whose format is not simulated.
+    """
+    if not isinstance(value, str) or (found := format_of(value)) is not None:
+        return found if isinstance(value, str) else value
+    meant = meant_format(value, is_gguf=True) or ""
+    if meant.startswith("gguf") and not value.strip()[0].isdigit():  # 4bit may be any
+        raise ValueError(f"is not a known weight format; did you mean '{meant}'?")
+    return value
+
+
+AskedQuantization = Annotated[Quantization, BeforeValidator(_format_asked)]
+"""As scenarios say it: also by llama.cpp's names and in capitals."""
 
 
 @lru_cache(maxsize=_KEPT_NAMES)

@@ -660,7 +660,7 @@ def tornado(summary: Mapping[str, Any]) -> Sketch | None:
     height = 1.1 + 0.32 * len(rows)
     width = WIDTH_INCHES * POINTS_AN_INCH
     left = (18.0 + 1.12 * max(text_width(row["parameter"], TEXT_POINTS) for row in rows)) / width
-    saved = around("dollars a month saved by self-hosting", ends, dollar_words)
+    saved = around("dollars saved a month", ends, dollar_words)
     return Sketch(
         height=height,
         left=left,

@@ -220,7 +220,9 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
     if inner["stability"] == "overloaded":
         return [Way("It needs less traffic or more GPUs. To find how many:", plan_command(words, needs_more=True))]
     if result.slo is None:
-        return [Way("To judge it, set an SLO:", f"simserve run {named} --slo 'ttft=1s,tpot=50ms'")]
+        flag = "--slo 'ttft=1s,tpot=50ms'"
+        short = Way(f"To judge it, set an SLO: add {flag}", "")
+        return [Way("To judge it, set an SLO:", f"simserve run {named} {flag}", short)]
     if inner["slo"]["attainment"] is None:
         longer = 10 * max(int(inner["requests"]["submitted"]), 1)
         return [Way("The run is too short to be judged:", f"simserve run {named} --num-requests {longer}")]
@@ -259,6 +261,7 @@ def _longest_request(result: RunResult) -> int | None:
 def latency_lines(result: RunResult) -> list[LatencyLine]:
     """Return the four latencies, each with the interval in which 9 of 10 real servers have their mean.
 
+    One that no request has, as the time a token of answers that come whole, is left out unless the SLO limits it.
     Where requests think, the time to the first visible token stands behind TTFT.
     """
     summary, inner = result.summary, result.summary["simserve"]
@@ -273,7 +276,7 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
         if name == "ttft_ms" and visible is not None:
             ends = _visible_ends(summary, known, visible["mean"])
             lines.append(_latency_line(result, "TTFVT", "ttfvt", visible, ends, is_open=is_open))
-    return lines
+    return [each for each in lines if each.seconds.mean is not None or each.limit] or lines
 
 
 def _visible_ends(
@@ -448,7 +451,7 @@ def api_text(month: Mapping[str, Any]) -> str:
         return asked
     ratio = api["usd_per_month"] / own
     if ratio >= _TOLD_AS_TIMES:
-        return f"{asked}, {ratio:.1f}x"
+        return f"{asked}, {ratio:.1f} times as much"
     return f"{asked}, {100 * abs(ratio - 1):.0f}% {'more' if ratio > 1 else 'less'}"
 
 

@@ -177,7 +177,7 @@ def _reading_lines(comparison: compare.Comparison) -> list[str]:
 def _real_text() -> str:
     """Return how far the ratio of two real servers may be from the simulated one, by latency; empty: not measured."""
     pairs = load_error_model().pairs
-    shown = [f"{share(math.expm1(pairs[name].p90))} in {name.upper()}" for name in ("tpot", "ttft") if name in pairs]
+    shown = [f"{math.expm1(pairs[name].p90):.0%} in {name.upper()}" for name in ("tpot", "ttft") if name in pairs]
     return f"for 90% of real servers the ratio of the two is within {listed(shown)} of this one" if shown else ""
 
 
@@ -309,7 +309,7 @@ def _told(comparison: compare.Comparison) -> list[str]:
         first = f"Keep the base. {first}" if best is comparison.base else f"Take {first}"
     doubts = _doubts(told, len(comparison.base.summaries))
     if doubts:
-        first = f"{first} Smaller than such a ratio is off on real servers: {listed(doubts)}."
+        first = f"{first} Within the error of such a comparison on real servers: {listed(doubts)}."
     return [first, *lines[:place], *lines[place + 1 :]]
 
 
@@ -339,14 +339,16 @@ def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief 
     from simserve.report.panels import panel
 
     lines = _told(comparison)
+    opening = brief or comparison_brief(comparison)
+    said = " ".join(each.text for each in opening.facts)
     figure = answer_plots.differences(comparison)
     note = "Filled: a difference is shown; hollow: the interval covers zero"
     told = f"{' '.join(lines)} {note}."
     pictures = [panel("differences", "Against the base", note, figure, told)]
     priced = answer_plots.compared_dollars(comparison)
     if priced is not None:
-        said = "Each deployment; lower and further left is better."
-        pictures.append(panel("dollars", "Dollars against latency", said, priced, said))
+        read = "Each deployment; lower and further left is better."
+        pictures.append(panel("dollars", "Dollars against latency", read, priced, read))
     changes = [
         (
             variant.name,
@@ -358,8 +360,8 @@ def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief 
     return Page(
         name=f"simserve compare: {comparison.base.scenario.name}",
         answer=lines[0],
-        brief=brief or comparison_brief(comparison),
-        lines=lines[1:],
+        brief=opening,
+        lines=[line for line in lines[1:] if line.partition(": ")[2].rstrip(".") not in said],
         sections=(
             Section(title="What changes", panels=pictures),
             Section(
@@ -427,7 +429,7 @@ def _change(difference: Difference, kind: str) -> str:
 
 def _absolute(difference: Difference, kind: str) -> str:
     """Return a difference in percentage points, or, of what may be nothing, in percent of the base."""
-    scale, unit = (100.0, " pp") if kind == "share" or not difference.base else (100.0 / abs(difference.base), "%")
+    scale, unit = (100.0, " points") if kind == "share" or not difference.base else (100.0 / abs(difference.base), "%")
     moved = scale * difference.mean
     change = f"{moved:+.{_decimals(moved)}f}{unit}"
     width = scale * difference.half_width

@@ -74,25 +74,45 @@ def _deployment_title(scenario: Mapping[str, Any], formats: Mapping[str, Any]) -
 
 
 def fleet_title(scenario: Mapping[str, Any]) -> str:
-    """Return the model and its GPUs: ``'llama-3.1-70b on 4 x h100-sxm-80gb'``."""
+    """Return the model, its GPUs and its layout: ``'llama-3.1-70b on 8 x h100-sxm-80gb, 2 replicas of TP 4'``."""
     deployment = scenario["deployment"]
     pools = deployment.get("pools")
     if pools:
         parts = [_pool_title(deployment, pool) for pool in pools]
         return f"{scenario['model']} on {', '.join(parts)}"
     replicas, scaling = deployment.get("replicas", 1), deployment.get("autoscaling")
-    fleet = f", {replicas} replicas" if replicas > 1 else ""
     if scaling is not None:
         per_replica, few, many = _num_gpus(deployment) // replicas, scaling["min_replicas"], scaling["max_replicas"]
-        return f"{scenario['model']} on {few} to {many} replicas of {per_replica} x {deployment['hardware']}"
-    return f"{scenario['model']} on {_num_gpus(deployment)} x {deployment['hardware']}{fleet}"
+        layout = _prefixed(", ", _sizes(deployment))
+        return f"{scenario['model']} on {few} to {many} replicas of {per_replica} x {deployment['hardware']}{layout}"
+    layout = _prefixed(", ", _layout(deployment))
+    return f"{scenario['model']} on {_num_gpus(deployment)} x {deployment['hardware']}{layout}"
+
+
+def _layout(deployment: Mapping[str, Any]) -> str:
+    """Return how a model lies on its GPUs: ``'2 replicas of TP 8 x PP 2'``; empty on one GPU."""
+    replicas, sizes = deployment.get("replicas", 1), _sizes(deployment)
+    return f"{replicas} replicas{_prefixed(' of ', sizes)}" if replicas > 1 else sizes
+
+
+def _sizes(deployment: Mapping[str, Any]) -> str:
+    """Return how one replica is cut: ``'TP 4 x DP 2 with EP'``; empty where it is not."""
+    named = (("TP", "tensor"), ("PP", "pipeline"), ("DP", "data"))
+    sizes = [(name, deployment.get(f"{key}_parallel_size", 1)) for name, key in named]
+    cut = " x ".join(f"{name} {size}" for name, size in sizes if size > 1)
+    return f"{cut} with EP" if cut and deployment.get("enable_expert_parallel") else cut
+
+
+def _prefixed(before: str, text: str) -> str:
+    return before + text if text else ""
 
 
 def _pool_title(deployment: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     whole = {**{key: value for key, value in deployment.items() if key not in ("replicas", "pools")}, **pool}
     own = [str(pool[key]) for key in ("model", "quantization") if key in pool]
     model = f"{' '.join(own)} on " if own else ""
-    return f"{pool['name']}: {model}{_num_gpus(whole)} x {whole['hardware']}"
+    layout = _layout(whole)
+    return f"{pool['name']}: {model}{_num_gpus(whole)} x {whole['hardware']}{f' ({layout})' if layout else ''}"
 
 
 def num_gpus(result: RunResult) -> int:
@@ -532,12 +552,18 @@ def _sources(workload: Mapping[str, Any]) -> str:
     return "; ".join(named)
 
 
+_ROUNDS = ("rounds", "training_time", "weight_update")
+"""Keys of a batch that says how it is sent again."""
+
+
 def _process(source: Mapping[str, Any], unnamed: str) -> str:
     """Return one process with its settings: ``'gamma (rate 2.0, cv 2.0), in conversations'``."""
     arrivals = dict(source.get("arrivals") or {})
     steps = arrivals.pop("steps", ())
     if steps:
         arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
+    if arrivals.get("rounds") == 1:  # nothing is trained between the rounds of one
+        arrivals = {key: value for key, value in arrivals.items() if key not in _ROUNDS}
     process = str(arrivals.pop("process", unnamed)).replace("_", " ")
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
     if source.get("num_requests") and "share" not in source and source.get("name"):

@@ -39,7 +39,7 @@ _LABEL_WIDTH = 11
 MOST_LINES = 14
 """Lines of a brief, beside its warnings."""
 _FEWEST_LATENCIES, _LONG_COMMAND = 2, 4
-"""Latencies that a brief keeps, at the price of a command of more lines than these."""
+"""Latencies that a brief keeps whatever its command takes, and lines of a command that all of them are kept beside."""
 _BRIEF_WIDTH = 80
 _BRIEF_LABEL, _WIDEST_LABEL = 7, 9
 """Columns of the labels of a brief: usually, and at most."""
@@ -181,19 +181,26 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
         elif any(each.label == "ITL" for each in brief.latencies) and len(brief.latencies) > 1:
             # The gap between two tokens says nearly what the time a token does.
             brief = replace(brief, latencies=[each for each in brief.latencies if each.label != "ITL"])
+        elif brief.ways and _is_told(brief.ways[0], width):
+            brief = replace(brief, ways=[brief.ways[0].shorter])
         elif _shortened(brief.subject) != brief.subject:
             brief = replace(brief, subject=_shortened(brief.subject))
         elif len(_subject_lines(brief, width)) > 1 and "; " in brief.subject:
             brief = replace(brief, subject=brief.subject.rpartition("; ")[0])
+        elif brief.ways and len(command_lines(brief.ways[0].command, width)) > _LONG_COMMAND:
+            brief = replace(brief, ways=[brief.ways[0].shorter])
         elif len(brief.latencies) > _FEWEST_LATENCIES:
             brief = replace(brief, latencies=brief.latencies[:-1])
-        elif brief.ways and len(command_lines(brief.ways[0].command, width, is_whole=False)) > _LONG_COMMAND:
-            brief = replace(brief, ways=[brief.ways[0].shorter])
         elif brief.subject:
             brief = replace(brief, subject=brief.subject.rpartition("; ")[0])
         else:
             return brief
     return brief
+
+
+def _is_told(way: Way, width: int) -> bool:
+    """Return whether one line stands as well for a command that takes several."""
+    return way.instead is not None and not way.instead.command and len(command_lines(way.command, width)) > 1
 
 
 def _shortened(subject: str) -> str:

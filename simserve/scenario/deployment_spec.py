@@ -20,7 +20,8 @@ from simserve.perf.offload import link_bandwidth
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
-from simserve.profiles.model import KVCacheDtype, Quantization
+from simserve.profiles.model import KVCacheDtype
+from simserve.profiles.model_names import AskedQuantization
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.control import (
     AdmissionSpec,
@@ -377,7 +378,7 @@ class PoolSpec(FrozenModel):
     """Further copies of the most popular experts in each layer."""
     enable_two_batch_overlap: bool | None = None
     """Whether a step runs as two halves, as `deployment.enable_two_batch_overlap`."""
-    quantization: Quantization | None = None
+    quantization: AskedQuantization | None = None
     """Format of the linear weights."""
     kv_cache_dtype: KVCacheDtype | None = None
     """Format of the KV cache."""
@@ -475,7 +476,7 @@ class DeploymentSpec(FrozenModel):
     """Whether a step of 32 tokens a GPU and more runs as two halves, one of which computes while the tokens of the
     other travel to their experts (SGLang's two-batch overlap, vLLM's DBO); with an `all2all_backend` of DeepEP. Absent:
     where `all2all_backend: auto` is DeepEP and the engine has it."""
-    quantization: Quantization = "auto"
+    quantization: AskedQuantization = "auto"
     """Format of the linear weights. `auto`: as the checkpoint is stored, which its profile, its `config.json` or
     `hf_quant_config.json` says. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also
     compute in 8 bit. What a checkpoint of the format keeps in 16 bit stays so: of gpt-oss all but the experts."""

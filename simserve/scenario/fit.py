@@ -38,6 +38,10 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 _LARGEST_TENSOR_PARALLEL = 64
+_SIZES = ("deployment.tensor_parallel_size", "deployment.pipeline_parallel_size")
+"""Keys by which a replica gets more GPUs."""
+_FLAGS = {None, "--gpus", "--tp", "--pp"}
+"""What sets them in a line of flags."""
 _LARGEST_SHARE = 0.95
 """Most of a GPU's memory that is advised: above, a peak of another process ends the server."""
 _GPU_LAYERS = ("n_gpu_layers", "num_gpu")
@@ -119,6 +123,7 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
             f"simulated as if {NEAR_FIT_SHARE:.0%} of the GPU more were there"
             + ("" if change is None else f"; what fits: --set {change}")
         )
+    notes += _overfull_buffer(resolved)
     if are_seats_told(shape.engine):
         notes.append(
             f"{shape.engine.name} does not start with its default of seats here, more than its KV pool has blocks for "
@@ -170,6 +175,22 @@ def _traffic(resolved: ResolvedScenario) -> RequestSpecs:
 
 def _within_limits(resolved: ResolvedScenario, specs: RequestSpecs) -> Limited:
     return limited(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, resolved.engine)
+
+
+def _overfull_buffer(resolved: ResolvedScenario) -> Iterator[str]:
+    """Yield that the slots of a server with one buffer ask for more than is in it, where requests of the mean do."""
+    memory, engine = resolved.memory, resolved.shape.engine
+    if not engine.shares_buffer:
+        return
+    tokens = _request_tokens(_traffic(resolved))
+    room, slots = memory.num_kv_blocks * memory.block_size, min(engine.max_num_seqs, len(tokens))
+    if not slots or slots * float(tokens.mean()) <= room:
+        return
+    yield (
+        f"{slots} slots share one KV buffer of {room:,} tokens, and requests take {tokens.mean():,.0f}: {engine.name} "
+        "ends requests where it is full (Context size has been exceeded), here they wait or are computed again; a "
+        "longer context helps, or fewer slots: --set deployment.engine.max_num_seqs=N"
+    )
 
 
 def _request_tokens(specs: RequestSpecs) -> NDArray[np.int64]:
@@ -240,13 +261,34 @@ def _remedy(resolved: ResolvedScenario) -> str:
     changes = remedies(resolved)
     if not changes:
         return "no change of one key makes it fit; take a GPU with more memory"
-    return "what fits: " + " or ".join(f"--set {change}{_where(resolved, change)}" for change in changes)
+    return "what fits: " + " or ".join(f"{_words(resolved, change)}{_where(resolved, change)}" for change in changes)
+
+
+def _words(resolved: ResolvedScenario, change: str) -> str:
+    """Return the words of a command line that make a change: the size of one that ``--gpus`` laid out by its flags."""
+    scenario, shape = resolved.scenario, resolved.shape
+    key, _, value = change.partition("=")
+    is_by_flags = scenario.set_by("deployment.hardware") == "--gpus" and {*map(scenario.set_by, _SIZES)} <= _FLAGS
+    if key not in _SIZES or not is_by_flags:
+        return f"--set {change}"
+    sizes = {each: int(value) if each == key else getattr(shape, each.rpartition(".")[2]) for each in _SIZES}
+    others = shape.data_parallel_size * scenario.deployment.replicas
+    tensor, stages = sizes.values()
+    stages_told = f" --pp {stages}" if stages > 1 else ""
+    return f"--gpus {tensor * stages * others}x{scenario.deployment.hardware} --tp {tensor}{stages_told}"
 
 
 def _where(resolved: ResolvedScenario, change: str) -> str:
-    """Return the checkpoint that a change of the weights' format stands for, in brackets; "" where there is none."""
+    """Return in brackets the checkpoint that a change of the weights' format stands for, or how many nodes GPUs are in.
+
+    Empty where there is neither.
+    """
     key, _, value = change.partition("=")
     shape = resolved.shape
+    if key in _SIZES:
+        gpus = shape.num_gpus // getattr(shape, key.rpartition(".")[2]) * int(value)
+        nodes = -(-gpus // shape.hardware.intra_node.gpus_per_node)
+        return f" ({nodes} nodes)" if nodes > 1 else ""
     if key != "deployment.quantization":
         return ""
     available = formats_available(shape.model, shape.engine, shape.hardware)
@@ -276,11 +318,17 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
 
 
 def _more_gpus(shape: ReplicaShape) -> Iterator[list[tuple[str, Any]]]:
-    """Yield more tensor-parallel ranks, and more stages."""
+    """Yield more tensor-parallel ranks, and more stages.
+
+    Stages come first where more ranks are those of several nodes, and of an engine that gives each GPU layers.
+    """
     ranks, stages = shape.tensor_parallel_size, shape.pipeline_parallel_size
     sizes = [ranks * factor for factor in (2, 4, 8, 16, 32) if ranks * factor <= _LARGEST_TENSOR_PARALLEL]
-    yield [("tensor_parallel_size", each) for each in sizes]
-    yield [("pipeline_parallel_size", stages * factor) for factor in (2, 4)]
+    more_ranks = [("tensor_parallel_size", each) for each in sizes]
+    more_stages = [("pipeline_parallel_size", stages * factor) for factor in (2, 4)]
+    is_node_full = 2 * ranks > shape.hardware.intra_node.gpus_per_node
+    is_layers = bool({*_GPU_LAYERS} & {*shape.engine.features})
+    yield from [more_stages, more_ranks] if is_node_full or is_layers else [more_ranks, more_stages]
 
 
 def _smaller_caches(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
@@ -411,7 +459,8 @@ def _token_seconds(times: StepTimes, tokens: int) -> float:
 def _long_request(resolved: ResolvedScenario) -> _Problem | None:
     memory, full = resolved.memory, resolved.memory.max_concurrent_full_length
     asked = resolved.scenario.deployment.engine.max_model_len
-    if asked is not None or full is None or full >= FEW_FULL_LENGTH:
+    has_slots = _lacks_share(resolved)  # which have their context from the beginning
+    if asked is not None or full is None or full >= FEW_FULL_LENGTH or has_slots:
         return None
     longest = memory.max_model_len
     size = longest * memory.kv_bytes_per_token if memory.windows is None else memory.kv_bytes / full

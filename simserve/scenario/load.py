@@ -23,6 +23,23 @@ _TEXT_KEYS = ("deployment.engine.version",)
 _DISCRIMINATORS = ("process", "distribution")
 """Keys that choose the member of a union, so that changing one alone leaves keys of the old member behind."""
 
+SHORT_KEYS: Mapping[str, str] = {
+    "ep": "deployment.enable_expert_parallel=true",
+    "tp": "deployment.tensor_parallel_size=N",
+    "pp": "deployment.pipeline_parallel_size=N",
+    "dp": "deployment.data_parallel_size=N",
+    "gpus": "deployment.hardware=NAME",
+    "gpu": "deployment.hardware=NAME",
+    "replicas": "deployment.replicas=N",
+    "engine": "deployment.engine.name=NAME",
+    "quantization": "deployment.quantization=FORMAT",
+    "rate": "workload.arrivals.rate=RATE",
+    "concurrency": "workload.arrivals.concurrency=N",
+}
+"""What flags and the field call a key -> the key."""
+_NO_KEYS = ("ep", "tp", "pp", "dp", "gpus", "gpu")
+"""Those that are no key of a deployment either."""
+
 
 @dataclass(frozen=True, slots=True)
 class Override:
@@ -136,6 +153,9 @@ def _parse_text(text: str) -> Override:
             remedy="for example deployment.replicas=2",
         )
     label = f"--set {key}"
+    short = key.lower().removeprefix("deployment.")
+    if short in SHORT_KEYS and (short in _NO_KEYS or short == key.lower()):
+        raise ScenarioError("is not a known key", file=label, remedy=f"write {SHORT_KEYS[short]}")
     parsed = parse_yaml(value, label, ScenarioError)
     is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
     return Override(key, value.strip() if is_number and key in _TEXT_KEYS else parsed, label)

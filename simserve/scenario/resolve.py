@@ -466,6 +466,7 @@ def _check_layout(shape: ReplicaShape) -> None:
         raise ScenarioError(
             "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
         )
+    _check_shared_layers(shape)
     _check_experts(shape)
     _check_ranks(shape)
     if shape.engine.preemption_mode == "swap" and shape.data_parallel_size > 1:
@@ -496,6 +497,18 @@ def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
 
 def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if asked is None else tuple(asked)
+
+
+def _check_shared_layers(shape: ReplicaShape) -> None:
+    """Do nothing unless several GPUs are to share a layer under Ollama, which gives each layers of its own.
+
+    Its only setting over GPUs is whether it takes all of them (`OLLAMA_SCHED_SPREAD`, envconfig/config.go).
+    """
+    size = shape.tensor_parallel_size
+    if size > 1 and "num_gpu" in shape.engine.features:
+        rule = f"must be 1: {shape.engine.name} gives each GPU layers of its own"
+        remedy = f"set pipeline_parallel_size to {size * shape.pipeline_parallel_size} instead"
+        raise ScenarioError(rule, key="tensor_parallel_size", value=size, remedy=remedy)
 
 
 def _check_experts(shape: ReplicaShape) -> None:

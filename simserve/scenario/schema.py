@@ -255,6 +255,10 @@ class Scenario(FrozenModel):
         """Folder that relative paths (trace, model, profiles) start from; None: the working folder."""
         return self._source.folder
 
+    def set_by(self, key: str) -> str | None:
+        """Return what set ``key``, a flag or else the file; None: neither."""
+        return self._source.of(key)
+
     def read_from(self, source: Source) -> Self:
         """Return the scenario with ``source`` as where it was read from."""
         copy = self.model_copy()

@@ -16,7 +16,8 @@ from simserve.perf.operators import PricedDeployment
 from simserve.perf.shape import ReplicaShape, Speculation
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
-from simserve.profiles.model import ModelProfile, Quantization
+from simserve.profiles.model import ModelProfile
+from simserve.profiles.model_names import AskedQuantization
 from simserve.validation import FrozenModel
 from simserve.workload.requests import RequestSpecs
 
@@ -44,7 +45,7 @@ class SpeculativeSpec(FrozenModel):
     multi-token-prediction layer."""
     draft_model: str | None = None
     """`draft_model`: the small model, as `model` names one."""
-    draft_quantization: Quantization = "auto"
+    draft_quantization: AskedQuantization = "auto"
     """`draft_model` and `eagle`: format of the draft's linear weights. `auto`: as its checkpoint is stored, of an EAGLE
     layer 16 bit. An MTP layer has the format that the target's checkpoint keeps it in."""
     draft_tensor_parallel_size: Annotated[int, Field(ge=1)] | None = None

@@ -385,6 +385,18 @@ def test_a_line_that_vllm_refuses_says_so_and_what_it_lacks(simserve: Simserve) 
     assert note not in simserve("memory", "--like", short, "--gpus", "H100").stderr
 
 
+def test_a_manifest_in_place_of_a_scenario_is_told(simserve: Simserve) -> None:
+    """With the command that makes a scenario of it, not with every key that it should not have."""
+    Path("k8s.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n", encoding="utf-8")
+
+    outcome = simserve("run", "k8s.yaml")
+
+    assert outcome.code == 104
+    assert outcome.error_line.endswith(
+        "is a manifest, not a scenario; make one of it: simserve import manifest k8s.yaml --out mine.yaml"
+    )
+
+
 def test_what_is_assumed_of_a_pasted_model_is_told_once(simserve: Simserve) -> None:
     """It leads the answer, so that stderr does not say it too."""
     done = simserve("memory", "--like", "vllm serve Qwen/Qwen3.8-27B-FP8", "--gpus", "2xH100")
@@ -626,27 +638,132 @@ def test_the_number_of_gpus_stands_before_or_behind(simserve: Simserve, gpus: st
 
 
 @pytest.mark.parametrize(
-    ("flag", "here"),
+    ("other", "own"),
     [
-        ("--input-len", "--prompt-tokens"),
-        ("--users", "--concurrency"),
-        ("--request-rate", "--rate"),
-        ("--gpu", "--gpus"),
+        ("--isl 500 --osl=200", "--prompt-tokens 500 --output-tokens 200"),
+        (
+            "--input-len 500 --output-len 200 --num-prompts 7",
+            "--prompt-tokens 500 --output-tokens 200 --num-requests 7",
+        ),
+        ("--users 3", "--concurrency 3"),
+        ("--request-rate 2", "--rate 2"),
+        ("--tensor-parallel-size 2", "--tp 2"),
+        ("--dp 2", "--set deployment.data_parallel_size=2"),
+        ("--ep --num-prompts 7", "--set deployment.enable_expert_parallel=true --num-requests 7"),
     ],
 )
-def test_flags_of_other_tools_are_told_in_words_of_this_one(simserve: Simserve, flag: str, here: str) -> None:
-    """In the error's one line."""
-    outcome = simserve("run", "qwen3-8b", flag, "3")
+def test_flags_of_other_tools_are_read_as_those_of_this_one(simserve: Simserve, other: str, own: str) -> None:
+    """The export of the scenario says all of it: flags of benchmarks, engines and load generators."""
+    line = "export qwen3-30b-a3b --gpus 2xH100 --to vllm"
 
-    assert outcome.code == 2
-    assert f"No such option: {flag}; {flag} is {here}" in outcome.error_line
+    assert answer(simserve, f"{line} {other}") == answer(simserve, f"{line} {own}")
 
 
-def test_all_flags_of_other_tools_are_told_at_once(simserve: Simserve) -> None:
-    """And not one after the other."""
-    line = simserve("run", "llama-3.1-8b", "--gpu", "L4", "--qps", "1", "--input-len=500", "--osl", "200").error_line
+def test_the_gpu_of_another_tool_is_that_of_this_one(simserve: Simserve) -> None:
+    """Where a command has a flag of that name, as run has --hardware, it is the command's own."""
+    assert answer(simserve, "memory qwen3-8b --gpu L4") == answer(simserve, "memory qwen3-8b --hardware L4")
 
-    assert "--gpu is --gpus 2xH100 here, --qps is --rate here, --input-len is --prompt-tokens here, --osl is" in line
+
+def test_a_flag_of_another_tool_without_its_like_is_told_in_words_of_this_one(simserve: Simserve) -> None:
+    """In the error's one line, all at once."""
+    limits = simserve("run", "qwen3-8b", "--ttft", "1", "--num-gpus", "2")
+    experts = simserve("run", "qwen3-30b-a3b", "--gpus", "4xH100", "--ep", "4")
+
+    assert limits.code == experts.code == 2
+    assert "--ttft is --slo 'ttft=1s,tpot=50ms' here, --num-gpus is --gpus 2xH100 here" in limits.error_line
+    assert "--ep is --set deployment.enable_expert_parallel=true, without a number, here" in experts.error_line
+
+
+@pytest.mark.parametrize(
+    ("short", "key"),
+    [
+        ("ep", "deployment.enable_expert_parallel=true"),
+        ("deployment.tp", "deployment.tensor_parallel_size=N"),
+        ("rate", "workload.arrivals.rate=RATE"),
+    ],
+)
+def test_a_key_by_its_flag_is_told_as_the_key(simserve: Simserve, short: str, key: str) -> None:
+    """As of --with, so of --set."""
+    outcome = simserve("run", "chatbot", "--set", f"{short}=2")
+
+    assert outcome.code == 104
+    assert outcome.error_line.endswith(f"--set {short}: is not a known key; write {key}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "known"), [("Q6_K", "gguf-q6_k"), ("GGUF-q4_K_m", "gguf-q4_k_m"), ("q8", "gguf-q8_0")]
+)
+def test_a_format_of_a_scenario_has_llama_cpps_names_too(typed: str, known: str) -> None:
+    """In --set, in files and in the draft's format as with --quantization."""
+    scenario = ask("qwen3-8b", OneLine(gpus="4090"), [f"deployment.quantization={typed}"], needs_traffic=False).scenario
+
+    assert scenario.deployment.quantization == known
+
+
+def test_a_format_that_is_not_simulated_names_the_nearest(simserve: Simserve) -> None:
+    """And not the list of all."""
+    outcome = simserve("memory", "qwen3-8b", "--gpus", "4090", "--set", "deployment.quantization=Q5_K_S")
+
+    assert outcome.code == 104
+    assert outcome.error_line.endswith("'Q5_K_S' is not a known weight format; did you mean 'gguf-q5_k_m'?")
+
+
+def _sizes(flags: OneLine, changes: tuple[str, ...] = ()) -> tuple[int, int, int]:
+    deployment = ask("llama-3.1-70b", flags, changes, needs_traffic=False).scenario.deployment
+    return deployment.tensor_parallel_size, deployment.pipeline_parallel_size, deployment.data_parallel_size
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "sizes"),
+    [
+        (OneLine(gpus="2x4090", engine="llama.cpp"), (), (1, 2, 1)),
+        (OneLine(gpus="4x4090", engine="ollama", replicas=2), (), (1, 2, 1)),
+        (OneLine(gpus="2x4090"), ("deployment.engine.name=llama.cpp",), (1, 2, 1)),
+        (OneLine(gpus="2x4090", engine="llama.cpp", tp=2), (), (2, 1, 1)),
+        (OneLine(gpus="2x4090", engine="vllm"), (), (2, 1, 1)),
+        (OneLine(gpus="8xH100"), ("deployment.data_parallel_size=4",), (2, 1, 4)),
+    ],
+)
+def test_gpus_are_parted_as_the_engine_parts_them(
+    flags: OneLine, changes: tuple[str, ...], sizes: tuple[int, int, int]
+) -> None:
+    """llama.cpp and Ollama give each GPU layers of its own; what --set says of ranks counts in."""
+    assert _sizes(flags, changes) == sizes
+
+
+@pytest.mark.parametrize(("mode", "sizes"), [("", (1, 2)), ("-sm layer", (1, 2)), ("--split-mode row", (2, 1))])
+def test_a_pasted_line_of_llama_cpp_cuts_what_it_says(mode: str, sizes: tuple[int, int]) -> None:
+    """And it is not said to lack memory on the one GPU that the line alone stands for."""
+    line = f"llama-server -hf bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M -c 8192 {mode}"
+    question = ask(None, OneLine(like=line, gpus="2x4090"), needs_traffic=False)
+    deployment = question.scenario.deployment
+
+    assert (deployment.tensor_parallel_size, deployment.pipeline_parallel_size) == sizes
+    assert not [note for note in question.notes if "cannot be run" in note or "Not simulated" in note]
+
+
+def test_a_number_of_gpus_that_a_change_multiplies_is_told() -> None:
+    """--gpus counts those of all replicas; replicas that --set adds come on top."""
+    asked = ask("qwen3-8b", OneLine(gpus="2xH100"), ["deployment.replicas=3"], needs_traffic=False)
+
+    assert "--gpus says 2, and what --set changes makes it 6." in asked.notes
+
+
+def test_a_model_for_two_nodes_comes_with_their_line(simserve: Simserve) -> None:
+    """The flags that were given, in other numbers; the second line runs as it stands."""
+    error = simserve("memory", "deepseek-r1", "--gpus", "8xH100").error_line
+
+    assert "--gpus 16xh100-sxm-80gb --tp 8 --pp 2 (2 nodes) or --gpus 16xh100-sxm-80gb --tp 16 (2 nodes)" in error
+    assert answer(simserve, "memory deepseek-r1 --gpus 16xh100-sxm-80gb --tp 8 --pp 2")["num_gpus"] == 16
+
+
+def test_the_first_that_fits_replaces_the_gpus_that_were_given(simserve: Simserve) -> None:
+    """Where more GPUs are all that helps."""
+    error = simserve("memory", "llama-3.1-70b", "--gpus=2xL4", "--tp", "2", "--quantization", "nvfp4").error_line
+    command = error.rpartition("the first of them: ")[2]
+
+    assert command.startswith("simserve memory llama-3.1-70b --quantization nvfp4 --gpus ")
+    assert simserve(*shlex.split(command)[1:]).code == 0
 
 
 @pytest.mark.parametrize("flag", ["--tp", "--pp", "--replicas"])

@@ -410,3 +410,15 @@ def test_awq_without_zero_points_needs_room_for_a_matrix() -> None:
     )
 
     assert unpacked - packed == 2 * 32768 * 5120 * 2
+
+
+@pytest.mark.parametrize(("options", "tokens"), [({"max_model_len": 8192}, 8192), ({"max_num_seqs": 4}, None)])
+def test_slots_with_one_buffer_hold_one_context(options: dict[str, int], tokens: int | None) -> None:
+    """llama.cpp allocates --ctx-size once where slots share it; what is left of the GPU stays free."""
+    plan = plan_memory(
+        make_shape("rtx-4090-24gb", "qwen3-8b", engine="llama.cpp", quantization="gguf-q4_k_m", **options)
+    )
+
+    num_tokens = plan.num_kv_blocks * plan.block_size
+    assert num_tokens == tokens if tokens else num_tokens > 100_000
+    assert plan.kv_bytes == pytest.approx(num_tokens * plan.kv_bytes_per_token, rel=1e-4)

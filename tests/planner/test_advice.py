@@ -114,6 +114,20 @@ def test_a_format_is_advised_where_it_is_enough() -> None:
     assert formats[0]["changes"]["deployment.quantization"] != "none"
 
 
+def test_a_format_that_does_not_fit_is_no_way_out() -> None:
+    """The 16 bit that a file of 8 bits was made of need more than both cards have: another change is looked for."""
+    changes = [
+        "model=qwen3-32b",
+        "deployment={hardware: rtx-4090-24gb, pipeline_parallel_size: 2, quantization: Q8_0}",
+        "deployment.engine.name=llama.cpp",
+        "workload.arrivals={process: closed_loop, concurrency: 20}",
+        "workload.prompt_tokens=2000",
+        "workload.num_requests=60",
+    ]
+
+    assert not any(each["changes"].get("deployment.quantization") == "none" for each in advice(changes))
+
+
 @pytest.mark.parametrize("changes", [pytest.param(OVERLOADED, marks=pytest.mark.slow), CLIENTS], ids=["open", "closed"])
 def test_what_is_advised_holds_on_fresh_seeds(changes: list[str]) -> None:
     """Of eight seeds that no search has seen at most one misses; of the load that one run held, nine of twelve did."""

@@ -304,9 +304,10 @@ def test_sglang_admits_by_a_decaying_estimate() -> None:
         (
             "llama.cpp",
             {
-                "kv_allocation": "static",
+                "kv_allocation": "paged",
                 "max_num_seqs": 4,
-                "max_model_len": 2048,
+                "max_model_len": 8192,
+                "enable_prefix_caching": False,
                 "max_num_batched_tokens": 2048,
             },
         ),
@@ -340,6 +341,14 @@ def test_llama_cpp_slots_share_the_context() -> None:
     """More slots mean a shorter context each, unless the user says how long."""
     assert resolve("llama.cpp", None, max_num_seqs=8).max_model_len == 1024
     assert resolve("llama.cpp", None, max_num_seqs=8, max_model_len=4096).max_model_len == 4096
+    assert resolve("llama.cpp", None, max_num_seqs=8, kv_unified=True).max_model_len == 8192
+    assert resolve("llama.cpp", "b4000").kv_allocation == "static"
+
+
+def test_a_key_of_static_batching_says_how_it_is_left_out() -> None:
+    """A bundled scenario's own key too, from the command line."""
+    with pytest.raises(ScenarioError, match=r"--set deployment\.engine\.static_batch_size=null"):
+        resolve("vllm", "0.12", batching="continuous", static_batch_size=8)
 
 
 @pytest.mark.parametrize(

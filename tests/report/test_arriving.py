@@ -49,6 +49,14 @@ def test_one_process_is_named_alone() -> None:
     assert ", poisson (rate 4.0); 50" in traffic(ran({"arrivals": POISSON, "num_requests": 50}))
 
 
+def test_a_batch_of_one_round_says_nothing_of_training() -> None:
+    """Which is between the rounds of several."""
+    once, twice = ({"process": "all_at_once"} | more for more in ({}, {"rounds": 2, "training_time": "9 s"}))
+
+    assert ", all at once; " in traffic(ran({"arrivals": once, "num_requests": 20}))
+    assert ", all at once (rounds 2, training time 9 s" in traffic(ran({"arrivals": twice, "num_requests": 20}))
+
+
 @pytest.mark.parametrize("process", ["poisson", "ramp"])
 def test_a_fleet_that_changes_says_why_nothing_was_cut(process: str) -> None:
     """Where a warm-up would be looked for; a ramp has none anyway."""

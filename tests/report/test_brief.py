@@ -232,9 +232,10 @@ def test_prompts_beyond_the_context_of_the_model_are_not_helped_by_a_limit() -> 
 
 
 def test_prompts_beyond_what_an_engine_leaves_a_request_are_helped_by_a_limit() -> None:
-    """llama.cpp shares its context among four slots: 1,024 of 4,096 tokens; the command serves the prompt."""
+    """llama.cpp cuts its context for four slots that are asked for: 1,024 of 4,096; the command serves the prompt."""
     prompts = ["workload.prompt_tokens={distribution: fixed, value: 2000}", "workload.num_requests=3"]
-    on_a_mac = ["model=llama-2-7b", "deployment={hardware: m2-max-96gb, engine: {name: llama.cpp, version: b8000}}"]
+    slots = "deployment.engine={name: llama.cpp, version: b8000, max_num_seqs: 4}"
+    on_a_mac = ["model=llama-2-7b", "deployment={hardware: m2-max-96gb}", slots]
 
     way = brief_of_run(api.run(api.load("single-gpu-7b", [*on_a_mac, *prompts])), ("single-gpu-7b",)).ways[0]
 
@@ -259,7 +260,7 @@ def test_what_ranges_rest_on_stands_in_the_clause_that_stays() -> None:
     assert alone[0] == "ranges, judging by the throughput of 93 measured ones like it"
 
 
-@pytest.mark.parametrize(("usd", "told"), [(80.0, "20% less"), (130.0, "30% more"), (600.0, "6.0x")])
+@pytest.mark.parametrize(("usd", "told"), [(80.0, "20% less"), (130.0, "30% more"), (600.0, "6.0 times as much")])
 def test_an_api_is_compared_in_percent_or_in_times(usd: float, told: str) -> None:
     """Nobody reads 500% more at a glance."""
     month = {"api": {"name": "a", "usd_per_month": usd}, "self_host_usd_per_month": 100.0, "cheaper": "api"}

@@ -131,5 +131,5 @@ def test_a_difference_below_the_error_of_such_ratios_says_so() -> None:
     answer, _ = verdict(mean_tpot_ms=0.958)
 
     assert answer.startswith("Take new: mean TPOT -4.2%")
-    assert "Smaller than such a ratio is off on real servers: mean TPOT (median error" in answer
+    assert "Within the error of such a comparison on real servers: mean TPOT (median error" in answer
     assert "Smaller" not in verdict(mean_tpot_ms=0.5)[0]

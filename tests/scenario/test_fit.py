@@ -197,7 +197,7 @@ def test_a_smaller_format_is_named_before_layers_on_the_cpu() -> None:
     found = remedies(resolve(make_scenario(model="mistral-small-24b", deployment=deployment)))
 
     kinds = [change.partition("=")[0].removeprefix("deployment.") for change in found]
-    assert kinds.index("quantization") < kinds.index("engine.num_gpu") < kinds.index("tensor_parallel_size")
+    assert kinds.index("quantization") < kinds.index("engine.num_gpu") < kinds.index("pipeline_parallel_size")
 
 
 def test_each_limit_is_named_with_its_figure() -> None:
@@ -290,3 +290,14 @@ def test_engines_that_take_no_share_of_the_memory_are_not_told_one(engine: str, 
     found = [each.partition("=")[0] for each in remedies(large)]
     assert {"deployment.engine.max_model_len", "deployment.quantization", f"deployment.engine.{key}"} <= {*found}
     assert not any("gpu_memory_utilization" in each for each in (said, *found))
+
+
+@pytest.mark.parametrize(("prompt", "slots", "is_told"), [(6000, 4, True), (1000, 4, False), (6000, 1, False)])
+def test_slots_that_ask_for_more_than_their_buffer_are_told(prompt: int, slots: int, is_told: bool) -> None:
+    """llama.cpp ends requests there, which is not simulated."""
+    engine = {"name": "llama.cpp", "max_model_len": 8192, "max_num_seqs": slots, "kv_unified": True}
+    deployment = {"hardware": "rtx-4090-24gb", "quantization": "gguf-q4_k_m", "engine": engine}
+    asked = make_scenario(model="qwen3-8b", deployment=deployment, workload=_with_traffic(prompt, 200))
+
+    found = [each for each in leading_warnings(asked) if "share one KV buffer of 8,192 tokens" in each]
+    assert len(found) == is_told

@@ -576,3 +576,13 @@ def test_models_without_such_a_window_keep_their_price() -> None:
     """Nothing is drawn for a model that sees everything, nor for gpt-oss, whose window of 128 is always full."""
     for model in ("llama-3.2-1b", "gpt-oss-20b"):
         assert resolve(make_scenario(model=model, workload=workload(1000, 64))).shape.contexts is None
+
+
+def test_gpus_share_no_layer_under_ollama() -> None:
+    """It spreads layers; the stages that stand for that are named."""
+    deployment = {"hardware": "rtx-4090-24gb", "quantization": "gguf-q4_k_m", "engine": {"name": "ollama"}}
+    model = "llama-3.3-70b"
+
+    with pytest.raises(ScenarioError, match=r"tensor_parallel_size: 2 must be 1: .* set pipeline_parallel_size to 2"):
+        resolve(make_scenario(model=model, deployment={**deployment, "tensor_parallel_size": 2}))
+    assert resolve(make_scenario(model=model, deployment={**deployment, "pipeline_parallel_size": 2})).memory.fits

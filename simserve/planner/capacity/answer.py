@@ -172,7 +172,8 @@ class Capacity:
         promised, capacity = found.largest.value, found.capacity
         if promised and capacity and 1 - promised / capacity > NOTED_BELOW:
             notes.append(
-                f"promised {1 - promised / capacity:.0%} below the mean of {capacity:.3g}, as {self._differing_runs}"
+                f"what is promised is {1 - promised / capacity:.0%} below the mean capacity of {capacity:.3g}, as "
+                f"{self._differing_runs}"
             )
         if any(each.slo is not None for each in self.scenario.workload.classes or ()):
             notes.append("shares are those of the class that is nearest to missing its own objective, if one is")

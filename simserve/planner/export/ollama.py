@@ -11,6 +11,8 @@ MODELFILE = "Modelfile"
 _QUANTIZE = {"gguf-q4_k_m": "q4_K_M", "gguf-q8_0": "q8_0"}
 """Formats that `ollama create --quantize` makes of 16-bit weights."""
 _KV_CACHE = {"auto": "f16", "fp16": "f16", "int8": "q8_0", "int4": "q4_0"}
+_SPREAD = "OLLAMA_SCHED_SPREAD cuts the layers over all GPUs that CUDA_VISIBLE_DEVICES shows to Ollama"
+"""Of several GPUs (Ollama's envconfig/config.go: always schedule a model across all GPUs)."""
 _SETTABLE = ("max_model_len", "max_num_seqs")
 
 
@@ -29,6 +31,9 @@ def export_ollama(deployment: Deployment) -> Export:
     kv_cache_type = _KV_CACHE[scenario.deployment.kv_cache_dtype]
     if kv_cache_type != "f16":
         environment |= {"OLLAMA_FLASH_ATTENTION": "1", "OLLAMA_KV_CACHE_TYPE": kv_cache_type}
+    if scenario.deployment.pipeline_parallel_size > 1:
+        environment["OLLAMA_SCHED_SPREAD"] = "1"
+        deployment.note(_SPREAD)
     name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.rsplit("/", 1)[-1].lower())
     modelfile = [f"FROM {_source(deployment)}", f"PARAMETER num_ctx {engine.max_model_len}"]
     layers = deployment.take("num_gpu") or deployment.take("engine.num_gpu")
@@ -47,10 +52,6 @@ def export_ollama(deployment: Deployment) -> Export:
 
 def _refuse(deployment: Deployment) -> None:
     asked, engine = deployment.scenario.deployment, deployment.engine
-    for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if getattr(asked, key) > 1:
-            rule = "cannot be exported: Ollama spreads layers over GPUs by itself and takes no size"
-            raise ScenarioError(rule, key=f"deployment.{key}", value=getattr(asked, key), remedy="set it to 1")
     if asked.kv_cache_dtype not in _KV_CACHE:
         raise ScenarioError(
             "cannot be exported: Ollama has no such KV cache",

@@ -21,6 +21,8 @@ from simserve.scenario.schema import Scenario
 
 _WIDTH = 110
 _LONGEST_PATH = 1000
+REFUSED = "It cannot be run as it is"
+"""Beginning of the note of a draft that does not fit or is not valid on the GPU that is assumed."""
 
 
 def scenario_name(text: str) -> str:
@@ -72,7 +74,7 @@ class Draft:
             resolved = resolve(self.scenario)
             check_fit(resolved)
         except (InputError, InfeasibleError) as failure:
-            return Draft(self.mapping, (*self.notes, f"It cannot be run as it is: {failure}."), self.title)
+            return Draft(self.mapping, (*self.notes, f"{REFUSED}: {failure}."), self.title)
         formats = f"Simulated with {formats_line(resolved.formats)}."  # said already where a part was checked
         return Draft(self.mapping, (*(note for note in self.notes if note != formats), formats), self.title)
 

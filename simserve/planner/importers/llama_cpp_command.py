@@ -150,12 +150,15 @@ def _spelled(words: Sequence[str]) -> Iterator[str]:
 
 
 def _settle(reading: Reading, model: str | None) -> None:
-    """Share the context among the slots, and leave out a number of GPU layers that is all of them."""
+    """Give slots their context, all of it where they share one buffer, and leave out layers that are all there are."""
     options = reading.options
-    context = options.pop("context", 0)
+    context, seats = options.pop("context", 0), options.get("max_num_seqs")
+    has_buffer = "kv_unified" in load_engine("llama.cpp").features_of(reading.version, None)
+    is_shared = options.get("kv_unified", seats is None) and has_buffer
+    if seats is None and not has_buffer:
+        options["max_num_seqs"] = seats = 1
     if context:
-        seats = options.setdefault("max_num_seqs", 1)  # without --parallel the slots may each outgrow their share
-        options["max_model_len"] = max(context // seats, 1)
+        options["max_model_len"] = context if is_shared else max(context // (seats or 1), 1)
     layers = options.pop("layers", None)
     profile = load_model(model or find_model(str(reading.model), reading.where).model)
     if layers is not None and layers < profile.num_hidden_layers:
@@ -216,7 +219,7 @@ def _kv_value_type(reading: Reading, value: object) -> None:
 
 
 def _split(reading: Reading, value: object) -> None:
-    if value != "row":
+    if value not in ("row", "layer"):
         reading.not_simulated.append(f"--split-mode {value}")
 
 

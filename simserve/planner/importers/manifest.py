@@ -24,6 +24,7 @@ from simserve.planner.export.production_stack import LOGIC
 from simserve.planner.export.role_servers import ENCODER_PROXY, FRONT_POLICIES, ROLES
 from simserve.planner.export.trtllm import GROUPS
 from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
+from simserve.planner.importers.command import refused_note
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.server import ASSUMED_HARDWARE
 from simserve.planner.importers.sglang_command import import_sglang_command
@@ -326,7 +327,7 @@ def _servers(document: Mapping[str, Any]) -> Iterator[_Server]:
     """Yield the servers of one document."""
     kind, spec = document.get("kind"), document.get("spec") or {}
     name = (document.get("metadata") or {}).get("name", "")
-    if kind == "Deployment":
+    if kind in ("Deployment", "StatefulSet"):
         yield from _of_pod(name, spec["template"]["spec"], spec.get("replicas", 1))
     elif kind == "LeaderWorkerSet":
         leader = spec["leaderWorkerTemplate"].get("leaderTemplate") or spec["leaderWorkerTemplate"]["workerTemplate"]
@@ -353,7 +354,8 @@ def _servers(document: Mapping[str, Any]) -> Iterator[_Server]:
 
 def _of_pod(name: str, pod: Mapping[str, Any], replicas: int) -> Iterator[_Server]:
     for container in pod["containers"]:
-        words = [*map(str, container.get("command", ())), *map(str, container.get("args", ()))]
+        words = [*map(str, container.get("command") or ()), *map(str, container.get("args") or ())]
+        words = _started(words, container.get("image", ""))
         if _engine(words) is None:
             continue
         yield _Server(
@@ -498,18 +500,22 @@ def _of_compose(services: Mapping[str, Any]) -> Iterator[_Server]:
     """Yield the servers of a Compose file; equal ones are replicas."""
     found: list[_Server] = []
     for name, service in services.items():
-        words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
+        words = _started(
+            [*_words(service.get("entrypoint")), *_words(service.get("command"))], service.get("image", "")
+        )
         if _engine(words) is None:
             continue
         told = service.get("environment") or {}
         pairs = told.items() if isinstance(told, Mapping) else (each.split("=", 1) for each in told if "=" in each)
         variables = {key: str(value) for key, value in pairs}
         same = next((each for each in found if each.words == words and each.variables == variables), None)
+        replicas = (service.get("deploy") or {}).get("replicas", 1)
         if same is not None:
-            same.replicas += 1
+            same.replicas += replicas
         else:
             name = re.sub(r"-0$", "", name)
-            server = _Server(name=name, words=words, version=_tag(service["image"]), variables=variables)
+            version = _tag(service.get("image", ""))
+            server = _Server(name=name, words=words, replicas=replicas, version=version, variables=variables)
             server.files = {each["target"]: each["source"] for each in service.get("configs", ())}
             found.append(server)
     yield from found
@@ -647,6 +653,10 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
         found = import_trtllm_command(line, **asked, files=server.files)
     else:
         found = import_vllm_command(line, **asked)
+        refused = refused_note(line, found.scenario)
+        if refused is not None:
+            told = refused.replace("this line", f"the line of {server.name}")
+            found = Draft(found.mapping, (told, *found.notes), found.title)
     if known is not None or server.product is None:
         return found
     note = f"{server.product} is no GPU of the catalogue by that label: {ASSUMED_HARDWARE} is assumed; --gpus"
@@ -700,6 +710,25 @@ def _engine(words: Sequence[str]) -> str | None:
     if "sglang.launch_server" in text or "sglang serve" in text:
         return "sglang"
     return "trtllm" if "trtllm-serve" in text else None
+
+
+def _started(words: list[str], image: str) -> list[str]:
+    """Return the command of a container: behind a shell, or of arguments alone what vLLM's own image starts."""
+    if (
+        len(words) > 2
+        and words[0].rpartition("/")[2] in ("sh", "bash")
+        and words[1].startswith("-")
+        and "c" in words[1]
+    ):
+        lines = words[2].replace("\\\n", " ").splitlines()
+        told = (shlex.split(part) for line in lines for part in line.split("&&"))
+        return next((part for part in told if _engine(part) is not None), words)
+    is_bare = not words or words[0].startswith("-")
+    return ["vllm", "serve", *words] if is_bare and _OWN_IMAGE.search(image) else words
+
+
+_OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:[:@]|$)")
+"""Image whose entrypoint is `vllm serve` (vLLM's docker/Dockerfile)."""
 
 
 def _tag(image: str) -> str | None:

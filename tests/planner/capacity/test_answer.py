@@ -67,7 +67,8 @@ def test_a_list_of_requests_has_no_more_clients_than_requests(tmp_path: Path) ->
 
     far_below = replace(found.found, finishable=Finishable(rate=10.0, half_width=0.1, requests=4000), capacity=8.0)
     assert any(
-        note.startswith("promised 12% below the mean of 8, as ") for note in replace(found, found=far_below).notes
+        note.startswith("what is promised is 12% below the mean capacity of 8, as ")
+        for note in replace(found, found=far_below).notes
     )
     near = replace(far_below, capacity=7.2)
     assert not any(note.startswith("promised") for note in replace(found, found=near).notes)

@@ -257,11 +257,20 @@ def test_ollama_is_variables_and_a_modelfile() -> None:
     assert not any("--quantize" in note for note in mine.notes)
 
 
+def test_ollama_spreads_layers_over_all_gpus() -> None:
+    """Without a size, which it has no setting for; one GPU needs none."""
+    spread = exported("ollama", "deployment.pipeline_parallel_size=2")
+
+    assert spread.environment["OLLAMA_SCHED_SPREAD"] == "1"
+    assert any("CUDA_VISIBLE_DEVICES" in note for note in spread.notes)
+    assert "OLLAMA_SCHED_SPREAD" not in exported("ollama").environment
+
+
 @pytest.mark.parametrize("explicit", [False, True])
 def test_ollama_refusals(explicit: bool) -> None:
     """Tensor parallelism, FP8 KV, knobs it has no setting for, formats it does not make."""
     two = "deployment.tensor_parallel_size=2"
-    assert "spreads layers over GPUs by itself" in refusal("ollama", two, explicit=explicit)
+    assert "gives each GPU layers of its own" in refusal("ollama", two, explicit=explicit)
     assert "ollama 0.15.5 has no FP8 KV cache" in refusal("ollama", "deployment.kv_cache_dtype=fp8", explicit=explicit)
     assert "no setting for it" in refusal("ollama", "deployment.engine.block_size=16", explicit=explicit)
     assert "does not quantise to gguf-q2_k" in refusal("ollama", "deployment.quantization=gguf-q2_k", explicit=explicit)

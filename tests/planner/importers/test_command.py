@@ -10,6 +10,7 @@ from simserve.errors import ScenarioError, UsageError
 from simserve.planner.export.export import export
 from simserve.planner.importers.command import import_command
 from simserve.planner.importers.llama_cpp_command import gguf_format
+from simserve.scenario.resolve import resolve
 from tests.planner.importers.test_vllm_command import resolved_part
 from tests.scenario.builders import make_scenario
 
@@ -70,6 +71,27 @@ def test_one_buffer_of_all_slots_is_kept(flag: str, value: bool) -> None:
 
     assert said["deployment"]["engine"]["kv_unified"] is value
     assert "kv_unified" not in unsaid["deployment"]["engine"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "version", "seats", "context"),
+    [
+        ("-c 8192", None, 4, 8192),  # issue 23652: four slots with n_ctx = 1024 of -c 1024
+        ("-c 8192 -np 4", None, 4, 2048),  # and with -np 4 n_ctx = 256
+        ("-c 8192 -np 4 -kvu", None, 4, 8192),
+        ("-c 8192", "b4000", 1, 8192),
+        ("-c 8192 -np 2", "b4000", 2, 4096),
+    ],
+)
+def test_a_slot_has_the_context_that_llama_cpp_gives_it(
+    flags: str, version: str | None, seats: int, context: int
+) -> None:
+    """All of one buffer where the number of slots is its own choice, else its share."""
+    line = f"llama-server -m Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf {flags}"
+    made = import_command(line, hardware="rtx-4090-24gb", version=version)
+
+    engine = resolve(made.scenario).shape.engine
+    assert (engine.max_num_seqs, engine.max_model_len) == (seats, context)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,54 @@ services:
     assert draft.scenario.model == "llama-3.1-8b"
 
 
+_CONTAINER = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: qwen}}
+spec:
+  replicas: 2
+  template: {{spec: {{containers: [{{name: server, image: "vllm/vllm-openai:v0.12.0", {started}}}]}}}}
+"""
+"""A deployment whose container is still to be started."""
+
+
+@pytest.mark.parametrize(
+    "started",
+    [
+        'args: ["--model", "Qwen/Qwen3-8B", "--max-num-seqs", "32"]',
+        'command: ["vllm", "serve", "Qwen/Qwen3-8B"], args: ["--max-num-seqs", "32"]',
+        'command: ["/bin/sh", "-c"], args: ["vllm serve Qwen/Qwen3-8B --max-num-seqs 32"]',
+        'command: ["bash", "-lc", "sleep 1 && vllm serve Qwen/Qwen3-8B --max-num-seqs 32"]',
+    ],
+)
+def test_a_container_is_started_as_people_write_it(started: str) -> None:
+    """By the entrypoint of vLLM's image, by a command, or behind a shell, as vLLM's own page on Kubernetes has it."""
+    draft = import_manifest([_CONTAINER.format(started=started)], hardware="l4-24gb")
+
+    deployment = draft.scenario.deployment
+    assert (draft.scenario.model, deployment.replicas) == ("qwen3-8b", 2)
+    assert (deployment.engine.version, deployment.engine.max_num_seqs) == ("0.12.0", 32)
+
+
+@pytest.mark.parametrize(("length", "is_refused"), [("", True), (", --max-model-len, '4096'", False)])
+def test_a_container_that_vllm_refuses_says_so(length: str, is_refused: bool) -> None:
+    """As a pasted line does: with the context that there is room for."""
+    started = f"args: [--model, Qwen/Qwen3-8B{length}]"
+    draft = import_manifest([_CONTAINER.format(started=started)], hardware="l4-24gb")
+
+    told = [note for note in draft.notes if note.startswith("vLLM refuses to start with the line of qwen: ")]
+    assert len(told) == is_refused
+    assert all("add --max-model-len " in note for note in told)
+
+
+def test_replicas_of_a_compose_file_are_counted() -> None:
+    """Those of deploy, and services that are alike."""
+    service = "{image: 'vllm/vllm-openai:v0.12.0', command: --model Qwen/Qwen3-8B, deploy: {replicas: 3}}"
+    draft = import_manifest([f"services:\n  one: {service}\n  two: {service}\n"], hardware="h100-sxm-80gb")
+
+    assert draft.scenario.deployment.replicas == 6
+
+
 def test_a_metric_that_is_not_simulated_is_refused_by_its_name() -> None:
     """Nothing is taken in its place."""
     text = text_of("cold-start", "k8s").replace("vllm:num_requests_waiting", "my_metric")

@@ -1,0 +1,150 @@
+"""How a model lies on the GPUs of ``--gpus``: what flags, the scenario and the engine make of their number."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from simserve.errors import UsageError
+from simserve.profiles.hardware import counted_gpu
+from simserve.scenario.load import Override, parse_override
+
+if TYPE_CHECKING:
+    from simserve.scenario.deployment_spec import DeploymentSpec
+
+LAYER_ENGINES = ("llama", "ollama")
+"""Beginning of the names of engines that give each GPU layers of its own."""
+_ROWS = re.compile(r"(?:-sm|--split-mode)[= ]row\b")
+_SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "replicas")
+"""What a command line says of the GPUs of its server; replicas: data parallelism of a model without experts."""
+
+
+class LayoutFlags(Protocol):
+    """The flags that say how a model lies on its GPUs, as those of one line."""
+
+    @property
+    def like(self) -> str | None:
+        """A command line that starts a server."""
+
+    @property
+    def gpus(self) -> str | None:
+        """How many of which GPU."""
+
+    @property
+    def tp(self) -> int | None:
+        """GPUs that share every layer."""
+
+    @property
+    def pp(self) -> int | None:
+        """Groups of GPUs that hold consecutive layers."""
+
+    @property
+    def replicas(self) -> int | None:
+        """Copies of the model."""
+
+    @property
+    def engine(self) -> str | None:
+        """The engine, with or without a version."""
+
+
+def laid_out(flags: LayoutFlags, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
+    """Return the GPU and how the model lies on all of them: what is not said of ``count`` is tensor parallelism.
+
+    Of llama.cpp and Ollama it is groups of layers, as both cut a model unless they are told to cut rows
+    (llama.cpp's tools/server/README.md, ``--split-mode`` layer).
+
+    Args:
+        flags: What was asked.
+        deployment: The scenario's own keys, and what ``--set`` says of data parallelism.
+        gpu: The GPU; None: not said.
+        count: How many of it; None: not said.
+
+    Raises:
+        UsageError: The sizes do not make that number, or the scenario has pools.
+    """
+    sizes = {
+        "tensor_parallel_size": (flags.tp, "--tp"),
+        "pipeline_parallel_size": (flags.pp, "--pp"),
+        "replicas": (flags.replicas, "--replicas"),
+    }
+    given = {key: size for key, (size, _) in sizes.items() if size is not None}
+    if deployment.get("pools") and (gpu is not None or given):
+        flag = "--gpus" if gpu is not None else next(label for size, label in sizes.values() if size is not None)
+        remedy = "change a pool with --set deployment.pools.0.KEY=VALUE"
+        raise UsageError("cannot say which of the scenario's pools it means", key=flag, remedy=remedy)
+    found = [] if gpu is None else [Override("deployment.hardware", gpu, "--gpus")]
+    found += [Override(f"deployment.{key}", size, sizes[key][1]) for key, size in given.items()]
+    if count is None:
+        return found
+    if flags.like is not None and any(key in deployment for key in _SERVER_SIZES):
+        return [*found, *_servers(flags, given, deployment, count)]
+    others = {"data_parallel_size": 1, "pipeline_parallel_size": 1, "replicas": 1}
+    parts = {key: given.get(key, deployment.get(key, least)) for key, least in others.items()}
+    if not all(isinstance(part, int) and part > 0 for part in parts.values()):
+        return found  # the scenario is invalid, and its own check says how
+    if _cuts_layers(flags, deployment):
+        stages, rest = divmod(count, parts["data_parallel_size"] * parts["replicas"])
+        if not rest:
+            return [*found, Override("deployment.pipeline_parallel_size", stages, "--gpus")]
+    product = parts["data_parallel_size"] * parts["pipeline_parallel_size"] * parts["replicas"]
+    tensor, rest = divmod(count, product)
+    if rest or given.get("tensor_parallel_size", tensor) != tensor:
+        told = {**parts, **{key: size for key, size in given.items() if key == "tensor_parallel_size"}}
+        words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
+        remedy = "the number of GPUs is that of all replicas together; leave out --tp, or change the number"
+        raise UsageError(
+            f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy
+        )
+    return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
+
+
+def _cuts_layers(flags: LayoutFlags, deployment: Mapping[str, Any]) -> bool:
+    """Return whether the engine gives each GPU layers of its own, and nothing says how many GPUs share one."""
+    engine = deployment.get("engine")
+    named = flags.engine or (engine.get("name") if isinstance(engine, Mapping) else None) or ""
+    is_said = (
+        flags.tp or flags.pp or any(key in deployment for key in ("tensor_parallel_size", "pipeline_parallel_size"))
+    )
+    is_row = flags.like is not None and _ROWS.search(flags.like) is not None
+    return re.sub(r"[^a-z]", "", named.casefold()).startswith(LAYER_ENGINES) and not (is_said or is_row)
+
+
+def _servers(flags: LayoutFlags, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
+    """Return how many servers as a pasted line lays one out make ``count`` GPUs.
+
+    Raises:
+        UsageError: They make another number.
+    """
+    sizes = {key: given.get(key, deployment.get(key, 1)) for key in _SERVER_SIZES if key != "replicas"}
+    replica = math.prod(sizes.values())
+    one = replica * deployment.get("replicas", 1)
+    if count == replica * given.get("replicas", 0):
+        return []
+    if "replicas" not in given and count % one == 0:
+        return [Override("deployment.replicas", count // replica, "--gpus")]
+    told = {**sizes, "replicas": given.get("replicas", deployment.get("replicas", 1))}
+    words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
+    needed = replica * told["replicas"]
+    multiple = "" if "replicas" in given else " or a multiple of it for more replicas, "
+    rule = f"says {count}, and the server of the command line ({words}) takes {needed}"
+    remedy = f"write {needed}x{counted_gpu(flags.gpus or '')[1]},{multiple or ' '}or change the line"
+    raise UsageError(rule, key="--gpus", value=flags.gpus, remedy=remedy)
+
+
+def set_groups(changes: Sequence[str]) -> dict[str, Any]:
+    """Return what ``--set`` says of data parallelism and the engine, by which ``--gpus`` is parted as by a file's."""
+    found = dict(map(parse_override, changes))
+    groups, engine = found.get("deployment.data_parallel_size"), found.get("deployment.engine.name")
+    return {
+        **({} if groups is None else {"data_parallel_size": groups}),
+        **({} if engine is None else {"engine": {"name": str(engine)}}),
+    }
+
+
+def count_notes(deployment: DeploymentSpec, count: int) -> Iterator[str]:
+    """Yield that a deployment has another number of GPUs than ``--gpus`` says, where changes of its keys made it so."""
+    num_gpus = deployment.gpus_per_replica * deployment.replicas
+    if not deployment.pools and num_gpus != count:
+        yield f"--gpus says {count:,}, and what --set changes makes it {num_gpus:,}."
