@@ -13,12 +13,13 @@ import types as python_types
 from typing import Any
 
 import numba
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload_method
 
 from simserve.engine.compiled import containers, fields, replacements
 from simserve.engine.compiled.layout import ENTRY, REALLOCATE, SENDING_ENTRY
+from simserve.engine.compiled.linking import linked
 from simserve.engine.compiled.types import ADDRESS, ColumnType, RecordType, next_float, record_at
 from simserve.engine.event_plane import drive
 from simserve.engine.kernel import plan, submit
@@ -120,22 +121,15 @@ def compile_kernel(target_machine: Any) -> bytes:
     def send_at(address: int) -> int:
         return send_records(record_at(address, _SENDING))  # type: ignore[no-any-return]
 
-    module = _compiled(drive_at, (types.int64, types.int64, types.float64), ENTRY)
-    module.link_in(_compiled(send_at, (types.int64,), SENDING_ENTRY))
-    return bytes(target_machine.emit_object(module))
-
-
-def _compiled(function: Any, arguments: tuple[Any, ...], name: str) -> Any:
-    """Return a module of LLVM's with a function under a name."""
-    entry = numba.njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-    entry.compile(arguments)
-    compiled = entry.overloads[entry.signatures[0]]
-    module = binding.parse_assembly(compiled.library.get_llvm_str())
+    entries = {
+        ENTRY: (drive_at, (types.int64, types.int64, types.float64)),
+        SENDING_ENTRY: (send_at, (types.int64,)),
+    }
+    module = linked(entries, target_machine)
     called = {each.name for each in module.functions if each.is_declaration and not each.name.startswith("llvm.")}
     if called - _LIBRARY:
         raise InvariantError(f"compiled code calls {sorted(called - _LIBRARY)}")
-    module.get_function(compiled.fndesc.llvm_func_name).name = name
-    return module
+    return bytes(target_machine.emit_object(module))
 
 
 def _nextafter(time: float, towards: float) -> float:
