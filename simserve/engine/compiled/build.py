@@ -153,7 +153,7 @@ class _Rebinding:
             )
             namespace["__name__"] = function.__module__
             copy = python_types.FunctionType(code, namespace, function.__name__, function.__defaults__, cells)
-            self._done[function] = numba.njit(copy, error_model="numpy")
+            self._done[function] = _for_any_number(numba.njit(copy, error_model="numpy"))
         return self._done[function]
 
     def _seen_as(self, name: str, value: Any) -> Any:
@@ -168,6 +168,18 @@ class _Rebinding:
         if isinstance(value, python_types.FunctionType):
             return self.dispatcher(replacements.UNREACHED.get(name, value))
         return value
+
+
+def _for_any_number(dispatcher: Any) -> Any:
+    """Return a numba function that is compiled by types alone, and not once more for each number that calls write out."""
+    get_call_template = dispatcher.get_call_template
+
+    def get_without_literals(arguments: Any, keywords: Any) -> Any:
+        plain = {name: types.unliteral(each) for name, each in keywords.items()}
+        return get_call_template([types.unliteral(each) for each in arguments], plain)
+
+    dispatcher.get_call_template = get_without_literals
+    return dispatcher
 
 
 def _globals_of(code: python_types.CodeType, function: Any) -> set[str]:

@@ -29,6 +29,16 @@ class _Library(JITCodeLibrary):
     def finalize(self) -> None:
         self._finalized = True
 
+    def _get_module_for_linking(self) -> Any:
+        """Return what a library of numba's own, later in the same process, needs of this one: all that it calls too."""
+        if self._shared_module is None:
+            module = _merged(_modules([self]))
+            for function in module.functions:
+                if not function.is_declaration:
+                    function.linkage = "linkonce_odr"
+            self._shared_module = module
+        return self._shared_module
+
     def get_pointer_to_function(self, name: str) -> int:
         return 0
 
@@ -49,16 +59,15 @@ def linked(functions: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]], 
         functions: Under which name which function goes, compiled for arguments of which types.
         target_machine: LLVM's description of the machine.
     """
-    libraries: dict[Any, None] = {}
-    names = {}
+    names, libraries = {}, []
     with _translating(), _without_collecting():
         for name, (function, arguments) in functions.items():
             entry = numba.njit(function, error_model="numpy")
             entry.compile(arguments)
             compiled = entry.overloads[entry.signatures[0]]
             names[compiled.fndesc.llvm_func_name] = name
-            _gather(compiled.library, libraries)
-    module = _merged([each._final_module.clone() for each in libraries])
+            libraries.append(compiled.library)
+    module = _merged(_modules(libraries))
     for function in module.functions:
         if function.name in names:
             function.name = names[function.name]
@@ -89,15 +98,17 @@ def _optimize(module: Any, target_machine: Any) -> None:
     builder.getModulePassManager().run(module, builder)
 
 
-def _gather(library: Any, libraries: dict[Any, None]) -> None:
-    """Add a library with those that it needs."""
-    waiting = [library]
+def _modules(libraries: list[_Library]) -> list[Any]:
+    """Return copies of the modules of some libraries and of those that they need."""
+    found: dict[_Library, Any] = {}
+    waiting = [*libraries]
     while waiting:
         each = waiting.pop()
-        # The others are numba's own, which count references to Python's objects.
-        if isinstance(each, _Library) and each not in libraries:
-            libraries[each] = None
-            waiting += each._linking_libraries
+        if each not in found:
+            found[each] = each._final_module.clone()
+            # The others are numba's own, which count references to Python's objects.
+            waiting += [needed for needed in each._linking_libraries if isinstance(needed, _Library)]
+    return list(found.values())
 
 
 @contextmanager
