@@ -171,7 +171,7 @@ class _Rebinding:
 
 
 def _for_any_number(dispatcher: Any) -> Any:
-    """Return a numba function that is compiled by types alone, and not once more for each number that calls write out."""
+    """Return a numba function that is compiled by types alone, not again for each number that calls write out."""
     get_call_template = dispatcher.get_call_template
 
     def get_without_literals(arguments: Any, keywords: Any) -> Any:
