@@ -121,7 +121,7 @@ def compile_kernel(target_machine: Any) -> bytes:
     def send_at(address: int) -> int:
         return send_records(record_at(address, _SENDING))  # type: ignore[no-any-return]
 
-    entries = {
+    entries: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ENTRY: (drive_at, (types.int64, types.int64, types.float64)),
         SENDING_ENTRY: (send_at, (types.int64,)),
     }

@@ -23,6 +23,8 @@ _WRAPPERS = "create_cpython_wrapper", "create_cfunc_wrapper"
 class _Library(JITCodeLibrary):
     """A function as numba translated it, beside the libraries of those that it calls; nobody calls it from Python."""
 
+    _shared_module: Any = None
+
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
 
