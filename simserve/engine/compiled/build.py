@@ -13,12 +13,13 @@ import types as python_types
 from typing import Any
 
 import numba
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload_method
 
 from simserve.engine.compiled import containers, fields, replacements
 from simserve.engine.compiled.layout import ENTRY, REALLOCATE, SENDING_ENTRY
+from simserve.engine.compiled.linking import linked
 from simserve.engine.compiled.types import ADDRESS, ColumnType, RecordType, next_float, record_at
 from simserve.engine.event_plane import drive
 from simserve.engine.kernel import plan, submit
@@ -120,22 +121,15 @@ def compile_kernel(target_machine: Any) -> bytes:
     def send_at(address: int) -> int:
         return send_records(record_at(address, _SENDING))  # type: ignore[no-any-return]
 
-    module = _compiled(drive_at, (types.int64, types.int64, types.float64), ENTRY)
-    module.link_in(_compiled(send_at, (types.int64,), SENDING_ENTRY))
-    return bytes(target_machine.emit_object(module))
-
-
-def _compiled(function: Any, arguments: tuple[Any, ...], name: str) -> Any:
-    """Return a module of LLVM's with a function under a name."""
-    entry = numba.njit(function, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-    entry.compile(arguments)
-    compiled = entry.overloads[entry.signatures[0]]
-    module = binding.parse_assembly(compiled.library.get_llvm_str())
+    entries: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        ENTRY: (drive_at, (types.int64, types.int64, types.float64)),
+        SENDING_ENTRY: (send_at, (types.int64,)),
+    }
+    module = linked(entries, target_machine)
     called = {each.name for each in module.functions if each.is_declaration and not each.name.startswith("llvm.")}
     if called - _LIBRARY:
         raise InvariantError(f"compiled code calls {sorted(called - _LIBRARY)}")
-    module.get_function(compiled.fndesc.llvm_func_name).name = name
-    return module
+    return bytes(target_machine.emit_object(module))
 
 
 def _nextafter(time: float, towards: float) -> float:
@@ -159,7 +153,7 @@ class _Rebinding:
             )
             namespace["__name__"] = function.__module__
             copy = python_types.FunctionType(code, namespace, function.__name__, function.__defaults__, cells)
-            self._done[function] = numba.njit(copy, error_model="numpy")
+            self._done[function] = _for_any_number(numba.njit(copy, error_model="numpy"))
         return self._done[function]
 
     def _seen_as(self, name: str, value: Any) -> Any:
@@ -174,6 +168,18 @@ class _Rebinding:
         if isinstance(value, python_types.FunctionType):
             return self.dispatcher(replacements.UNREACHED.get(name, value))
         return value
+
+
+def _for_any_number(dispatcher: Any) -> Any:
+    """Return a numba function that is compiled by types alone, not again for each number that calls write out."""
+    get_call_template = dispatcher.get_call_template
+
+    def get_without_literals(arguments: Any, keywords: Any) -> Any:
+        plain = {name: types.unliteral(each) for name, each in keywords.items()}
+        return get_call_template([types.unliteral(each) for each in arguments], plain)
+
+    dispatcher.get_call_template = get_without_literals
+    return dispatcher
 
 
 def _globals_of(code: python_types.CodeType, function: Any) -> set[str]:
