@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,18 @@ GRID = (
 SHORT, LONG, LONGEST = 2_000, 100_000, 500_000
 """Requests of a point of the sweeps."""
 PLANNED_QUICKLY = ("--hardware", "h100-sxm-80gb", "--trials", "0")
+ONE_LINE = (
+    "qwen3-32b",
+    "--rate",
+    "4",
+    "--prompt-tokens",
+    "2000",
+    "--output-tokens",
+    "300",
+    "--slo",
+    "ttft=2s,tpot=50ms",
+)
+"""A plan on all priced GPUs, with separate prefill and decode workers of two kinds of GPU among what is searched."""
 
 
 def main() -> None:
@@ -98,11 +111,20 @@ def _command_lines(*, quick: bool) -> Iterable[str]:
     yield "| command | what was looked at | CPU s | wall s |"
     yield "|---|---|---:|---:|"
     workers = min(2, os.cpu_count() or 1)
-    planned = ("-m", "simserve", "plan", "chatbot", "--json", "--jobs", str(workers))
+    jobs = ("--json", "--jobs", str(workers))
+    planned = ("-m", "simserve", "plan", "chatbot", *jobs)
     commands = {
         "simserve capacity chatbot": ("-m", "simserve", "capacity", "chatbot", "--json"),
         f"simserve plan chatbot --jobs {workers}": (*planned, *(PLANNED_QUICKLY if quick else ())),
     }
+    if not quick:
+        commands[f"simserve plan {shlex.join(ONE_LINE)} --jobs {workers}"] = (
+            "-m",
+            "simserve",
+            "plan",
+            *ONE_LINE,
+            *jobs,
+        )
     for name, command in commands.items():
         runs = [_measured(command) for _ in range(1 if quick else 2)]
         cpu, wall = (min(run[each] for run in runs) for each in (0, 1))

@@ -8,6 +8,7 @@ faster with more work. Knows sizes and curves, no model.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -50,6 +51,11 @@ STEP_COLUMNS = 128.0
 """Columns of the reduction between two scales of FP8 by blocks: a tile takes as many at a time."""
 SUSTAINED_FLOPS = 1e12
 """FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
+KEPT_PRODUCTS = 128
+"""Products kept, a third of a megabyte each where their rows are all those of a table of steps: the matrices of one
+GPU's parallel sizes in a few number formats, which KV formats, seats, token budgets and roles share."""
+_PARAMETERS = tuple(name for name in GemmCurve.model_fields if name not in ("engines", "fit"))
+"""What of a curve the seconds depend on."""
 
 
 def gemm_work(
@@ -161,9 +167,8 @@ def fp32_parts(machine: Machine, rows: Array, out_features: int, in_features: in
         out_features: Columns n.
         in_features: Reduction k.
     """
-    work = gemm_work(rows, out_features, in_features, weight_bits=FP32_BITS, input_bytes=FP32_BITS / 8)
-    call = gemm_call(gemm_curve(machine, None, "fp32"), machine, work, "fp32", rows, out_features)
-    return bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
+    sizes = ProductSizes(out_features, in_features, FP32_BITS, FP32_BITS / 8)
+    return product_parts(gemm_curve(machine, None, "fp32"), device_of(machine, "fp32"), sizes, rows)
 
 
 def gemm_call(curve: GemmCurve, machine: Machine, work: Work, dtype: str, rows: Array, columns: float) -> GemmSeconds:
@@ -177,9 +182,13 @@ def gemm_call(curve: GemmCurve, machine: Machine, work: Work, dtype: str, rows: 
         rows: Tokens m.
         columns: Columns n; k follows from the flops.
     """
+    return _seconds_of(curve, device_of(machine, dtype), work, rows, columns)
+
+
+def _seconds_of(curve: GemmCurve, device: GemmDevice, work: Work, rows: Array, columns: float) -> GemmSeconds:
     return gemm_seconds(
         curve,
-        device_of(machine, dtype),
+        device,
         rows=rows,
         out_features=columns,
         in_features=float(work.flops[0] / (2.0 * rows[0] * columns)),
@@ -192,6 +201,72 @@ def device_of(machine: Machine, dtype: str) -> GemmDevice:
     return GemmDevice(
         peak=machine.peak(dtype), bandwidth=machine.bandwidth, num_multiprocessors=machine.num_multiprocessors
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSizes:
+    """What of a product does not depend on its rows.
+
+    Attributes:
+        out_features: Columns n of the weight, on one rank.
+        in_features: Rows k of the weight, on one rank.
+        weight_bits: Bits a weight with its share of group scales.
+        input_bytes: Bytes of an input element; outputs are 16 bit.
+    """
+
+    out_features: int
+    in_features: int
+    weight_bits: float
+    input_bytes: float = ACTIVATION_BYTES
+
+
+class _Product:
+    """A product that equals another of the same numbers, whatever curve object, deployment or model it comes from."""
+
+    __slots__ = ("curve", "device", "hidden", "key", "rows", "sizes")
+
+    def __init__(self, curve: GemmCurve, device: GemmDevice, sizes: ProductSizes, rows: Array, hidden: float) -> None:
+        self.curve, self.device, self.sizes, self.rows, self.hidden = curve, device, sizes, rows, hidden
+        parameters = tuple([getattr(curve, name) for name in _PARAMETERS])
+        self.key = (parameters, device, sizes, hidden, len(rows), float(rows[0]), float(rows[-1]))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Product) and self.key == other.key and np.array_equal(self.rows, other.rows)
+
+
+def product_parts(
+    curve: GemmCurve, device: GemmDevice, sizes: ProductSizes, rows: Array, hidden_seconds: float = 0.0
+) -> Array:
+    """Return the seconds of a product by part, shape ``[5, rows]`` (`simserve.perf.operators.bound_parts`).
+
+    The same product again costs a look-up: a search prices the matrices of a GPU for every KV format, seat and role.
+    Nobody may change the array.
+
+    Args:
+        curve: From `gemm_curve`.
+        device: From `device_of`.
+        sizes: The matrix and its number format.
+        rows: Tokens m, above 0.
+        hidden_seconds: What of the call passes in the shadow of others.
+    """
+    return _product_parts(_Product(curve, device, sizes, rows, hidden_seconds))
+
+
+@lru_cache(maxsize=KEPT_PRODUCTS)
+def _product_parts(product: _Product) -> Array:
+    sizes = product.sizes
+    product.rows = rows = product.rows.copy()  # it is kept, and the caller's own may change
+    work = gemm_work(
+        rows, sizes.out_features, sizes.in_features, weight_bits=sizes.weight_bits, input_bytes=sizes.input_bytes
+    )
+    call = _seconds_of(product.curve, product.device, work, rows, sizes.out_features)
+    total = np.maximum(call.total - product.hidden, 0.0)
+    parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
+    parts.flags.writeable = False
+    return parts
 
 
 def _unpacking(curve: GemmCurve, compute_share: float, min_tile_rows: int, overlap: float) -> GemmCurve:

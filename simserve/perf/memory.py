@@ -360,18 +360,23 @@ def with_room_for_context(shape: ReplicaShape, at_length: Callable[[int], Replic
         shape: The deployment at its default length.
         at_length: Return the deployment with a shorter length, and all that follows from it.
     """
+    return plan_with_room(shape, at_length).shape
+
+
+def plan_with_room(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]) -> MemoryPlan:
+    """Return how `with_room_for_context` uses its memory."""
     engine = shape.engine
     plan, most = plan_memory(shape), engine.max_model_len
     if plan.fits:
-        return shape
+        return plan
     least = max(_LEAST_CONTEXT, engine.block_size if engine.kv_allocation == "paged" else 0)
     longest = _longest_that_fits(at_length, least, min(plan.longest_sequence or most, most - 1))
     if longest is None:
-        return shape
+        return plan
     cut = at_length(longest)
     source = f"of {most:,}{_CUT} ({engine.sources['max_model_len']})"
     sources = {**cut.engine.sources, "max_model_len": source}
-    return replace(cut, engine=cut.engine.model_copy(update={"sources": sources}))
+    return plan_memory(replace(cut, engine=cut.engine.model_copy(update={"sources": sources})))
 
 
 def _longest_that_fits(at_length: Callable[[int], ReplicaShape], least: int, most: int) -> int | None:

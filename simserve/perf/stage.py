@@ -31,11 +31,12 @@ from simserve.perf.collectives import (
 from simserve.perf.efficiency import Array, Machine, memory_efficiency, start_latency
 from simserve.perf.gemm import (
     ACTIVATION_BYTES,
+    ProductSizes,
+    device_of,
     fp32_parts,
-    gemm_call,
     gemm_class,
     gemm_curve,
-    gemm_work,
+    product_parts,
     slowed,
     wide_class,
 )
@@ -61,7 +62,6 @@ from simserve.perf.operators import (
     STREAM_SUBLAYERS,
     WEIGHTS,
     OperatorSeconds,
-    bound_parts,
     elementwise_parts,
 )
 from simserve.perf.quantization import Precision, kv_element_bytes
@@ -574,13 +574,6 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
 
 def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *, is_beside: bool) -> OperatorSeconds:
     machine, seconds = stage.machine, stage.nothing(len(tokens))
-    work = gemm_work(
-        tokens,
-        gemm.out_features,
-        gemm.in_features,
-        weight_bits=precision.weight_bits,
-        input_bytes=precision.input_bytes,
-    )
     curve = gemm_curve(
         machine,
         gemm_class(precision),
@@ -595,11 +588,12 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         is_late = float(stage.shape.hardware.compute_capability or 0.0) >= engine.block_scaled_gap_since
         start = curve.start_latency + engine.block_scaled_gap * is_late
         curve = curve.model_copy(update={"start_latency": start, "step_latency": engine.block_scaled_step})
-    call = gemm_call(curve, machine, work, precision.arithmetic, tokens, gemm.out_features)
-    total = np.maximum(call.total - (curve.start_latency if is_beside else 0.0), 0.0)
-    parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=total)
+    sizes = ProductSizes(gemm.out_features, gemm.in_features, precision.weight_bits, precision.input_bytes)
+    hidden = curve.start_latency if is_beside else 0.0
+    parts = product_parts(curve, device_of(machine, precision.arithmetic), sizes, tokens, hidden)
     if machine.unpacking is not None:  # what a call takes beyond its bytes and its start is the unpacking of weights
         unpacking = np.maximum(parts[HOST] - (0.0 if is_beside else curve.start_latency), 0.0)
+        parts = parts.copy()
         parts[COMPUTE] += unpacking
         parts[HOST] -= unpacking
     if precision.unpacked_from_rows is not None:
@@ -620,10 +614,9 @@ def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | 
     """Return the seconds by part of one linear layer in the wide dtype; bits a weight are by default as stored."""
     dtype = stage.precision.wide_arithmetic
     bits = stage.precision.other_bits if weight_bits is None else weight_bits
-    work = gemm_work(rows, gemm.out_features, gemm.in_features, weight_bits=bits)
     curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
-    call = gemm_call(curve, stage.machine, work, dtype, rows, gemm.out_features)
-    parts = bound_parts(work, arithmetic=call.arithmetic, memory=call.memory, total=call.total)
+    sizes = ProductSizes(gemm.out_features, gemm.in_features, bits)
+    parts = product_parts(curve, device_of(stage.machine, dtype), sizes, rows)
     line = None if gemm.part is not None else _gemm_line(stage, None, gemm)
     return parts if line is None else line.scaled(rows, parts)
 

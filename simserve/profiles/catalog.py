@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from simserve import documents
 from simserve.errors import InputError, ProfileError, ScenarioError, nearest
@@ -98,6 +98,21 @@ def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
         return known[1]
 
     return read_once
+
+
+class Itself(Generic[Profile]):
+    """A profile as a key, which equals none but itself: files are read once, and values take long to compare."""
+
+    __slots__ = ("profile",)
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+
+    def __hash__(self) -> int:
+        return id(self.profile)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and self.profile is other.profile
 
 
 def files(kind: Kind) -> dict[str, Path]:

@@ -18,10 +18,10 @@ from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.kv_layout import pools_states, with_state_blocks, with_windowed_kv
 from simserve.perf.measured import measured_operators
-from simserve.perf.memory import MemoryPlan, plan_memory, with_room_for_context, with_room_for_states
+from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_context, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
-from simserve.profiles.catalog import load_model
+from simserve.profiles.catalog import Itself, load_model
 from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
 from simserve.profiles.engine_options import TOWER_LAYERS, EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
@@ -59,6 +59,8 @@ _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in Resolve
 """What the scheduler obeys that an engine has under the same name."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
+KEPT_ENGINES = 512
+"""Engines kept as resolved, about 10 kB each: those of the sizes and knobs that a search tries on some kinds of GPU."""
 _CONTEXT_REQUESTS = 1000
 """Requests that are drawn for the contexts of step times, whatever the run has: the same deployment has the same step
 times in each."""
@@ -156,9 +158,8 @@ def resolve(
     _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
-    shape = replica_shape(scenario, connector, role)
-    with scenario.blaming("deployment"):
-        memory = plan_memory(shape)
+    memory = _memory(scenario, connector, role)
+    shape = memory.shape
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
     with scenario.blaming("deployment"):
@@ -304,6 +305,15 @@ def replica_shape(scenario: Scenario, connector: str | None = None, role: Role =
     if scenario.deployment.engine.max_model_len is not None:
         return shape
     return with_room_for_context(shape, lambda length: _shape_as_asked(_with_length(scenario, length), connector, role))
+
+
+def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan:
+    """Return how `replica_shape` uses its memory."""
+    shape = _shape_as_asked(scenario, connector, role)
+    if scenario.deployment.engine.max_model_len is None:
+        return plan_with_room(shape, lambda length: _shape_as_asked(_with_length(scenario, length), connector, role))
+    with scenario.blaming("deployment"):
+        return plan_memory(shape)
 
 
 def _with_length(scenario: Scenario, length: int) -> Scenario:
@@ -593,6 +603,11 @@ def engine_of(scenario: Scenario) -> ResolvedEngine:
     return _resolved_engine(scenario, hardware, model, "both")
 
 
+@lru_cache(maxsize=KEPT_ENGINES)
+def _engine(profile: Itself[EngineProfile], **options: Any) -> ResolvedEngine:
+    return resolve_engine(profile.profile, **options)
+
+
 def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role) -> ResolvedEngine:
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):
@@ -602,8 +617,8 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         check_model(deployment, profile, model, scenario.folder)
         check_features(deployment, profile, hardware)
     with scenario.blaming("deployment.engine"):
-        engine = resolve_engine(
-            profile,
+        engine = _engine(
+            Itself(profile),
             version=deployment.engine.version,
             gpu_memory_bytes=hardware.memory.total,
             gpu_name=hardware.name,

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.perf.gemm import GemmDevice, gemm_call, gemm_class, gemm_curve, gemm_seconds, gemm_work
+from simserve.perf.gemm import (
+    GemmDevice,
+    ProductSizes,
+    gemm_call,
+    gemm_class,
+    gemm_curve,
+    gemm_seconds,
+    gemm_work,
+    product_parts,
+)
 from simserve.perf.moe import ExpertLoad, ExpertShape, expected_distinct_experts, expert_seconds, routed_load
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
@@ -401,3 +410,45 @@ def test_cards_with_gddr6_multiply_as_fast_as_their_kernels_alone(
     call = gemm_call(curve, machine, gemm_work(rows, n, k, weight_bits=16.0), "bf16", rows, n)
 
     assert 1e6 * float(call.total[0]) == pytest.approx(microseconds, rel=0.07)
+
+
+@MANY
+@given(curves, st.integers(1, 20_000), st.integers(1, 20_000), st.sampled_from([4.0, 8.0, 16.0]), st.data())
+def test_the_parts_of_a_product_are_its_seconds(
+    curve: GemmCurve, out_features: int, in_features: int, bits: float, data: st.DataObject
+) -> None:
+    """Whether it is priced for the first time or again, the parts sum to the call less what of it is hidden."""
+    rows = np.array(data.draw(st.lists(st.integers(1, 10_000), min_size=1, max_size=6)), dtype=np.float64)
+    hidden = data.draw(st.sampled_from([0.0, curve.start_latency]))
+    sizes = ProductSizes(out_features, in_features, bits)
+
+    first = product_parts(curve, DEVICE, sizes, rows, hidden)
+    again = product_parts(curve.model_copy(), DEVICE, sizes, rows.copy(), hidden)
+
+    work = gemm_work(rows, out_features, in_features, weight_bits=bits)
+    total = gemm_seconds(
+        curve,
+        DEVICE,
+        rows=rows,
+        out_features=out_features,
+        in_features=in_features,
+        num_bytes=work.weight_bytes + work.activation_bytes,
+    ).total
+    assert first.sum(axis=0) == pytest.approx(np.maximum(total - hidden, 0.0), rel=1e-9, abs=1e-15)
+    assert np.array_equal(first, again)
+
+
+def test_products_of_other_rows_are_told_apart() -> None:
+    """Also where only one in the middle differs, or the caller has changed its own array since."""
+    curve = gemm_curve(make_shape().machine, "bf16", "bf16")
+    sizes, rows = ProductSizes(4096, 4096, 16.0), np.array([1.0, 2.0, 4096.0])
+    one = product_parts(curve, DEVICE, sizes, rows)
+
+    rows[1] = 4000.0
+    other = product_parts(curve, DEVICE, sizes, rows)
+    back = product_parts(curve, DEVICE, sizes, np.array([1.0, 2.0, 4096.0]))
+
+    assert other[:, 1].sum() > 1.5 * one[:, 1].sum()
+    assert np.array_equal(back, one)
+    with pytest.raises(ValueError, match="read-only"):
+        one += 1.0

@@ -177,6 +177,16 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
     assert read(file) == "three"
 
 
+def test_a_profile_is_a_key_that_equals_none_of_the_same_values() -> None:
+    """Two that were read of two files may hold the same text today."""
+    one, other = [1], [1]
+
+    keys = {catalog.Itself(one): "one", catalog.Itself(other): "other"}
+
+    assert keys[catalog.Itself(one)] == "one"
+    assert keys[catalog.Itself(other)] == "other"
+
+
 @pytest.mark.parametrize("kind", ["published", "unseen"])
 def test_measurements_are_those_that_ship(kind: catalog.Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU of one's own on the path is no measured server."""

@@ -44,7 +44,7 @@ from simserve.planner.search.equals import ranked
 from simserve.planner.search.group import held_neighbours, refine_group, search_group
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
-from simserve.planner.search.roles import has_role_search, mixed_space, search_mixed, search_roles
+from simserve.planner.search.roles import KnownWorkers, has_role_search, mixed_space, search_mixed, search_roles
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import Promise, Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
@@ -402,12 +402,12 @@ class _Planning:
         were found.
         """
         groups, able, costs, has_found = self.findings.groups, [], [], False
-        ceiling = self._ceiling()
+        ceiling, known = self._ceiling(), KnownWorkers()
         for index, space in enumerate(spaces):
             if not has_role_search(space, self.goal):
                 continue
             goal = replace(self.goal, ceiling=ceiling, is_tight=True)
-            found = next(self._each(search_roles, [(space, goal)]))
+            found = next(self._each(search_roles, [(space, goal, known)]))
             groups[index] = _joined(space, self.goal, groups[index], found)
             has_found |= bool(_held(found))
             ceiling = min(ceiling, _best_value(space, found, goal))
@@ -419,7 +419,9 @@ class _Planning:
         mixed = mixed_space(able, costs, goal.ceiling)
         if mixed is None:
             return has_found
-        found = next(self._each(search_mixed, [(mixed, goal)]))
+        names = [space.scenario.deployment.hardware for space in able]
+        known = replace(known, least=dict(zip(names, costs, strict=True)))
+        found = next(self._each(search_mixed, [(mixed, goal, known)]))
         if found.best is None:
             return has_found
         spaces.append(mixed)

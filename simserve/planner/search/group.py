@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import deployed
+from simserve.planner.search.trial import deployed, finishable_of, fleet_of
 from simserve.planner.space.space import BUDGET_KEY, HARDWARE_KEY, SEATS_KEY, Space, gpus_of
 from simserve.scenario.finishable import has_load_ratio
 from simserve.scenario.run import run
@@ -210,7 +211,13 @@ def _is_bound_by_work(space: Space) -> bool:
 
 
 def _load_ratio(search: Search, member: Member, replicas: int) -> float:
-    scenario = deployed(search.space.scenario, member.overrides, replicas)
+    """Return the load over what so many replicas finish with their queue never empty; 0 where it is not known."""
+    scenario = search.space.scenario
+    offered = own_traffic(fleet_of(scenario, member.overrides, replicas).scenario)
+    if offered.is_stationary:
+        finishable = finishable_of(scenario, member.overrides, replicas)
+        return 0.0 if finishable is None else offered.offered_rate / finishable.rate
+    scenario = deployed(scenario, member.overrides, replicas)
     few = scenario.workload.model_copy(update={"num_requests": LOOK_REQUESTS, "duration": None})
     found = run(scenario.model_copy(update={"workload": few}), explain=False).summary["simserve"]["load_ratio"]
     return 0.0 if found is None else float(found)

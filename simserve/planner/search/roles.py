@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -35,7 +35,7 @@ from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less, smallest_integer
 from simserve.planner.search.role_bound import covers_roles, role_bound
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, try_fleet
+from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, run_fleet
 from simserve.planner.space.formats import KV_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
 from simserve.planner.space.roles import (
@@ -140,6 +140,20 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownWorkers:
+    """What searches have found out about workers, handed from one to the next.
+
+    Attributes:
+        workers: Role, whether the bounds are proven, and hash of the scenario in which one is all there is -> the
+            worker, or why there is none. The search adds to them.
+        least: GPU -> role -> what is to be small, of all workers of it on such GPUs, at least (bound).
+    """
+
+    workers: dict[tuple[str, bool, str], Worker | NoRoom | None] = field(default_factory=dict)
+    least: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """So many workers of a shape."""
 
@@ -168,7 +182,7 @@ def has_role_search(space: Space, goal: Goal) -> bool:
     )
 
 
-def search_roles(space: Space, goal: Goal) -> GroupResult:
+def search_roles(space: Space, goal: Goal, known: KnownWorkers | None = None) -> GroupResult:
     """Return the best fleet of prefill and decode workers on a kind of GPU; without a best where none is better.
 
     Those that are as good as what is known are among its members.
@@ -176,11 +190,12 @@ def search_roles(space: Space, goal: Goal) -> GroupResult:
     Args:
         space: What may be deployed.
         goal: What is to be small; its ceiling is the best value known.
+        known: What earlier searches have found out; this one adds the workers that it prices.
     """
-    search = Search(space, goal)
+    search, known = Search(space, goal), KnownWorkers() if known is None else known
     search.best_value = (goal.ceiling, -math.inf)
     for front in fronts(space):
-        _Split(search, front).run()
+        _Split(search, front, known).run()
     return group_result(search, "roles")
 
 
@@ -225,9 +240,9 @@ def _layout(space: Space) -> tuple[str, str]:
     return layout_of(hardware, load_model(scenario.model, scenario.folder))
 
 
-def search_mixed(space: Space, goal: Goal) -> GroupResult:
+def search_mixed(space: Space, goal: Goal, known: KnownWorkers | None = None) -> GroupResult:
     """Return the best fleet whose prefill workers have another GPU than its decode workers (`mixed_space`)."""
-    found = search_roles(space, goal)
+    found = search_roles(space, goal, known)
     pools = [] if found.best is None else found.best.overrides[POOLS_KEY]
     return replace(found, hardware=" + ".join(pool[GPU] for pool in pools))
 
@@ -244,11 +259,12 @@ class _Split:
     Args:
         search: Judges and keeps members.
         front: What both roles share.
+        known: What is known of workers.
     """
 
-    def __init__(self, search: Search, front: Overrides) -> None:
+    def __init__(self, search: Search, front: Overrides, known: KnownWorkers) -> None:
         assert search.space.roles is not None  # as `has_role_search` says
-        self.search, self.front, self.goal = search, front, search.goal
+        self.search, self.front, self.goal, self.known = search, front, search.goal, known
         self.roles: Roles = search.space.roles
         self.limit = min(self.goal.ceiling, search.best_value[0]) * (1 + TIED)
         self._ample: dict[str, Count] = {}
@@ -259,7 +275,7 @@ class _Split:
 
     def run(self) -> None:
         """Find the best pair; keep it, and those next to it that hold, in the search."""
-        for workers in by_handover(workers_of(self.search, self.front, self.roles, self.limit)):
+        for workers in by_handover(workers_of(self.search, self.front, self.roles, self.limit, self.known)):
             self.limit = min(self.limit, self.search.best_value[0] * (1 + TIED))
             self._run(self._winnable(workers))
 
@@ -473,7 +489,7 @@ class _Split:
         overrides = self._overrides(prefill, decode, link)
         try:
             limit = request_limit(with_overrides(scenario, overrides), MOST_REQUESTS)
-            return try_fleet(scenario, overrides, prefill.number + decode.number, limit)
+            return run_fleet(scenario, overrides, prefill.number + decode.number, limit)[0]
         except (InputError, InfeasibleError):
             return None
 
@@ -514,7 +530,9 @@ def by_handover(workers: Mapping[str, Sequence[Worker]]) -> list[dict[str, list[
     return list(found.values())
 
 
-def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = math.inf) -> dict[str, list[Worker]]:
+def workers_of(
+    search: Search, front: Overrides, roles: Roles, limit: float = math.inf, known: KnownWorkers | None = None
+) -> dict[str, list[Worker]]:
     """Return the shapes of each role that fit and keep its limit on an idle worker, with their bounds.
 
     Args:
@@ -524,62 +542,148 @@ def workers_of(search: Search, front: Overrides, roles: Roles, limit: float = ma
         limit: Value from which on a fleet is of no interest. Sizes one worker of which makes it too dear are left out,
             and settings of a knob where its size would have to do much better than with the scenario's own; all other
             settings where no bound holds and the limit is higher since a fleet that held was not confirmed.
+        known: What is known of workers: one that was priced is not priced again, and a role costs what it does at least
+            on its kind of GPU.
     """
-    goal = search.goal
-    kinds = {role: _by_kind(roles.shapes(role)) for role in (PREFILL, DECODE)}
-    units = {name: _unit_cost(search, front, name) for name in {roles.hardware_of(pool) for pool in roles.prefill}}
-    units |= {name: _unit_cost(search, front, name) for name in {roles.hardware_of(pool) for pool in roles.decode}}
-
-    def unit(pool: Pool) -> float:
-        return gpus_of_size(pool) * units[roles.hardware_of(pool)]
-
-    cheapest = {role: min(unit(knobs[0]) for knobs in each) for role, each in kinds.items()}
-    if sum(cheapest.values()) >= limit:
-        _note_costs(search, cheapest)
-        return {PREFILL: [], DECODE: []}
-    bounds = dict(cheapest)
-    alone = search.space.apply(alone_overrides(front, roles.decode[0]))
-    is_proven = covers_roles(alone, search.requests(alone))
-    found: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
-    others: dict[str, list[tuple[float, Pool]]] = {PREFILL: [], DECODE: []}
-    for role in (DECODE, PREFILL):
-        rest = sum(cheapest[other] for other in cheapest if other != role)
-        skipped = math.inf
-        for knobs in kinds[role]:
-            if unit(knobs[0]) + rest >= limit:
-                skipped = min(skipped, unit(knobs[0]))
-                continue
-            own = _worker(search, front, role, knobs[0], is_proven=is_proven)
-            if own is NO_ROOM and _worker(search, front, role, _sparing(knobs), is_proven=is_proven) is NO_ROOM:
-                continue
-            least = 1.0
-            if isinstance(own, Worker):
-                least = max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
-                if math.isfinite(own.needed):
-                    found[role].append(own)
-            if is_proven or not goal.refused:
-                others[role] += [(least * unit(each), each) for each in knobs[1:]]
-        costs = [*(each.least * each.cost(goal) for each in found[role]), *(cost for cost, _ in others[role])]
-        cheapest[role] = min(costs, default=math.inf)
-        bounds[role] = min(cheapest[role], skipped)
-        if cheapest[role] + rest >= limit:
-            _note_costs(search, bounds)
-            return {PREFILL: [], DECODE: []}
-    _note_costs(search, bounds)
-    for role, rest in ((PREFILL, cheapest[DECODE]), (DECODE, cheapest[PREFILL])):
-        tried = (
-            _worker(search, front, role, pool, is_proven=is_proven)
-            for cost, pool in others[role]
-            if cost + rest < limit
-        )
-        found[role] += [each for each in tried if isinstance(each, Worker) and math.isfinite(each.needed)]
+    shapes = _Shapes(search, front, roles, limit, KnownWorkers() if known is None else known)
+    found = shapes.found()
+    for role, cost in shapes.bounds.items():
+        search.role_costs[role] = min(cost, search.role_costs.get(role, math.inf))
     return found
 
 
-def _note_costs(search: Search, bounds: Mapping[str, float]) -> None:
-    """Keep the least that the workers of each role cost, whatever they share."""
-    for role, cost in bounds.items():
-        search.role_costs[role] = min(cost, search.role_costs.get(role, math.inf))
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What is known of a kind of worker.
+
+    Attributes:
+        own: It with the scenario's own knob; None: there is none.
+        others: Its other settings, each with the least that its workers cost.
+        cost: The least that its workers cost, whatever the setting.
+    """
+
+    own: Worker | None
+    others: Sequence[tuple[float, Pool]]
+    cost: float
+
+
+class _Shapes:
+    """The shapes that share a front, judged as far as a limit on what a fleet costs asks for.
+
+    A kind of worker is priced only where it and the least that the other role costs lie below the limit. That least is
+    first what one worker costs, then what the cheapest workers of the role do that are enough: kinds are priced in the
+    order of what one costs until nothing that is left can be cheaper.
+
+    Args:
+        search, front, roles, limit, known: As of `workers_of`.
+
+    Attributes:
+        bounds: Role -> the least that its workers cost.
+    """
+
+    def __init__(self, search: Search, front: Overrides, roles: Roles, limit: float, known: KnownWorkers) -> None:
+        self._search, self._front, self._roles, self._limit, self._known = search, front, roles, limit, known
+        self._kinds = {role: _by_kind(roles.shapes(role)) for role in (PREFILL, DECODE)}
+        names = {roles.hardware_of(pool) for pool in (*roles.prefill, *roles.decode)}
+        self._units = {name: _unit_cost(search, front, name) for name in names}
+        self._judged: dict[tuple[str, int], _Judged] = {}
+        self._is_proven = False
+        self.bounds = {role: min(map(self._least_cost, each)) for role, each in self._kinds.items()}
+
+    def found(self) -> dict[str, list[Worker]]:
+        """Return the workers of each role; none where the bounds leave no pair."""
+        nothing: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
+        if not self._may_pair():
+            return nothing
+        search = self._search
+        alone = search.space.apply(alone_overrides(self._front, self._roles.decode[0]))
+        self._is_proven = covers_roles(alone, search.requests(alone))
+        for role in (PREFILL, DECODE):
+            self.bounds[role] = self._least(role)
+            if not self._may_pair():
+                return nothing
+        return {role: self._below(role) for role in (PREFILL, DECODE)}
+
+    def _least(self, role: str) -> float:
+        """Return the least that workers of a role cost, as far as it leaves a pair below the limit."""
+        heap = [(self._least_cost(knobs), place, False) for place, knobs in enumerate(self._kinds[role])]
+        heapq.heapify(heap)
+        while heap:
+            cost, place, is_judged = heapq.heappop(heap)
+            if is_judged or cost + self._rest(role) >= self._limit:
+                return cost
+            heapq.heappush(heap, (max(cost, self._judge(role, place).cost), place, True))
+        return math.inf
+
+    def _below(self, role: str) -> list[Worker]:
+        """Return the workers of a role that leave a pair below the limit, with the scenario's own knobs first."""
+        limit, own, others = self._limit - self._rest(role), [], []
+        for place, knobs in enumerate(self._kinds[role]):
+            if self._least_cost(knobs) < limit:
+                judged = self._judge(role, place)
+                own += [] if judged.own is None else [judged.own]
+                others += [pool for cost, pool in judged.others if cost < limit]
+        tried = [self._worker(pool) for pool in others]
+        return own + [each for each in tried if isinstance(each, Worker) and math.isfinite(each.needed)]
+
+    def _judge(self, role: str, place: int) -> _Judged:
+        """Return what is known of a kind of worker, looked at once."""
+        if (role, place) not in self._judged:
+            knobs = self._kinds[role][place]
+            own = self._worker(knobs[0])
+            others: list[tuple[float, Pool]] = []
+            # Where what failed is known, other settings are tried only if a bound holds.
+            if self._is_proven or not self._search.goal.refused:
+                others = self._others(own, knobs)
+            kept = own if isinstance(own, Worker) and math.isfinite(own.needed) else None
+            costs = [cost for cost, _ in others]
+            if kept is not None:
+                costs.append(kept.least * kept.cost(self._search.goal))
+            self._judged[role, place] = _Judged(kept, others, min(costs, default=math.inf))
+        return self._judged[role, place]
+
+    def _others(self, own: Worker | NoRoom | None, knobs: Sequence[Pool]) -> list[tuple[float, Pool]]:
+        """Return the other settings of a kind with what they cost at least: not much less than the scenario's own."""
+        if isinstance(own, Worker):
+            least = max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
+            return [(least * self._unit(each), each) for each in knobs[1:]]
+        if own is NO_ROOM and self._worker(_sparing(knobs)) is NO_ROOM:
+            return []
+        workers = [(self._worker(each), each) for each in knobs[1:]]
+        return [
+            (each.least * self._unit(pool), pool)
+            for each, pool in workers
+            if isinstance(each, Worker) and math.isfinite(each.needed)
+        ]
+
+    def _rest(self, role: str) -> float:
+        """Return what the other role costs at least."""
+        return self.bounds[DECODE if role == PREFILL else PREFILL]
+
+    def _may_pair(self) -> bool:
+        return sum(self.bounds.values()) < self._limit
+
+    def _unit(self, pool: Pool) -> float:
+        """Return what is to be small, of one worker."""
+        return gpus_of_size(pool) * self._units[self._roles.hardware_of(pool)]
+
+    def _least_cost(self, knobs: Sequence[Pool]) -> float:
+        """Return what workers of a kind cost at least: one of them, or what is known of its GPU and role."""
+        pool = knobs[0]
+        return max(self._unit(pool), self._known.least.get(self._roles.hardware_of(pool), {}).get(pool["role"], 0.0))
+
+    def _worker(self, pool: Pool) -> Worker | NoRoom | None:
+        """Return a shape with its bound, priced once; None where it is refused, `NO_ROOM` where nothing fits."""
+        search = self._search
+        try:
+            alone = search.space.apply(alone_overrides(self._front, pool))
+        except InputError:
+            return None
+        key, known = (pool["role"], self._is_proven, alone.hash), self._known.workers
+        if key not in known:
+            known[key] = _priced(search, alone, pool, is_proven=self._is_proven)
+        worker = known[key]
+        return replace(worker, pool=pool) if isinstance(worker, Worker) else worker
 
 
 def _by_kind(shapes: Sequence[Pool]) -> list[list[Pool]]:
@@ -607,20 +711,19 @@ def _sparing(knobs: Sequence[Pool]) -> Pool:
     return min(knobs, key=lambda pool: (pool.get("engine") or {}).get(knob) or math.inf)
 
 
-def _worker(search: Search, front: Overrides, role: str, pool: Pool, *, is_proven: bool) -> Worker | NoRoom | None:
+def _priced(search: Search, alone: Scenario, pool: Pool, *, is_proven: bool) -> Worker | NoRoom | None:
     """Return a shape with its bound; None where it is refused, `NO_ROOM` where it does not fit or no request does.
 
     Where it is too slow even when idle, whatever its knob, an infinite number of workers is needed.
     """
     try:
-        alone = search.space.apply(alone_overrides(front, pool))
         resolved = resolve(alone, "a KV connector between pools")
         if not resolved.memory.fits or resolved.memory.shortage_bytes:
             return NO_ROOM
         priced = price(resolved.shape)
     except InputError:
         return None
-    specs = search.requests(alone)
+    specs, role = search.requests(alone), pool["role"]
     if context_shortage(resolved, specs):
         return NO_ROOM
     bound = role_bound(role, alone, resolved.engine, priced.step_times, specs, is_proven=is_proven)

@@ -37,8 +37,9 @@ MOST_REQUESTS = 5000
 """Requests that decide in the search; the plan is confirmed on all of the scenario's."""
 DOUBT = 0.05
 """How far below the share asked for a first look must lie to count as a miss."""
-KEPT_DEPLOYMENTS = 8
-"""Deployments that are kept resolved: several runs of one follow each other."""
+KEPT_DEPLOYMENTS = 128
+"""Deployments that are kept resolved, with what they finish: the shapes of a kind of GPU, on which a search tries knobs
+after it has sized them."""
 REQUESTS_PER_CLIENT = 10
 """Requests of each client of a closed loop in a run that is shortened, at least."""
 CONVERSATIONS_PER_CLIENT = 2

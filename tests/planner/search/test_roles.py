@@ -25,6 +25,7 @@ from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.role_bound import role_bound
 from simserve.planner.search.roles import (
     Count,
+    KnownWorkers,
     Worker,
     _Split,
     alone_overrides,
@@ -349,6 +350,74 @@ def test_no_cheaper_pair_of_two_kinds_of_gpu_holds() -> None:
                 assert not deciding_run(space.scenario, overrides, sum(counts)).holds
     assert cheaper > 0
     assert {pool["hardware"] for pool in best.overrides["deployment.pools"]} == set(TWO_KINDS)
+
+
+THREE_KINDS = (*TWO_KINDS, "l40s-48gb")
+MANY_SIZES: dict[str, list[Any]] = {
+    **FEW,
+    "deployment.tensor_parallel_size": [1, 2, 4],
+    "deployment.quantization": ["none", "fp8"],
+}
+
+
+def least_costs(workers: Sequence[Worker]) -> dict[str, float]:
+    """Return a worker in words -> what as many as are needed at least cost, dollars an hour."""
+    return {repr(each.pool): each.least * each.usd_per_hour for each in workers}
+
+
+@cache
+def unpruned() -> tuple[tuple[Space, ...], Space, dict[str, dict[str, float]]]:
+    """Return the spaces of three kinds of GPU, that of their pairs, and what all workers of these cost by role."""
+    spaces = spaces_of(long_prompts(30.0), MANY_SIZES, THREE_KINDS)
+    mixed = mixed_space(spaces)
+    assert mixed is not None
+    assert mixed.roles is not None
+    workers = workers_of(Search(mixed, Goal()), next(fronts(mixed)), mixed.roles)
+    return tuple(spaces), mixed, {role: least_costs(each) for role, each in workers.items()}
+
+
+@pytest.mark.parametrize("share", [0.9, 1.01, 1.3, 2.0, 4.0])
+def test_no_worker_of_a_pair_below_the_limit_is_left_out(share: float) -> None:
+    """Of all workers, priced without a limit, those remain that some partner leaves below it, and few are priced."""
+    _, mixed, costs = unpruned()
+    least = {role: min(each.values()) for role, each in costs.items()}
+    limit, known, search = share * sum(least.values()), KnownWorkers(), Search(mixed, Goal())
+    assert mixed.roles is not None
+
+    found = workers_of(search, next(fronts(mixed)), mixed.roles, limit, known)
+
+    for role, other in ((PREFILL, DECODE), (DECODE, PREFILL)):
+        able = {each for each, cost in costs[role].items() if cost + least[other] < limit}
+        assert able <= least_costs(found[role]).keys()
+        assert search.role_costs[role] <= least[role]
+        assert bool(able) == (share > 1)
+    if share < 2:
+        assert len(known.workers) < sum(map(len, costs.values()))
+
+
+def test_what_a_role_costs_on_one_kind_of_gpu_prunes_pairs_of_two() -> None:
+    """Workers that were priced on their own kind are not priced again, and none of a pair below the limit is lost."""
+    spaces, mixed, costs = unpruned()
+    least = {role: min(each.values()) for role, each in costs.items()}
+    limit, known, bounds = 1.3 * sum(least.values()), KnownWorkers(), {}
+    for space in spaces:
+        search = Search(space, Goal())
+        assert space.roles is not None
+        workers_of(search, next(fronts(space)), space.roles, limit, known)
+        bounds[space.scenario.deployment.hardware] = search.role_costs
+    before = len(known.workers)
+    assert mixed.roles is not None
+
+    again = replace(known, least=bounds)
+    found = workers_of(Search(mixed, Goal()), next(fronts(mixed)), mixed.roles, limit, again)
+    alone = KnownWorkers()
+    workers_of(Search(mixed, Goal()), next(fronts(mixed)), mixed.roles, limit, alone)
+
+    assert len(again.workers) - before < len(alone.workers)
+    for role, other in ((PREFILL, DECODE), (DECODE, PREFILL)):
+        assert {each for each, cost in costs[role].items() if cost + least[other] < limit} <= least_costs(
+            found[role]
+        ).keys()
 
 
 def test_each_role_has_the_price_of_its_own_gpu() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from simserve.planner.search import search
+from simserve.planner.search.group import _load_ratio
 from simserve.planner.search.member import Goal
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import deployed, fleet_of
@@ -14,6 +15,7 @@ from simserve.planner.space.space import space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.scenario.load import load
 from simserve.scenario.resolve import replica_shape, resolve
+from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
 FEW = ["workload.num_requests=200"]
@@ -56,3 +58,16 @@ def test_a_deployment_resolved_for_one_fleet_is_that_of_another(name: str) -> No
     assert few == resolve(deployed(scenario, overrides, 4))
     assert many == resolve(deployed(scenario, overrides, 6))
     assert few.scenario != many.scenario
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_the_load_ratio_of_a_shape_is_that_of_its_run(replicas: int) -> None:
+    """What decides whether knobs are tried on it, found without running its traffic."""
+    scenario = load("chatbot")
+    searching = search_of(scenario)
+    member = searching.member(searching.space.base)
+
+    ratio = _load_ratio(searching, member, replicas)
+
+    there = deployed(searching.space.scenario, member.overrides, replicas)
+    assert ratio == pytest.approx(run(there, explain=False).summary["simserve"]["load_ratio"], rel=1e-12)
