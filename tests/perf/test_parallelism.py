@@ -79,11 +79,12 @@ def test_fewer_layers_in_the_last_stage_hide_the_lm_head() -> None:
     assert exposed_head(np.array([2.0]), np.array([10.0]), (10, 5)) == 0.0
 
 
+@pytest.mark.parametrize("model", ["deepseek-v3", "qwen3-235b-a22b", "llama-3.1-405b"])
 @pytest.mark.parametrize(("num_ranks", "apart"), [(8, 0.0), (16, 30e-6)])
-def test_ranks_of_two_hosts_reach_an_all_reduce_apart_under_sglang(num_ranks: int, apart: float) -> None:
+def test_ranks_of_two_hosts_reach_an_all_reduce_apart_under_sglang(model: str, num_ranks: int, apart: float) -> None:
     """By a hidden vector of one token; nccl-tests over two nodes of H100 take 37 to 58 us, without that wait."""
     shapes = [
-        make_shape("h100-sxm-80gb", "deepseek-v3", engine=engine, tensor_parallel_size=num_ranks, quantization="fp8")
+        make_shape("h100-sxm-80gb", model, engine=engine, tensor_parallel_size=num_ranks, quantization="fp8")
         for engine in ("sglang", "tensorrt-llm")
     ]
     message = np.array([shapes[0].model.hidden_size * 2.0])

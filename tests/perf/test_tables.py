@@ -244,6 +244,19 @@ def test_a_compiled_engine_launches_experts_beyond_its_graphs_with_prompts_and_w
     assert times.token_seconds[513] - times.token_seconds[512] > 0.015
 
 
+def test_vllm_launches_experts_slower_than_other_layers_beyond_its_graphs() -> None:
+    """600 sequences, 88 more than the largest graph: 0.27 ms a layer, and 0.62 ms more for its experts."""
+    steps = {
+        model: price(make_shape("b200-sxm-180gb", model, version="0.12", max_num_seqs=600), 1024).step_times
+        for model in ("qwen3-30b-a3b", "qwen3-0.6b")
+    }
+
+    experts, dense = (float(each.decode_base[600]) for each in steps.values())
+    assert experts == pytest.approx(48 * 0.89e-3, rel=0.15)
+    assert 28 * 0.27e-3 <= dense < 28 * 0.5e-3
+    assert steps["qwen3-30b-a3b"].decode_base[512] < experts / 2
+
+
 def test_gaps_between_kernels_outside_cuda_graphs_add_to_a_step() -> None:
     """By layer, on prompts however long and decode batches beyond the graphs; experts hide them."""
     graphs = {"cuda_graph_sizes": (8,), "cuda_graph_max_batch": 8, "cuda_graph_max_prompt_tokens": 0}
