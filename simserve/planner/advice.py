@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simserve.errors import InputError
+from simserve.errors import InfeasibleError, InputError
 from simserve.metrics.result import RunResult
 from simserve.metrics.throughput import LIMITS
 from simserve.planner.capacity.probe import own_traffic
@@ -259,7 +259,7 @@ class _Advising:
                 finishable = find_finishable(resolved, deploy(resolved))
                 self.spent += 0 if finishable is None else min(finishable.requests, MOST_OF_LOAD_RATIO)
             found = run(resolved, explain=False, accelerate=self.accelerate, finishable=finishable)
-        except InputError:
+        except (InputError, InfeasibleError):
             # It does not fit, or does not go with the rest: no way out.
             return None
         if found.simulation.was_interrupted:
