@@ -484,7 +484,7 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
 
 
 def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
-    """Return the GPU and how the model lies on all of them: what is not said of ``count`` is tensor parallelism."""
+    """Return the GPU and how the model lies on all of them: ``--tp`` leaves replicas, the others tensor parallelism."""
     sizes = {
         "tensor_parallel_size": (flags.tp, "--tp"),
         "pipeline_parallel_size": (flags.pp, "--pp"),
@@ -505,7 +505,11 @@ def _layout(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, coun
     parts = {key: given.get(key, deployment.get(key, least)) for key, least in others.items()}
     if not all(isinstance(part, int) and part > 0 for part in parts.values()):
         return found  # the scenario is invalid, and its own check says how
-    product = parts["data_parallel_size"] * parts["pipeline_parallel_size"] * parts["replicas"]
+    layers = parts["data_parallel_size"] * parts["pipeline_parallel_size"]
+    if "tensor_parallel_size" in given and "replicas" not in given:  # the rest of the GPUs are more replicas
+        parts["replicas"] = max(count // (layers * given["tensor_parallel_size"]), 1)
+        found += [Override("deployment.replicas", parts["replicas"], "--gpus")]
+    product = layers * parts["replicas"]
     tensor, rest = divmod(count, product)
     if rest or given.get("tensor_parallel_size", tensor) != tensor:
         told = {**parts, **{key: size for key, size in given.items() if key == "tensor_parallel_size"}}
