@@ -126,7 +126,8 @@ def read_memory_logs(data: Path | None, sources: Sequence[str] = ()) -> list[Mea
 
 
 def _remedy(name: str) -> str:
-    return f"{nearest(name, source_names())} known: {', '.join(source_names())}"
+    names, meant = ", ".join(source_names()), nearest(name, source_names())
+    return f"{meant} known: {names}" if meant.endswith("?") else f"choose from {names}"
 
 
 def _measured_folder(data: Path) -> Path:

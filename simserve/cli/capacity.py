@@ -59,7 +59,7 @@ def capacity(
     question = asked.question(changes, needs_load=False)
     loaded = question.scenario
     shown.notes(loaded)
-    with progress(is_shown=not shown.quiet) as tell:
+    with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet) as tell:
         answer = api.capacity(
             loaded,
             highest=highest,

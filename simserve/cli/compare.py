@@ -65,7 +65,7 @@ def compare(
         wanted[name] = given
     changes = changes_of(overrides, seed)
     loaded = asked.load(changes)
-    with progress(is_shown=not shown.quiet) as tell:
+    with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet) as tell:
         answer = api.compare(
             loaded,
             wanted,

@@ -11,8 +11,8 @@ import typer
 
 from simserve.cli.apis import TodayOption
 from simserve.cli.one_line import Asked
-from simserve.cli.options import SetOption, Shown, print_json, print_version_notes, set_words, takes_flags
-from simserve.errors import InfeasibleError, UsageError
+from simserve.cli.options import SetOption, Shown, misfit_printed, print_version_notes, set_words, takes_flags
+from simserve.errors import UsageError
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -222,22 +222,18 @@ def _by_simulation(
     quiet: bool,
 ) -> CostResult:
     from simserve.api import cost as price
-    from simserve.api import memory
     from simserve.cli.run import progress_bar
 
     print_version_notes([scenario], as_json=as_json, quiet=quiet)
-    try:
-        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress:
-            return price(
-                scenario,
-                api=api,
-                requests_per_month=requests_per_month,
-                today=today,
-                progress=progress,
-                variants=variants,
-            )
-    except InfeasibleError as failure:
-        if as_json:
-            fit = memory(scenario)
-            print_json({"feasible": False, "reason": str(failure)} if fit["fits"] else fit)
-        raise
+    with (
+        misfit_printed(scenario, as_json=as_json),
+        progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress,
+    ):
+        return price(
+            scenario,
+            api=api,
+            requests_per_month=requests_per_month,
+            today=today,
+            progress=progress,
+            variants=variants,
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags
+from simserve.cli.options import JsonOption, QuietOption, SetOption, misfit_printed, print_json, takes_flags
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def export(
     from simserve.planner.export.export import export as export_scenario
 
     loaded = asked.load(overrides or (), needs_traffic=False)
-    result = export_scenario(loaded, target, explicit=explicit, checkpoint=checkpoint)
+    with misfit_printed(loaded, as_json=as_json):
+        result = export_scenario(loaded, target, explicit=explicit, checkpoint=checkpoint)
     if out is not None:
         _write(result, out, _measuring(loaded, result, out, force=force), force=force)
     if as_json:

@@ -7,7 +7,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.cli.options import JsonOption, QuietOption, SetOption, console, print_json, print_lines, print_table
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    SetOption,
+    console,
+    misfit_printed,
+    print_json,
+    print_lines,
+    print_table,
+)
 
 _PROGRESS_AFTER_SECONDS = 2.0
 
@@ -21,7 +30,8 @@ def frameworks(overrides: SetOption = None, as_json: JsonOption = False, quiet: 
     """
     from simserve.planner.frameworks import compare_frameworks
 
-    result = compare_frameworks(overrides=overrides or (), progress=None if quiet else _progress())
+    with misfit_printed(None, as_json=as_json):
+        result = compare_frameworks(overrides=overrides or (), progress=None if quiet else _progress())
     if as_json:
         print_json(result)
     elif not quiet:

@@ -8,7 +8,8 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.errors import UsageError
+from simserve.errors import InfeasibleError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -227,6 +228,10 @@ class Shown:
         """Say before the answer which engine versions are not known."""
         print_version_notes(scenarios, as_json=self.as_json, quiet=self.quiet)
 
+    def misfit_printed(self, scenario: Scenario) -> AbstractContextManager[None]:
+        """Print the JSON of a deployment that does not fit, where JSON is asked for."""
+        return misfit_printed(scenario, as_json=self.as_json)
+
     def write_page(self, write: Callable[[Path, str], None]) -> None:
         """Let the page be written where it was asked for, with the command that was given."""
         if self.html is not None:
@@ -268,6 +273,28 @@ def print_json(value: Mapping[str, Any]) -> None:
 
         text = json.dumps(in_json(value), indent=2, allow_nan=False)
     sys.stdout.write(f"{text}\n")
+
+
+@contextmanager
+def misfit_printed(scenario: Scenario | None, *, as_json: bool) -> Iterator[None]:
+    """Print the JSON of a deployment that does not fit, where JSON is asked for: its memory, with the arithmetic.
+
+    Args:
+        scenario: Whose deployment; where it fits, or where there is none, the object says why nothing was found.
+        as_json: Whether JSON is asked for.
+
+    Raises:
+        InfeasibleError: It does not fit.
+    """
+    try:
+        yield
+    except InfeasibleError as failure:
+        if as_json:
+            from simserve.api import memory
+
+            fit = None if scenario is None else memory(scenario)
+            print_json(fit if fit is not None and not fit["fits"] else {"feasible": False, "reason": str(failure)})
+        raise
 
 
 def print_version_notes(scenarios: Iterable[Scenario], *, as_json: bool, quiet: bool) -> None:

@@ -22,14 +22,14 @@ from simserve.cli.options import (
     VerboseOption,
     check_verbose,
     console,
-    print_json,
+    misfit_printed,
     print_version_notes,
     set_words,
     share,
     takes_flags,
 )
 from simserve.cli.progress import progress
-from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InfeasibleError, InterruptedRunError
+from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InterruptedRunError
 
 if TYPE_CHECKING:
     from simserve.api import Progress, RunResult, Scenario
@@ -147,13 +147,11 @@ def _run(
     folder = out if out is not None else api.default_folder(scenario)
     if len(shlex.join(files["reference"])) > _LONGEST_REFERENCE:
         files = {**files, "reference": (str(folder / STORED[0]),)}
-    try:
-        with progress_bar(is_shown=not quiet and sys.stderr.isatty()) as told:
-            result = api.run(scenario, out=folder, progress=told, **files)
-    except InfeasibleError:
-        if as_json:
-            print_json(api.memory(scenario))
-        raise
+    with (
+        misfit_printed(scenario, as_json=as_json),
+        progress_bar(is_shown=not quiet and sys.stderr.isatty()) as told,
+    ):
+        result = api.run(scenario, out=folder, progress=told, **files)
     if as_json:
         sys.stdout.write(summary_text(result.summary))
     elif not quiet:

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from simserve.cli.metrics_source import Source, seconds_of
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, print_lines, print_table
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    SetOption,
+    misfit_printed,
+    print_json,
+    print_lines,
+    print_table,
+)
 from simserve.errors import EXIT_THRESHOLD_FAILED, InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
@@ -144,7 +152,8 @@ def twin(
     where: dict[str, Any] = {"is_prometheus": prometheus, "match": match}
     save = _scrapes_file(out, source)
     found = Source(source, scrape_for, interval, **where, quiet=quiet or as_json, save=save)
-    answer = look(found.scrapes(), source, loaded, ahead, measured)
+    with misfit_printed(loaded, as_json=as_json):
+        answer = look(found.scrapes(), source, loaded, ahead, measured)
     if out is not None:
         _write(out, answer)
     if as_json:

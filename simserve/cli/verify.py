@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags
+from simserve.cli.options import JsonOption, QuietOption, SetOption, misfit_printed, print_json, takes_flags
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED
 
 _MOST_LINES = 5
@@ -44,7 +44,8 @@ def verify(
     from simserve.scenario.formats import formats_line
 
     loaded = asked.load(overrides or ())
-    found = api.verify(loaded, num_requests=num_requests, accelerate=accelerate)  # type: ignore[arg-type]
+    with misfit_printed(loaded, as_json=as_json):
+        found = api.verify(loaded, num_requests=num_requests, accelerate=accelerate)  # type: ignore[arg-type]
     if as_json:
         print_json(found.figures)
     elif not quiet:

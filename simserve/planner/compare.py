@@ -45,6 +45,9 @@ FIGURES: Mapping[str, str] = {
 """Name of every figure that is compared -> its dotted key in `result.json`."""
 PAIRED: Mapping[str, str] = {"tpot_ms": "tpot", "itl_ms": "tpot", "ttft_ms": "ttft"}
 """Latency -> metric whose ratio between two real servers was measured. Throughput of open arrivals is what arrives."""
+
+_FIXED = ("constant", "closed_loop", "all_at_once")
+"""Arrivals beside a trace that are the same in every run."""
 Progress = Callable[[int, int], None]
 """Called after each run with the runs done and all runs."""
 
@@ -164,7 +167,8 @@ def compare(
     Args:
         base: What the variants are compared with.
         variants: Name -> overrides of the base, as `simserve.scenario.load.load` takes them.
-        replications: Runs of each, at least 2; None: 10. Below 5 there are no intervals. A trace has one, and none.
+        replications: Runs of each, at least 2; None: 10. Below 5 there are no intervals. A trace has one, and none,
+            unless the arrivals beside it are drawn.
         is_independent: Whether each deployment sees requests of its own, instead of the same ones.
         progress: Called after each run.
 
@@ -246,7 +250,9 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
 
 
 def _replications(base: Scenario, asked: int | None, is_independent: bool) -> int:
-    if base.workload.trace is None:
+    workload = base.workload
+    draws_times = workload.arrivals is not None and workload.arrivals.process not in _FIXED
+    if workload.trace is None or draws_times:
         return asked or REPLICATIONS
     if (asked or 1) > 1 or is_independent:
         key = "--independent" if is_independent else "--replications"

@@ -50,7 +50,7 @@ class LayoutFlags(Protocol):
 
 
 def laid_out(flags: LayoutFlags, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
-    """Return the GPU and how the model lies on all of them: what is not said of ``count`` is tensor parallelism.
+    """Return the GPU and how the model lies on all of them: ``--tp`` leaves replicas, the others tensor parallelism.
 
     Of llama.cpp and Ollama it is groups of layers, as both cut a model unless they are told to cut rows
     (llama.cpp's tools/server/README.md, ``--split-mode`` layer).
@@ -88,7 +88,11 @@ def laid_out(flags: LayoutFlags, deployment: Mapping[str, Any], gpu: str | None,
         stages, rest = divmod(count, parts["data_parallel_size"] * parts["replicas"])
         if not rest:
             return [*found, Override("deployment.pipeline_parallel_size", stages, "--gpus")]
-    product = parts["data_parallel_size"] * parts["pipeline_parallel_size"] * parts["replicas"]
+    layers = parts["data_parallel_size"] * parts["pipeline_parallel_size"]
+    if "tensor_parallel_size" in given and "replicas" not in given:  # the rest of the GPUs are more replicas
+        parts["replicas"] = max(count // (layers * given["tensor_parallel_size"]), 1)
+        found += [Override("deployment.replicas", parts["replicas"], "--gpus")]
+    product = layers * parts["replicas"]
     tensor, rest = divmod(count, product)
     if rest or given.get("tensor_parallel_size", tensor) != tensor:
         told = {**parts, **{key: size for key, size in given.items() if key == "tensor_parallel_size"}}

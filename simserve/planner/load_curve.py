@@ -156,11 +156,10 @@ class LoadCurve:
         least = load * (LEAST_PER_CLIENT if self.is_closed else seconds)
         # An open load is tried for as long as it takes to settle, whatever number of requests the scenario says.
         asked = min(workload.num_requests or NUM_REQUESTS, NUM_REQUESTS) if self.is_closed else self._settling(load)
-        changes = {
-            "arrivals": arrivals,
-            "num_requests": min(max(asked, math.ceil(least)), MOST_REQUESTS),
-            "duration": None,
-        }
+        num_requests: int | None = min(max(asked, math.ceil(least)), MOST_REQUESTS)
+        if workload.trace is not None:
+            num_requests = workload.num_requests  # beside arrivals too it has no more requests than its own
+        changes = {"arrivals": arrivals, "num_requests": num_requests, "duration": None}
         deployment = self.scenario.deployment
         if scaling is not None:
             # The hour before is over: a fleet that starts small would show its start, not the hour.

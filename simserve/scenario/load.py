@@ -39,6 +39,8 @@ SHORT_KEYS: Mapping[str, str] = {
 """What flags and the field call a key -> the key."""
 _NO_KEYS = ("ep", "tp", "pp", "dp", "gpus", "gpu")
 """Those that are no key of a deployment either."""
+_SHORT_FORMS = (["value"], ["policy"], ["max"])
+"""What a length that is a number, a routing policy that is a name, and a number of retries stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,7 @@ def _attributed(failure: SimserveError, overrides: Sequence[Override], document:
 def _real_key(key: str, document: Any) -> str:
     """Return ``key`` without the parts that name a member of a union instead of a key of the document.
 
-    A length that is written as its number alone has no key ``value``.
+    A length that is written as its number alone has no key ``value``; other short forms lack theirs alike.
     """
     parts = key.split(".")
     real: list[str] = []
@@ -235,7 +237,7 @@ def _real_key(key: str, document: Any) -> str:
             document = document[part]
         elif isinstance(document, list) and part.isdecimal() and int(part) < len(document):
             document = document[int(part)]
-        elif isinstance(document, Mapping) and part in document and parts[position + 1 :] == ["value"]:
+        elif isinstance(document, Mapping) and part in document and parts[position + 1 :] in _SHORT_FORMS:
             return ".".join([*real, part])
         elif not is_last:
             continue

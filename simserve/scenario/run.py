@@ -416,10 +416,10 @@ def _of_run(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any
 def _asks_longer(runs: _Runs) -> bool:
     """Return whether a precision is asked of runs that are too short to have settled, and longer ones would be.
 
-    Or of as many runs as there may be, which have, and do not reach it.
+    Or of as many runs as there may be, which have, and do not reach it. A trace has no more requests than its own.
     """
     asked = runs.scenario.run
-    if asked.precision is None or runs.first.was_interrupted:
+    if asked.precision is None or runs.first.was_interrupted or runs.scenario.workload.trace is not None:
         return False
     if runs.summaries[0]["simserve"]["stability"] == "overloaded" or 2 * len(runs.specs) > MOST_LENGTHENED:
         return False

@@ -111,6 +111,15 @@ def test_what_cannot_be_compared_is_refused(
     assert said in outcome.error_line
 
 
+def test_a_variant_that_does_not_fit_says_so_in_json(simserve: Simserve, small: str) -> None:
+    """The base fits, so that it is not its memory that is printed."""
+    outcome = simserve("compare", small, "--with", "x: model=llama-3.1-70b", "--json")
+
+    answer = json.loads(outcome.stdout)
+    assert (outcome.code, answer["feasible"]) == (3, False)
+    assert answer["reason"].startswith("llama-3.1-70b does not fit")
+
+
 def test_an_interrupt_keeps_the_replications_that_are_done(
     simserve: Simserve, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

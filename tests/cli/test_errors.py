@@ -205,12 +205,24 @@ def test_a_trace_that_does_not_exist_is_104(simserve: Simserve) -> None:
     assert_nothing_is_written("bad.yaml")
 
 
-@pytest.mark.parametrize("command", ["run", "memory"])
-def test_a_model_that_does_not_fit_is_3_with_json(simserve: Simserve, small: str, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("run", ()),
+        ("memory", ()),
+        ("verify", ()),
+        ("capacity", ("--slo", "ttft=1s")),
+        ("compare", ("--with", "two: deployment.replicas=2")),
+        ("export", ("--to", "vllm")),
+    ],
+)
+def test_a_model_that_does_not_fit_is_3_with_json(
+    simserve: Simserve, small: str, command: str, flags: tuple[str, ...]
+) -> None:
     """The arithmetic and what would fit in one line; the JSON is still printed."""
     import json
 
-    outcome = simserve(command, small, "--set", "model=llama-3.1-70b", "--json")
+    outcome = simserve(command, small, *flags, "--set", "model=llama-3.1-70b", "--json")
 
     answer = json.loads(outcome.stdout)
     assert outcome.code == 3
@@ -278,6 +290,7 @@ def test_the_result_of_another_seed_is_refused_without_force(simserve: Simserve,
         (("memory", "qwen3-32b", "--gpus", "2xL4,1xH100"), "--gpus: '2xL4,1xH100' names several kinds of GPU"),
         (("memory", "qwen3-32b", "--gpus", "0xH100"), "--gpus: '0xH100' must be at least one GPU"),
         (("memory", "qwen3-32b", "--gpus", "3xH100", "--tp", "2"), "--gpus: '3xH100' are 3 GPUs, which"),
+        (("memory", "qwen3-32b", "--gpus", "4xH100", "--tp", "2", "--replicas", "1"), "--gpus: '4xH100' are 4 GPUs"),
         (("memory", "chatbot", "--like", "vllm serve Qwen/Qwen3-8B"), "--like: cannot stand beside 'chatbot'"),
         (("cost", "--gpus", "2xH100"), "--gpus: '2xH100' must be a number without a scenario or a model"),
         (("cost", "--rate", "3"), "--rate: needs a scenario or a model"),

@@ -159,6 +159,9 @@ def test_a_model_and_gpus_are_enough_for_what_fits(simserve: Simserve, line: str
         ("run openai/gpt-oss-120b --gpus H100", "gpt-oss-120b on 1 x h100-sxm-80gb"),
         ("run zai-org/GLM-5-FP8 --gpus 8xH200", "glm-5 on 8 x h200-sxm-141gb"),
         ("run meta-llama/Llama-3.1-8B --gpus L4", "max_model_len 31,456 of 131,072: the longest that fits"),
+        ("run llama-3.1-8b --gpus 4xH100 --tp 2", "llama-3.1-8b on 4 x h100-sxm-80gb, 2 replicas"),
+        ("run llama-3.1-8b --gpus 8xH100 --tp 2 --pp 2", "llama-3.1-8b on 8 x h100-sxm-80gb, 2 replicas"),
+        ("run chatbot --gpus 8xH100 --tp 4", "llama-3.1-70b on 8 x h100-sxm-80gb, 2 replicas"),
         (
             "run llama-3.1-8b --gpus 3xH100 --replicas 3 --set deployment.routing=round_robin",
             "llama-3.1-8b on 3 x h100-sxm-80gb, 3 replicas",

@@ -91,6 +91,14 @@ def test_wrong_flags_are_refused_before_anything_runs(
     assert said in captured.err
 
 
+def test_the_sources_there_are_stand_once_beside_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that is like none gets the list of all, one that is like another gets that and the list."""
+    for name in ("nosuch", "vllm-itl"):
+        assert main(["validate", "--source", name]) == 2
+
+        assert capsys.readouterr().err.count("mlperf_official") == 1, name
+
+
 def test_a_source_without_data_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 104: an input is missing."""
     code = main(["validate", "--source", "inferencex_agg"])

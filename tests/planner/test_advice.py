@@ -104,6 +104,14 @@ def test_deployments_come_by_their_price_and_the_load_last() -> None:
     assert [each["usd_per_hour"] for each in deployments] == sorted(each["usd_per_hour"] for each in deployments)
 
 
+def test_a_change_that_does_not_fit_is_no_way_out() -> None:
+    """One GPU takes the 70 billion weights in 8 bit alone: 16 bit are tried, do not fit, and the run has its answer."""
+    one_gpu = ["deployment.tensor_parallel_size=1", "deployment.engine.max_model_len=4096"]
+    ways = advice([*one_gpu, "workload.prompt_tokens=2000", "workload.output_tokens=100", "workload.num_requests=60"])
+
+    assert all(way["changes"].get("deployment.quantization") != "none" for way in ways)
+
+
 @pytest.mark.slow
 def test_a_format_is_advised_where_it_is_enough() -> None:
     """16-bit weights whose TPOT is too long: a checkpoint of fewer bits costs no dollar more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,22 @@ def test_the_first_replication_is_the_run_of_the_scenario() -> None:
     assert answer.requests_each > 150
     settled = from_mapping(base.as_mapping(), {"workload.num_requests": answer.requests_each})
     assert answer.base.summaries[0][FIGURE] == run(settled).summary[FIGURE]
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "runs"), [("{process: poisson, rate: 20}", 2), ("{process: constant, rate: 20}", 1), ("null", 1)]
+)
+def test_a_trace_is_drawn_again_where_its_arrivals_are(tmp_path: Path, arrivals: str, runs: int) -> None:
+    """Lengths are those of the trace in every run; its times, or those of a clock, are the same in all of them."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_time,prompt_tokens,output_tokens\n" + "".join(f"{n / 20},200,20\n" for n in range(40)))
+    absent = [f"workload.{key}=null" for key in ("prompt_tokens", "output_tokens", "num_requests")]
+    base = make_scenario([*absent, f"workload.trace={{path: {trace}}}", f"workload.arrivals={arrivals}"])
+
+    answer = compare(base, {"longer": {"deployment.replicas": 2}}, replications=None if runs == 1 else runs)
+
+    means = {summary["mean_ttft_ms"] for summary in answer.base.summaries}
+    assert (len(answer.base.summaries), len(means)) == (runs, runs)
 
 
 def test_fp8_is_faster_than_bf16_with_an_interval() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from simserve.planner.load_curve import LEAST_SECONDS, NUM_REQUESTS, LoadCurve
@@ -57,6 +59,18 @@ def test_a_batch_is_served_at_the_capacity_and_a_trace_says_nothing_of_it() -> N
 
     assert batch.own_load is None
     assert batch.capacity() == batch.as_it_is().rate > 0
+
+
+def test_levels_of_a_trace_have_its_requests(tmp_path: Path) -> None:
+    """Beside arrivals too it has no more than its rows, however long the load takes to settle."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_time,prompt_tokens,output_tokens\n" + "0,200,20\n" * 60)
+    set_lengths = ["workload.prompt_tokens=null", "workload.output_tokens=null", "workload.num_requests=null"]
+    curve = LoadCurve(make_scenario([*_OPEN, *set_lengths, f"workload.trace={{path: {trace}}}"]))
+
+    curve.at(0.5)
+
+    assert len(curve.results[0.5].simulation.records) == 60
 
 
 def test_levels_are_as_long_as_they_need_and_run_once() -> None:

@@ -145,6 +145,8 @@ def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> Non
         ("deployment.replica=2", "--set deployment.replica: is not a known key; did you mean 'replicas'?"),
         ("deploy.replicas=2", "--set deploy.replicas: deploy: is not a known key"),
         ("deployment.replicas=-1", "--set deployment.replicas: -1 must be greater than or equal to 1"),
+        ("deployment.routing=fastest", "--set deployment.routing: 'fastest' must be 'round_robin', 'random'"),
+        ("workload.classes=[{name: a, share: 1.0, retries: -1}]", "workload.classes.0.retries: -1 must be greater"),
         ("name.x=3", "--set name.x: name: holds 'small' and has no keys below it"),
         ("thresholds.ttft_ms.4=avg<1", "is not an element of the list; use a number from 0 to 0"),
         ("deployment.engine=[1", "--set deployment.engine: line 2, column 1: not valid YAML"),

@@ -95,6 +95,19 @@ def test_a_precision_lengthens_runs_until_they_settle() -> None:
     assert long["confidence_intervals"]["p95_ttft_ms"]["half_width"] is not None
 
 
+def test_a_precision_takes_a_trace_beside_arrivals_as_long_as_it_is(tmp_path: Path) -> None:
+    """Forty requests do not reach 1 %, and there are no more: as many runs as there may be, none of them longer."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_time,prompt_tokens,output_tokens\n" + "0,200,20\n" * 40)
+    absent = [f"workload.{key}=null" for key in ("prompt_tokens", "output_tokens", "num_requests")]
+    precise = ["run.precision=0.01", "run.max_replications=3"]
+
+    done = run(make_scenario([*absent, f"workload.trace={{path: {trace}}}", *precise])).summary["simserve"]
+
+    assert not done["replications"]["reached"]
+    assert (done["replications"]["requests_each"], done["replications"]["done"]) == (40, 3)
+
+
 def test_equal_runs_reach_any_precision_with_the_pilot() -> None:
     """Where nothing is drawn every run is the same, and no interval has a width."""
     fixed = [
