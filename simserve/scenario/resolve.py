@@ -9,10 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simserve.engine.config import EngineConfig
-from simserve.errors import InputError, ScenarioError
+from simserve.errors import ScenarioError
 from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
@@ -43,8 +41,8 @@ from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
-from simserve.workload.generate import generate
-from simserve.workload.spec import ADVANCE_SECONDS, WorkloadSpec
+from simserve.workload.generate import decode_contexts
+from simserve.workload.spec import ADVANCE_SECONDS
 
 _LANGUAGE_ONLY = ("sglang",)
 """Engines whose replicas leave the vision tower out beside an encoder pool (SGLang's ``--language-only``); the others
@@ -61,12 +59,6 @@ _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
 KEPT_ENGINES = 512
 """Engines kept as resolved, about 10 kB each: those of the sizes and knobs that a search tries on some kinds of GPU."""
-_CONTEXT_REQUESTS = 1000
-"""Requests that are drawn for the contexts of step times, whatever the run has: the same deployment has the same step
-times in each."""
-_CONTEXT_QUANTILES = 16
-_CONTEXT_DIGITS = 3
-"""Quantiles of the contexts that stand for all of them, and the significant digits of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +346,9 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
         masks=_masks(scenario, engine),
         encodes_images=_loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images),
         encodes_audio=_loads_encoder(scenario, engine, "audio", is_asked=scenario.workload.has_audio),
-        contexts=contexts_of(scenario) if engine.attends_windows and _depends_on_contexts(model) else None,
+        contexts=decode_contexts(scenario.workload, scenario.folder)
+        if engine.attends_windows and _depends_on_contexts(model)
+        else None,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
@@ -752,55 +746,6 @@ def _launching_seconds(shape: ReplicaShape) -> float:
     return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer
 
 
-class _Traffic:
-    """A workload that equals another of the same text, as a key of what is kept."""
-
-    __slots__ = ("folder", "spec", "text")
-
-    def __init__(self, spec: WorkloadSpec, folder: Path | None) -> None:
-        self.spec, self.folder = spec, folder
-        self.text = f"{folder} {spec!r}"
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Traffic) and self.text == other.text
-
-
 def _depends_on_contexts(model: ModelProfile) -> bool:
     """Return whether the price of layers hangs on the contexts of the traffic: a window that is not always full."""
     return any((layers.sliding_window or 0) > SHORT_WINDOW for layers in model.attention_layers)
-
-
-def contexts_of(scenario: Scenario) -> tuple[float, ...] | None:
-    """Return tokens of context of decode steps, each as likely; None where the traffic cannot be drawn.
-
-    A request is at ``prompt + answer / 4`` and ``prompt + 3 answer / 4`` tokens, as often as its answer is long. The
-    seed and the length of the run do not matter.
-    """
-    return _drawn(_Traffic(_counted(scenario.workload), scenario.folder))
-
-
-def _counted(spec: WorkloadSpec) -> WorkloadSpec:
-    if spec.trace is not None or spec.is_mixed or isinstance(spec.arrivals, AllAtOnceArrivals):
-        return spec
-    return spec.model_copy(update={"num_requests": _CONTEXT_REQUESTS, "duration": None})
-
-
-@lru_cache(maxsize=64)
-def _drawn(traffic: _Traffic) -> tuple[float, ...] | None:
-    try:
-        specs = generate(traffic.spec, seed=0, base_path=traffic.folder)
-    except InputError:
-        return None  # said where the requests of the run are drawn
-    prompts, answers = specs.prompt_tokens.astype(np.float64), specs.output_tokens.astype(np.float64)
-    contexts = np.concatenate([prompts + answers / 4.0, prompts + 3.0 * answers / 4.0])
-    weights = np.concatenate([answers, answers])
-    if not weights.sum():
-        contexts, weights = prompts, np.ones_like(prompts)
-    order = np.argsort(contexts, kind="stable")
-    reached = np.cumsum(weights[order]) / weights.sum()
-    middles = (np.arange(_CONTEXT_QUANTILES) + 0.5) / _CONTEXT_QUANTILES
-    found = contexts[order][np.minimum(np.searchsorted(reached, middles), len(order) - 1)]
-    return tuple(float(f"{each:.{_CONTEXT_DIGITS}g}") for each in found)

@@ -8,6 +8,7 @@ engine.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.errors import InvariantError, TraceError
+from simserve.errors import InputError, InvariantError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
 """Requests that are drawn at first for a closed loop that ends by time: so many, and so many a client."""
+
+_CONTEXT_REQUESTS = 1000
+"""Requests that are drawn for the contexts of step times, whatever the run has: the same deployment has the same step
+times in each."""
+_CONTEXT_QUANTILES = 16
+_CONTEXT_DIGITS = 3
+"""Quantiles of the contexts that stand for all of them, and the significant digits of each."""
 
 
 def generate(
@@ -356,3 +364,56 @@ def _told_apart(prefixes: PrefixSegments, number: np.ndarray) -> PrefixSegments:
     owner = np.repeat(number, np.diff(prefixes.offsets))
     apart = prefixes.segments + owner * (int(prefixes.segments.max(initial=0)) + 1)
     return replace(prefixes, segments=np.unique(apart, return_inverse=True)[1].astype(np.int64), is_recorded=True)
+
+
+class _Traffic:
+    """A workload that equals another of the same text, as a key of what is kept."""
+
+    __slots__ = ("folder", "spec", "text")
+
+    def __init__(self, spec: WorkloadSpec, folder: Path | None) -> None:
+        self.spec, self.folder = spec, folder
+        self.text = f"{folder} {spec!r}"
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Traffic) and self.text == other.text
+
+
+def decode_contexts(spec: WorkloadSpec, base_path: Path | None) -> tuple[float, ...] | None:
+    """Return tokens of context of decode steps, each as likely; None where the traffic cannot be drawn.
+
+    A request is at ``prompt + answer / 4`` and ``prompt + 3 answer / 4`` tokens, as often as its answer is long. The
+    seed and the length of the run do not matter.
+
+    Args:
+        spec: The traffic.
+        base_path: Folder that relative paths are tried against before the working folder.
+    """
+    return _contexts(_Traffic(_of_one_length(spec), base_path))
+
+
+def _of_one_length(spec: WorkloadSpec) -> WorkloadSpec:
+    if spec.trace is not None or spec.is_mixed or isinstance(spec.arrivals, AllAtOnceArrivals):
+        return spec
+    return spec.model_copy(update={"num_requests": _CONTEXT_REQUESTS, "duration": None})
+
+
+@lru_cache(maxsize=64)
+def _contexts(traffic: _Traffic) -> tuple[float, ...] | None:
+    try:
+        specs = generate(traffic.spec, seed=0, base_path=traffic.folder)
+    except InputError:
+        return None  # said where the requests of the run are drawn
+    prompts, answers = specs.prompt_tokens.astype(np.float64), specs.output_tokens.astype(np.float64)
+    contexts = np.concatenate([prompts + answers / 4.0, prompts + 3.0 * answers / 4.0])
+    weights = np.concatenate([answers, answers])
+    if not weights.sum():
+        contexts, weights = prompts, np.ones_like(prompts)
+    order = np.argsort(contexts, kind="stable")
+    reached = np.cumsum(weights[order]) / weights.sum()
+    middles = (np.arange(_CONTEXT_QUANTILES) + 0.5) / _CONTEXT_QUANTILES
+    found = contexts[order][np.minimum(np.searchsorted(reached, middles), len(order) - 1)]
+    return tuple(float(f"{each:.{_CONTEXT_DIGITS}g}") for each in found)

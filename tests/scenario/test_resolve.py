@@ -15,9 +15,10 @@ from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.fit import check_fit, memory_report, remedies
 from simserve.scenario.load import from_mapping, load
-from simserve.scenario.resolve import contexts_of, resolve
+from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
+from simserve.workload.generate import decode_contexts
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 _LARGE = {"model": "llama-3.1-70b"}
@@ -521,7 +522,7 @@ def workload(prompt: int, output: int, **more: Any) -> dict[str, Any]:
 
 def test_contexts_of_fixed_lengths_lie_in_the_answer() -> None:
     """Half of the steps of an answer of 400 tokens are in its first half, at 1,100 tokens in the mean."""
-    found = contexts_of(make_scenario(workload=workload(1000, 400)))
+    found = decode_contexts(make_scenario(workload=workload(1000, 400)).workload, None)
 
     assert found == (1100.0,) * 8 + (1300.0,) * 8
 
@@ -531,7 +532,8 @@ def test_contexts_do_not_depend_on_the_length_of_the_run() -> None:
     lengths = {"distribution": "lognormal", "mean": 800, "cv": 1.0, "max": 8000}
     changes = ([], ["workload.num_requests=700"], ["run.seed=9"], ["workload.arrivals.concurrency=8"])
     found = {
-        contexts_of(make_scenario(each, workload=workload(1, 100) | {"prompt_tokens": lengths})) for each in changes
+        decode_contexts(make_scenario(each, workload=workload(1, 100) | {"prompt_tokens": lengths}).workload, None)
+        for each in changes
     }
 
     assert len(found) == 1
@@ -545,7 +547,7 @@ def test_long_answers_count_for_more_steps() -> None:
         {"name": "long", "share": 0.5, "prompt_tokens": 5000, "output_tokens": 1900},
     ]
     mixed = {"arrivals": {"process": "poisson", "rate": 2.0}, "classes": classes, "num_requests": 50}
-    found = contexts_of(make_scenario(workload=mixed))
+    found = decode_contexts(make_scenario(workload=mixed).workload, None)
 
     assert found is not None
     assert sum(each > 5000 for each in found) == 15
