@@ -37,7 +37,7 @@ MOST_REQUESTS = 5000
 """Requests that decide in the search; the plan is confirmed on all of the scenario's."""
 DOUBT = 0.05
 """How far below the share asked for a first look must lie to count as a miss."""
-KEPT_DEPLOYMENTS = 128
+KEPT_DEPLOYMENTS = 32
 """Deployments that are kept resolved, with what they finish: the shapes of a kind of GPU, on which a search tries knobs
 after it has sized them."""
 REQUESTS_PER_CLIENT = 10
