@@ -413,7 +413,8 @@ def end_swaps(replica: Replica, requests: RequestTable, num_decodes: int) -> Non
             requests.first_token_time[index] = max(now, replica.api_free_at)
             requests.last_token_time[index] = now
             requests.joined_leap[index] = replica.leap_index
-            if replica.has_late_tokens:
+            if replica.has_late_tokens and requests.finish_step[index] > replica.step + 1:
+                # Who ends with it is answered at once.
                 replica.late_tokens.append(index)
             continue
         gap = max(now - requests.last_token_time[index], sending)

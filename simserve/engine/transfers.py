@@ -168,13 +168,17 @@ def may_step(
 
 
 def is_releasing(transfers: Transfers, replica: DataParallelReplica, number: int) -> bool:
-    """Return whether a cache that found no room may find it after one step: those that are done have gone by then."""
+    """Return whether a cache that found no room may find it after one step.
+
+    Those that are done have gone by then, and those that wait in front of it may have a seat.
+    """
     if not transfers.ports[number].landed:
         return False
-    num_departing = 0
+    num_before = 0
     for position in range(replica.num_ranks):
-        num_departing += len(replica.ranks[position].departing)
-    return num_departing > 0
+        rank = replica.ranks[position]
+        num_before += len(rank.departing) + len(rank.waiting)
+    return num_before > 0
 
 
 def drop(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> bool:

@@ -220,9 +220,7 @@ def test_first_tokens_of_decode_replicas_are_those_of_the_plane(kind: str, data:
     deployment, specs = attended(data, kind)
     assert deployment.control is not None
     engine = replace(deployment.engine, max_loras=0, enable_prefix_caching=False, kv_tiers=())
-    assume(
-        engine.batching == "continuous" and engine.scheduler == "mixed" and engine.kv_allocation in ("paged", "static")
-    )
+    assume((engine.batching, engine.scheduler, engine.kv_allocation) == ("continuous", "mixed", "paged"))
     first = PoolSetup(
         name="prefill", role="prefill", engine=engine, step_times=TIMES, priced=None, num_replicas=1, acceptance=()
     )
