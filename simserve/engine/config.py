@@ -151,6 +151,8 @@ class EngineConfig:
         pads_lone_token: With drafts: whether a request that is admitted with a single token to compute computes as many
             as one that decodes, where `has_padding` says so: beside no chunk of a running prompt, and where requests
             decode or its prefix was found (vLLM 0.30).
+        recomputes_last_token: Of a replica that decodes what others prefill: whether it computes the last token of a
+            prompt again, and with it the first of the answer (vLLM from 0.9), where `has_late_first_token` says so.
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
         tokenization_per_token: Seconds that a token of the prompt adds to that.
         frontend_seconds_per_request: Seconds that any request adds to that, in which the API server does nothing else.
@@ -219,6 +221,7 @@ class EngineConfig:
     api_token_seconds: float = 0.0
     num_speculative_tokens: int = 0
     pads_lone_token: bool = False
+    recomputes_last_token: bool = False
     frontend_latency: float = 0.0
     tokenization_per_token: float = 0.0
     frontend_seconds_per_request: float = 0.0
@@ -251,6 +254,12 @@ class EngineConfig:
         """Whether lone tokens are padded: in steps of decodes and prompts, and without windows."""
         is_plain = self.kv_allocation == "paged" and self.window_blocks == 0 and self.batching == "continuous"
         return self.pads_lone_token and self.num_speculative_tokens > 0 and self.scheduler == "mixed" and is_plain
+
+    @property
+    def has_late_first_token(self) -> bool:
+        """Whether a request that comes with its KV cache gets its first token a step later: decodes join any step."""
+        is_mixed = self.batching == "continuous" and self.scheduler == "mixed" and self.kv_allocation != "none"
+        return self.recomputes_last_token and is_mixed
 
     @property
     def has_overlap(self) -> bool:

@@ -288,7 +288,10 @@ def take_in(replica: DataParallelReplica, requests: RequestTable, index: int, no
 
 
 def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: float) -> bool:
-    """Let a request with its prompt's KV cache and its first token decode from the next step on.
+    """Let a request with its prompt's KV cache decode from the next step on.
+
+    It has its first token, which comes with the cache; or the next step computes the last token of the prompt again,
+    and with it the first of the answer.
 
     Between `complete` and `plan` only. Requests that were preempted here go first; blocks must be free for the cache
     and for the growth of the next step.
@@ -304,11 +307,14 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
     loras = rank.loras
     if loras is not None and not has_lora_seat(loras, index):
         return False
-    prompt, block_size = requests.prompt_tokens[index], rank.block_size
+    context, block_size = requests.prompt_tokens[index], rank.block_size
+    generated = 1
+    if rank.has_late_first_token:
+        context, generated = context - 1, 0
     if rank.grows:
-        blocks = -(-prompt // block_size)
+        blocks = -(-context // block_size)
         grown = growth_of_step(rank) if rank.num_decoding else 0
-        need = pool_blocks(rank, blocks + (prompt % block_size == 0))
+        need = pool_blocks(rank, blocks + (context % block_size == 0))
         if need + grown > rank.free_blocks:
             return False
         if rank.has_window_pool:
@@ -322,8 +328,11 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
         rank.running.append(index)
     rank.num_running += 1
     rank.num_outstanding += 1
-    requests.generated_tokens[index] = 1
-    requests.first_token_time[index] = now
+    requests.generated_tokens[index] = generated
+    if generated:
+        requests.first_token_time[index] = now
+    else:
+        rank.swapped_in.append(index)
     requests.replica_id[index] = rank.identity
     rank.end_time = now
     if rank.batch_log is not None:
@@ -331,7 +340,7 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
     if loras is not None:
         take_adapter(rank, loras, index)
         count_decoding(loras, index, 1)
-    join_decoding(rank, requests, index, prompt, 1)
+    join_decoding(rank, requests, index, context, generated)
     if rank.stall_step_runs:
         add_stall(rank, rank.leap_index, now, 1)
     elif rank.num_decoding == 1:

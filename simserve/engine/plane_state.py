@@ -276,6 +276,7 @@ class Port:
         role: What it does.
         bytes_per_token: Of the KV caches that it computes.
         readers: Replicas that take them in, those that are ready.
+        answers_lone_token: Whether it answers a request of a single token itself; not if they compute that again.
 
     Attributes:
         has_sent: Whether it has sent anything.
@@ -289,6 +290,7 @@ class Port:
     """
 
     __slots__ = (
+        "answers_lone_token",
         "bytes_per_token",
         "free_at",
         "has_sent",
@@ -302,8 +304,9 @@ class Port:
         "waited",
     )
 
-    def __init__(self, role: int, bytes_per_token: float, readers: list[int]) -> None:
+    def __init__(self, role: int, bytes_per_token: float, readers: list[int], answers_lone_token: bool = True) -> None:
         self.role, self.bytes_per_token, self.readers = role, bytes_per_token, readers
+        self.answers_lone_token = answers_lone_token
         self.pace, self.has_sent = 1.0, False
         self.free_at = self.seconds = self.waited = 0.0
         self.num_on_way = 0
@@ -318,6 +321,7 @@ class Transfers:
         ports: One a replica of the plane.
         bandwidth: Of a link, bytes/s.
         latency: From the last byte sent to the scheduler of the decode replica, seconds.
+        token_latency: What a token of the prompt adds to that, seconds.
         max_in_transfer: Caches of one prefill replica on their way, from which on it starts no further step.
         num_requests: Of the run.
 
@@ -333,7 +337,8 @@ class Transfers:
         senders: Replicas that have sent anything, in the order of their first cache.
         notes_sends: Whether somebody asks what was sent, because links may change their pace.
         sends: What was, since somebody asked, `SEND_WIDTH` numbers each: from which replica, the request, when it was
-            ready to be sent, its seconds at full bandwidth, its start and its end; inf: the link is down.
+            ready to be sent, its seconds at full bandwidth, its start and its end (inf: the link is down), and its
+            latency from there.
         stranded: Requests whose caches have landed while nobody was ready who reads them, in that order.
         num_transfers: Caches that were sent.
         stalled: Seconds in which prefill replicas stood still.
@@ -356,15 +361,23 @@ class Transfers:
         "stage",
         "stalled",
         "stranded",
+        "token_latency",
         "transfer_end",
         "transfer_start",
     )
 
     def __init__(
-        self, ports: list[Port], bandwidth: float, latency: float, max_in_transfer: int, num_requests: int
+        self,
+        ports: list[Port],
+        bandwidth: float,
+        latency: float,
+        token_latency: float,
+        max_in_transfer: int,
+        num_requests: int,
     ) -> None:
         self.ports = ports
-        self.bandwidth, self.latency, self.max_in_transfer = bandwidth, latency, max_in_transfer
+        self.bandwidth, self.latency, self.token_latency = bandwidth, latency, token_latency
+        self.max_in_transfer = max_in_transfer
         self.stage = array("b", [AT_REPLICA]) * num_requests
         self.is_counted = array("b", [0]) * num_requests
         self.asked_output, self.asked_max = (array("i", [0]) * num_requests for _ in range(2))

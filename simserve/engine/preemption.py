@@ -403,11 +403,20 @@ def forget_swap(replica: Replica, requests: RequestTable, index: int) -> int:
 def end_swaps(replica: Replica, requests: RequestTable, num_decodes: int) -> None:
     """Count the gaps of the step in which requests came back, or decode again that the step before passed over.
 
-    Such a step is alone in its leap. The gaps of the others are counted too, unless they were stalled.
+    Such a step is alone in its leap. The gaps of the others are counted too, unless they were stalled. Those that have
+    come with their KV caches have their first token now, and no gap before it.
     """
     now, sending = replica.end_time, replica.api_token_seconds * num_decodes
     for position in range(len(replica.swapped_in)):
         index = replica.swapped_in[position]
+        if not requests.first_token_time[index] >= 0.0:
+            requests.first_token_time[index] = max(now, replica.api_free_at)
+            requests.last_token_time[index] = now
+            requests.joined_leap[index] = replica.leap_index
+            if replica.has_late_tokens and requests.finish_step[index] > replica.step + 1:
+                # Who ends with it is answered at once.
+                replica.late_tokens.append(index)
+            continue
         gap = max(now - requests.last_token_time[index], sending)
         replica.irregular_gaps.extend((gap, 1.0))
         if gap > requests.itl_max[index]:

@@ -350,6 +350,7 @@ class Replica:
         "grows",
         "has_encoder",
         "has_extras",
+        "has_late_first_token",
         "has_late_tokens",
         "has_ordered_pass",
         "has_overlap",
@@ -548,9 +549,10 @@ class Replica:
         self.beyond_tokens = 0
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache, swapping or requests that a step passes over: one question on the hot path instead of several.
-        self.has_extras = self.swaps or self.has_ordered_pass
+        self.has_late_first_token = config.has_late_first_token
+        self.has_extras = self.swaps or self.has_ordered_pass or self.has_late_first_token
         self.free_swap_blocks = config.num_swap_blocks
-        # Blocks that the planned step copies, and those who come back in it.
+        # Blocks that the planned step copies, and those who come back in it, or come with their KV caches.
         self.moved_blocks = 0
         self.num_swapped_blocks = 0
         self.swapped_in: list[int] = []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from simserve.engine.plane_state import ClientState
     from simserve.engine.state import DataParallelReplica
 
-SEND_WIDTH = 6
+SEND_WIDTH = 7
 
 
 def begin(transfers: Transfers, requests: RequestTable, number: int, index: int) -> None:
@@ -65,11 +65,11 @@ def restore_finished(plane: DataPlane, transfers: Transfers, requests: RequestTa
 def send_on(
     plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
 ) -> bool:
-    """Send a request on whose prompt is computed; return False if the replica does all, or one token was all."""
+    """Send a request on whose prompt is computed; return False if the replica does all, or its one token was all."""
     transfers = client_state.transfers
     assert transfers is not None
     port = transfers.ports[number]
-    if port.role != PREFILLS or requests.output_tokens[index] == 1:
+    if port.role != PREFILLS or (port.answers_lone_token and requests.output_tokens[index] == 1):
         return False
     strike(plane.replicas[number], index)
     requests.status[index] = UNFINISHED
@@ -82,25 +82,27 @@ def send_on(
     if not port.has_sent:
         port.has_sent = True
         transfers.senders.append(number)
-    seconds = requests.prompt_tokens[index] * port.bytes_per_token / transfers.bandwidth
+    prompt = requests.prompt_tokens[index]
+    seconds = prompt * port.bytes_per_token / transfers.bandwidth
+    latency = transfers.latency + transfers.token_latency * prompt
     if port.pace == inf:
-        _note_send(transfers, number, index, now, seconds, inf, inf)
+        _note_send(transfers, number, index, now, seconds, inf, inf, latency)
         transfers.transfer_start[index] = transfers.transfer_end[index] = nan
         return True
     start = max(now, port.free_at)
     end = start + seconds * port.pace
-    _note_send(transfers, number, index, now, seconds, start, end)
+    _note_send(transfers, number, index, now, seconds, start, end, latency)
     port.free_at = end
     port.seconds += end - start
     port.waited += start - now
-    landing = end + transfers.latency
+    landing = end + latency
     transfers.transfer_start[index], transfers.transfer_end[index] = start, landing
     heappush(client_state.clients.events, (landing, LAND, index, number))
     return True
 
 
 def _note_send(
-    transfers: Transfers, number: int, index: int, now: float, seconds: float, start: float, end: float
+    transfers: Transfers, number: int, index: int, now: float, seconds: float, start: float, end: float, latency: float
 ) -> None:
     if transfers.notes_sends:
         sends = transfers.sends
@@ -110,6 +112,7 @@ def _note_send(
         sends.append(seconds)
         sends.append(start)
         sends.append(end)
+        sends.append(latency)
 
 
 def land(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
@@ -165,13 +168,17 @@ def may_step(
 
 
 def is_releasing(transfers: Transfers, replica: DataParallelReplica, number: int) -> bool:
-    """Return whether a cache that found no room may find it after one step: those that are done have gone by then."""
+    """Return whether a cache that found no room may find it after one step.
+
+    Those that are done have gone by then, and those that wait in front of it may have a seat.
+    """
     if not transfers.ports[number].landed:
         return False
-    num_departing = 0
+    num_before = 0
     for position in range(replica.num_ranks):
-        num_departing += len(replica.ranks[position].departing)
-    return num_departing > 0
+        rank = replica.ranks[position]
+        num_before += len(rank.departing) + len(rank.waiting)
+    return num_before > 0
 
 
 def drop(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> bool:

@@ -16,6 +16,7 @@ from simserve.profiles.engine_options import (
     CudagraphMode,
     Endpoint,
     EngineOptions,
+    Handover,
     KVAllocation,
     MoeBackend,
     NewTokenRatio,
@@ -59,12 +60,8 @@ _ValueT = TypeVar("_ValueT")
 _SGLANG_RATIO = NewTokenRatio(
     initial=0.7, minimum_factor=0.14, decay_steps=600, source="SGLang 0.5's, as this engine does not estimate"
 )
-
-
 DEFAULT_SWAP_SPACE = 4.0 * 2**30
 """Bytes of host memory a GPU: vLLM's ``--swap-space 4`` (GiB), in its versions up to 0.17."""
-
-
 DEFAULT_MAX_LORA_RANK = 16
 """Largest rank of an adapter by default: vLLM's ``max_lora_rank`` (config/lora.py)."""
 
@@ -241,6 +238,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """CUDA compute capability from which `auto` keeps the keys of sparse attention in FP8; None: never."""
     casts_float32: bool
     """Whether it loads 32-bit weights in 16 bit where nobody asks for 32."""
+    handover: Handover
+    """How it hands KV caches from prefill to decode servers."""
     features: tuple[str, ...]
     """What the version asked for can do on this GPU, of `simserve.profiles.engine_profile.FEATURES`."""
     sources: Mapping[str, str]
@@ -392,6 +391,7 @@ def resolve_engine(
         **block_scaled_kernels(options, compute_capability),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,
+        "handover": profile.handover_of(version),
         "plugin": "",
     }
     full_rate_from = known.kernels.full_prefill_rate_capability or math.inf

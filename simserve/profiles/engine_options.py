@@ -715,6 +715,38 @@ class WindowedKV(FrozenModel):
         return is_named and not family.startswith(self.except_families or ("\0",))
 
 
+class TransformersBackend(FrozenModel):
+    """From when on an engine runs models of text that it has no code for through the library transformers."""
+
+    since: str
+    """First version of the engine that does so."""
+    classes: Mapping[str, str]
+    """Classes that it runs so -> first version of transformers that has them."""
+    source: str
+    """Where the versions are from."""
+
+
+class Handover(FrozenModel):
+    """From which version on an engine hands KV caches from prefill servers to decode servers, and how."""
+
+    since: str
+    """Version from which this holds, until the next entry."""
+    latency: Seconds = 0.001
+    """From the last byte of a cache to the decode server's scheduler, seconds."""
+    repeats_frontend: bool = False
+    """Whether a request passes the API server of the decode server too, once its prompt is computed."""
+    recomputes_last_token: bool = False
+    """Whether the decode server computes the last token of the prompt again, and with it the first of the answer."""
+    source: str
+    """Where the rules come from."""
+
+
+PLAIN_HANDOVER = Handover(
+    since="0", source="an assumption: the first token comes with the cache, 1 ms after its last byte"
+)
+"""Of engines, and versions, of which nothing else is known."""
+
+
 class NewTokenRatio(FrozenModel):
     """SGLang's decaying share of `max_tokens` that a running request is expected to still need."""
 

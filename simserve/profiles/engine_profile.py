@@ -16,7 +16,9 @@ from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.engine_options import (
+    PLAIN_HANDOVER,
     Devices,
+    Handover,
     KernelBlock,
     MeasuredFactors,
     MoeBackend,
@@ -24,6 +26,7 @@ from simserve.profiles.engine_options import (
     RuntimeMemory,
     SizeRange,
     StaticReserve,
+    TransformersBackend,
     WindowedKV,
     complete_versions,
     version_key,
@@ -594,17 +597,6 @@ class ModelCode(FrozenModel):
         return architecture in self.architectures and (self.needs is None or has_experts)
 
 
-class TransformersBackend(FrozenModel):
-    """From when on an engine runs models of text that it has no code for through the library transformers."""
-
-    since: str
-    """First version of the engine that does so."""
-    classes: Mapping[str, str]
-    """Classes that it runs so -> first version of transformers that has them."""
-    source: str
-    """Where the versions are from."""
-
-
 def _joined(ranges: Sequence[FeatureRange]) -> list[FeatureRange]:
     """Return ranges that follow each other on the same GPUs as one."""
     found: list[FeatureRange] = []
@@ -641,6 +633,8 @@ class EngineProfile(FrozenModel):
     """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
     devices: Devices | None = None
     """Whose devices it runs on; none: not known, any is accepted."""
+    handovers: tuple[Handover, ...] = ()
+    """How it hands KV caches from prefill to decode servers, oldest first; empty: as `PLAIN_HANDOVER` says."""
     kernel_blocks: tuple[KernelBlock, ...] = ()
     """KV blocks that attention kernels force, the first that holds."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
@@ -671,6 +665,11 @@ class EngineProfile(FrozenModel):
         wanted = version_key(version or self.versions[-1].version)
         fitting = [known for known in self.windowed_kv if version_key(known.since) <= wanted]
         return fitting[-1] if fitting else None
+
+    def handover_of(self, version: str | None) -> Handover:
+        """Return how a version hands KV caches over; the newest without one."""
+        wanted = version_key(version or self.versions[-1].version)
+        return next((each for each in reversed(self.handovers) if version_key(each.since) <= wanted), PLAIN_HANDOVER)
 
     def nearest_version(self, requested: str | None) -> EngineVersion:
         """Return the defaults of the nearest version that is not newer than ``requested``.
@@ -790,6 +789,7 @@ def _read(file: Path) -> EngineProfile:
             "features": profile.features or base.features,
             "models": profile.models or base.models,
             "transformers": profile.transformers or base.transformers,
+            "handovers": profile.handovers or base.handovers,
         }
         profile = profile.model_copy(update=taken)
     keys = [version_key(known.version) for known in profile.versions]

@@ -55,7 +55,7 @@ class Cluster:
         self.landed: deque[Request] = deque()
         self.num_lost_tokens = 0
         entrances = [pool for pool in self.pools if pool.role != "decode"]
-        self.transfers = Transfers(self, control.disaggregation)
+        self.transfers = Transfers(self, control.disaggregation, control.landing_seconds_per_token)
         self.router = Router(control.routing, entrances, control.allowed, specs, self.replicas)
         self.router.judge = judge
         rules = control.routing.rules
@@ -122,6 +122,11 @@ class Cluster:
         sources = [pool for pool in pools if pool.role == "prefill"]
         readers = [pool for pool in self.pools if pool.role == "decode"]
         return [*pools, *(pool for pool in readers if any(pool.reads(source) for source in sources))]
+
+    def computes_again(self, source: Pool) -> bool:
+        """Whether those that read the KV caches of a pool compute the last token of a prompt again."""
+        readers = [pool for pool in self.pools if pool.role == "decode" and pool.reads(source)]
+        return any(pool.config.has_late_first_token for pool in readers)
 
     def latencies(self) -> list[float]:
         """Return the seconds from sending each request, over the network, through the tokeniser."""

@@ -423,8 +423,9 @@ class Replica:
         """Let the KV caches that have landed decode, as far as there is room."""
         while self.landed and self.has_room_for(self.landed[0]):
             request = self.landed.popleft()
-            request.generated, request.replica = 1, self.number
-            request.token_times, request.handed_over = [self.clock.now], self.clock.now
+            request.generated, request.replica = 0, self.number
+            if not self.pool.config.has_late_first_token:
+                request.generated, request.token_times, request.handed_over = 1, [self.clock.now], self.clock.now
             self.cluster.transfers.release(request)
 
     def has_room_for(self, request: Request) -> bool:

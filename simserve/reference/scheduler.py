@@ -444,15 +444,15 @@ class ContinuousScheduler(Scheduler):
     def seat_computed(self, request: Request) -> bool:
         """Seat a request whose prompt was computed elsewhere; False, with nothing changed, without room for it.
 
-        Those that were preempted here go first. Blocks must be free for its cache, its next token and the growth of
-        those that decode.
+        Those that were preempted here go first. It takes blocks for its cache, its next token and what decodes grow.
         """
         if not self.active:
             # Nobody else runs: the next step is scheduled when those that are done have gone.
             self.release_departing()
         if len(self.running) == self.config.max_num_seqs or self.waiting or not self.has_adapter_seat(request):
             return False
-        blocks, grown = self.blocks_of(request.prompt_tokens), self.blocks_of(request.prompt_tokens + 1)
+        computed = request.prompt_tokens - self.config.has_late_first_token
+        blocks, grown = self.blocks_of(computed), self.blocks_of(computed + 1)
         if self.is_growing:
             decoding = [one for one in self.active if one.is_decoding]
             needed = grown + sum(self.blocks_needed(one) for one in decoding)
@@ -461,7 +461,7 @@ class ContinuousScheduler(Scheduler):
                 return False
         elif self.config.kv_allocation == "paged" and self.free < self.blocks_of(self.longest(request)):
             return False
-        request.computed = request.target = request.prompt_tokens
+        request.computed = request.target = computed
         self.take_adapter(request, self.loads)
         self.running.append(request)
         self.num_admitted += 1
@@ -709,7 +709,7 @@ class ContinuousScheduler(Scheduler):
         for request in self.running:
             # What no query sees any more is free again.
             request.window_blocks = self.window_of(request.window_blocks)
-        finished = []
+        finished, sent = [], self.unsent
         for request in [request for request, _ in step.chunks] + sorted(step.decoding, key=lambda one: one.index):
             if request.is_decoding:
                 if request not in gained:
@@ -722,8 +722,8 @@ class ContinuousScheduler(Scheduler):
                     request.gaps.append(max(end - request.token_times[-1], sending))
                 request.token_times.append(end)
                 if len(request.token_times) == 1 and self.token_seconds:
-                    self.unsent += self.token_seconds
-                    request.handed_over = end + self.unsent
+                    self.unsent += 0.0 if request in gained else self.token_seconds
+                    request.handed_over = end + (sent if request in gained else self.unsent)
                 if math.isnan(request.answer_began) and request.generated > request.thinking_tokens:
                     request.answer_began = end + self.unsent
             if request.generated == request.output_tokens:

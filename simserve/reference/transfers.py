@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from simserve.reference.clock import Clock, Steps
-    from simserve.reference.replica import Replica
+    from simserve.reference.replica import Pool, Replica
     from simserve.reference.request import Request
     from simserve.sim.control import DisaggregationSpec
 
@@ -39,6 +39,9 @@ class Surroundings(Protocol):
     def take_to_decode(self, request: Request) -> None:
         """Route a KV cache that has arrived."""
 
+    def computes_again(self, source: Pool) -> bool:
+        """Whether those that read the KV caches of a pool compute the last token of a prompt again."""
+
 
 class Transfers:
     """The links of all prefill replicas: each sends one cache after the other at full bandwidth.
@@ -48,8 +51,8 @@ class Transfers:
         on_their_way: Those that count against ``max_in_transfer``: until they have a seat.
     """
 
-    def __init__(self, cluster: Surroundings, spec: DisaggregationSpec | None) -> None:
-        self.cluster, self.spec = cluster, spec
+    def __init__(self, cluster: Surroundings, spec: DisaggregationSpec | None, token_latency: float) -> None:
+        self.cluster, self.spec, self.token_latency = cluster, spec, token_latency
         self.by_request: dict[Request, Transfer] = {}
         self.on_their_way: dict[Request, Transfer] = {}
         self.paces: dict[Replica, float] = {}
@@ -73,7 +76,7 @@ class Transfers:
 
     def send(self, request: Request, source: Replica) -> bool:
         """Send the KV cache of a computed prompt; return False if its first token was all that was wanted."""
-        if request.output_tokens == 1:
+        if request.output_tokens == 1 and not self.cluster.computes_again(source.pool):
             return False
         assert self.spec is not None
         source.scheduler.let_stand_in(request)
@@ -101,7 +104,8 @@ class Transfers:
             if transfer.start > now:
                 transfer.start = max(now, free_at)
             transfer.end = free_at = max(now, free_at) + transfer.left * pace
-            transfer.lands_at = transfer.end + self.spec.transfer_latency
+            latency = self.spec.landing_seconds + self.token_latency * transfer.request.prompt_tokens
+            transfer.lands_at = transfer.end + latency
             self.cluster.clock.process(self.land(transfer, transfer.lands_at))
 
     def land(self, transfer: Transfer, time: float) -> Steps:

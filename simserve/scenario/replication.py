@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import StructuredOutputSpec
 
 if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
     from simserve.sim.pools import PoolSetup
 
 _MARGIN, _LEAST_GROWTH, _MOST_GROWTH = 1.2, 2.0, 100.0
@@ -237,7 +239,7 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
     weights_bytes = replica_weights_bytes(own)
     return PoolSetup(
         name=spec.name,
-        engine=own.engine,
+        engine=decoding(own) if spec.role == "decode" else own.engine,
         step_times=priced.step_times,
         priced=priced,
         num_replicas=deployment.replicas,
@@ -252,6 +254,11 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
         kv_bytes_per_token=transferred_bytes_per_token(own),
         acceptance=() if speculative is None else speculative.conditional_acceptance,
     )
+
+
+def decoding(resolved: ResolvedScenario) -> EngineConfig:
+    """Return what the scheduler of a replica obeys that decodes what others prefill."""
+    return replace(resolved.engine, recomputes_last_token=resolved.shape.engine.handover.recomputes_last_token)
 
 
 def startup_seconds(scaling: AutoscalingSpec | None, weights_bytes: float) -> float:

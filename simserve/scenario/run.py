@@ -43,7 +43,7 @@ from simserve.scenario.schema import Scenario, limits_by_class, objective
 from simserve.scenario.seats import limit_gains, seats_curve
 from simserve.scenario.speculative import speculation_facts
 from simserve.sim.acceleration import Accelerate
-from simserve.sim.control import Control, OverflowSpec, StreamingSpec
+from simserve.sim.control import Control, DisaggregationSpec, OverflowSpec, StreamingSpec
 from simserve.sim.simulate import Deployment, Simulation
 from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
@@ -705,6 +705,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
     scaling = None if encoders is None else encoders.autoscaling
     starts = deployment.autoscaling or deployment.faults or deployment.updates or deployment.liveness
     weights_bytes = replica_weights_bytes(resolved)
+    links, per_token = _links(resolved)
     return Control(
         routing=deployment.routing,
         admission=deployment.admission,
@@ -722,12 +723,28 @@ def control_of(resolved: ResolvedScenario) -> Control:
         streaming=_streaming(resolved),
         response_cache=deployment.response_cache,
         fairness=deployment.fairness,
-        disaggregation=deployment.disaggregation,
+        disaggregation=links,
+        landing_seconds_per_token=per_token,
         kv_bytes_per_token=0.0 if deployment.disaggregation is None else transferred_bytes_per_token(resolved),
         allowed=_allowed(resolved),
         replicas_per_node=replicas_per_node(resolved),
         weights_bytes=weights_bytes,
     )
+
+
+def _links(resolved: ResolvedScenario) -> tuple[DisaggregationSpec | None, float]:
+    """Return the links, with the latency of the engine where the scenario says none, and what a token adds to it."""
+    spec = resolved.scenario.deployment.disaggregation
+    if spec is None or spec.transfer_latency is not None:
+        return spec, 0.0
+    roles = [pool.role for pool in resolved.scenario.deployment.pools]
+    reader = resolved.pools[roles.index("decode")]
+    rules, config = reader.shape.engine.handover, reader.engine
+    seconds, per_token = rules.latency, 0.0
+    if rules.repeats_frontend:
+        seconds += config.frontend_latency + config.frontend_seconds_per_request
+        per_token = config.tokenization_per_token
+    return spec.model_copy(update={"transfer_latency": seconds}), per_token
 
 
 def _overflow(scenario: Scenario) -> OverflowSpec | None:

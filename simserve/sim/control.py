@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from simserve.profiles.engine_options import PLAIN_HANDOVER
 from simserve.units import PositiveBytesPerSecond, PositiveSeconds, Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel
 
@@ -376,20 +377,29 @@ class DisaggregationSpec(FrozenModel):
     """How KV caches get from prefill replicas to decode replicas: every prefill replica has a link of its own, and
     sends one cache after the other at full bandwidth.
 
-    The first token reaches the client with the KV cache, when the decode replica has taken it in (as vLLM and SGLang
-    answer from the decode instance), so the transfer and the wait for a seat there are part of TTFT.
+    The first token reaches the client when the decode replica has taken the KV cache in, so the transfer and the wait
+    for a seat there are part of TTFT: SGLang and TensorRT-LLM send it along with the cache. A decode server of vLLM
+    from 0.9 on computes the last token of the prompt again instead, and the first token comes one decode step later.
     """
 
     transfer_bandwidth: PositiveBytesPerSecond = 50e9
     """Bandwidth of the link of one prefill replica."""
-    transfer_latency: Seconds = 0.001
-    """Time from the last byte sent to the decode replica's scheduler."""
+    transfer_latency: Seconds | None = None
+    """Time from the last byte sent to the decode replica's scheduler. Absent: 90 ms with SGLang, whose servers agree on
+    a transfer by polling (fitted to ten measured servers), and 1 ms with others, an assumption; with vLLM from 0.9 on
+    also the way through the API server of the decode server (`frontend_latency`, the tokens of the prompt), to which a
+    proxy sends the request once its prompt is computed."""
     usd_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None
     """Dollars an hour of the link, for each GPU of the prefill and decode workers, where it is billed apart (a network
     with RDMA that costs more than the plain one). Absent: the GPU's own price has it."""
     max_in_transfer: Annotated[int, Field(ge=1)] = 64
     """Most caches of one prefill replica on their way, those included that have arrived and wait for a seat; while so
     many are, the replica starts no further step (back-pressure)."""
+
+    @property
+    def landing_seconds(self) -> float:
+        """Time from the last byte sent to the decode replica's scheduler, where no engine says another."""
+        return PLAIN_HANDOVER.latency if self.transfer_latency is None else self.transfer_latency
 
 
 class OverflowSpec(FrozenModel):
@@ -633,6 +643,7 @@ class Control:
         weights_bytes: Of one replica, over all its GPUs: what a start loads.
         disaggregation: How KV caches get from prefill to decode pools; None: every replica does both.
         kv_bytes_per_token: Of the whole model, for them.
+        landing_seconds_per_token: What a token of the prompt adds to their ``transfer_latency``.
         overflow: When requests go to an API; None: never.
         streaming: How tokens reach the client; None: at once.
         response_cache: Which requests are answered without a model; None: none.
@@ -656,6 +667,7 @@ class Control:
     weights_bytes: float = 0.0
     disaggregation: DisaggregationSpec | None = None
     kv_bytes_per_token: float = 0.0
+    landing_seconds_per_token: float = 0.0
     overflow: OverflowSpec | None = None
     streaming: StreamingSpec | None = None
     response_cache: ResponseCacheSpec | None = None

@@ -295,7 +295,8 @@ class FleetRun:
         client_state = ClientState(clients, admission_control, num_replicas, delivery, fleet_state)
         if control.disaggregation is not None:
             client_state.transfers = transfers_of(
-                control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)
+                *(control.disaggregation, control.kv_bytes_per_token, self._setups, self._members, len(specs)),
+                control.landing_seconds_per_token,
             )
             client_state.transfers.notes_sends = self._changes_fleet
         if control.regions is not None:

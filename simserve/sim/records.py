@@ -96,7 +96,8 @@ class RequestRecords:
         prefill_end_time: When its KV cache was ready to be sent to a decode replica, NaN if it never was; this and the
             three below: None without disaggregation.
         transfer_start_time: When the link began to send it.
-        transfer_end_time: When it had arrived; the request then waits for a seat until ``first_token_time``.
+        transfer_end_time: When it had arrived; the request then waits for a seat, until
+            ``first_token_time``, or a decode step before it where that computes the first token.
         prefill_replica_id: Replica that computed it; -1: it was not handed over.
         client_region: Index into ``region_names``; None: regions do not matter.
         region_names: The regions that clients are in.

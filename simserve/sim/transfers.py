@@ -32,6 +32,7 @@ def transfers_of(
     setups: Sequence[PoolSetup],
     members: Sequence[Sequence[int]],
     num_requests: int,
+    token_latency: float = 0.0,
 ) -> Transfers:
     """Return what is between prefill and decode replicas before anything is sent.
 
@@ -41,23 +42,25 @@ def transfers_of(
         setups: The pools.
         members: The replicas of each.
         num_requests: Of the run.
+        token_latency: What a token of a prompt adds to the latency of the links, seconds.
     """
     ports = []
     for setup, numbers in zip(setups, members, strict=True):
         own = setup.kv_bytes_per_token
-        readers = [] if setup.role != "prefill" else _readers(setup, setups, members)
+        pools = [] if setup.role != "prefill" else _reading(setup, setups)
+        readers = [number for each in pools for number in members[each]]
+        answers = not any(setups[each].engine.has_late_first_token for each in pools)
         bytes_per_token = kv_bytes_per_token if own is None else own
-        ports += [Port(ROLES[setup.role], bytes_per_token, list(readers)) for _ in numbers]
-    return Transfers(ports, spec.transfer_bandwidth, spec.transfer_latency, spec.max_in_transfer, num_requests)
+        ports += [Port(ROLES[setup.role], bytes_per_token, list(readers), answers) for _ in numbers]
+    latencies = spec.landing_seconds, token_latency
+    return Transfers(ports, spec.transfer_bandwidth, *latencies, spec.max_in_transfer, num_requests)
 
 
-def _readers(source: PoolSetup, setups: Sequence[PoolSetup], members: Sequence[Sequence[int]]) -> list[int]:
-    """Return the replicas that take in what a pool computes: those that decode its model and format
-    in its region."""
-    pairs = zip(setups, members, strict=True)
+def _reading(source: PoolSetup, setups: Sequence[PoolSetup]) -> list[int]:
+    """Return the pools that take in what a pool computes: those that decode its model and format in its region."""
     alike = source.kv_layout, source.region
-    pools = [numbers for each, numbers in pairs if each.role == "decode" and (each.kv_layout, each.region) == alike]
-    return [number for numbers in pools for number in numbers]
+    pools = enumerate(setups)
+    return [number for number, each in pools if each.role == "decode" and (each.kv_layout, each.region) == alike]
 
 
 def transfer_totals(transfers: Transfers) -> dict[str, float]:
@@ -92,6 +95,7 @@ class Crossing:
         start: When its first byte is sent, seconds; inf while the link is down.
         end: When its last one is; inf likewise.
         left: Seconds at full bandwidth that were left of it when the link last changed its pace.
+        latency: From its last byte to the scheduler of the decode replica, seconds.
         has_begun: Whether some of it had crossed by then.
     """
 
@@ -100,6 +104,7 @@ class Crossing:
     start: float
     end: float
     left: float
+    latency: float
     has_begun: bool = False
 
 
@@ -174,14 +179,14 @@ class Links:
             return False
         if not crossing.has_begun:
             columns.transfer_start[index] = crossing.start if crossing.start < inf else nan
-        columns.transfer_end[index] = crossing.end + columns.latency if crossing.end < inf else nan
+        columns.transfer_end[index] = crossing.end + crossing.latency if crossing.end < inf else nan
         return bool(self._stage[index] == ON_ITS_WAY)
 
     def _take_sends(self) -> None:
         """Take over what the plane has sent since it was last asked."""
         sends = self._live.sends
-        for number, index, queued_at, seconds, start, end in _rows(list(sends)):
-            crossing = Crossing(int(index), queued_at, start, end, seconds)
+        for number, index, queued_at, seconds, start, end, latency in _rows(list(sends)):
+            crossing = Crossing(int(index), queued_at, start, end, seconds, latency)
             self._crossings.setdefault(int(number), deque()).append(crossing)
         fill(sends, [])
 

@@ -76,6 +76,8 @@ def setups(draw: st.DrawFn, name: str, role: Role, region: str) -> PoolSetup:
     if role != "prefill" and draw(st.booleans()):
         config = replace(config, num_speculative_tokens=2, num_blocks=config.num_blocks + 1)
         acceptance = (0.8, 0.5)
+    if role == "decode":
+        config = replace(config, recomputes_last_token=draw(st.booleans()))
     rules = {
         "metric": draw(st.sampled_from(["queue_depth", "running", "kv_usage", "busy", "slo"])),
         "target": draw(st.sampled_from([0.2, 0.9])),

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
-from simserve.sim.control import Control, EncoderAutoscalingSpec, RoutingSpec
+from simserve.sim.control import Control, DisaggregationSpec, EncoderAutoscalingSpec, RoutingSpec
+from simserve.sim.pools import PoolSetup
 from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
@@ -209,6 +210,33 @@ def test_tasks_that_clients_give_up_are_those_of_the_plane(data: st.DataObject) 
 def test_replicas_and_clients_are_those_of_the_plane(kind: str, data: st.DataObject) -> None:
     """Any scheduler, router, limit on waiting, patience, retries and pools."""
     assert_alike(*attended(data, kind))
+
+
+@pytest.mark.parametrize("kind", ["any", "ordered", "swapping"])
+@given(data=st.data())
+@settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_first_tokens_of_decode_replicas_are_those_of_the_plane(kind: str, data: st.DataObject) -> None:
+    """With a first token that comes with the KV cache, or a step later: any scheduler, in any shortage of memory."""
+    deployment, specs = attended(data, kind)
+    assert deployment.control is not None
+    engine = replace(deployment.engine, max_loras=0, enable_prefix_caching=False, kv_tiers=())
+    assume((engine.batching, engine.scheduler, engine.kv_allocation) == ("continuous", "mixed", "paged"))
+    first = PoolSetup(
+        name="prefill", role="prefill", engine=engine, step_times=TIMES, priced=None, num_replicas=1, acceptance=()
+    )
+    late = replace(engine, recomputes_last_token=data.draw(st.booleans()))
+    second = replace(first, name="decode", role="decode", engine=late, num_replicas=data.draw(st.integers(1, 2)))
+    link = {"transfer_bandwidth": "97 GB/s", "transfer_latency": "0.0713 s", "max_in_transfer": 3}
+    control = replace(
+        deployment.control,
+        routing=RoutingSpec(policy="least_outstanding"),
+        allowed=(),
+        disaggregation=validate(DisaggregationSpec, link),
+        kv_bytes_per_token=1.1e9,
+        landing_seconds_per_token=data.draw(st.sampled_from([0.0, 0.00171])),
+    )
+
+    assert_alike(replace(deployment, engine=engine, pools=(first, second), control=control), specs)
 
 
 @given(data=st.data(), num_workers=st.integers(1, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from simserve.errors import InputError
 from simserve.profiles.api import load_api
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
-from simserve.scenario.run import control_of
+from simserve.scenario.run import control_of, deploy
+from simserve.sim.simulate import Deployment
 
 SLOW = "{kind: slow, at: 1 s, duration: 1 s"
 LINK = "{kind: link, at: 1 s, duration: 1 s"
@@ -164,3 +166,47 @@ def test_an_api_is_as_fast_as_it_was_measured_where_the_scenario_does_not_say() 
     assert told.tokens_per_second == own.tokens_per_second == measured.tokens_per_second
     assert (own.ttft, own.ttft_cv) == (1.0, 0.5)
     assert (unknown.ttft, unknown.ttft_cv, unknown.tokens_per_second) == (0.5, 0.5, 80.0)
+
+
+APART: dict[str, Any] = {
+    "pools": [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode"}],
+    "disaggregation": {"transfer_bandwidth": "50 GB/s"},
+}
+
+
+def _apart(engine: dict[str, Any], **link: str) -> Deployment:
+    """Return the deployment of the chatbot whose prefill and decode are apart."""
+    document = {**APART, "engine": engine, "disaggregation": {**APART["disaggregation"], **link}}
+    settings = [f"deployment.{key}={json.dumps(value)}" for key, value in document.items()]
+    return deploy(resolve(load("chatbot", settings)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "seconds", "is_computed_again"),
+    [
+        ("sglang", "0.4.6", 0.09, False),
+        ("sglang", "0.5.23", 0.09, False),
+        ("tensorrt-llm", "1.2.0", 0.001, False),
+        ("vllm", "0.8.5", 0.001, False),
+        ("vllm", "0.9.0", 0.001, True),
+        ("vllm", "0.29", 0.001, True),
+    ],
+)
+def test_an_engine_says_what_handing_over_costs(
+    engine: str, version: str, seconds: float, is_computed_again: bool
+) -> None:
+    """A time that the scenario gives counts alone; who computes a token again also takes the prompt in again."""
+    named = {"name": engine, "version": version}
+    deployed, given = _apart(named), _apart(named, transfer_latency="7 ms")
+    assert deployed.control is not None
+    assert given.control is not None
+    assert deployed.control.disaggregation is not None
+    assert given.control.disaggregation is not None
+    decode = deployed.pools[1].engine
+    again = decode.frontend_latency + decode.frontend_seconds_per_request if is_computed_again else 0.0
+    per_token = decode.tokenization_per_token if is_computed_again else 0.0
+
+    assert deployed.control.disaggregation.landing_seconds == pytest.approx(seconds + again)
+    assert deployed.control.landing_seconds_per_token == per_token
+    assert (given.control.disaggregation.landing_seconds, given.control.landing_seconds_per_token) == (0.007, 0.0)
+    assert [each.engine.recomputes_last_token for each in deployed.pools] == [False, is_computed_again]

@@ -273,3 +273,62 @@ def test_everything_is_accounted_for_between_the_pools(data: st.DataObject) -> N
     assert (np.array(requests.max_tokens) == specs.max_tokens).all()
     for before, after in (("ready_time", "scheduled_time"), ("first_token_time", "finish_time")):
         assert (np.array(getattr(requests, before))[done] <= np.array(getattr(requests, after))[done]).all()
+
+
+def computed_again(specs: RequestSpecs, *, decode_config: EngineConfig | None = None, **rest: Any) -> FleetRun:
+    """Return a run whose decode replica computes the last token of each prompt again, as vLLM's does from 0.9 on."""
+    config = decode_config or make_config()
+    return handed_over(specs, decode_config=replace(config, recomputes_last_token=True), **rest)
+
+
+def test_a_decode_replica_that_computes_the_last_token_again_answers_a_step_later() -> None:
+    """Idle: TTFT is the prefill, the link and one decode step on the prompt; three tokens take three steps."""
+    context_seconds = 0.01
+    times = affine_step_times(step_seconds=1.0, token_seconds=0.0, decode_context_seconds=context_seconds)
+    run = computed_again(make_specs([0.0], 20, 3), times=times, transfer_latency="0.5 s")
+    requests = run.requests
+
+    landed = 1.0 + 2.0 + 0.5
+    steps = [1.0 + context_seconds * context for context in (19, 20, 21)]
+    assert requests.first_token_time[0] == pytest.approx(landed + steps[0], rel=1e-12)
+    assert requests.finish_time[0] == pytest.approx(landed + sum(steps), rel=1e-12)
+    assert requests.itl_max[0] == pytest.approx(steps[2], rel=1e-12)
+    assert requests.generated_tokens[0] == 3
+
+
+def test_a_single_token_is_computed_by_the_decode_replica_too() -> None:
+    """The prefill server's one token is dropped, however short the answer; where it comes along it is the answer."""
+    specs = make_specs([0.0], 20, 1)
+
+    assert list(handed_over(specs).requests.finish_time) == [1.0]
+    assert list(computed_again(specs).requests.finish_time) == [1.0 + 2.0 + 1.0]
+    assert list(computed_again(specs).requests.first_token_time) == [4.0]
+
+
+def test_a_first_token_is_no_gap() -> None:
+    """Beside one that decodes, the step that brings a first token is a gap of the other alone."""
+    times = affine_step_times(step_seconds=1.0, token_seconds=0.0, decode_context_seconds=0.0)
+    run = computed_again(make_specs([0.0, 1.0], [10, 10], [6, 2]), times=times)
+    requests = run.requests
+
+    # Caches land at 2 and 3 s; the steps of the decode replica end at whole seconds.
+    assert list(requests.first_token_time) == [3.0, 4.0]
+    assert list(requests.finish_time) == [8.0, 5.0]
+    assert list(requests.itl_max) == [1.0, 1.0]
+
+
+def test_who_is_preempted_before_its_first_token_is_computed_again_in_full() -> None:
+    """A decode replica short of blocks: everybody gets every token, and nobody a gap before the first."""
+    config = make_config(max_num_seqs=4, num_blocks=14, block_size=4, max_model_len=60)
+    specs = make_specs(
+        [0.1 * each for each in range(8)], [11, 12, 13, 9, 8, 12, 10, 11], [18, 16, 20, 1, 2, 22, 17, 16]
+    )
+    requests = computed_again(specs, decode_config=config).requests
+
+    assert list(requests.status) == [COMPLETED] * 8
+    assert list(requests.generated_tokens) == specs.output_tokens.tolist()
+    assert sum(requests.num_preemptions) > 0
+    for index in range(8):
+        answering = requests.finish_time[index] - requests.first_token_time[index]
+        assert answering >= specs.output_tokens[index] - 1 - 1e-9
+        assert (requests.itl_max[index] >= 1.0 - 1e-9) == (specs.output_tokens[index] > 1)

@@ -45,7 +45,9 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
     deployment, specs = draw(deployments(kind))
     assert deployment.control is not None
     config = deployment.engine
-    room = replace(config, num_blocks=config.num_blocks + draw(st.integers(0, 9)))
+    is_computed_again = draw(st.booleans())
+    extra = draw(st.integers(0, 9))
+    room = replace(config, num_blocks=config.num_blocks + extra, recomputes_last_token=is_computed_again)
     times = deployment.priced.step_times
     roles = draw(st.sampled_from(ORDER_OF_POOLS))
     layouts = draw(st.sampled_from(["aaaa", "abab"])) if len(roles) == 4 else "aaaa"
@@ -74,6 +76,7 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
         routing=deployment.control.routing.model_copy(update={"weights": weights}),
         disaggregation=validate(DisaggregationSpec, links),
         kv_bytes_per_token=1.1e9,
+        landing_seconds_per_token=draw(st.sampled_from([0.0, 0.011])),
         allowed=draw(st.sampled_from([(), ((0,), tuple(range(len(entrances))))])),
     )
     return replace(deployment, pools=pools, control=control), specs

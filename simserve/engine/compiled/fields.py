@@ -168,6 +168,7 @@ _REPLICA: dict[str, Kind] = {
             "grows",
             "has_encoder",
             "has_extras",
+            "has_late_first_token",
             "has_late_tokens",
             "has_ordered_pass",
             "has_overlap",
@@ -358,7 +359,7 @@ PORT = Record(
     "port",
     {
         **dict.fromkeys(("bytes_per_token", "free_at", "pace", "seconds", "stalled_since", "waited"), FLOAT),
-        "has_sent": BOOLEAN,
+        **dict.fromkeys(("answers_lone_token", "has_sent"), BOOLEAN),
         **dict.fromkeys(("num_on_way", "role"), INTEGER),
         "landed": Queue(),
         "readers": Items("q"),
@@ -368,7 +369,7 @@ TRANSFERS = Record(
     "transfers",
     {
         **dict.fromkeys(("asked_max", "asked_output", "prefill_replica"), Column("i")),
-        **dict.fromkeys(("bandwidth", "latency", "stalled"), FLOAT),
+        **dict.fromkeys(("bandwidth", "latency", "stalled", "token_latency"), FLOAT),
         **dict.fromkeys(("max_in_transfer", "num_transfers"), INTEGER),
         **dict.fromkeys(("prefill_end", "transfer_end", "transfer_start"), Column("d")),
         "ports": Records(PORT),

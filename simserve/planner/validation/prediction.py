@@ -25,6 +25,7 @@ from simserve.perf.tables import price
 from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol
 from simserve.profiles.expected_errors import Server
 from simserve.scenario.load import from_mapping
+from simserve.scenario.replication import decoding
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deployment_of, server_of
 from simserve.scenario.schema import Scenario
@@ -379,7 +380,7 @@ def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
     return PoolSetup(
         name="decode",
         # Dynamo takes the tokens from it (skip-tokenizer-init); no API server of its own passes them on.
-        engine=replace(plain.engine, api_token_seconds=0.0),
+        engine=replace(decoding(plain), api_token_seconds=0.0),
         step_times=_scaled(times, 1.0 / tokens),
         priced=None,
         num_replicas=pair.num_decodes,
