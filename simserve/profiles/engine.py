@@ -16,8 +16,8 @@ from simserve.profiles.engine_options import (
     CudagraphMode,
     Endpoint,
     EngineOptions,
-    Handover,
     KVAllocation,
+    KVTransfer,
     MoeBackend,
     NewTokenRatio,
     PreemptionMode,
@@ -238,7 +238,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """CUDA compute capability from which `auto` keeps the keys of sparse attention in FP8; None: never."""
     casts_float32: bool
     """Whether it loads 32-bit weights in 16 bit where nobody asks for 32."""
-    handover: Handover
+    kv_transfer: KVTransfer
     """How it hands KV caches from prefill to decode servers."""
     features: tuple[str, ...]
     """What the version asked for can do on this GPU, of `simserve.profiles.engine_profile.FEATURES`."""
@@ -391,7 +391,7 @@ def resolve_engine(
         **block_scaled_kernels(options, compute_capability),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,
-        "handover": profile.handover_of(version),
+        "kv_transfer": profile.kv_transfer_of(version),
         "plugin": "",
     }
     full_rate_from = known.kernels.full_prefill_rate_capability or math.inf

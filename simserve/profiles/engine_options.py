@@ -726,7 +726,7 @@ class TransformersBackend(FrozenModel):
     """Where the versions are from."""
 
 
-class Handover(FrozenModel):
+class KVTransfer(FrozenModel):
     """From which version on an engine hands KV caches from prefill servers to decode servers, and how."""
 
     since: str
@@ -741,7 +741,7 @@ class Handover(FrozenModel):
     """Where the rules come from."""
 
 
-PLAIN_HANDOVER = Handover(
+PLAIN_TRANSFER = KVTransfer(
     since="0", source="an assumption: the first token comes with the cache, 1 ms after its last byte"
 )
 """Of engines, and versions, of which nothing else is known."""

@@ -16,10 +16,10 @@ from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.engine_options import (
-    PLAIN_HANDOVER,
+    PLAIN_TRANSFER,
     Devices,
-    Handover,
     KernelBlock,
+    KVTransfer,
     MeasuredFactors,
     MoeBackend,
     NewTokenRatio,
@@ -633,8 +633,8 @@ class EngineProfile(FrozenModel):
     """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
     devices: Devices | None = None
     """Whose devices it runs on; none: not known, any is accepted."""
-    handovers: tuple[Handover, ...] = ()
-    """How it hands KV caches from prefill to decode servers, oldest first; empty: as `PLAIN_HANDOVER` says."""
+    kv_transfers: tuple[KVTransfer, ...] = ()
+    """How it hands KV caches from prefill to decode servers, oldest first; empty: as `PLAIN_TRANSFER` says."""
     kernel_blocks: tuple[KernelBlock, ...] = ()
     """KV blocks that attention kernels force, the first that holds."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
@@ -666,10 +666,10 @@ class EngineProfile(FrozenModel):
         fitting = [known for known in self.windowed_kv if version_key(known.since) <= wanted]
         return fitting[-1] if fitting else None
 
-    def handover_of(self, version: str | None) -> Handover:
+    def kv_transfer_of(self, version: str | None) -> KVTransfer:
         """Return how a version hands KV caches over; the newest without one."""
         wanted = version_key(version or self.versions[-1].version)
-        return next((each for each in reversed(self.handovers) if version_key(each.since) <= wanted), PLAIN_HANDOVER)
+        return next((each for each in reversed(self.kv_transfers) if version_key(each.since) <= wanted), PLAIN_TRANSFER)
 
     def nearest_version(self, requested: str | None) -> EngineVersion:
         """Return the defaults of the nearest version that is not newer than ``requested``.
@@ -789,7 +789,7 @@ def _read(file: Path) -> EngineProfile:
             "features": profile.features or base.features,
             "models": profile.models or base.models,
             "transformers": profile.transformers or base.transformers,
-            "handovers": profile.handovers or base.handovers,
+            "kv_transfers": profile.kv_transfers or base.kv_transfers,
         }
         profile = profile.model_copy(update=taken)
     keys = [version_key(known.version) for known in profile.versions]

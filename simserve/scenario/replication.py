@@ -258,7 +258,7 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
 
 def decoding(resolved: ResolvedScenario) -> EngineConfig:
     """Return what the scheduler of a replica obeys that decodes what others prefill."""
-    return replace(resolved.engine, recomputes_last_token=resolved.shape.engine.handover.recomputes_last_token)
+    return replace(resolved.engine, recomputes_last_token=resolved.shape.engine.kv_transfer.recomputes_last_token)
 
 
 def startup_seconds(scaling: AutoscalingSpec | None, weights_bytes: float) -> float:

@@ -739,7 +739,7 @@ def _links(resolved: ResolvedScenario) -> tuple[DisaggregationSpec | None, float
         return spec, 0.0
     roles = [pool.role for pool in resolved.scenario.deployment.pools]
     reader = resolved.pools[roles.index("decode")]
-    rules, config = reader.shape.engine.handover, reader.engine
+    rules, config = reader.shape.engine.kv_transfer, reader.engine
     seconds, per_token = rules.latency, 0.0
     if rules.repeats_frontend:
         seconds += config.frontend_latency + config.frontend_seconds_per_request

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from simserve.profiles.engine_options import PLAIN_HANDOVER
+from simserve.profiles.engine_options import PLAIN_TRANSFER
 from simserve.units import PositiveBytesPerSecond, PositiveSeconds, Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel
 
@@ -399,7 +399,7 @@ class DisaggregationSpec(FrozenModel):
     @property
     def landing_seconds(self) -> float:
         """Time from the last byte sent to the decode replica's scheduler, where no engine says another."""
-        return PLAIN_HANDOVER.latency if self.transfer_latency is None else self.transfer_latency
+        return PLAIN_TRANSFER.latency if self.transfer_latency is None else self.transfer_latency
 
 
 class OverflowSpec(FrozenModel):
