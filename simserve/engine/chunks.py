@@ -65,7 +65,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     sizes.clear()
     config = replica.config
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
-    max_chunk = longest_chunk(replica)
+    max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take come first.
@@ -105,6 +105,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             done = computed_tokens[index]
             remaining = prompt_tokens[index] + generated_tokens[index] - done
             chunk = min(remaining, max_chunk, budget)
+            if has_checkpoints:
+                chunk = min(chunk, tokens_to_checkpoint(replica, remaining))
             if keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, all where it leaves none.
                 room = int(estimated_room(replica, free, free_window))
@@ -213,6 +215,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     target -= cached
             chunk = target
             if is_chunked:
+                if has_checkpoints:
+                    chunk = tokens_to_checkpoint(replica, target)
                 if chunk > max_chunk:
                     chunk = max_chunk
                 if chunk > budget:
@@ -364,7 +368,9 @@ def would_admit(replica: Replica, requests: RequestTable) -> bool:
         blocks, idle = find_prefix(cache, index, target) if cache.tree is None else look_up(cache, index, target)
     cached = blocks * replica.block_size
     target -= cached
-    chunk = min(target, longest_chunk(replica)) if config.enable_chunked_prefill else target
+    chunk = target
+    if config.enable_chunked_prefill:
+        chunk = min(tokens_to_checkpoint(replica, target), longest_chunk(replica))
     if chunk > replica.token_budget:
         return False
     need = -(-chunk // replica.block_size)
@@ -386,6 +392,16 @@ def longest_chunk(replica: Replica) -> int:
     if is_chunk_limit_lifted(replica):
         return config.max_num_batched_tokens
     return config.max_chunk_tokens
+
+
+def tokens_to_checkpoint(replica: Replica, remaining: int) -> int:
+    """Return the tokens that a chunk may have of a prompt that lacks so many: to its next checkpoint, or its end."""
+    config = replica.config
+    if remaining > config.checkpoint_tokens > 0:
+        return remaining - config.checkpoint_tokens
+    if remaining > config.last_checkpoint_tokens:
+        return remaining - config.last_checkpoint_tokens
+    return remaining
 
 
 def is_chunk_limit_lifted(replica: Replica) -> bool:
@@ -490,10 +506,11 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
 
 
 def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> int:
-    """Return how many steps the one scheduled chunk repeats: before its last one, a finish, or a dry pool."""
+    """Return how many steps the one chunk repeats: up to its last one, a checkpoint, a finish, or a dry pool."""
     index, chunk = replica.chunk_requests[0], replica.chunk_tokens[0]
     done = requests.computed_tokens[index]
-    num_steps = (requests.prompt_tokens[index] + requests.generated_tokens[index] - done - 1) // chunk
+    remaining = requests.prompt_tokens[index] + requests.generated_tokens[index] - done
+    num_steps = min(remaining - 1, tokens_to_checkpoint(replica, remaining)) // chunk
     if replica.keeps_windows:
         # What a chunk leaves outside the window is free before the next one.
         return 1

@@ -74,6 +74,9 @@ class EngineConfig:
         max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``.
         lifts_chunk_limit: Whether a request that neither runs nor waits beside another is held to the budget alone, not
             to ``max_chunk_tokens`` (vLLM 0.33).
+        checkpoint_tokens: With chunked prefill: so many tokens before the end of a prompt a chunk ends, so that a
+            checkpoint of a cache that cannot be rolled back is made there (llama.cpp); 0: nowhere.
+        last_checkpoint_tokens: The same once more, at most ``checkpoint_tokens``; the same number: there alone.
         max_model_len: Longest prompt plus output, tokens.
         enable_chunked_prefill: Whether a prompt may be split over steps.
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
@@ -173,6 +176,8 @@ class EngineConfig:
     max_num_batched_tokens: int
     max_chunk_tokens: int
     lifts_chunk_limit: bool = False
+    checkpoint_tokens: int = 0
+    last_checkpoint_tokens: int = 0
     max_model_len: int
     enable_chunked_prefill: bool = True
     reserve_full_prompt: bool = False

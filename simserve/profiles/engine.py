@@ -136,6 +136,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
     lifts_chunk_limit: bool
+    checkpoint_offsets: tuple[int, ...]
     ends_pass: bool
     misses_next: bool
     pads_lone_token: bool
@@ -465,7 +466,7 @@ _OF_THE_RELEASE = (
     *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
     *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
     *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "watermark"),
-    *("waits_for_prefix", "caches_at_end"),
+    *("waits_for_prefix", "caches_at_end", "checkpoint_offsets"),
 )
 """Rules of the scheduler that nobody chooses."""
 

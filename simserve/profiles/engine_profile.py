@@ -80,11 +80,8 @@ FEATURES: Mapping[str, str] = {
     "fp8_gemm_backend": "choice of the kernels of FP8 products",
     "attention_backend": "choice of the kernels of attention",
     "flashinfer_sampler": "choice of the kernels that sample",
-    "kv_cache_fp8": "FP8 KV cache",
-    "kv_cache_int8": "INT8 KV cache",
-    "kv_cache_int4": "INT4 KV cache",
-    "mxfp4": "MXFP4 weights",
-    "nvfp4": "NVFP4 weights",
+    **{f"kv_cache_{name}": f"{name.upper()} KV cache" for name in ("fp8", "int8", "int4")},
+    **{name: f"{name.upper()} weights" for name in ("mxfp4", "nvfp4")},
 }
 """What an engine has or has not by version, in words that follow "has no"."""
 
@@ -156,6 +153,8 @@ class Scheduling(FrozenModel):
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
     lifts_chunk_limit: bool = False
     """Whether a request without another beside it is held to no `long_prefill_token_threshold`."""
+    checkpoint_offsets: tuple[PositiveInt, ...] = Field(default=(), max_length=2)
+    """Tokens before the end of a prompt at which a chunk ends where a cache cannot be cut anywhere, the most first."""
     ends_pass: bool = False
     """Priorities: whether running requests behind one that preempts itself compute nothing in that step."""
     misses_next: bool = False

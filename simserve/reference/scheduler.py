@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.request import ONE_TOKEN, Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
-from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
+from simserve.reference.steps import Step, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.victims import choose_victim, decode_in_order
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class ContinuousScheduler(Scheduler):
         for request in [request for request in self.active if not request.is_decoding]:
             if request not in self.running or request in step.passed_over:
                 continue
-            chunk = min(request.target - request.computed, step.longest_chunk, step.budget)
+            chunk = min(to_checkpoint(self.config, request.target - request.computed), step.longest_chunk, step.budget)
             if self.keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, all where it leaves none.
                 room = self.estimated_room(self.free)
@@ -479,7 +479,7 @@ class ContinuousScheduler(Scheduler):
         if not self.config.enable_chunked_prefill:
             chunk = target if target <= step.budget else 0
         else:
-            chunk = min(target, step.longest_chunk, step.budget)
+            chunk = min(to_checkpoint(self.config, target), step.longest_chunk, step.budget)
         if chunk == target == 1:
             chunk = self.padded(step, len(found))
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from simserve.reference.request import Request
 
 if TYPE_CHECKING:
+    from simserve.engine.config import EngineConfig
     from simserve.engine.state import StepTimes
 
 
@@ -51,6 +52,12 @@ class Step:
     def requests(self) -> list[Request]:
         """The requests that take part."""
         return self.decoding + [request for request, _ in self.chunks]
+
+
+def to_checkpoint(config: EngineConfig, missing: int) -> int:
+    """Return the tokens from where a prompt lacks so many to where its chunk must end: a checkpoint, or the end."""
+    left = [each for each in (config.checkpoint_tokens, config.last_checkpoint_tokens) if each < missing]
+    return missing - max(left, default=0)
 
 
 def mixed_seconds(

@@ -701,7 +701,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     engine = shape.engine
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
     return EngineConfig(
-        **({name: getattr(engine, name) for name in _OF_ENGINE} | _window_fields(memory)),
+        **({name: getattr(engine, name) for name in _OF_ENGINE} | _window_fields(memory) | _checkpoint_fields(shape)),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
         num_blocks=num_blocks,
         watermark_blocks=int(engine.watermark * num_blocks),
@@ -736,6 +736,15 @@ def _window_fields(memory: MemoryPlan) -> dict[str, int]:
         "num_window_blocks": layout.num_window_blocks,
         "keeps_states": layout.are_states,
     }
+
+
+def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
+    """Return where prompts of a model end a chunk whose cache cannot be cut anywhere: windows or states (llama.cpp)."""
+    engine = shape.engine
+    offsets = [min(each, engine.max_num_batched_tokens) for each in engine.checkpoint_offsets]
+    if not offsets or (shape.windowed_kv is None and not shape.model.has_states):
+        return {}
+    return {"checkpoint_tokens": offsets[0], "last_checkpoint_tokens": offsets[-1]}
 
 
 def _launching_seconds(shape: ReplicaShape) -> float:

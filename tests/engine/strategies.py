@@ -58,6 +58,9 @@ FRONTEND_UNIT = math.sqrt(5.0) / 64.0
 THINK_UNIT = math.sqrt(3.0) / 8.0
 WAIT_UNIT = math.sqrt(7.0) / 4.0
 
+CHECKPOINTS = ((0, 0), (0, 0), (4, 4), (9, 3), (0, 0), (16, 1), (0, 0), (1, 1), (6, 5))
+"""Tokens before the end of a prompt at which chunks end, by the size of static batches, which only those look at."""
+
 
 @lru_cache(maxsize=None, typed=True)
 def among(*values: Any) -> st.SearchStrategy[Any]:
@@ -172,8 +175,11 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
         transfer_prompt_seconds=draw(among(0.0, 0.07)),
     )
     # All combinations, of what has been drawn: no draw more, so that the examples stay what they were.
+    checkpoint_tokens, last_checkpoint_tokens = CHECKPOINTS[config.static_batch_size]
     return replace(
         config,
+        checkpoint_tokens=checkpoint_tokens,
+        last_checkpoint_tokens=last_checkpoint_tokens,
         skips_ended=config.strikes_at_once != config.evicts_missing,
         keeps_ratio=config.strikes_at_once != config.reserves_page,
     )

@@ -92,6 +92,34 @@ def test_the_budget_left_by_a_chunk_admits_the_next_request() -> None:
     assert batches(outcome) == [(0, 8, (0, 1)), (0, 4, (1,))]
 
 
+def test_prompts_end_a_chunk_at_each_checkpoint_and_give_their_first_tokens_together() -> None:
+    """Four prompts of 16 tokens leave 8 and 2 to further steps: three steps for all, where each took two prompts."""
+    specs = make_specs([0.0] * 4, 16, 1)
+    plain = walk(make_config(), SECOND, specs)
+    kept = walk(make_config(checkpoint_tokens=8, last_checkpoint_tokens=2), SECOND, specs)
+
+    assert plain.first_token_time.tolist() == [1.0, 1.0, 2.0, 2.0]
+    assert batches(kept) == [(0, tokens, (0, 1, 2, 3)) for tokens in (32, 24, 8)]
+    assert kept.first_token_time.tolist() == [3.0] * 4
+
+
+def test_a_prompt_no_longer_than_a_checkpoint_passes_it() -> None:
+    """At 8 and 2 tokens before the end: prompts of 9, 8, 3 and 2 tokens take three, two, two and one step."""
+    config = make_config(checkpoint_tokens=8, last_checkpoint_tokens=2)
+    outcome = walk(config, SECOND, make_specs([0.0] * 4, [9, 8, 3, 2], 1))
+
+    assert outcome.first_token_time.tolist() == [3.0, 2.0, 2.0, 1.0]
+    assert batches(outcome)[0] == (0, 1 + 6 + 1 + 2, (0, 1, 2, 3))
+
+
+def test_others_have_what_a_checkpoint_leaves_of_the_budget() -> None:
+    """Of 10 tokens a step the first prompt takes 5 of 9, up to its checkpoint, and the second the rest."""
+    config = make_config(max_num_batched_tokens=10, checkpoint_tokens=4, last_checkpoint_tokens=4)
+    outcome = walk(config, SECOND, make_specs([0.0, 0.0], 9, 1))
+
+    assert batches(outcome) == [(0, 10, (0, 1)), (0, 8, (0, 1))]
+
+
 def test_without_chunking_a_prompt_waits_for_a_whole_budget() -> None:
     """Chunking off: 6 of 8 tokens are taken, so the next prompt of 6 waits a step."""
     config = make_config(max_num_batched_tokens=8, max_model_len=8, enable_chunked_prefill=False)

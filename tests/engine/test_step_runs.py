@@ -130,3 +130,21 @@ def test_a_retraction_expects_twenty_more_tokens_of_each_that_is_left() -> None:
     specs = make_specs([0.0, 0.5, 0.5], [30, 4, 12], [56, 48, 67], [100, 60, 80])
 
     assert assert_agrees(config, SECOND, specs).records.finish_time.tolist() == [56.0, 64.0, 123.0]
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "first_token"),
+    [((0, 0), 8.0), ((20, 3), 9.0), ((16, 16), 8.0), ((17, 1), 9.0), ((60, 5), 8.0)],
+)
+def test_equal_chunks_stop_short_of_a_checkpoint(checkpoints: tuple[int, int], first_token: float) -> None:
+    """A prompt of 60 tokens, 8 a step: chunks between checkpoints repeat, and the last of them is what is left.
+
+    At 20 and 3 tokens before the end: 40 in five steps, 17 in three, and the last three.
+    """
+    first, last = checkpoints
+    config = make_config(
+        max_num_batched_tokens=64, max_chunk_tokens=8, checkpoint_tokens=first, last_checkpoint_tokens=last
+    )
+    records = assert_agrees(config, SECOND, make_specs([0.0], 60, 2)).records
+
+    assert records.first_token_time.tolist() == [first_token]

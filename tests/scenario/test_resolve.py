@@ -220,7 +220,7 @@ def test_memory_report_adds_up() -> None:
         (
             "gpt-oss-20b",
             "llama.cpp",
-            "enable_expert_parallel: True .* llama.cpp b8000 has no expert parallelism",
+            "enable_expert_parallel: True .* llama.cpp b8350 has no expert parallelism",
         ),
     ],
 )
@@ -588,3 +588,25 @@ def test_gpus_share_no_layer_under_ollama() -> None:
     with pytest.raises(ScenarioError, match=r"tensor_parallel_size: 2 must be 1: .* set pipeline_parallel_size to 2"):
         resolve(make_scenario(model=model, deployment={**deployment, "tensor_parallel_size": 2}))
     assert resolve(make_scenario(model=model, deployment={**deployment, "pipeline_parallel_size": 2})).memory.fits
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "options", "expected"),
+    [
+        ("gpt-oss-20b", "b7000", "", (0, 0)),
+        ("gpt-oss-20b", "b7100", "", (64, 64)),
+        ("gpt-oss-20b", "b8000", "", (512, 512)),
+        ("gpt-oss-20b", "b9600", "", (516, 4)),
+        ("gpt-oss-20b", "b9600", ", max_num_batched_tokens: 256", (256, 4)),
+        ("qwen3.5-35b-a3b", "b9600", "", (516, 4)),
+        ("llama-3.1-8b", "b9600", "", (0, 0)),
+    ],
+)
+def test_llama_cpp_ends_chunks_at_checkpoints_of_caches_that_cannot_be_cut(
+    model: str, version: str, options: str, expected: tuple[int, int]
+) -> None:
+    """Windows and states alone, where its server has ``checkpoint_offsets``, at most --batch-size before the end."""
+    engine = f"engine={{name: llama.cpp, version: {version}, max_num_seqs: 4, max_model_len: 8192{options}}}"
+    config = resolve(make_scenario([f"model={model}", "deployment.hardware=gb10-128gb", f"deployment.{engine}"])).engine
+
+    assert (config.checkpoint_tokens, config.last_checkpoint_tokens) == expected
