@@ -26,11 +26,12 @@ def _drawn(seed: int) -> list[str]:
     devices = {name: load_engine(name).devices for name in catalog.names("engine")}
     maker = load_hardware(gpu).vendor
     engine = rng.choice([name for name, each in devices.items() if each is None or maker in each.makers])
+    cut = "pipeline" if engine == "ollama" else "tensor"  # Ollama's GPUs share no layer
     return [
         f"model={model}",
         f"deployment.hardware={gpu}",
         f"deployment.engine.name={engine}",
-        f"deployment.tensor_parallel_size={1 if maker == 'Apple' else rng.choice((1, 1, 2))}",
+        f"deployment.{cut}_parallel_size={1 if maker == 'Apple' else rng.choice((1, 1, 2))}",
     ]
 
 
