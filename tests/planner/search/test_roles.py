@@ -330,7 +330,8 @@ def of_both(space: Space, kinds: tuple[str, str], counts: tuple[int, int]) -> di
 @pytest.mark.slow
 def test_no_cheaper_pair_of_two_kinds_of_gpu_holds() -> None:
     """Every pair of H100s and H200s that costs less than the one that was found misses."""
-    space = mixed_space(spaces_of(long_prompts(), {**FEW, "deployment.tensor_parallel_size": [1]}))
+    slower = with_overrides(long_prompts(), {"slo.ttft": "550 ms"})
+    space = mixed_space(spaces_of(slower, {**FEW, "deployment.tensor_parallel_size": [1]}))
     assert space is not None
 
     best = search_mixed(space, Goal(max_gpus=8)).best
