@@ -32,12 +32,12 @@ def _rate(text: str | float) -> float:
     """Return requests a second of ``3``, ``3/s``, ``90/min`` or ``10k/h``.
 
     Raises:
-        UsageError: It is no rate.
+        UsageError: It is no rate, or one of 0.
     """
     found = _RATE.fullmatch(str(text).strip().replace(",", ""))
-    if found is None:
+    if found is None or not float(found[1]):
         remedy = "write 3 (requests a second), 3/s, 90/min or 10k/h"
-        raise UsageError("is no rate", key="--rate", value=text, remedy=remedy)
+        raise UsageError("is no rate" if found is None else "must be above 0", key="--rate", value=text, remedy=remedy)
     thousands, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
     return float(found[1]) * (1000 if thousands else 1) / _SECONDS[unit[0]]
 

@@ -529,6 +529,10 @@ def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     """Return the engine and version of ``vllm==0.20``; another engine than the scenario's is its newest version."""
     known, version, is_newest = _engine_named(text.strip())
     if not catalog.has("engine", known) and not known.endswith(_ENDINGS):
+        named = _engine_named(text.partition("==")[0].strip())[0]
+        if catalog.has("engine", named):
+            remedy = f"write numbers and points, for example {named}=={load_engine(named).versions[-1].version}"
+            raise ProfileError("has no version behind its ==", key="--engine", value=text, remedy=remedy)
         meant = nearest(known, catalog.names("engine")).removesuffix("?")
         remedy = f"{meant}; a version stands behind ==: vllm==0.20"
         raise ProfileError("is not a known engine", key="--engine", value=text, remedy=remedy)
@@ -548,7 +552,9 @@ def weight_format(text: str, engine: str | None) -> str:
         return found
     is_gguf = engine is not None and _plain_name(engine).startswith(_GGUF_ENGINES)
     meant = meant_format(text, is_gguf=is_gguf)
-    remedy = nearest(text, ("auto", *get_args(WeightFormatName))) if meant is None else f"did you mean '{meant}'?"
+    known = ("auto", *get_args(WeightFormatName))
+    remedy = nearest(text, known) if meant is None else f"did you mean '{meant}'?"
+    remedy = "choose from " + ", ".join(known) if remedy.endswith("none like it") else remedy
     raise InputError("is not a known weight format", key="--quantization", value=text, remedy=remedy)
 
 
@@ -648,7 +654,8 @@ def tokens(text: str, flag: str) -> int:
     found = _TOKENS.fullmatch(text.strip().replace("_", "").replace(",", ""))
     number = 0.0 if found is None else float(found[1]) * {"": 1, "k": 10**3, "m": 10**6}[found[2].lower()]
     if number < 1 or not round(number, 6).is_integer():
-        raise UsageError("must be a whole number of tokens", key=flag, value=text, remedy="for example 500 or 2k")
+        rule = "must be a whole number of tokens, at least 1"
+        raise UsageError(rule, key=flag, value=text, remedy="for example 500 or 2k")
     return round(number)
 
 
