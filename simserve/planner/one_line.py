@@ -189,6 +189,7 @@ def ask(
     if flags.like is not None and needs_traffic:
         notes += _assumed(flags, changes, mapping, needs_load=needs_load)
     scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
+    notes += _wide_notes(scenario) if is_bare and flags.like is None else []
     if media := _recorded_media(scenario, flags, notes):
         scenario = from_mapping(mapping, [*overrides, *media, *changes], file=base.file, folder=folder)
     if flags.like is not None and not is_plan and (refused := refused_note(flags.like, scenario)):
@@ -344,6 +345,19 @@ def _as_tagged(base: _Base, word: str | None, flags: OneLine) -> _Base:
     return replace(
         base, mapping={**base.mapping, "deployment": {"quantization": OLLAMA_FORMAT}}, notes=(*base.notes, note)
     )
+
+
+def _wide_notes(scenario: Scenario) -> list[str]:
+    """Return what to ask for where an engine of GGUF files is to run a checkpoint of 16 bit, as few are run there."""
+    engine, weights = scenario.deployment.engine.name, scenario.deployment.quantization
+    if not _plain_name(engine).startswith(_GGUF_ENGINES) or weights != "auto":
+        return []
+    model = load_model(scenario.model, scenario.folder)
+    if model.stored.format not in WIDE_FORMATS:
+        return []
+    return [
+        f"{model.name} is simulated with its 16-bit weights; {engine} is mostly given Q4_K_M: --quantization q4_k_m."
+    ]
 
 
 def _last_part(word: str) -> str:

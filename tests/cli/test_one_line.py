@@ -924,7 +924,7 @@ def test_a_plus_in_the_name_of_a_gpu_parts_no_kinds() -> None:
 )
 def test_the_newest_version_of_an_engine_is_asked_for_in_a_word(text: str, name: str) -> None:
     """A note says which that is."""
-    asked = ask("qwen3-8b", OneLine(gpus="H100", engine=text), needs_traffic=False)
+    asked = ask("qwen3-8b", OneLine(gpus="H100", engine=text, quantization="none"), needs_traffic=False)
 
     assert (asked.scenario.deployment.engine.name, asked.scenario.deployment.engine.version) == (name, None)
     assert asked.notes == (f"{text} is taken to be {name} {_newest(name)}, the newest version known here.",)
@@ -955,3 +955,31 @@ def test_a_limit_of_a_percentile_is_told_as_one_of_requests(slo: str, written: s
     """The user's own limits, to be pasted."""
     with pytest.raises(UsageError, match=f"; write '{written}'$"):
         ask("qwen3-8b", OneLine(gpus="H100", slo=slo), needs_traffic=False)
+
+
+@pytest.mark.parametrize(
+    ("word", "engine", "quantization", "is_told"),
+    [
+        ("qwen3-8b", "ollama", None, True),
+        ("Qwen/Qwen3-8B", "llama.cpp==b8000", None, True),
+        ("qwen3-8b", "ollama", "q8_0", False),
+        ("qwen3-8b", "ollama", "none", False),
+        ("qwen3:8b", "ollama", None, False),
+        ("gpt-oss-20b", "ollama", None, False),
+        ("qwen3-8b", "vllm", None, False),
+    ],
+)
+def test_engines_of_gguf_files_ask_whether_16_bit_are_meant(
+    word: str, engine: str, quantization: str | None, *, is_told: bool
+) -> None:
+    """What they are mostly given; not where the weights are said, or lie in fewer bits."""
+    asked = ask(word, OneLine(gpus="h100", engine=engine, quantization=quantization), needs_traffic=False)
+
+    assert [note for note in asked.notes if "is mostly given Q4_K_M: --quantization q4_k_m" in note] == (
+        [
+            f"qwen3-8b is simulated with its 16-bit weights; {engine.partition('==')[0]} is mostly given Q4_K_M: "
+            "--quantization q4_k_m."
+        ]
+        if is_told
+        else []
+    )
