@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from simserve.perf.tables import price
 from simserve.perf.ubatches import runs_of, slot_runs
 from simserve.scenario.resolve import resolve
+from tests.agreement import assert_agrees
+from tests.builders import make_specs
 from tests.fuzzing import examples
 from tests.perf.shapes import make_shape
 from tests.scenario.builders import make_scenario
@@ -154,3 +156,15 @@ def test_checkpoints_lie_a_micro_batch_before_the_end() -> None:
 
     assert [each.checkpoint_tokens for each in found] == [516, 132]
     assert [each.last_checkpoint_tokens for each in found] == [4, 4]
+
+
+def test_kernel_and_walker_take_as_long_for_steps_of_several_micro_batches() -> None:
+    """Chunks with checkpoints, decodes that fill micro-batches: gpt-oss under llama.cpp, 8 slots in one buffer."""
+    server = "deployment.engine={name: llama.cpp, max_num_seqs: 8, max_model_len: 16384, kv_unified: true}"
+    resolved = resolve(make_scenario(["model=gpt-oss-20b", "deployment.quantization=mxfp4", server]))
+    prompts, outputs = [700, 1500, 90, 1024, 513, 4, 2600, 512], [20, 3, 40, 7, 1, 30, 5, 12]
+    specs = make_specs([0.05 * number for number in range(16)], 2 * prompts, 2 * outputs)
+
+    replayed = assert_agrees(resolved.engine, price(resolved.shape).step_times, specs)
+
+    assert replayed.records.output_tokens.sum() == specs.output_tokens.sum()
