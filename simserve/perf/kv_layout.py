@@ -214,7 +214,8 @@ def _slots(shape: ReplicaShape, multiple: int, kv_bytes: float, draft_bytes_per_
     """Return llama.cpp's layout: of layers with a window, a window and a micro-batch of each slot; else the context."""
     full, windowed, layer, of_window = _layers(shape)
     engine, window = shape.engine, shape.model.sliding_window or 0
-    piece, slots = engine.micro_batch_tokens or engine.max_num_batched_tokens, engine.max_num_seqs
+    budget, slots = engine.max_num_batched_tokens, engine.max_num_seqs
+    piece = min(engine.ubatch_size or budget, budget)
     # One buffer for all slots holds a window of each and one micro-batch.
     windows, buffers = (slots, 1) if engine.kv_unified else (1, slots)
     context = engine.max_model_len * (windows if engine.kv_allocation == "static" else 1)

@@ -70,7 +70,7 @@ from simserve.perf.stage import (
     wide_projection,
 )
 from simserve.perf.traffic import traffic_of
-from simserve.profiles.engine import ResolvedEngine
+from simserve.perf.ubatches import Runs, is_in_slot_order, most_apart, runs_of, slot_runs
 from simserve.profiles.model_blocks import AttentionLayers, MixtureOfExperts
 
 MIN_TABLE_TOKENS = 8192
@@ -99,7 +99,7 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
     tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
     tables = tables_of(stage, tokens, np.arange(shape.engine.max_num_seqs + 1.0), tokens)
     may_fall = stage.measured is not None and stage.measured.has_dips
-    in_runs = shape.engine.kv_unified is False  # a full server computes one, a half full one several
+    in_runs = is_in_slot_order(shape)  # a full server computes one, a half full one several
     parts = StepParts(
         decode=_monotone(tables.decode.parts, may_fall=may_fall or in_runs),
         token=_monotone(tables.token.parts, may_fall=may_fall),
@@ -275,22 +275,26 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     """Return the seconds of a round of ``tokens`` (0 first), without attended keys."""
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
-    seconds = stage_seconds(stage, travelling)
-    seconds.add("offload", offload_parts(stage, travelling))
+    runs = runs_of(travelling, shape.engine.ubatch_size, most_apart(shape))
+    seconds = stage_seconds(stage, runs.lengths)
+    seconds.add("offload", offload_parts(stage, runs.lengths))
     for each in stage.attentions:
         pair = _prefill_seconds(stage, each)[1]
-        window = stage.num_layers * travelling * window_keys(shape.model, each.layers, shape.contexts) * pair
+        window = stage.num_layers * runs.lengths * window_keys(shape.model, each.layers, shape.contexts) * pair
         seconds.add_row("attention", COMPUTE, window)
-        seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, travelling, pair))
+        seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, runs.lengths, pair))
     seconds.scale(_prompt_factor(stage))
-    is_eager = travelling > shape.engine.cuda_graph_max_prompt_tokens
-    gpu_seconds = _gpu_seconds(stage, seconds.parts, travelling)
+    is_eager = runs.lengths > shape.engine.cuda_graph_max_prompt_tokens
+    in_run = _gpu_seconds(stage, seconds.parts, runs.lengths)
     launch = shape.engine.eager_prompt_seconds_per_layer
     launch = shape.engine.eager_seconds_per_layer if launch is None else launch
-    waits = launch_wait(stage, gpu_seconds, is_eager, launch)
-    host = waits + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
+    waits = launch_wait(stage, in_run, is_eager, launch)
+    seconds, gpu_seconds = seconds.mapped(runs.total), runs.total(in_run)
+    # The host readies a run of kernels while the GPU computes the one before: only the first waits for it.
+    host = runs.total(waits) + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     seconds.add_row("host", HOST, host)
-    seconds.scale(_stage_times(stage, travelling))
+    # Runs follow each other through the stages, each of which waits for the longest one only once.
+    seconds.scale(1.0 + (num_stages - 1) * runs.longest(in_run) / gpu_seconds)
     if num_stages > 1:
         transfers = (num_stages - 1) * transfer_seconds(shape, travelling)
         seconds.add_row("pipeline_transfer", COMMUNICATION, transfers)
@@ -302,13 +306,6 @@ def _sparse_seconds(stage: Stage, attention: StageAttention, tokens: Array, pair
     ranks = stage.shape.tensor_parallel_size
     chosen = sparse_prompt_seconds(attention.layers, ranks, stage.machine, tokens, pair)
     return np.asarray(stage.num_layers * attention.share * chosen)
-
-
-def _stage_times(stage: Stage, tokens: Array) -> Array:
-    """Return how many times as long as in one stage a step takes in all p: p, and (m + p - 1) / m in m pieces."""
-    stages, piece = stage.shape.pipeline_parallel_size, stage.shape.engine.micro_batch_tokens
-    pieces = np.ones_like(tokens) if piece is None else np.maximum(np.ceil(tokens / piece), 1.0)
-    return np.asarray((pieces + stages - 1.0) / pieces)
 
 
 def _shared_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
@@ -363,10 +360,10 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     captured = _graph_batch(counted * decoding, shape.engine.cuda_graph_sizes)
     padded = captured * (width // counted)
     in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
-    passes, runs = rounds(in_flight, layers), slot_runs(shape.engine, decoding)
-    in_run = padded / runs
-    head, seconds = head_seconds(stage, in_run), stage_seconds(stage, in_run, has_prompts=False)
-    seconds.add("offload", offload_parts(stage, in_run))
+    passes, runs = rounds(in_flight, layers), slot_runs(shape, decoding)
+    cut = runs_of(padded / runs, shape.engine.ubatch_size)
+    head = head_seconds(stage, cut.lengths).mapped(cut.total)
+    seconds = _without_prompts(stage, cut)
     seconds.add_all(head, in_flight / passes * exposed_head(head.parts.sum(axis=0), seconds.parts.sum(axis=0), layers))
     seconds.scale(runs)
     for each in stage.attentions:
@@ -390,27 +387,20 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     return _with_empty_step(seconds)
 
 
-def slot_runs(engine: ResolvedEngine, decoding: Array) -> Array:
-    """Return in how many runs of consecutive slots so many sequences lie: each is computed by itself.
-
-    llama.cpp with a KV buffer for each slot takes only consecutive ones together (src/llama-batch.cpp, `split_equal`
-    with `sequential`). Of N slots any n are taken alike, in ``n (N - n + 1) / N`` runs on average: whichever has been
-    free for longest is next (tools/server), which leaves them in no order.
-    """
-    if engine.kv_unified is not False:
-        return np.ones_like(decoding)
-    slots = float(engine.max_num_seqs)
-    return np.asarray(decoding * (slots - decoding + 1.0) / slots)
+def _without_prompts(stage: Stage, runs: Runs) -> OperatorSeconds:
+    """Return the seconds of steps that only decode, contexts and LM head left out."""
+    seconds = stage_seconds(stage, runs.lengths, has_prompts=False)
+    seconds.add("offload", offload_parts(stage, runs.lengths))
+    return seconds.mapped(runs.total)
 
 
 def _apart_from_prompts(stage: Stage, sequences: Array) -> OperatorSeconds:
     """Return what a step with prompts takes longer as its decodes are computed apart from them, in their runs."""
     decoding = sequences[1:]
-    runs = slot_runs(stage.shape.engine, decoding)
-    seconds = stage_seconds(stage, decoding / runs, has_prompts=False)
-    seconds.add("offload", offload_parts(stage, decoding / runs))
+    runs = slot_runs(stage.shape, decoding)
+    seconds = _without_prompts(stage, runs_of(decoding / runs, stage.shape.engine.ubatch_size))
     seconds.scale(runs)
-    beside = _marginal_token(stage).mapped(lambda row: row * decoding)
+    beside = _far_token(stage).mapped(lambda row: row * decoding)
     seconds.set_parts(np.maximum(seconds.parts - beside.parts, 0.0))
     return _with_empty_step(seconds)
 
@@ -508,7 +498,7 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
         drafts.add_all(head_seconds(stage, sequences[1:]), -1.0)
         seconds.add_all(_with_empty_step(drafts))
     engine = stage.shape.engine
-    if engine.kv_unified is False:
+    if most_apart(stage.shape):
         seconds.add_all(_apart_from_prompts(stage, sequences))
     seconds.scale(engine.gpu_time_factor * engine.batch_time_factor)
     if width > 1:
@@ -518,6 +508,23 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
 
 
 def _marginal_token(stage: Stage) -> OperatorSeconds:
+    """Return the seconds of one more token in a round beyond the table, shape [5, 1]: in runs, its share of a full one.
+
+    A pipeline is full then, so that each stage adds its own time once.
+    """
+    size = stage.shape.engine.ubatch_size
+    if size is None:
+        return _far_token(stage)
+    full = np.array([float(size)])
+    seconds = stage_seconds(stage, full)
+    seconds.add("offload", offload_parts(stage, full))
+    for each in stage.attentions:
+        seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, full, 0.0))
+    seconds.scale(_prompt_factor(stage))
+    return seconds.mapped(lambda row: row / (size * stage.shape.pipeline_parallel_size))
+
+
+def _far_token(stage: Stage) -> OperatorSeconds:
     """Return the seconds of one more token in a round so large that arithmetic binds everywhere, shape [5, 1]."""
     num_stages = stage.shape.pipeline_parallel_size
     far = np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])
@@ -551,7 +558,7 @@ def _host_seconds_of_a_stage(stage: Stage) -> float:
     token than one (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, Llama 3 8B Q4_K_M).
     """
     engine = stage.shape.engine
-    stages = 1 if engine.micro_batch_tokens is None else stage.shape.pipeline_parallel_size
+    stages = 1 if engine.ubatch_size is None else stage.shape.pipeline_parallel_size
     return engine.host_seconds_per_step / stages + stage.num_layers * engine.row_split_seconds_per_layer
 
 

@@ -12,6 +12,7 @@ from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.moe import expected_distinct_experts
 from simserve.perf.shape import micro_batch, num_micro_batches
 from simserve.perf.stage import NORM_PASSES, Stage
+from simserve.perf.ubatches import runs_of
 from simserve.profiles.model_blocks import Gemm
 
 
@@ -34,7 +35,8 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
     model, num_ranks = shape.model, shape.tensor_parallel_size
     head = model.lm_head_gemm(num_ranks)
     rounds = num_micro_batches(tokens, shape.pipeline_parallel_size)
-    read = layer_weight_bytes(stage, micro_batch(tokens, shape.pipeline_parallel_size))
+    runs = runs_of(micro_batch(tokens, shape.pipeline_parallel_size), shape.engine.ubatch_size)
+    read = runs.total(layer_weight_bytes(stage, runs.lengths))
     read += num_ranks * head.num_weights * stage.precision.other_bits / 8
     element = shape.kv_element_bytes
     return Traffic(

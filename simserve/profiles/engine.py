@@ -26,6 +26,7 @@ from simserve.profiles.engine_options import (
     SchedulingPolicy,
     SecondRunner,
     StatePool,
+    UbatchRules,
     block_scaled_kernels,
     check_options,
     prefill_worker_efficiency,
@@ -70,7 +71,7 @@ _OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"
 """What an engine makes of checkpoints, under the same names."""
 
 
-class ResolvedEngine(EngineOptions, KernelTraits):
+class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """An engine as deployed: its options, each with a value where there is one, and what the version brings with it.
 
     Times in seconds, memory in bytes a GPU, lengths in tokens. Made by `resolve_engine`, whose inputs were checked.
@@ -136,7 +137,6 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
     lifts_chunk_limit: bool
-    checkpoint_offsets: tuple[int, ...]
     ends_pass: bool
     misses_next: bool
     pads_lone_token: bool
@@ -156,8 +156,8 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """What the release's scheduler does, as the engine's profile has it."""
     watermark: float
     """Share of the blocks that admission leaves free."""
-    micro_batch_tokens: int | None
-    """Tokens of a step that a pipeline stage hands on at once; None: all of them."""
+    ubatch_size: int | None
+    """Tokens of a micro-batch: of a step, all kernels run for so many at once; None: for all of them."""
     new_token_ratio_initial: float
     """`estimate`: share of `max_tokens` expected at first."""
     new_token_ratio_minimum: float
@@ -466,7 +466,7 @@ _OF_THE_RELEASE = (
     *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
     *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
     *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "watermark"),
-    *("waits_for_prefix", "caches_at_end", "checkpoint_offsets"),
+    *("waits_for_prefix", "caches_at_end", *UbatchRules.model_fields),
 )
 """Rules of the scheduler that nobody chooses."""
 
@@ -517,7 +517,7 @@ def _limits(
         "enable_chunked_prefill": is_chunked,
         "scheduler": choices.pick("scheduler", scheduler, note),
         "block_size": choices.pick("block_size", known.limits.block_size),
-        "micro_batch_tokens": known.limits.micro_batch_tokens,
+        "ubatch_size": choices.pick("ubatch_size", known.limits.ubatch_size),
         "static_batch_size": size,
     }
 

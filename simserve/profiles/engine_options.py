@@ -178,6 +178,9 @@ class EngineOptions(FrozenModel):
     """llama.cpp: whether all slots share one KV buffer, which is as long as `max_model_len` and of which each may take
     all. Otherwise each slot has `max_model_len` of its own, and only requests in consecutive slots are computed
     together. Absent: as the server does, shared unless `max_num_seqs` is set."""
+    ubatch_size: Count | None = None
+    """llama.cpp: the most tokens of a micro-batch, its `--ubatch-size`: a step with more runs all kernels, and reads
+    all weights, once for each. No more than `max_num_batched_tokens`. Absent: 512."""
     num_gpu: Count | None = None
     """Ollama: as `n_gpu_layers` of llama.cpp. Absent: all."""
     swap_space: Bytes | None = None
@@ -674,6 +677,24 @@ class RuntimeMemory(FrozenModel):
     def between_pcie(self) -> float:
         """What CUDA, libraries and buffers take of a GPU that PCIe alone joins to others, bytes."""
         return self.non_torch_parallel if self.non_torch_pcie is None else self.non_torch_pcie
+
+
+class UbatchRules(FrozenModel):
+    """How a server deals with micro-batches, where it has them (llama.cpp)."""
+
+    checkpoint_offsets: tuple[PositiveInt, ...] = Field(default=(), max_length=2)
+    """Tokens before the end of a prompt at which a chunk ends where a cache cannot be cut anywhere, the most first."""
+    checkpoint_beyond_ubatch: NonNegativeInt | None = None
+    """Another such place, so many tokens further from the end than a micro-batch has; absent: none."""
+    state_ubatches: Literal["consecutive", "equal"] | None = None
+    """Models with recurrent layers: a micro-batch has equally many tokens of each slot, so that decodes are computed
+    apart from prompts, and in one KV buffer, too, of `consecutive` slots alone; absent: it is as other models'."""
+
+    def checkpoints(self, ubatch_size: int | None) -> tuple[int, ...]:
+        """Return the tokens before the end of a prompt at which a chunk ends, the most first."""
+        if self.checkpoint_beyond_ubatch is None or ubatch_size is None:
+            return self.checkpoint_offsets
+        return (ubatch_size + self.checkpoint_beyond_ubatch, *self.checkpoint_offsets)
 
 
 class WindowedKV(FrozenModel):

@@ -27,6 +27,7 @@ from simserve.profiles.engine_options import (
     SizeRange,
     StaticReserve,
     TransformersBackend,
+    UbatchRules,
     WindowedKV,
     complete_versions,
     version_key,
@@ -69,6 +70,7 @@ FEATURES: Mapping[str, str] = {
     "cpu_offload_gb": "weights kept in host memory",
     **dict.fromkeys(("n_gpu_layers", "num_gpu"), "choice of the layers on the GPU"),
     "kv_unified": "choice of one KV buffer for all slots",
+    "ubatch_size": "choice of the tokens of a micro-batch",
     "num_gpu_blocks_override": "number of KV blocks set by hand",
     "kv_cache_memory_bytes": "KV memory set in bytes",
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
@@ -120,7 +122,7 @@ class Tier(FrozenModel):
 Tiered = float | tuple[Tier, ...]
 
 
-class Scheduling(FrozenModel):
+class Scheduling(UbatchRules):
     """Who goes first in a step, what admission requires, and how KV memory is given out."""
 
     batching: Literal["continuous", "static"]
@@ -153,8 +155,6 @@ class Scheduling(FrozenModel):
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
     lifts_chunk_limit: bool = False
     """Whether a request without another beside it is held to no `long_prefill_token_threshold`."""
-    checkpoint_offsets: tuple[PositiveInt, ...] = Field(default=(), max_length=2)
-    """Tokens before the end of a prompt at which a chunk ends where a cache cannot be cut anywhere, the most first."""
     ends_pass: bool = False
     """Priorities: whether running requests behind one that preempts itself compute nothing in that step."""
     misses_next: bool = False
@@ -233,8 +233,9 @@ class Limits(FrozenModel):
     """Context length where the engine does not take the model's, tokens."""
     is_model_len_shared: bool = False
     """Whether the seats divide the context length among them (llama.cpp slots)."""
-    micro_batch_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of a step that a pipeline stage hands on at once, while it works on the next; absent: all of them."""
+    ubatch_size: int | None = Field(default=None, ge=1)
+    """Tokens of a step that all kernels run for at once, one such micro-batch after another, which a pipeline stage
+    hands on while it works on the next; absent: all of them."""
     source: str
     """Where the limits come from."""
 

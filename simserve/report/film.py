@@ -300,7 +300,7 @@ def _pipeline(replica: Replica, steps: Steps, shapes: Sequence[ResolvedScenario]
     """Return the layers of each stage, and the round of every step."""
     shape = next((own.shape for own in shapes if own.engine == replica.config), shapes[0].shape)
     layers = shape.layers_per_stage
-    found = list(pipeline_rounds(replica, steps, layers, shape.engine.micro_batch_tokens))
+    found = list(pipeline_rounds(replica, steps, layers, shape.engine.ubatch_size))
     idle = float(np.dot([each.idle for each in found], steps.seconds) / steps.seconds.sum()) if found else 0.0
     return {
         "layers": layers,

@@ -50,6 +50,7 @@ _RARE = (
     "n_gpu_layers",
     "num_gpu",
     "kv_unified",
+    "ubatch_size",
 )
 """Shown only where the scenario sets them."""
 _NOT_KNOBS = ("name", "version", "requested_version", "sources", "notes")

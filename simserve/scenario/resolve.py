@@ -741,7 +741,7 @@ def _window_fields(memory: MemoryPlan) -> dict[str, int]:
 def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
     """Return where prompts of a model end a chunk whose cache cannot be cut anywhere: windows or states (llama.cpp)."""
     engine = shape.engine
-    offsets = [min(each, engine.max_num_batched_tokens) for each in engine.checkpoint_offsets]
+    offsets = [min(each, engine.max_num_batched_tokens) for each in engine.checkpoints(engine.ubatch_size)]
     if not offsets or (shape.windowed_kv is None and not shape.model.has_states):
         return {}
     return {"checkpoint_tokens": offsets[0], "last_checkpoint_tokens": offsets[-1]}

@@ -10,7 +10,8 @@ import pytest
 
 from simserve.engine.state import StepTimes
 from simserve.perf.operators import PART_NAMES, PricedDeployment
-from simserve.perf.tables import price, slot_runs
+from simserve.perf.tables import price
+from simserve.perf.ubatches import slot_runs
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from tests.perf.shapes import make_hardware, make_model, make_shape
@@ -482,7 +483,7 @@ def runs_of_a_loop(slots: int, clients: int) -> float:
 def test_slots_of_their_own_are_computed_in_runs() -> None:
     """As many on average as a loop of slots has; one where all are taken, or share a buffer."""
     apart, shared = (
-        make_shape("rtx-4090", engine="llama.cpp", max_num_seqs=8, max_model_len=4096, kv_unified=unified).engine
+        make_shape("rtx-4090", engine="llama.cpp", max_num_seqs=8, max_model_len=4096, kv_unified=unified)
         for unified in (None, True)
     )
     counts = np.arange(1.0, 9.0)

@@ -85,7 +85,7 @@ def on(version: str, *overrides: str) -> list[str]:
         (on("0.5.0", "deployment.engine.cpu_offload_gb=4"), "vllm 0.5.0 has no weights kept in host memory"),
         (
             ["deployment.engine={name: llama.cpp}", "deployment.engine.cpu_offload_gb=4"],
-            "cpu_offload_gb.* llama.cpp b8350 has no .* write deployment.engine.n_gpu_layers",
+            "cpu_offload_gb.* llama.cpp b8651 has no .* write deployment.engine.n_gpu_layers",
         ),
         (["deployment.engine.n_gpu_layers=4"], "vllm 0.12 has no choice .* write deployment.engine.cpu_offload_gb"),
         (
@@ -401,6 +401,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "cpu_offload_gb": (4, []),
     "n_gpu_layers": (8, ["deployment.engine={name: llama.cpp}"]),
     "kv_unified": ("true", ["deployment.engine={name: llama.cpp, max_num_seqs: 8}"]),
+    "ubatch_size": (128, ["deployment.engine={name: llama.cpp}"]),
     "num_gpu": (8, ["deployment.engine={name: ollama}"]),
     "language_model_only": ("true", ["model=gemma-3-4b"]),
     "mm_encoder_tp_mode": ("data", ["model=qwen3-vl-4b", "deployment.tensor_parallel_size=2"]),

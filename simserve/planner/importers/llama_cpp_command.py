@@ -226,7 +226,7 @@ def _split(reading: Reading, value: object) -> None:
 _VOCABULARY = Vocabulary(
     engine="llama.cpp",
     deployment_counts={},
-    option_counts={"--batch-size": "max_num_batched_tokens"},
+    option_counts={"--batch-size": "max_num_batched_tokens", "--ubatch-size": "ubatch_size"},
     switches={"--kv-unified": ("kv_unified", True), "--no-kv-unified": ("kv_unified", False)},
     others={
         "--model": _file,

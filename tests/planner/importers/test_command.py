@@ -168,12 +168,12 @@ def test_flags_of_lmdeploy_are_read() -> None:
 
 def test_slots_of_llama_cpp_share_its_context() -> None:
     """--ctx-size is that of all slots together; layers count where some stay on the CPU."""
-    found = deployment_of(f"{LLAMA} -c 32768 -np 8 -ngl 20 -b 1024 -ctk q8_0 -ctv q8_0 -fa on --jinja")
+    found = deployment_of(f"{LLAMA} -c 32768 -np 8 -ngl 20 -b 1024 -ub 256 -ctk q8_0 -ctv q8_0 -fa on --jinja")
 
     assert (found["quantization"], found["kv_cache_dtype"]) == ("gguf-q4_k_m", "int8")
     engine = found["engine"]
     assert (engine["max_num_seqs"], engine["max_model_len"], engine["max_num_batched_tokens"]) == (8, 4096, 1024)
-    assert engine["n_gpu_layers"] == 20
+    assert (engine["n_gpu_layers"], engine["ubatch_size"]) == (20, 256)
     assert "n_gpu_layers" not in deployment_of(f"{LLAMA} -ngl 99")["engine"]
     assert "n_gpu_layers" not in deployment_of(f"{LLAMA} -ngl -1")["engine"]
 

@@ -1,0 +1,94 @@
+"""Micro-batches: into how many runs of all kernels an engine cuts a step (llama.cpp's ``n_ubatch``).
+
+Each run reads all weights anew, those of the experts that its own tokens visit. Knows tokens and slots; not what a run
+costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.perf.efficiency import Array
+from simserve.perf.shape import ReplicaShape
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How steps are cut into runs of all kernels, one after the other: llama.cpp's micro-batches.
+
+    Attributes:
+        lengths: Tokens of the runs that occur, each number once.
+        last: Of each step, the place of its last run among the lengths.
+        stretch: Of each step, how many times as long its last run takes.
+        num_full: Of each step, the runs before it, which are as long as any.
+        full: The place of these among the lengths.
+    """
+
+    lengths: Array
+    last: NDArray[np.intp]
+    stretch: Array
+    num_full: Array
+    full: int = -1
+
+    def total(self, row: Array) -> Array:
+        """Return what the runs of each step take together, from what one takes by its length."""
+        if self.full < 0:
+            return row
+        return np.asarray(row[..., self.last] * self.stretch + self.num_full * row[..., self.full : self.full + 1])
+
+    def longest(self, row: Array) -> Array:
+        """Return what the longest run of each step takes."""
+        if self.full < 0:
+            return row
+        last = row[..., self.last] * self.stretch
+        return np.where(self.num_full > 0, np.maximum(row[..., self.full : self.full + 1], last), last)
+
+
+def runs_of(tokens: Array, size: int | None, num_apart: int = 0) -> Runs:
+    """Return the runs of steps.
+
+    A step of n tokens is ``ceil(n / size) - 1`` full runs and one of what is left.
+
+    Args:
+        tokens: Of steps, above 0.
+        size: Most tokens of a run (llama.cpp's ``n_ubatch``); None: a step is one run.
+        num_apart: Tokens of a step, at most, that are computed apart from the others, and so fill no run: so many more
+            than ``size`` are one still, as much longer as they are more.
+    """
+    if size is None or float(tokens.max()) <= size:
+        return Runs(tokens, np.arange(len(tokens)), np.ones_like(tokens), np.zeros_like(tokens))
+    num_full = np.maximum(np.ceil((tokens - num_apart) / size) - 1.0, 0.0)
+    last = tokens - num_full * size
+    lengths, places = np.unique(np.append(np.minimum(last, size), float(size)), return_inverse=True)
+    return Runs(lengths, places[:-1], np.maximum(last / size, 1.0), num_full, int(places[-1]))
+
+
+def slot_runs(shape: ReplicaShape, decoding: Array) -> Array:
+    """Return in how many runs of consecutive slots so many sequences lie: each is computed by itself.
+
+    llama.cpp with a KV buffer for each slot takes only consecutive ones together (src/llama-batch.cpp, `split_equal`
+    with `sequential`), and so did models with recurrent layers in one buffer for all. Of N slots any n are taken alike,
+    in ``n (N - n + 1) / N`` runs on average: whichever has been free for longest is next (tools/server), which leaves
+    them in no order.
+    """
+    if not is_in_slot_order(shape):
+        return np.ones_like(decoding)
+    slots = float(shape.engine.max_num_seqs)
+    return np.asarray(decoding * (slots - decoding + 1.0) / slots)
+
+
+def is_in_slot_order(shape: ReplicaShape) -> bool:
+    """Return whether only consecutive slots are computed together."""
+    is_of_states = shape.engine.state_ubatches == "consecutive" and shape.model.num_linear_layers > 0
+    return shape.engine.kv_unified is False or is_of_states
+
+
+def most_apart(shape: ReplicaShape) -> int:
+    """Return how many decoding tokens a step with prompts has at most that are computed apart from these."""
+    is_of_states = shape.engine.state_ubatches is not None and shape.model.num_linear_layers > 0
+    if shape.engine.kv_unified is not False and not is_of_states:
+        return 0
+    return (shape.engine.max_num_seqs - 1) * shape.tokens_per_decode
