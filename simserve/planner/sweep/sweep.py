@@ -1,4 +1,4 @@
-"""`sweep`: a scenario at every point of a grid, one row each; resumable, the same bytes however it ran."""
+"""`sweep`: a scenario at every point of a grid, one row each; resumable, with the same bytes however it was run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Progress = Callable[[int, int], None]
-"""Called after each point with the points done and all points."""
+"""Called after each point with the number of points done and of all points."""
 MOST_POINTS = 1_000_000
 ENDING = ".parquet"
 _FORCE_REMEDY = "choose another file, or --force to replace it"
@@ -40,9 +40,9 @@ class Point:
     """One point of a grid.
 
     Attributes:
-        index: Its place in the whole grid, the last key varying fastest.
+        index: Its index in the whole grid, in which the last key varies fastest.
         values: Key -> value, as the scenario takes it.
-        scenario: What is run; None where the values make no scenario.
+        scenario: What is run; None where the values do not make a scenario.
         problem: Why not.
     """
 
@@ -58,14 +58,14 @@ class Sweep:
 
     Attributes:
         keys: The keys of the grid.
-        rows: One a point that was done, by its place in the grid.
-        num_points: All that were asked for.
+        rows: One for each point that was done, in the order of the grid.
+        num_points: Number of all points asked for.
         num_resumed: Rows that an earlier, interrupted sweep had left.
         was_interrupted: The user stopped it.
-        seed: Of the scenario.
-        warnings: What a reader has to know before all else, of any point.
-        asked: Share of requests that must meet the SLO, a row; None where none is asked for, or the point is no
-            scenario.
+        seed: The scenario's seed.
+        warnings: What a reader has to know first, from any point.
+        asked: For each row, the share of requests that must meet the SLO; None where none is asked for, or the point is
+            not a scenario.
     """
 
     keys: tuple[str, ...]
@@ -84,13 +84,13 @@ class Sweep:
 
     @property
     def formats(self) -> dict[str, int]:
-        """Number formats with where they come from, in words -> points that ran in them."""
+        """Number formats and where they come from, in words -> number of points that ran in them."""
         return dict(Counter(row["formats"] for row in self.rows if row["status"] == OK))
 
     @property
     def points(self) -> pd.DataFrame:
-        """One row a point: the columns of the Parquet file."""
-        import pandas as pd  # a fifth of a second, needed by notebooks only
+        """One row a point, with the columns of the Parquet file."""
+        import pandas as pd  # takes 0.2 s, and only notebooks need it
 
         return pd.DataFrame(_column_table(self.keys, self.rows))
 
@@ -126,17 +126,17 @@ def sweep(
 ) -> Sweep:
     """Run a scenario at every point of a grid.
 
-    Finished points are kept beside ``out`` until all are there; the next sweep takes those whose scenario and version
-    are the same. A point that cannot be run is a row with its error.
+    Finished points are kept beside ``out`` until all are done; the next sweep reuses those with the same scenario and
+    version. A point that cannot be run is a row with its error.
 
     Args:
         scenario: What is varied.
         grid: Key -> its values; every combination is a point.
-        sample: Run so many points of the grid, drawn by the scenario's seed; None: all.
-        out: Parquet file of the rows; None: none is written.
+        sample: Number of points of the grid to run, drawn by the scenario's seed; None: all.
+        out: Parquet file for the rows; None: none is written.
         force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
-        workers: Processes.
-        backend: What runs them: processes of this machine, ``auto`` or ``loky``, or ``dask``, or ``ray``.
+        workers: Number of processes.
+        backend: What runs them: processes on this machine, ``auto`` or ``loky``, or ``dask``, or ``ray``.
         scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
         progress: Called after each point.
 
