@@ -63,8 +63,7 @@ MOST_SIZES = 6
 LEAST_GAIN = 0.005
 """Gain in attainment that doubling the replicas must bring for more to be tried."""
 LOAD_STEP = 0.05
-"""Precision to which the load that can be sustained is found, as a share of the scenario's load or of the
-finishable."""
+"""Precision of the load that can be sustained, as a share of the scenario's load or of what can be finished of it."""
 MOST_STEPS_DOWN = 8
 """Most steps down from the highest load that holds in one run to one that holds in fresh runs."""
 LEAST_LOAD = 0.05
@@ -338,7 +337,7 @@ class _Advising:
                 yield {key: value}
 
     def _more_replicas(self) -> None:
-        """Find the least number of additional replicas that hold."""
+        """Find the fewest additional replicas that hold."""
         deployment = self.scenario.deployment
         if deployment.pools:
             pools = deployment.pools

@@ -389,7 +389,7 @@ def _generated(scenario: Scenario, workload: WorkloadSpec, replication: int) -> 
 
 
 def check_load(scenario: Scenario) -> None:
-    """Return if a scenario has an objective and a load that can be raised.
+    """Check that a scenario has an objective and a load that can be raised.
 
     Raises:
         ScenarioError: Names what is missing, and what to add.

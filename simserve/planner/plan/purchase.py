@@ -404,7 +404,7 @@ def _halved(function: Callable[[float], float], near: float, far: float, *, is_n
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Return if a scenario's GPUs can be bought month by month.
+    """Check that a scenario's GPUs can be bought month by month.
 
     Raises:
         UsageError: Its traffic has no rate that could grow, or its GPUs are already owned or reserved.

@@ -122,7 +122,7 @@ class Tried:
 
 
 def check_autoscaler(scenario: Scenario) -> None:
-    """Return if thresholds can be sought for a scenario.
+    """Check that thresholds can be sought for a scenario.
 
     Raises:
         UsageError: Nothing arrives by itself, nothing changes, there is no SLO, or the fleet is more than replicas.

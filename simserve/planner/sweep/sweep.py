@@ -194,11 +194,11 @@ def _asked(scenario: Scenario | None) -> float | None:
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the grid of texts ``KEY=VALUE,VALUE``, each value YAML; a comma inside brackets or quotes is its own.
+    """Return the grid of texts ``KEY=VALUE,VALUE``, each value YAML; commas in brackets or quotes separate nothing.
 
     Raises:
-        UsageError: A text has no key or no value, or a key stands twice.
-        ScenarioError: A value is no YAML.
+        UsageError: A text has no key or no value, or a key occurs twice.
+        ScenarioError: A value is not YAML.
     """
     grid: dict[str, list[Any]] = {}
     for text in texts:
@@ -262,12 +262,13 @@ def _identity(point: Point) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Finished:
-    """Points that are done, one line of JSON each in ``X.parquet.partial``.
+    """Finished points, one line of JSON each, in ``X.parquet.partial``.
 
-    A line is written at once and reaches the disk before the next point; a last line cut short by a crash is dropped.
+    A line is written at once and is on disk before the next point; a last line that was cut short by a crash is
+    dropped.
 
     Attributes:
-        file: Where they are kept.
+        file: File that holds them.
         rows: Scenario hash -> row, of this version of simserve.
     """
 
@@ -276,15 +277,15 @@ class Finished:
 
     @classmethod
     def beside(cls, out: Path, hashes: Sequence[str], *, force: bool) -> Finished:
-        """Return what was finished before, after a look at whether ``out`` can be written.
+        """Return what was finished before, after checking that ``out`` can be written.
 
         Args:
             out: Where the table goes.
-            hashes: Of the scenarios of this sweep.
+            hashes: Hashes of this sweep's scenarios.
             force: Whether another sweep's table may be replaced.
 
         Raises:
-            UsageError: ``out`` is no Parquet file, cannot be written, or holds another sweep.
+            UsageError: ``out`` is not a Parquet file, cannot be written, or holds another sweep.
         """
         if out.suffix != ENDING:
             raise UsageError(f"must end in {ENDING}", file=out, key="--out")
@@ -313,7 +314,7 @@ class Finished:
             os.fsync(file.fileno())
 
     def remove(self) -> None:
-        """Forget all: the table holds them."""
+        """Delete the file: the table now holds its rows."""
         self.file.unlink(missing_ok=True)
 
 
@@ -323,7 +324,7 @@ def _save_table(out: Path, keys: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def columns(keys: Sequence[str], rows: Sequence[Row]) -> list[Column]:
-    """Return the columns: the point, the keys of the grid, how it went, then every figure."""
+    """Return the columns: the point, the keys of the grid, the outcome, then every figure."""
     points = np.array([row["point"] for row in rows], dtype=np.int64)
     found = [Column("point", points, "BIGINT")]
     found += [_grid_column(key, [row["values"][key] for row in rows]) for key in keys]
@@ -340,7 +341,7 @@ def _column_table(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[An
 
 
 def _grid_column(key: str, values: Sequence[Any]) -> Column:
-    """Return whole numbers and numbers as such, everything else as it would be written."""
+    """Return a column of whole numbers or numbers as such, of anything else as it would be written."""
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return Column(key, np.array(values, dtype=np.int64), "BIGINT")
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -361,7 +362,7 @@ def _number(name: str, values: Sequence[float | None]) -> Column:
 
 
 def _read(file: Path) -> dict[str, Row]:
-    """Return the rows of this version, and cut off a line that was not finished."""
+    """Return the rows of this version, and cut off an unfinished line."""
     whole, _, torn = file.read_bytes().rpartition(b"\n")
     if torn:
         with file.open("rb+") as opened:
@@ -380,7 +381,7 @@ def _read(file: Path) -> dict[str, Row]:
 
 
 def _hashes_in(table: Path) -> list[str] | None:
-    """Return the scenarios of a table, sorted; None where it is none of a sweep."""
+    """Return the hashes of a table's scenarios, sorted; None where it is not a sweep's."""
     import duckdb  # lazy: only a sweep over an old file needs it
 
     try:
