@@ -91,7 +91,7 @@ def advise(
 
     Args:
         asked: What was run.
-        result: What came of it.
+        result: The run's result.
         reference: What follows ``simserve run`` to run it, for the commands.
         accelerate: Whether the kernel runs compiled.
 

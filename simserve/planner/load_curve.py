@@ -44,7 +44,7 @@ class Level:
 
     Attributes:
         load: The load asked for: requests/s, or clients of a closed loop.
-        rate: Requests/s served; at a load that does not hold, what came out.
+        rate: Requests/s served, also at a load that does not hold.
         busy: Share of the time with a step running.
         watts_per_gpu: Mean power of one board.
         attainment: Share of the requests within the SLO; None without one.

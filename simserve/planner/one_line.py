@@ -63,7 +63,7 @@ _MANIFEST_KEYS = ("apiVersion", "services", "servingEngineSpec", "modelArtifacts
 _ENDINGS = (".yaml", ".yml", ".json")
 _TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
 _RATED = ("poisson", "constant", "gamma")
-"""Arrivals that a rate alone changes."""
+"""Arrivals of which ``--rate`` changes the rate alone."""
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 
@@ -124,7 +124,7 @@ class Question:
         gpu: The GPU of ``--gpus``; None: the flag was not given.
         num_gpus: How many of it; None: not given.
         has_own_gpu: Whether the scenario says its GPU itself, without any flag.
-        has_load: Whether anything said how much traffic arrives; else a rate of one request a second stands in.
+        has_load: Whether anything said how much traffic arrives; if not, one request a second is assumed.
     """
 
     scenario: Scenario
@@ -481,7 +481,7 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
     """Return the GPU of ``2xH100`` or of a slice (``v6e-8``), and how many; None: not given.
 
     Raises:
-        UsageError: There is no name, or no GPU.
+        UsageError: There is no name, or the number is 0.
         ProfileError: There is no such GPU; names the nearest.
     """
     count, written = counted_gpu(text)

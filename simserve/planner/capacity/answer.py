@@ -57,17 +57,17 @@ class Capacity:
 
     Its ``summary`` holds the keys of `simserve capacity --json`. For steady open traffic:
 
-    - ``max_rate`` is the rate at which fresh runs of ``requests.per_run`` requests hold, 95 % of them and more. -
-    ``max_rate_90`` (in a closed loop ``max_concurrency_90``) is the load that nine in ten real servers can sustain, by
-    the errors to expect. - ``mean_capacity`` is the rate at which their mean is what is asked, and
-    ``confidence_interval`` that of the rate at which a run without end is. - ``finishable`` is what the deployment
-    finishes with its queue never empty, and half the interval of that. - ``requests.settled`` says whether the halves
-    of the runs agree.
+    - ``max_rate`` is the rate at which fresh runs of ``requests.per_run`` requests hold, 95 % of them and more.
+    - ``max_rate_90`` (in a closed loop ``max_concurrency_90``) is the load that nine in ten real servers can sustain,
+      by the errors to expect.
+    - ``mean_capacity`` is the rate at which their mean is what is asked, and ``confidence_interval`` that of the rate
+      at which a run without end is.
+    - ``finishable`` is what the deployment finishes with its queue never empty, and half the interval of that.
+    - ``requests.settled`` says whether the halves of the runs agree.
 
     For other traffic, fresh runs are as long as the scenario says, or ``requests.per_run`` requests, and ``finishable``
     and ``requests.settled`` are null. For a trace, which has no other runs, ``max_rate`` is the largest that was seen
     to hold, and ``mean_capacity`` is null, too.
-
 
     Attributes:
         scenario: What was asked about, at its own load.
@@ -262,10 +262,11 @@ def capacity(
         scenario: What is deployed, what arrives and what is asked.
         highest: Nothing above it is tried.
         precision: Half width of the interval over the capacity: requests are added until it is reached; None: aims at
-            2 % within the time of a short search. replications: Runs at each load, at least 2; None: 8 for steady open
-            traffic, else 6. A trace has one. num_requests: Requests of one run; None: for steady open traffic 30,000
-            and more, until the halves of a run agree, whatever the scenario says; else as many as the percentile, the
-            requests in flight and the precision ask for, and in a closed loop what the scenario says.
+            2 % within the time of a short search.
+        replications: Runs at each load, at least 2; None: 8 for steady open traffic, else 6. A trace has one.
+        num_requests: Requests of one run; None: for steady open traffic 30,000 and more, until the halves of a run
+            agree, whatever the scenario says; else as many as the percentile, the requests in flight and the precision
+            ask for, and in a closed loop what the scenario says.
         confidence: Share of real servers for which ``sustained`` is found; None: 0.9.
         progress: Called before each run.
 

@@ -141,10 +141,11 @@ class Found:
         was_interrupted: The user stopped the search: the levels are those of the longest runs so far.
         finishable: What the deployment finishes with its queue never empty; None where it is not known.
         capacity: If `is_promised`, the load at which the mean of the runs is what is asked; None where they hold up to
-            the highest load that is tried. has_settled: Whether the runs at the largest load are long enough for their
-            halves to agree; None where this is not checked. num_fresh: For other traffic, the runs at the largest load
-            that the search has not seen, all of which hold (see `simserve.planner.capacity.fresh`); 0 where the largest
-            load is one that holds on average.
+            the highest load that is tried.
+        has_settled: Whether the runs at the largest load are long enough for their halves to agree; None where this is
+            not checked.
+        num_fresh: For other traffic, the runs at the largest load that the search has not seen, all of which hold (see
+            `simserve.planner.capacity.fresh`); 0 where the largest load is one that holds on average.
     """
 
     largest: Largest

@@ -151,7 +151,7 @@ def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable 
 
     Args:
         resolved: What was run.
-        result: What came of it.
+        result: The run's result.
         known: What is known of what its deployment can finish.
 
     Returns:

@@ -48,11 +48,12 @@ class Protocol:
             is the answer.
         num_copies: Equal replicas, of which the replay runs one; throughput is that of all.
         cold_seconds: How much longer the first requests of a fresh server waited for their first tokens: it was started
-            for the run, and its kernels are compiled for the sizes that they bring. cold_stall_seconds: How much longer
-            their answers then took, while the same was done for the prompts after theirs. front_seconds: Seconds
-            between client and engine, both ways, beyond the engine's own. polled_tokens: Tokens that a request decodes
-            between two looks of the engine's scheduler for new requests; an arrival during decodes waits for half of
-            them on average.
+            for the run, and its kernels are compiled for the sizes that they bring.
+        cold_stall_seconds: How much longer their answers then took, while the same was done for the prompts after
+            theirs.
+        front_seconds: Seconds between client and engine, both ways, beyond the engine's own.
+        polled_tokens: Tokens that a request decodes between two looks of the engine's scheduler for new requests; an
+            arrival during decodes waits for half of them on average.
         is_in_process: The client shares the engine's event loop, which sleeps while a step runs: where tokens are
             handed over in the next step (`simserve.engine.kernel`), the client hears of them when that step has ended.
     """

@@ -61,7 +61,7 @@ class Reserve:
     """The reserve of any number of spot replicas.
 
     Attributes:
-        sizes: Those that were simulated, ascending.
+        sizes: Reserves of the sizes that were simulated, ascending.
     """
 
     sizes: tuple[Reserved, ...]
@@ -95,7 +95,7 @@ def simulated_reserve(fleet: Fleet, rate: float, capacity: float, most: int, int
         interruptions: How often they are taken back, and for how long.
 
     Raises:
-        InputError: The deployment does not go with faults.
+        InputError: The deployment cannot be run with faults.
     """
     away = interruptions.notice + (interruptions.mttr or start_up(fleet))
     found: list[Reserved] = []

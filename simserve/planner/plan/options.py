@@ -197,9 +197,10 @@ class PlanOptions:
         choices: Dotted key -> values to search instead of the default ones.
         market: ``on_demand`` or ``spot``.
         trials: Settings of engine knobs and options that are tried on a shape where the space is too large to look at
-            all of it; 0: only the scenario's own. keep: Names of what is left unchanged
-            (`simserve.planner.space.space.KEEPABLE`). confidence: Share of real servers on which the SLO must hold, by
-            the errors to expect; None: it must hold as simulated.
+            all of it; 0: only the scenario's own.
+        keep: Names of what is left unchanged (`simserve.planner.space.space.KEEPABLE`).
+        confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold as
+            simulated.
         horizon: How far ahead to buy; None: nothing is bought.
         autoscaler: Whether to find thresholds of an autoscaler for the plan's deployment.
         jobs: Worker processes; the result is the same with any number.

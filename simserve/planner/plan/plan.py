@@ -83,7 +83,7 @@ class Plan:
 
     Attributes:
         summary: What ``simserve plan --json`` prints.
-        was_interrupted: The user stopped the search; the plan is the best found until then.
+        was_interrupted: The user stopped the search; the plan is the best found so far.
     """
 
     summary: Mapping[str, Any]
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether something holds."""
+        """Whether any fleet holds."""
         return bool(self.summary["feasible"])
 
 
@@ -117,7 +117,7 @@ def plan(
         search_seed: Seed of the runs that decide, to see whether other seeds would pick the same.
 
     Raises:
-        UsageError: An option is out of range, or does not go with the scenario.
+        UsageError: An option is out of range, or does not fit the scenario.
         InputError: A profile or a trace is missing or invalid.
     """
     planning = _Planning(scenario, options or PlanOptions(), reference, progress, search_seed)
@@ -140,7 +140,7 @@ class _Open:
 
 
 class _Planning:
-    """One plan in the making."""
+    """One plan being made."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ one back: the least of an hour's price for the hours that need the level, and of
 horizon. Nothing is left out.
 
 Spot replicas need a reserve, which they share. So levels are settled for several prices of an hour, from that of a spot
-replica alone to that of one with its reserve. Each hour takes the cheapest split between spot with its reserve and on
+replica alone to that of one with its reserve. Each hour takes the cheapest split between spot, its reserve and on
 demand; of these purchases, the cheapest is taken.
 
 Plain arithmetic: nothing is simulated, and no file is read.

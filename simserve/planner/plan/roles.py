@@ -36,7 +36,8 @@ class RoleLimit:
         worker: A worker, in words.
         workers: How many there are.
         finishes: Most requests a second that they finish; None where traffic has no rate of its own.
-        breaks_at: Least multiple of the traffic, to `STEP`, at which the SLO breaks; None: not up to four times it.
+        breaks_at: Least multiple of the traffic, to `STEP`, at which the SLO breaks; None: it holds up to four times
+            it.
         breaks_first: SLO term that fails first there, or ``queue`` where the queue grows.
         fewer: The run with one worker fewer in this role and the other as it is; None where none would be left.
     """

@@ -139,7 +139,7 @@ class _Group:
         self._seen: set[tuple[tuple[str, str], ...]] = set()
 
     def run_side_by_side(self, beside: Sequence[Able]) -> list[Able]:
-        """Return what was judged of fleets that have several kinds of GPU at once.
+        """Return what was judged of fleets with several kinds of GPU at once.
 
         Args:
             beside: What each kind does by itself; the best of equal replicas of each are put side by side.
@@ -354,7 +354,7 @@ def _needed(look: Look, probe: LoadProbe) -> int:
 
 
 def able_group(space: Space, goal: Goal, most: int) -> list[Able]:
-    """Return what every deployment of a kind of GPU can do, as short looks tell.
+    """Return what every deployment on a kind of GPU can do, by short looks.
 
     Args:
         space: What may be deployed.

@@ -107,8 +107,9 @@ def twin(
         horizon: How far to forecast, seconds; 0: no forecast.
         calibrate_for: Seconds at the beginning that tell by what factor this server's latencies differ from the
             simulated ones; later ones are compared with the simulation times that factor. Intervals keep their relative
-            width. 0: no calibration. calibration: Calibration from another look at the same hours, to be used instead:
-            that of the deployment as it is, for one that might be.
+            width. 0: no calibration.
+        calibration: Calibration from another look at the same hours, to be used instead: that of the deployment as it
+            is, for one that might be.
         progress: Called now and then.
 
     Raises:

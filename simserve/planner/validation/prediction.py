@@ -105,7 +105,7 @@ class Pricer:
         """Return the deployment of a scenario with its step times; ``role`` is that of its replicas.
 
         Raises:
-            InputError: A profile is missing or does not go with the rest, or the model does not fit.
+            InputError: A profile is missing or not compatible with the rest, or the model does not fit.
         """
         key = f"{role} {_deployment_key(scenario)}"
         if key not in self._known:
@@ -311,7 +311,7 @@ def _replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
     """Return the run of a closed loop on the workers of a pair.
 
     Raises:
-        InputError: A worker's profile is missing or does not go with the rest, or the model does not fit.
+        InputError: A worker's profile is missing or not compatible with the rest, or the model does not fit.
     """
     scenario = from_mapping(pair.prefill)
     resolved, prefill = priced(scenario, "prefill")

@@ -373,7 +373,7 @@ def compare_memory(measured: Iterable[MeasuredMemory]) -> tuple[MemoryComparison
     """Return every deployment compared with its memory plan.
 
     Raises:
-        InputError: A profile is missing or does not go with the rest.
+        InputError: A profile is missing or not compatible with the rest.
     """
     return tuple(_compared(each) for each in measured)
 
