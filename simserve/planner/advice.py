@@ -1,7 +1,7 @@
-"""The way out of a run that misses what is asked of it: the smallest changes that hold, each simulated.
+"""What to do about a run that misses its SLO or thresholds: the smallest changes that hold, each simulated.
 
-One change at a time: a knob of the engine, a number format that exists, a replica, a shard or a GPU more, another kind
-of GPU, and the load that the deployment can take as it is. Searching combinations is `simserve plan`'s.
+One change at a time: an engine knob, an existing number format, one more replica, shard or GPU, another kind of GPU,
+and the load that the deployment can sustain as it is. Combinations are searched by `simserve plan`.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ from simserve.sim.acceleration import Accelerate
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 MOST_CHANGES = 3
-"""Changes that are named: the two of the deployment that cost least, and the load, or three of the deployment."""
+"""Most changes that are named: the two cheapest of the deployment, and the load; or three of the deployment."""
 BUDGET = 80_000
-"""Requests from which on no further change is tried, unless three runs of the scenario take more."""
+"""Requests after which no further change is tried, unless three runs of the scenario take more."""
 MOST_OF_LOAD_RATIO = 5000
-"""Of the requests that a load ratio takes, those that count: of conversations it takes many, and none would be left for
-a second change."""
+"""Most requests of a load ratio that count: for conversations it takes many, which would leave none for a second
+change."""
 FREE_SHARE = 0.5
-"""Of the budget, what may go into changes that cost nothing: replicas and the load must have their turn."""
+"""Share of the budget that may go into changes that cost nothing: replicas and the load must get their turn."""
 RUNS_WORTH = 3
-"""Runs of the scenario that are always affordable."""
+"""Runs of the scenario that the budget always covers."""
 FRESH_REQUESTS = 60_000
-"""Requests of the fresh runs of one change, from which on they are fewer than eight: there are several changes."""
+"""Requests of the fresh runs of one change above which there are fewer than eight: there are several changes."""
 LOOK_REQUESTS = 2000
-"""Requests of a first look, where the beginning of a run says what the whole does; what holds is run whole."""
+"""Requests of a first look, where the beginning of a run tells what the whole does; what holds is then run whole."""
 MOST_REPLICAS = 8
-"""Times the replicas up to which more are tried, unless the load alone takes more than half as many."""
+"""Factor on the replicas up to which more are tried, unless the load alone takes more than half as many."""
 MOST_REPLICAS_OF_CLIENTS = 32
-"""The same in a closed loop, of whose load no ratio is known: up to one a client."""
+"""The same in a closed loop, whose load ratio is unknown; at most one replica a client."""
 MOST_MORE = 3
-"""Numbers of replicas, from the first that may hold on, that are run whole and with fresh seeds."""
+"""Numbers of replicas, counted from the first that may hold, that are run whole and with fresh seeds."""
 MOST_HARDWARE = 3
-"""Kinds of GPU that are tried."""
+"""Most kinds of GPU that are tried."""
 MOST_SIZES = 6
-"""Numbers of replicas, or loads, that are looked at."""
+"""Most numbers of replicas, or loads, that are looked at."""
 LEAST_GAIN = 0.005
-"""Attainment that twice the replicas must bring for still more to be tried."""
+"""Gain in attainment that doubling the replicas must bring for more to be tried."""
 LOAD_STEP = 0.05
-"""Share of the scenario's load, or of what can be finished of it, to which the load that can be taken is found."""
+"""Precision of the load that can be sustained, as a share of the scenario's load or of what can be finished of it."""
 MOST_STEPS_DOWN = 8
-"""Steps down from the highest load that one run holds, for one that fresh runs hold."""
+"""Most steps down from the highest load that holds in one run to one that holds in fresh runs."""
 LEAST_LOAD = 0.05
-"""Share of the same below which it is not looked for."""
+"""Share of that load below which nothing is tried."""
 FEWEST_SEATS = 8
 FEWEST_BATCHED_TOKENS = 512
 RATE_KEY = "workload.arrivals.rate"
@@ -81,27 +81,27 @@ def advise(
     reference: Sequence[str] = (),
     accelerate: Accelerate = "auto",
 ) -> list[dict[str, Any]] | None:
-    """Return the smallest changes that make the SLO and the thresholds hold, the cheapest first and the load last.
+    """Return the smallest changes that make the SLO and the thresholds hold, cheapest first and the load last.
 
-    Every change is one run of the scenario's own requests, seed and length (the first, where several replications are
+    Every change is one run of the scenario's own requests, seed and length (the first replication where several are
     asked for): what ``simserve run`` prints for its command. It is advised where fresh seeds hold too
-    (`simserve.planner.search.deciding_run`), at no load above what `simserve capacity` would promise. Of changes of one
-    price the one that leaves the deployment most as it is comes first. The work is counted in simulated requests
-    (`BUDGET`, and the fresh runs of each change that holds), so that it comes to the same on any machine.
+    (`simserve.planner.search.deciding_run`), at no load above what `simserve capacity` would promise. Of changes at the
+    same price, the one that changes the deployment least comes first. The work is counted in simulated requests
+    (`BUDGET`, and the fresh runs of each change that holds), so it is the same on any machine.
 
     Args:
         asked: What was run.
-        result: What came of it.
-        reference: What stands after ``simserve run`` to run it, for the commands.
+        result: The run's result.
+        reference: What follows ``simserve run`` to run it, for the commands.
         accelerate: Whether the kernel runs compiled.
 
     Returns:
-        ``changes`` (dotted key -> value), ``attainment`` (None without an SLO), ``usd_per_hour`` (None without a
-        price) and ``command`` of each. Empty where everything holds, where nothing is asked, and where no single change
-        that was tried is enough; None where the run, or the search, was interrupted.
+        ``changes`` (dotted key -> value), ``attainment`` (None without an SLO), ``usd_per_hour`` (None without a price)
+        and ``command`` of each. Empty where everything holds, nothing is asked, or no single change that was tried is
+        enough; None where the run or the search was interrupted.
 
     Raises:
-        InputError: A profile is missing by now.
+        InputError: A profile no longer exists.
     """
     scenario = asked if isinstance(asked, Scenario) else asked.scenario
     if result.simulation.was_interrupted:
@@ -125,7 +125,7 @@ def advise(
 
 
 def _without(reference: Sequence[str], changes: Overrides) -> tuple[str, ...]:
-    """Return the words of a command without what is set anew."""
+    """Return the words of a command without what is set again."""
     kept: list[str] = []
     for word in reference:
         if kept and kept[-1] == "--set" and word.partition("=")[0] in changes:
@@ -137,13 +137,13 @@ def _without(reference: Sequence[str], changes: Overrides) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tried:
-    """A change, and what a run with it gave.
+    """A change, and the results of a run with it.
 
     Attributes:
         changes: Dotted key -> value.
         holds: Whether the run meets what is asked.
-        may_hold: Whether a longer run might: a first look that nearly does.
-        finishable: What is finished with the change, where that was looked for.
+        may_hold: Whether a longer run might hold: true of a first look that nearly does.
+        finishable: What can be finished with the change, where that was determined.
         attainment: Share of requests within the SLO; None without one.
         usd_per_hour: What is paid; None without a price.
     """
@@ -158,7 +158,7 @@ class _Tried:
 
 @dataclass(slots=True)
 class _Advising:
-    """One search for a way out: what is spent, and what holds."""
+    """One search for changes: what has been spent, and what holds."""
 
     scenario: Scenario
     result: RunResult
@@ -167,10 +167,10 @@ class _Advising:
     held: list[_Tried] = field(default_factory=list)
 
     def find(self) -> list[_Tried]:
-        """Return what holds: what costs nothing is tried first, then replicas, the load, and other or more GPUs."""
+        """Return what holds: free changes are tried first, then replicas, the load, and other or more GPUs."""
         free = (*self._knobs(), *self._formats())
         if self._load_ratio >= 1:
-            free = (*self._formats(), *self._knobs())  # a format finishes more, a knob seldom does
+            free = (*self._formats(), *self._knobs())  # a format raises what can be finished, a knob seldom does
         for changes in free:
             if self.spent < FREE_SHARE * self._budget:
                 self._try_unless_enough(changes)
@@ -192,7 +192,7 @@ class _Advising:
 
     @property
     def _load_ratio(self) -> float:
-        """Offered over finishable load, of the highest five minutes where rates vary; 0 where it is not known."""
+        """Offered over finishable load, in the busiest five minutes where rates vary; 0 where it is not known."""
         inner = self.result.summary["simserve"]
         return float(inner["peak_load_ratio"] or inner["load_ratio"] or 0.0)
 
@@ -201,7 +201,7 @@ class _Advising:
         return max(BUDGET, RUNS_WORTH * len(self.result.simulation.records))
 
     def _try(self, changes: Overrides) -> _Tried | None:
-        """Look at a change and, where it may hold, run it whole; None where it cannot be made or afforded."""
+        """Look at a change and, if it may hold, run it whole; None where it cannot be made or afforded."""
         look = self._look(changes)
         if look is None or not look.may_hold:
             return look
@@ -211,7 +211,7 @@ class _Advising:
         return whole
 
     def _look(self, changes: Overrides) -> _Tried | None:
-        """Return what the beginning of a run with a change gives, or the whole where no part speaks for it."""
+        """Return the result of the beginning of a run with a change, or of all of it where no part tells enough."""
         there = self._with(changes)
         if there is None:
             return None
@@ -219,7 +219,7 @@ class _Advising:
         return self._run(changes, beginning, is_part=beginning is not there)
 
     def _whole(self, changes: Overrides, look: _Tried | None = None) -> _Tried | None:
-        """Return what `simserve run` says of the scenario with a change, the load ratio included."""
+        """Return the result of `simserve run` for the scenario with a change, including the load ratio."""
         there = self._with(changes)
         if there is None:
             return None
@@ -231,9 +231,9 @@ class _Advising:
         return replace(whole, holds=self._keeps_holding(there, whole.finishable))
 
     def _keeps_holding(self, there: Scenario, finishable: Finishable | None) -> bool:
-        """Return whether runs that the search has not seen hold as well, all of them and one more by a bound.
+        """Return whether runs that the search has not seen hold as well: all of them and, by a bound, one more.
 
-        None is worth trying at a load so near to what is finished that nothing is promised there.
+        No run is made at a load so close to what can be finished that nothing is promised there.
         """
         if finishable is not None and is_steady(there):
             traffic = own_traffic(there)
@@ -260,7 +260,7 @@ class _Advising:
                 self.spent += 0 if finishable is None else min(finishable.requests, MOST_OF_LOAD_RATIO)
             found = run(resolved, explain=False, accelerate=self.accelerate, finishable=finishable)
         except (InputError, InfeasibleError):
-            # It does not fit, or does not go with the rest: no way out.
+            # It does not fit, or does not go with the rest: not a solution.
             return None
         if found.simulation.was_interrupted:
             raise KeyboardInterrupt
@@ -278,9 +278,9 @@ class _Advising:
         )
 
     def _knobs(self) -> Iterator[Overrides]:
-        """Yield changes of the engine's knobs that what was missed, and what requests waited for, suggest.
+        """Yield changes of engine knobs that are suggested by what was missed, and by what requests waited for.
 
-        A liveness probe that restarts busy replicas comes first: nothing else helps as long as it does.
+        A liveness probe that restarts busy replicas comes first: nothing else helps until it is changed.
         """
         timeline = self.result.simulation.timeline
         if timeline is not None and timeline.num_killed:
@@ -308,7 +308,7 @@ class _Advising:
             yield {"deployment.engine.enable_prefix_caching": True}
 
     def _adapter_seats(self) -> Iterator[Overrides]:
-        """Yield what requests that wait for a seat for their adapter suggest: routing by adapter, and more seats."""
+        """Yield changes for requests that wait for a seat for their adapter: routing by adapter, and more seats."""
         deployment = self.scenario.deployment
         if deployment.routing.policy != "lora" and deployment.replicas > 1:
             yield {"deployment.routing": "lora"}
@@ -318,7 +318,7 @@ class _Advising:
             yield {"deployment.engine.max_loras": seats, "deployment.engine.max_cpu_loras": kept}
 
     def _missed(self) -> frozenset[str]:
-        """Return the terms of the SLO that more requests missed than may; all where only a class or threshold fails."""
+        """Return the terms of the SLO that too many requests missed; all where only a class or threshold fails."""
         asked, by_metric = objective(self.scenario), self.result.summary["simserve"]["slo"]["by_metric"]
         if asked is None:
             return frozenset(by_metric)
@@ -326,18 +326,18 @@ class _Advising:
         return frozenset(missed or by_metric)
 
     def _formats(self) -> Iterator[Overrides]:
-        """Yield the number formats that the model can be had in, and that the engine's version has on this GPU."""
+        """Yield the number formats that exist for the model, and that the engine's version supports on this GPU."""
         formats = self.result.summary["simserve"]["formats"]
         there = {WEIGHTS_KEY: formats["weights"], KV_KEY: formats["kv_cache"]}
         for lever in format_levers(self.scenario):
             ((key, value),) = lever.changes
             is_there = value == there[key] or (value in WIDE_FORMATS and there[key] in WIDE_FORMATS)
-            # ``auto`` is what the checkpoint says, and no change to it makes the cache smaller.
+            # ``auto`` is what the checkpoint says; changing to it never makes the cache smaller.
             if value != "auto" and not is_there:
                 yield {key: value}
 
     def _more_replicas(self) -> None:
-        """Find the fewest further replicas that hold."""
+        """Find the fewest additional replicas that hold."""
         deployment = self.scenario.deployment
         if deployment.pools:
             pools = deployment.pools
@@ -362,8 +362,8 @@ class _Advising:
                 high = count
             else:
                 reached = tried.attainment or 0.0
-                # The first number is only what the load takes: latencies may take more.
-                # Of clients, twice the replicas may still be too few for any of them.
+                # The first number only covers the load: latencies may need more.
+                # In a closed loop, even twice the replicas may be too few for any client.
                 if tries and not is_closed and count >= 2 * low and reached < before + LEAST_GAIN:
                     break
                 low, before = count, max(before, reached)
@@ -377,7 +377,7 @@ class _Advising:
                 return
 
     def _shards(self) -> Iterator[Overrides]:
-        """Yield twice the tensor parallel size, where one replica is one kind of GPU."""
+        """Yield double the tensor parallel size, where all replicas have one kind of GPU."""
         size = 2 * self.scenario.deployment.tensor_parallel_size
         if not self.scenario.deployment.pools and size <= MOST_TENSOR_PARALLEL:
             yield {"deployment.tensor_parallel_size": size}
@@ -401,7 +401,7 @@ class _Advising:
                 yield changes
 
     def _load(self) -> _Tried | None:
-        """Return the load that the deployment can take as it is, to a twentieth of what it can finish of it."""
+        """Return the load that the deployment can sustain as it is, to 5 % of the load that it can finish."""
         arrivals = self.scenario.workload.arrivals
         key = CLIENTS_KEY if isinstance(arrivals, ClosedLoopArrivals) else RATE_KEY
         own = value_of(self.scenario, key)
@@ -414,7 +414,7 @@ class _Advising:
             return {key: max(1, math.floor(load)) if key == CLIENTS_KEY else float(f"{load:.3g}")}
 
         for tries in range(MOST_SIZES):
-            # Just below what it can finish first; latencies may ask for much less.
+            # Just below what it can finish first; latencies may allow much less.
             middle = (low + high) // 2 if tries else high - 2
             if not low < middle < high or middle * LOAD_STEP < LEAST_LOAD:
                 break
@@ -430,7 +430,7 @@ class _Advising:
 
 
 def _beginning(scenario: Scenario) -> Scenario:
-    """Return a scenario with fewer requests, where the beginning of its run says what the whole does; else itself."""
+    """Return a scenario with fewer requests, where the beginning of its run tells what the whole does; else itself."""
     limit = request_limit(scenario, LOOK_REQUESTS)
     if limit is None:
         return scenario
@@ -443,11 +443,11 @@ def _dollars(tried: _Tried) -> float:
 
 
 def _peak(hardware: HardwareProfile) -> float:
-    """Return the FLOP/s of a GPU in 16 bit."""
+    """Return the 16-bit FLOP/s of a GPU."""
     return max(hardware.peak_flops(dtype) or 0.0 for dtype in ("bf16", "fp16"))
 
 
 def _repeats_prefixes(scenario: Scenario) -> bool:
-    """Return whether prompts begin alike: conversations, or prefixes that requests share."""
+    """Return whether prompts share their beginnings: in conversations, or by shared prefixes."""
     workload = scenario.workload
     return workload.has_sessions or workload.has_shared_prefix or workload.trace is not None

@@ -1,4 +1,4 @@
-"""`compare`: what a change does, as paired differences on common random numbers. Prints nothing."""
+"""`compare`: the effect of a change, as paired differences on common random numbers. Prints nothing."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from simserve.scenario.schema import Scenario
 from simserve.version import __version__
 
 REPLICATIONS = 10
-"""Runs of each deployment where nothing else is asked: Student's t is then within 15 % of the normal quantile."""
+"""Runs of each deployment by default: Student's t is then within 15 % of the normal quantile."""
 MOST_SETTLING = 60_000
-"""Requests of one run at most, unless the scenario says more."""
+"""Most requests of one run, unless the scenario asks for more."""
 BASE = "base"
 _COSTS = tuple(f"simserve.cost.{key}" for key in COST_KEYS)
 _SHARES = ("simserve.slo.attainment", "simserve.utilization.busy", "simserve.kv.usage_mean", "simserve.kv.preemptions")
@@ -44,12 +44,13 @@ FIGURES: Mapping[str, str] = {
 }
 """Name of every figure that is compared -> its dotted key in `result.json`."""
 PAIRED: Mapping[str, str] = {"tpot_ms": "tpot", "itl_ms": "tpot", "ttft_ms": "ttft"}
-"""Latency -> metric whose ratio between two real servers was measured. Throughput of open arrivals is what arrives."""
+"""Latency -> metric whose ratio between two real servers was measured. With open arrivals, throughput is what
+arrives."""
 
 _FIXED = ("constant", "closed_loop", "all_at_once")
-"""Arrivals beside a trace that are the same in every run."""
+"""Arrivals, set beside a trace, that are the same in every run."""
 Progress = Callable[[int, int], None]
-"""Called after each run with the runs done and all runs."""
+"""Called after each run with the number of runs done and of all runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,11 @@ class Variant:
     """One deployment of a comparison.
 
     Attributes:
-        name: As it was given.
-        changes: What makes it differ from the base, key -> value as given.
-        scenario: The whole of it.
-        summaries: One a replication, as `result.json` has them.
-        differences: Figure -> variant less base; empty for the base itself.
+        name: Its name, as given.
+        changes: How it differs from the base, key -> value as given.
+        scenario: The whole scenario.
+        summaries: One for each replication, as in `result.json`.
+        differences: Figure -> variant minus base; empty for the base itself.
     """
 
     name: str
@@ -90,9 +91,9 @@ class Comparison:
         base: What the variants are compared with.
         variants: In the order they were given.
         is_paired: Whether all of them saw the same requests.
-        requests_each: Of one run; None where it is as long as each scenario says.
+        requests_each: Requests of one run; None where runs are as long as each scenario says.
         was_interrupted: The user stopped it: fewer replications were done than asked for.
-        asked: The base as it was given, its runs as long as it says.
+        asked: The base as given, with runs as long as it says.
     """
 
     base: Variant
@@ -136,10 +137,10 @@ class Comparison:
 
 
 def _on_real_servers(name: str, difference: Difference) -> list[float] | None:
-    """Return between what 90 % of real servers differ, as a share of the base; None where that was not measured.
+    """Return the range in which 90 % of real servers differ, as a share of the base; None where that was not measured.
 
-    What is wrong with both sides alike cancels (`simserve.profiles.expected_errors.PairErrors`); of two sides that are
-    the same everything does.
+    Errors that both sides have in common cancel (`simserve.profiles.expected_errors.PairErrors`); between two equal
+    sides all errors do.
     """
     statistic, _, latency = name.partition("_")
     errors = load_error_model().pairs.get(PAIRED.get(latency, ""))
@@ -160,20 +161,20 @@ def compare(
 ) -> Comparison:
     """Return what each variant changes, with 95 % intervals.
 
-    Steady open traffic is run until all deployments that keep up with it have settled, at least as long as the base
-    says: shorter runs differ in how they fill up and drain. All deployments are run in turn, replication by
-    replication. An interrupt ends it after the replications that all of them have finished.
+    Steady open traffic is run until all deployments that keep up have settled, and at least as long as the base says:
+    shorter runs differ in how they fill up and drain. In each replication, all deployments are run in turn. After an
+    interrupt, the replications count that all deployments have finished.
 
     Args:
         base: What the variants are compared with.
         variants: Name -> overrides of the base, as `simserve.scenario.load.load` takes them.
-        replications: Runs of each, at least 2; None: 10. Below 5 there are no intervals. A trace has one, and none,
-            unless the arrivals beside it are drawn.
-        is_independent: Whether each deployment sees requests of its own, instead of the same ones.
+        replications: Runs of each, at least 2; None: 10. Below 5 there are no intervals. A trace has one run and no
+            intervals, unless random arrivals are set beside it.
+        is_independent: Whether each deployment gets its own requests, instead of the same ones.
         progress: Called after each run.
 
     Raises:
-        UsageError: There is no variant, two of one name, or nothing can be drawn again.
+        UsageError: There is no variant, two have the same name, or nothing can be drawn again.
         ScenarioError: An override is invalid; names the variant.
         InfeasibleError: A model does not fit.
         InputError: A profile or a trace is missing or invalid.
@@ -225,7 +226,7 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
 
     Raises:
         UsageError: There is no name, or no override.
-        ScenarioError: A key is a flag's word.
+        ScenarioError: A key is the short name of a flag.
     """
     from simserve.planner.overrides import split_values
 
@@ -261,9 +262,9 @@ def _replications(base: Scenario, asked: int | None, is_independent: bool) -> in
 
 
 def _settled_requests(scenarios: Sequence[Scenario]) -> int | None:
-    """Return the requests in which all that keep up with steady open traffic settle; None where runs are as they are.
+    """Return the requests in which all that keep up with steady open traffic settle; None: runs stay as they are.
 
-    That is where any of them is not steady, or asks for another length, and where none keeps up.
+    None where any of them is not steady or asks for another length, and where none keeps up.
     """
     base = scenarios[0].workload
     if base.num_requests is None or not all(is_steady(each) for each in scenarios):

@@ -18,7 +18,8 @@ from simserve.planner.compare import FIGURES
 _IDENTITY = ("scenario_name", "scenario_hash", "version", "seed", "formats")
 SCENARIO, VERSION = "scenario", "version"
 WATCHED = tuple(name for name in FIGURES if not name.startswith("std_") and name != "failed")
-"""Figures that an overall tolerance is about: all but spreads, and the count of failed requests, which is 0 mostly."""
+"""Figures to which an overall tolerance applies: all but spreads, and the count of failed requests, which is mostly
+0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +27,11 @@ class Move:
     """One figure of two results.
 
     Attributes:
-        name: Of the figure.
-        before: In the first result; NaN where undefined.
-        after: In the second.
-        half_width: Of the 95 % interval of the difference, where both carry one; else NaN.
-        tolerance: Relative change that is tolerated either way; None where the figure is not watched.
+        name: Name of the figure.
+        before: Value in the first result; NaN where undefined.
+        after: Value in the second.
+        half_width: Half width of the 95 % interval of the difference, if both have one; else NaN.
+        tolerance: Relative change that is tolerated, up or down; None where the figure is not watched.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Move:
 
     @property
     def relative(self) -> float:
-        """The change over the first; inf from 0, NaN where either is undefined."""
+        """The change divided by the first value; inf from 0, NaN where either is undefined."""
         if self.change == 0:
             return 0.0
         return self.change / abs(self.before) if self.before else math.copysign(math.inf, self.change)
@@ -63,7 +64,7 @@ class Move:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it moved beyond what is tolerated, and beyond its interval."""
+        """Whether it moved by more than is tolerated, and by more than its interval."""
         if self.tolerance is None or not self.has_moved or self.is_noise:
             return False
         return math.isnan(self.change) or abs(self.relative) > self.tolerance
@@ -74,12 +75,12 @@ class Diff:
     """Two results side by side.
 
     Attributes:
-        names: How the results are called: their paths as given.
+        names: Names of the results: their paths as given.
         moves: Every figure that either result defines, in the order of the result.
-        differs_in: What the two are not alike in: ``scenario``, ``version``.
-        changed_keys: Key of the scenario -> its values, where both results carry their scenario and it differs.
+        differs_in: What differs between the two: ``scenario``, ``version``.
+        changed_keys: Key of the scenario -> its two values, where it differs and both results contain their scenario.
         identities: ``scenario_name scenario_hash version seed formats`` of each.
-        unlike: Why a gate fails whatever moved: the two differ in what it does not allow. None: it does not.
+        unlike: Why a gate fails whatever moved: the two differ in a way that it does not allow. None: they do not.
     """
 
     names: tuple[str, str]
@@ -144,12 +145,13 @@ def diff(
         first: A result's folder or its `result.json`.
         second: Likewise.
         tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
-        tolerances: The same for single figures, by name.
-        allow: In what the two may differ under a tolerance: ``scenario``, ``version``. Without one nothing is judged.
+        tolerances: The same for individual figures, by name.
+        allow: Ways in which the two may differ under a tolerance: ``scenario``, ``version``. Without a tolerance
+            nothing is judged.
 
     Raises:
-        InputError: A result is missing, is none, or is not what the run wrote.
-        UsageError: A name is no figure.
+        InputError: A result is missing, is not a result, or is not what the run wrote.
+        UsageError: A name is not a figure.
     """
     for name in tolerances or {}:
         if name not in FIGURES:
@@ -199,7 +201,7 @@ def _identity(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scenario(path: Path) -> dict[str, Any]:
-    """Return the keys of the scenario that stands beside a result, dotted; empty where there is none."""
+    """Return the keys of the scenario that is stored beside a result, dotted; empty where there is none."""
     file = (path if path.is_dir() else path.parent) / SCENARIO_FILE
     return dict(_flat(read_mapping(file, InputError))) if file.is_file() else {}
 
@@ -261,7 +263,7 @@ def _at(result: Mapping[str, Any], key: str) -> float:
 
 
 def _valued(result: Mapping[str, Any], key: str) -> Any:
-    """Return what stands under a dotted key; None: nothing."""
+    """Return the value at a dotted key; None if there is none."""
     value: Any = result
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -269,7 +271,7 @@ def _valued(result: Mapping[str, Any], key: str) -> Any:
 
 
 def _half_width(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
-    """Return the half width of the interval of a difference of two independent means; NaN where one has none."""
+    """Return the half width of the interval of a difference of two independent means; NaN where either has none."""
     widths = [
         ((result["simserve"].get("confidence_intervals") or {}).get(name) or {}).get("half_width")
         for result in (first, second)

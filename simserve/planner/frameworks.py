@@ -1,6 +1,6 @@
-"""One workload under several serving frameworks, and the simulated ratios beside the published ones.
+"""One workload on several serving frameworks: the simulated ratios compared with the published ones.
 
-Knows scenarios and a committed table of what was published; the simulator is never tuned towards it.
+Knows scenarios and a committed table of publications; the simulator is never tuned towards it.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ Verdict = Literal["within", "below", "above"]
 
 
 class Framework(FrozenModel):
-    """One framework as it was when it was compared."""
+    """One framework, as it was when it was compared."""
 
     name: str = Field(min_length=1)
-    """What the ratios call it."""
+    """Its name in the ratios."""
     engine: str = Field(min_length=1)
     """Engine profile."""
     version: str = Field(min_length=1)
-    """Version of it."""
+    """Its version."""
     overrides: tuple[str, ...] = ()
     """Scenario keys that differ from the profile, ``KEY=VALUE``."""
     about: str = Field(min_length=1)
-    """What it does, in a line."""
+    """What it does, in one line."""
 
 
 class PublishedRatio(FrozenModel):
-    """How many times the throughput of one framework another was published to reach."""
+    """Published ratio of the throughput of one framework to that of another."""
 
     of: str
-    """The faster."""
+    """The faster framework."""
     over: str
-    """The slower."""
+    """The slower framework."""
     low: float = Field(gt=0)
     """Lower end of the published range."""
     high: float = Field(gt=0)
@@ -58,7 +58,7 @@ class PublishedRatio(FrozenModel):
 
 
 class PublishedThroughput(FrozenModel):
-    """A throughput at a price, of a deployment that is not named."""
+    """A throughput at a price, for a deployment that is not named."""
 
     tokens_per_second: float = Field(gt=0)
     """Tokens/s."""
@@ -70,25 +70,25 @@ class Publications(FrozenModel):
     """Everything that `simserve frameworks` compares with."""
 
     frameworks: tuple[Framework, ...] = Field(min_length=2)
-    """The frameworks, oldest way of batching first."""
+    """The frameworks; the oldest way of batching comes first."""
     ratios: tuple[PublishedRatio, ...]
     """Published ratios."""
     throughputs: tuple[PublishedThroughput, ...]
     """Published throughputs."""
     throughput_source: str
-    """Where those are from."""
+    """Source of those throughputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What one framework made of the workload.
+    """Results of one framework on the workload.
 
     Attributes:
-        framework: Which.
+        framework: The framework.
         output_throughput: Output tokens/s.
         tokens_per_step: Output tokens a step on average; padding and finished members of a batch do not count.
         step_seconds: Mean seconds of a step.
-        binding: What binds.
+        binding: The bottleneck.
         usd_per_hour: Price of the deployment; None where unknown.
         formats: Number formats of weights and KV cache, and where they come from.
     """
@@ -119,12 +119,12 @@ def compare_frameworks(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Return what every framework makes of one scenario, and the ratios, simulated and published.
+    """Return the results of every framework on one scenario, and the ratios, simulated and published.
 
     Args:
         scenario: A bundled name or a path; its engine is replaced by each framework's.
         overrides: ``KEY=VALUE``, applied before the framework's own.
-        progress: Called with the frameworks done and all of them.
+        progress: Called with the number of frameworks done and of all.
 
     Returns:
         ``scenario model hardware num_requests frameworks ratios throughputs``, plain values.
@@ -187,7 +187,7 @@ def _dollars(usd_per_hour: float | None, tokens_per_second: float) -> float | No
 
 
 def verdict(ratio: float, low: float, high: float) -> Verdict:
-    """Return where a ratio lies against a published range."""
+    """Return where a ratio is relative to a published range."""
     return "below" if ratio < low else "above" if ratio > high else "within"
 
 

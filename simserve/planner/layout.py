@@ -1,4 +1,4 @@
-"""How a model lies on the GPUs of ``--gpus``: what flags, the scenario and the engine make of their number."""
+"""How a model is laid out on the GPUs of ``--gpus``: what flags, the scenario and the engine make of their number."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from simserve.scenario.deployment_spec import DeploymentSpec
 
 LAYER_ENGINES = ("llama", "ollama")
-"""Beginning of the names of engines that give each GPU layers of its own."""
+"""Beginnings of the names of engines that give each GPU its own layers."""
 _ROWS = re.compile(r"(?:-sm|--split-mode)[= ]row\b")
 _SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "replicas")
-"""What a command line says of the GPUs of its server; replicas: data parallelism of a model without experts."""
+"""What a command line says about its server's GPUs; replicas: data parallelism of a model without experts."""
 
 
 class LayoutFlags(Protocol):
-    """The flags that say how a model lies on its GPUs, as those of one line."""
+    """The flags that lay a model out on its GPUs, as those of one line."""
 
     @property
     def like(self) -> str | None:
@@ -50,16 +50,16 @@ class LayoutFlags(Protocol):
 
 
 def laid_out(flags: LayoutFlags, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
-    """Return the GPU and how the model lies on all of them: ``--tp`` leaves replicas, the others tensor parallelism.
+    """Return the GPU and the layout on all of them: with ``--tp`` the rest are replicas, else tensor parallelism.
 
-    Of llama.cpp and Ollama it is groups of layers, as both cut a model unless they are told to cut rows
+    For llama.cpp and Ollama the rest are groups of layers, as both split a model by layers unless told to split by rows
     (llama.cpp's tools/server/README.md, ``--split-mode`` layer).
 
     Args:
         flags: What was asked.
-        deployment: The scenario's own keys, and what ``--set`` says of data parallelism.
-        gpu: The GPU; None: not said.
-        count: How many of it; None: not said.
+        deployment: The scenario's own keys, and what ``--set`` says about data parallelism.
+        gpu: The GPU; None: not given.
+        count: How many of it; None: not given.
 
     Raises:
         UsageError: The sizes do not make that number, or the scenario has pools.
@@ -105,7 +105,7 @@ def laid_out(flags: LayoutFlags, deployment: Mapping[str, Any], gpu: str | None,
 
 
 def _cuts_layers(flags: LayoutFlags, deployment: Mapping[str, Any]) -> bool:
-    """Return whether the engine gives each GPU layers of its own, and nothing says how many GPUs share one."""
+    """Return whether the engine gives each GPU its own layers, and nothing says how many GPUs share one."""
     engine = deployment.get("engine")
     named = flags.engine or (engine.get("name") if isinstance(engine, Mapping) else None) or ""
     is_said = (
@@ -116,10 +116,10 @@ def _cuts_layers(flags: LayoutFlags, deployment: Mapping[str, Any]) -> bool:
 
 
 def _servers(flags: LayoutFlags, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
-    """Return how many servers as a pasted line lays one out make ``count`` GPUs.
+    """Return how many servers, each laid out as in a pasted line, make up ``count`` GPUs.
 
     Raises:
-        UsageError: They make another number.
+        UsageError: They make up another number.
     """
     sizes = {key: given.get(key, deployment.get(key, 1)) for key in _SERVER_SIZES if key != "replicas"}
     replica = math.prod(sizes.values())
@@ -138,7 +138,7 @@ def _servers(flags: LayoutFlags, given: Mapping[str, int], deployment: Mapping[s
 
 
 def set_groups(changes: Sequence[str]) -> dict[str, Any]:
-    """Return what ``--set`` says of data parallelism and the engine, by which ``--gpus`` is parted as by a file's."""
+    """Return what ``--set`` says about data parallelism and the engine; it divides ``--gpus`` as a file's keys do."""
     found = dict(map(parse_override, changes))
     groups, engine = found.get("deployment.data_parallel_size"), found.get("deployment.engine.name")
     return {
@@ -148,7 +148,7 @@ def set_groups(changes: Sequence[str]) -> dict[str, Any]:
 
 
 def count_notes(deployment: DeploymentSpec, count: int) -> Iterator[str]:
-    """Yield that a deployment has another number of GPUs than ``--gpus`` says, where changes of its keys made it so."""
+    """Yield a note if a deployment has another number of GPUs than ``--gpus`` because its keys were changed."""
     num_gpus = deployment.gpus_per_replica * deployment.replicas
     if not deployment.pools and num_gpus != count:
         yield f"--gpus says {count:,}, and what --set changes makes it {num_gpus:,}."

@@ -1,6 +1,6 @@
-"""A deployment at several loads: what it serves, how busy it is, whether it holds its objective; and how far it goes.
+"""A deployment at several loads: what it serves, how busy it is, whether it holds its objective; and its capacity.
 
-Runs scenarios; knows no dollar.
+Runs scenarios; prices nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from simserve.workload.arrival_spec import ClosedLoopArrivals
 from simserve.workload.requests import RequestSpecs
 
 NUM_REQUESTS = 2000
-"""Requests of one run: percentiles of a load level need no more. The scenario's own load is run as it is, so that its
-month is that of `simserve run`."""
+"""Requests of one run: percentiles at a load need no more. The scenario's own load is run unchanged, so that its month
+is that of `simserve run`."""
 LEAST_SECONDS = 60.0
-"""Arrivals of an open loop last at least this long, so that a queue that grows has time to be seen."""
+"""Shortest time over which requests of an open loop arrive, so that a growing queue has time to show."""
 LEAST_SCALED_SECONDS = 1800.0
-"""The same of a fleet that is scaled: replicas take minutes to come and to go."""
+"""The same for a fleet that is scaled, whose replicas take minutes to come and go."""
 LEAST_PER_CLIENT = 20
-"""Requests of each client of a closed loop, at least."""
+"""Least requests of each client of a closed loop."""
 MOST_REQUESTS = 50_000
 _MOST_STEPS = 12
 _BISECTIONS = 4
@@ -43,15 +43,15 @@ class Level:
     """One load, simulated.
 
     Attributes:
-        load: What was asked for: requests/s, or clients of a closed loop.
-        rate: Requests/s served; at a load that does not hold, what came out.
+        load: The load asked for: requests/s, or clients of a closed loop.
+        rate: Requests/s served, also at a load that does not hold.
         busy: Share of the time with a step running.
         watts_per_gpu: Mean power of one board.
         attainment: Share of the requests within the SLO; None without one.
         stability: `stable`, `backlogged` or `overloaded`.
         holds: Whether everything was served, in time where there is an SLO, without a growing queue.
         mean_gpus: GPUs that were paid for on average; fewer than there may be where a fleet is scaled.
-        api_usd_per_hour: What an API costs that served a part.
+        api_usd_per_hour: Dollars an hour for an API that served part of the load.
     """
 
     load: float
@@ -67,7 +67,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hour:
-    """An hour at one rate: busy share, watts of a GPU, GPUs paid for, dollars an hour of an API."""
+    """An hour at one rate: busy share, watts a GPU, GPUs paid for, dollars an hour for an API."""
 
     busy: float
     watts_per_gpu: float
@@ -77,13 +77,13 @@ class Hour:
 
 @dataclass(slots=True)
 class LoadCurve:
-    """The levels of one scenario, run when they are first asked for.
+    """The levels of one scenario, each run when it is first asked for.
 
     Attributes:
-        scenario: Whose deployment, and whose requests.
-        on_run: Called after every run with their number.
+        scenario: The scenario whose deployment and requests are run.
+        on_run: Called after every run with the number of runs.
         levels: Load -> what was simulated there.
-        known: What is known of what the deployment finishes.
+        known: What is known of what the deployment can finish.
     """
 
     scenario: Scenario
@@ -106,7 +106,7 @@ class LoadCurve:
         return arrivals is not None and arrivals.process == "closed_loop"
 
     def at(self, load: float) -> Level:
-        """Return the level of a load, simulated once."""
+        """Return the level at a load, which is simulated once."""
         load = float(max(1, round(load))) if self.is_closed else load
         if load not in self.levels:
             self._run(load, self._scaled(load))
@@ -120,7 +120,7 @@ class LoadCurve:
         return self._finishable[0]
 
     def as_it_is(self) -> Level:
-        """Return the level of the scenario's own traffic."""
+        """Return the level at the scenario's own traffic."""
         own = self.own_load
         if own is not None:
             return self.at(own)
@@ -129,7 +129,7 @@ class LoadCurve:
         return self.levels[0.0]
 
     def first(self) -> tuple[RunResult, RequestSpecs]:
-        """Return the first run, and what arrived in it."""
+        """Return the first run, and its requests."""
         load, result = next(iter(self.results.items()))
         scenario = self.scenario if self.own_load is None else self._scaled(load)
         return result, arrived(scenario, len(result.simulation.records))
@@ -154,15 +154,15 @@ class LoadCurve:
         if load == self.own_load and scaling is None and (workload.num_requests or MOST_REQUESTS) < MOST_REQUESTS:
             return self.scenario
         least = load * (LEAST_PER_CLIENT if self.is_closed else seconds)
-        # An open load is tried for as long as it takes to settle, whatever number of requests the scenario says.
+        # An open load is run for as long as it takes to settle, whatever number of requests the scenario gives.
         asked = min(workload.num_requests or NUM_REQUESTS, NUM_REQUESTS) if self.is_closed else self._settling(load)
         num_requests: int | None = min(max(asked, math.ceil(least)), MOST_REQUESTS)
         if workload.trace is not None:
-            num_requests = workload.num_requests  # beside arrivals too it has no more requests than its own
+            num_requests = workload.num_requests  # with arrivals set beside it, too, it has no more requests
         changes = {"arrivals": arrivals, "num_requests": num_requests, "duration": None}
         deployment = self.scenario.deployment
         if scaling is not None:
-            # The hour before is over: a fleet that starts small would show its start, not the hour.
+            # The fleet has scaled in the hour before: one that starts small would show its start, not the hour.
             deployment = deployment.model_copy(update={"replicas": scaling.max_replicas})
         return self.scenario.model_copy(
             update={"workload": workload.model_copy(update=changes), "deployment": deployment}
@@ -178,7 +178,7 @@ class LoadCurve:
     def capacity(self) -> float | None:
         """Return the highest rate, requests/s, at which the deployment holds; None where the load cannot be scaled.
 
-        Doubles or halves the scenario's own load until one holds and one does not, then bisects. 0 where even a
+        Doubles or halves the scenario's own load until one holds and the next does not, then bisects. 0 where even a
         4096th of it does not hold; the last doubling where everything holds. A batch that arrives all at once is
         served at the capacity.
         """
@@ -202,7 +202,7 @@ class LoadCurve:
         return self.at(low).rate
 
     def interpolate(self, rate: float) -> Hour:
-        """Return what an hour of a rate is like, linear between the levels that hold."""
+        """Return what an hour at a rate is like, by linear interpolation between the levels that hold."""
         held = [level for level in self.levels.values() if level.holds] or list(self.levels.values())
         known = sorted(held, key=lambda level: level.rate)
         rates = np.array([level.rate for level in known])
@@ -242,6 +242,6 @@ def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
         stability=inner["stability"],
         holds=holds,
         mean_gpus=mean_gpus(scenario, summary),
-        # By the request, at the level's rate: a run that waits for the last long answer has a lower one.
+        # By the request, at the level's rate: a run that waits for a last long answer has a lower rate.
         api_usd_per_hour=(inner["overflow"]["usd_per_hour"] or 0.0) * (rate / throughput if throughput else 0.0),
     )

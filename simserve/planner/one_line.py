@@ -1,4 +1,4 @@
-"""One line for everything: what is asked of a command, named by one word and a few flags, as a scenario.
+"""Turns one line, a word and a few flags, into the scenario that a command is asked about.
 
 The word is a scenario file, a bundled scenario, a model, a Hugging Face id or a configuration; the flags describe the
 rest, or override it. Knows no command.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from simserve.workload.traces.trace import Trace
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"
-"""GPU of a scenario that only has to be planned for: the plan chooses its own."""
+"""GPU of a scenario that is only planned for: the plan chooses its own."""
 MAC_ENGINE = "llama.cpp"
 """Engine of a model on a Mac, where nothing names one."""
 
@@ -50,20 +50,20 @@ _NEWEST = re.compile(
     r"(?:(?P<vllm>vllm)[ -]v1|(?P<name>[A-Za-z][\w. -]*?)(?:==?|[:@ -])(?:latest|newest|nightly|main|dev|stable))",
     re.IGNORECASE,
 )
-"""An engine without the number of its version: ``vllm:nightly``; V1 is how vLLM calls what it has been since 0.8."""
+"""An engine without a version number: ``vllm:nightly``. V1 is vLLM's name for what it has been since 0.8."""
 _COMMAND = re.compile(r"\s--?\w|\b(?:vllm|sglang) serve\b|\b(?:docker|ollama) run\b")
-"""What only a command line holds."""
+"""What occurs only in a command line."""
 _LIMIT = re.compile(r"([A-Za-z]\w*)\s*(?:<=|>=|[=<>:\u2264\u2265]|\s)\s*(\S.*)")
 _PERCENTILE = re.compile(r"(?:[_(]|(?<![a-z\d]))p\(?(\d\d)(?:\.?(\d+))?\)?(?:_|(?![\d.]))", re.IGNORECASE)
-"""``p95``, ``p(95)``, ``p99.9`` or ``p999``, also behind an underscore."""
+"""``p95``, ``p(95)``, ``p99.9`` or ``p999``, also after an underscore."""
 _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
-"""Keys by which the configuration or the profile of a model is told from a scenario."""
+"""Keys that tell the configuration or the profile of a model from a scenario."""
 _MANIFEST_KEYS = ("apiVersion", "services", "servingEngineSpec", "modelArtifacts")
-"""Keys by which a manifest of Kubernetes, Compose or a chart is told from a scenario."""
+"""Keys that tell a manifest of Kubernetes, Compose or a chart from a scenario."""
 _ENDINGS = (".yaml", ".yml", ".json")
 _TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
 _RATED = ("poisson", "constant", "gamma")
-"""Arrivals that a rate alone changes."""
+"""Arrivals of which ``--rate`` changes the rate alone."""
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 
@@ -72,7 +72,7 @@ class OneLine:
     """The flags of one line; None: not given. The names are those of the flags.
 
     Attributes:
-        like: A command line that starts a server, as it was pasted.
+        like: A command line that starts a server, as pasted.
         gpus: ``2xH100``: how many of which.
         tp: GPUs that share every layer.
         pp: Groups of GPUs that hold consecutive layers.
@@ -119,12 +119,12 @@ class Question:
     """What is asked.
 
     Attributes:
-        scenario: As if a file had said it.
-        notes: What was understood from little, in full sentences.
+        scenario: The scenario, as if it came from a file.
+        notes: What was inferred or assumed, in full sentences.
         gpu: The GPU of ``--gpus``; None: the flag was not given.
-        num_gpus: How many of it; None: not said.
+        num_gpus: How many of it; None: not given.
         has_own_gpu: Whether the scenario says its GPU itself, without any flag.
-        has_load: Whether anything said how much traffic arrives; else a rate of one request a second stands in.
+        has_load: Whether anything said how much traffic arrives; if not, one request a second is assumed.
     """
 
     scenario: Scenario
@@ -137,7 +137,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What the flags are put on: the keys that the word stands for."""
+    """The scenario keys that the word stands for, to which the flags are applied."""
 
     mapping: Mapping[str, Any]
     file: Path | None = None
@@ -158,11 +158,11 @@ def ask(
 
     Args:
         word: A scenario file, a bundled scenario, a model profile, a Hugging Face id, a ``config.json`` or its folder;
-            None: ``like`` says it.
+            None: ``like`` names it.
         flags: The flags.
         changes: ``KEY=VALUE``, applied last.
-        needs_traffic: Whether the answer depends on what arrives; else traffic may be left out.
-        needs_load: Whether it depends on how much of it arrives; else a model alone gets a rate to begin with.
+        needs_traffic: Whether the answer depends on what arrives; otherwise traffic may be left out.
+        needs_load: Whether it depends on how much of it arrives; otherwise a bare model gets a rate to begin with.
         is_plan: Whether the GPUs are to be chosen: those of ``gpus`` are then a limit, and need not be given.
 
     Raises:
@@ -212,7 +212,7 @@ def _says_load(flags: OneLine, changes: Sequence[str]) -> bool:
 
 
 def _assumed(flags: OneLine, changes: Sequence[str], mapping: Mapping[str, Any], *, needs_load: bool) -> Iterator[str]:
-    """Yield what is assumed of the traffic of a pasted command line, where no flag says it."""
+    """Yield what is assumed about the traffic of a pasted command line, where no flag gives it."""
     if flags.trace is not None or any(change.strip().startswith("workload") for change in changes):
         return
     parts = []
@@ -242,7 +242,7 @@ def _base(word: str | None, flags: OneLine, gpu: str | None) -> _Base:
             rule = f"cannot stand beside {word!r}: the command line names the model"
             raise UsageError(rule, key="--like", remedy="keep one of the two")
         draft = import_command(flags.like, hardware=gpu, flag="--like")
-        assumed = load_model(draft.mapping["model"]).assumption  # every answer says so by itself
+        assumed = load_model(draft.mapping["model"]).assumption  # every answer says so anyway
         notes = (
             each.replace("; --model says another", "")
             for each in draft.notes
@@ -256,7 +256,7 @@ def _base(word: str | None, flags: OneLine, gpu: str | None) -> _Base:
 
 
 def _named(word: str) -> _Base:
-    """Return the scenario, or the model with nothing around it, that a word stands for; a scenario comes first."""
+    """Return the scenario, or the bare model, that a word stands for; a scenario takes precedence."""
     if catalog.has("scenario", word):
         notes = (f"{word} is a bundled scenario and a model: the scenario is taken.",) * catalog.has("model", word)
         path = catalog.find("scenario", word)
@@ -282,7 +282,7 @@ def _named(word: str) -> _Base:
         rule = "is a command line, not the name of a scenario or a model"
         raise ScenarioError(rule, value=word, remedy="put it behind --like: --like 'vllm serve ...'")
     if word.endswith(_ENDINGS) or word.startswith((".", "/", "~")):
-        catalog.find("scenario", word)  # which says what is wrong with it
+        catalog.find("scenario", word)  # raises, saying what is wrong with it
     if word.lower().endswith(_TRACES):
         remedy = f"name what serves it: simserve run MODEL --gpus 2xH100 --trace {word}"
         raise ScenarioError("is a trace, neither a scenario nor a model", value=word, remedy=remedy)
@@ -326,7 +326,7 @@ def _known_model(word: str) -> NamedModel:
 def _of_model(named: NamedModel, word: str) -> _Base:
     deployment = {} if named.quantization is None else {"quantization": named.quantization}
     notes: tuple[str, ...] = ()
-    if not named.is_exact and named.model != word:  # else every answer says so by itself
+    if not named.is_exact and named.model != word:  # otherwise every answer says so anyway
         stored = "" if named.quantization is None else f" and {named.quantization} weights"
         notes = (f"{word} is taken to be {named.model}{stored}, by its name.",)
     mapping = {"name": _last_part(word), "model": named.model, "deployment": deployment, "workload": {}}
@@ -348,7 +348,7 @@ def _as_tagged(base: _Base, word: str | None, flags: OneLine) -> _Base:
 
 
 def _wide_notes(scenario: Scenario) -> list[str]:
-    """Return what to ask for where an engine of GGUF files is to run a checkpoint of 16 bit, as few are run there."""
+    """Return a note on the usual format where an engine of GGUF files would run a 16-bit checkpoint, as few do."""
     engine, weights = scenario.deployment.engine.name, scenario.deployment.quantization
     if not _plain_name(engine).startswith(_GGUF_ENGINES) or weights != "auto":
         return []
@@ -361,20 +361,20 @@ def _wide_notes(scenario: Scenario) -> list[str]:
 
 
 def _last_part(word: str) -> str:
-    """Return what names a model or a GPU in the name of a result: no folder, no ending."""
+    """Return what names a model or a GPU in the name of a result: without folder or extension."""
     path = Path(word)
     last = path.stem if path.suffix in _ENDINGS else path.name
     return scenario_name(path.absolute().parent.name if last == "config" else last or "model")
 
 
 _EXAMPLES = {"--gpus": "2xH100", "--rate": "3", "--prompt-tokens": "2k", "--output-tokens": "500"}
-"""What each flag that a model needs may say, for the remedy."""
+"""An example of each flag that a model needs, for the remedy."""
 
 
 def _check_complete(
     base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, needs_load: bool, is_plan: bool
 ) -> None:
-    """Refuse a model alone, and say all that it lacks.
+    """Refuse a bare model, and name all that it lacks.
 
     Raises:
         UsageError: It lacks a GPU or traffic.
@@ -395,7 +395,7 @@ def _check_complete(
 
 
 def _with_defaults(mapping: Mapping[str, Any], gpu: str | None, *, is_plan: bool) -> dict[str, Any]:
-    """Return a scenario's keys with the GPU that a plan needs only to begin with."""
+    """Return a scenario's keys with a GPU, which a plan needs only to begin with."""
     deployment = mapping.get("deployment", {})
     if not is_plan or not isinstance(deployment, Mapping) or "hardware" in deployment:
         return dict(mapping)
@@ -432,7 +432,7 @@ def _overrides(
 def _filled(
     flags: OneLine, mapping: Mapping[str, Any], gpu: str | None, *, needs_traffic: bool, needs_load: bool
 ) -> list[Override]:
-    """Return what a model alone gets: the name of its result, and the least of traffic where none is asked about."""
+    """Return what a bare model is given: the name of its result, and minimal traffic where the answer needs none."""
     name = mapping["name"] if gpu is None else f"{mapping['name']}-{_last_part(gpu)}"
     found = [Override("name", name[:100], "name")]
     is_free = flags.trace is None and flags.rate is None and flags.concurrency is None
@@ -451,10 +451,10 @@ def _block(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def kinds_of_gpus(text: str) -> dict[str, int]:
-    """Return how many of each kind ``16xH100 + 16xH200`` says; nothing where it names one kind.
+    """Return the number of each kind in ``16xH100 + 16xH200``; empty where it names one kind.
 
     Raises:
-        UsageError: A part has no name or no number, or a kind stands there twice.
+        UsageError: A part has no name or no number, or a kind occurs twice.
         ProfileError: There is no such GPU; names the nearest.
     """
     parts = [part.strip() for part in text.split("+")]
@@ -472,16 +472,16 @@ def kinds_of_gpus(text: str) -> dict[str, int]:
 
 
 def _has_plus_in_name(text: str) -> bool:
-    """Return whether a plus is part of a GPU's name, as in ``Ryzen AI Max+ 395``: what stands before it is none."""
+    """Return whether a plus is part of a GPU's name, as in ``Ryzen AI Max+ 395``: what precedes it is no GPU."""
     before, whole = (hardware_name(counted_gpu(each)[1]) for each in (text.partition("+")[0], text))
     return is_known_gpu(whole) and not is_known_gpu(before)
 
 
 def gpu_and_count(text: str) -> tuple[str, int | None]:
-    """Return the GPU of ``2xH100`` or of a slice (``v6e-8``), and how many; None: not said.
+    """Return the GPU of ``2xH100`` or of a slice (``v6e-8``), and how many; None: not given.
 
     Raises:
-        UsageError: There is no name, or no GPU.
+        UsageError: There is no name, or the number is 0.
         ProfileError: There is no such GPU; names the nearest.
     """
     count, written = counted_gpu(text)
@@ -497,7 +497,7 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         raise UsageError("must be at least one GPU", key="--gpus", value=text)
     if not is_known_gpu(name):
         if "/" in name or os.sep in name or name.endswith(_ENDINGS):
-            catalog.find("hardware", name)  # which says what is wrong with it
+            catalog.find("hardware", name)  # raises, saying what is wrong with it
         else:
             raise ProfileError("is not a known GPU", key="--gpus", value=name, remedy=remedy_for_gpu(name))
     return name, count
@@ -507,7 +507,7 @@ def _policy(text: str) -> str:
     """Return the routing policy of ``round-robin``, ``Round Robin`` or ``round_robin``.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: There is no policy of that name.
     """
     known: dict[str, str] = {_plain_name(each): each for each in get_args(RoutingPolicy)}
     if _plain_name(text) not in known:
@@ -516,12 +516,12 @@ def _policy(text: str) -> str:
 
 
 def _plain_name(name: str) -> str:
-    """Return a name of an engine without what parts its words: ``TensorRT LLM`` and ``tensorrt_llm`` are one."""
+    """Return an engine's name without separators: ``TensorRT LLM`` and ``tensorrt_llm`` are the same."""
     return re.sub(r"[-_. ]", "", name.casefold())
 
 
 def _engine_named(text: str) -> tuple[str, str | None, bool]:
-    """Return the engine and version that a text names, and whether it asks for the newest in a word."""
+    """Return the engine and version that a text names, and whether it asks for the newest version by a word."""
     newest = _NEWEST.fullmatch(text)
     found = None if text.endswith(_ENDINGS) or newest is not None else _ENGINE.fullmatch(text)
     name, version = (text, None) if found is None else (found[1], found[2])
@@ -532,7 +532,7 @@ def _engine_named(text: str) -> tuple[str, str | None, bool]:
 
 
 def _engine_notes(text: str | None) -> list[str]:
-    """Return which version is meant where a word asks for the newest."""
+    """Return a note on which version is meant where a word asks for the newest."""
     name, _, is_newest = _engine_named((text or "").strip())
     if not is_newest:
         return []
@@ -540,7 +540,7 @@ def _engine_notes(text: str | None) -> list[str]:
 
 
 def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
-    """Return the engine and version of ``vllm==0.20``; another engine than the scenario's is its newest version."""
+    """Return the engine and version of ``vllm==0.20``; an engine other than the scenario's gets its newest version."""
     known, version, is_newest = _engine_named(text.strip())
     if not catalog.has("engine", known) and not known.endswith(_ENDINGS):
         named = _engine_named(text.partition("==")[0].strip())[0]
@@ -557,10 +557,10 @@ def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
 
 
 def weight_format(text: str, engine: str | None) -> str:
-    """Return the weight format that ``--quantization`` names, for an engine by its name; None: any.
+    """Return the weight format that ``--quantization`` names, for an engine by its name (None: any engine).
 
     Raises:
-        InputError: It names none; says which is meant.
+        InputError: It names no format; the error says which is meant.
     """
     if (found := format_of(text)) is not None:
         return found
@@ -617,7 +617,7 @@ def _traffic(flags: OneLine, workload: Mapping[str, Any], folder: Path | None) -
 
 
 def _trace(path: str, folder: Path | None) -> list[Override]:
-    """Return a trace in place of all traffic that a scenario has; a relative path starts in the working folder."""
+    """Return a trace that replaces all traffic of a scenario; a relative path starts in the working folder."""
     absent = ("arrivals", *_LENGTHS, "num_requests", "duration", "classes", "sessions", "shared_prefix")
     here = Path(path).expanduser()
     is_hidden = folder is not None and (folder / here).exists() and not os.path.samefile(folder, os.curdir)
@@ -626,7 +626,7 @@ def _trace(path: str, folder: Path | None) -> list[Override]:
 
 
 def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> list[Override]:
-    """Return the images and recordings of ``--trace``, unless the scenario says itself what it has of them."""
+    """Return the images and recordings of ``--trace``, unless the scenario describes its own."""
     source, workload = scenario.workload.trace, scenario.workload
     if flags.trace is None or source is None:
         return []
@@ -645,7 +645,7 @@ def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> lis
 
 
 def _without_recorded(key: str, scenario: Scenario, trace: Trace, notes: list[str]) -> list[Override]:
-    """Take from the images, or the recordings, of a scenario what the trace says itself: how many, and how large."""
+    """Unset what a scenario says of its images, or recordings, that the trace records: how many, and how large."""
     spec = getattr(scenario.workload, key)
     recorded = getattr(trace, key)
     if spec is None or recorded is None:
@@ -663,7 +663,7 @@ def tokens(text: str, flag: str) -> int:
     """Return a number of tokens written as ``500``, ``2k`` or ``1.5k``; k is a thousand, m a million.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not such a number.
     """
     found = _TOKENS.fullmatch(text.strip().replace("_", "").replace(",", ""))
     number = 0.0 if found is None else float(found[1]) * {"": 1, "k": 10**3, "m": 10**6}[found[2].lower()]
@@ -674,10 +674,10 @@ def tokens(text: str, flag: str) -> int:
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """Return what ``arrival_time=timestamp,prompt_tokens=prompt`` says: what is needed -> the column that holds it.
+    """Return ``arrival_time=timestamp,prompt_tokens=prompt`` as a mapping: what is needed -> the column that holds it.
 
     Raises:
-        UsageError: A part is no ``NAME=COLUMN``.
+        UsageError: A part is not ``NAME=COLUMN``.
     """
     found: dict[str, str] = {}
     for part in text.split(","):
@@ -690,10 +690,10 @@ def columns_of(text: str) -> dict[str, str]:
 
 
 def trace_columns(text: str | None, trace_format: str) -> dict[str, str] | None:
-    """Return what ``--columns`` says of a trace; None: nothing.
+    """Return what ``--columns`` says of a trace; None: it is not given.
 
     Raises:
-        UsageError: It is no list of ``NAME=COLUMN``, names what no trace has, or the format has columns of its own.
+        UsageError: It is not a list of ``NAME=COLUMN``, names what no trace has, or the format has its own columns.
     """
     if text is None:
         return None
@@ -714,7 +714,7 @@ def _objective(text: str) -> list[Override]:
     ``ttft < 1.5 s; tpot <= 50 ms`` says the same.
 
     Raises:
-        UsageError: A part is no limit, or limits a percentile.
+        UsageError: A part is not a limit, or limits a percentile.
     """
     if text.strip().replace("-", "").replace("_", "").isalpha():
         return [Override("slo", text.strip(), "--slo")]
@@ -733,9 +733,9 @@ def _objective(text: str) -> list[Override]:
 
 
 def _without_percentiles(text: str) -> str:
-    """Return limits of percentiles as limits of requests: ``ttft p95<1s`` is ``ttft=1s,attainment=0.95``.
+    """Return limits on percentiles as limits on requests: ``ttft p95<1s`` is ``ttft=1s,attainment=0.95``.
 
-    Of several percentiles the highest is the share that meets all limits.
+    Of several percentiles the highest becomes the share that must meet all limits.
     """
     shares, limits, said = [], [], None
     for part in filter(str.strip, re.split("[,;]", text)):

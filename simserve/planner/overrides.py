@@ -15,7 +15,7 @@ ONE_RUN: Mapping[str, Any] = {
     "precision": None,
     "max_replications": RunSpec.model_fields["max_replications"].default,
 }
-"""Keys of ``run`` of a scenario that is run once: without a precision there is no most number of runs either."""
+"""Keys of ``run`` for a scenario that is run once: without a precision there is no largest number of runs either."""
 ONCE: Overrides = {f"run.{name}": value for name, value in ONE_RUN.items()}
 
 
@@ -31,7 +31,7 @@ def with_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:
 
 
 def value_of(scenario: Scenario, key: str) -> Any:
-    """Return what stands at a dotted key, None where nothing does."""
+    """Return the value at a dotted key; None if there is none."""
     value: Any = scenario.as_mapping()
     for part in key.split("."):
         if isinstance(value, list):
@@ -42,14 +42,14 @@ def value_of(scenario: Scenario, key: str) -> Any:
 
 
 def with_seed(scenario: Scenario, seed: int) -> Scenario:
-    """Return the scenario with its requests drawn from a seed; itself where that is its own."""
+    """Return the scenario with its requests drawn from a seed; the same one if that is its seed."""
     if scenario.run.seed == seed:
         return scenario
     return scenario.model_copy(update={"run": scenario.run.model_copy(update={"seed": seed})})
 
 
 def split_values(text: str) -> list[str]:
-    """Return the parts between the commas that stand outside brackets and quotes, without the blanks around them."""
+    """Return the parts between commas outside brackets and quotes, without surrounding blanks."""
     parts: list[str] = []
     depth, quote, start = 0, "", 0
     for place, character in enumerate(text):

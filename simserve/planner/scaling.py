@@ -25,7 +25,7 @@ PATTERNS = RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals
 
 
 def steady_rate(scenario: Scenario) -> float | None:
-    """Return the requests/s that come from beginning to end; None where some come otherwise."""
+    """Return the requests/s that arrive from beginning to end; None where some arrive otherwise."""
     arrivals = scenario.workload.arrivals
     if any(each.arrivals for each in scenario.workload.classes or ()):
         return None
@@ -35,10 +35,10 @@ def steady_rate(scenario: Scenario) -> float | None:
 
 
 def has_own_clock(scenario: Scenario) -> bool:
-    """Return whether something happens at times of its own, so that a run must last as long as the scenario says.
+    """Return whether something happens at its own times, so that a run must last as long as the scenario says.
 
-    Rates that change, faults, updates, and an autoscaler whose replicas take minutes to start. Not in a closed loop,
-    which has no length in seconds.
+    That is rates that change, faults, updates, and an autoscaler whose replicas take minutes to start; but not in a
+    closed loop, which has no length in seconds.
     """
     workload, deployment = scenario.workload, scenario.deployment
     if workload.trace is not None or isinstance(workload.arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
@@ -49,7 +49,7 @@ def has_own_clock(scenario: Scenario) -> bool:
 
 
 def scaled_arrivals(arrivals: Arrivals, factor: float) -> Arrivals | None:
-    """Return arrivals with every rate, or the clients, times ``factor``; None where all come at once."""
+    """Return arrivals with every rate, or the clients, times ``factor``; None where all requests come at once."""
     if isinstance(arrivals, AllAtOnceArrivals):
         return None
     if isinstance(arrivals, ClosedLoopArrivals):
@@ -64,7 +64,7 @@ def scaled_arrivals(arrivals: Arrivals, factor: float) -> Arrivals | None:
 
 
 def _scaled_class(each: ClassSpec, factor: float) -> ClassSpec:
-    """Return a class with arrivals of its own times ``factor``: of a batch, its requests."""
+    """Return a class with its own arrivals times ``factor``; of a batch, its requests."""
     if each.arrivals is None:
         return each
     if each.num_requests is not None:
@@ -73,16 +73,16 @@ def _scaled_class(each: ClassSpec, factor: float) -> ClassSpec:
 
 
 def _has_length(scenario: Scenario) -> bool:
-    """Return whether a run is to last as long at any load: a warm-up in seconds, conversations, clients."""
+    """Return whether a run must last equally long at any load: a warm-up in seconds, conversations, clients."""
     workload = scenario.workload
     is_closed = isinstance(workload.arrivals, ClosedLoopArrivals)
     return is_closed or workload.has_sessions or not isinstance(scenario.run.warmup, str)
 
 
 def scaled_traffic(scenario: Scenario, factor: float) -> Scenario | None:
-    """Return the scenario with all its arrivals times ``factor``; None where it has none that could be scaled.
+    """Return the scenario with all its arrivals times ``factor``; None where it has none that can be scaled.
 
-    As many requests in less time, unless the length of the run matters: then as many more.
+    The same number of requests in less time, unless the length of the run matters: then as many more.
     """
     workload = scenario.workload
     changed: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Differences between two deployments over replications, with their intervals. Knows numbers, no scenario."""
+"""Differences between two deployments over replications, with their intervals. Knows numbers, but no scenarios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from simserve.metrics.statistics import mean_interval, t_quantile
 
 LEAST_PAIRS = 5
-"""Replications below which a difference has no interval: Student's t over fewer is mostly the luck of their spread."""
+"""Least replications for a difference to have an interval: over fewer, Student's t is mostly the luck of their
+spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +21,13 @@ class Difference:
     """How much a figure of the variant exceeds that of the base.
 
     Attributes:
-        mean: Over the replications in which both are defined; NaN if in none.
+        mean: Mean over the replications in which both are defined; NaN if in none.
         low: Lower end of the 95 % interval; NaN where fewer than `LEAST_PAIRS` replications define it.
         high: Upper end.
         base: Mean of the base.
         variant: Mean of the variant.
-        ratio_low: Lower end of the 95 % interval of the variant's mean over the base's; NaN likewise, and where a
-            figure is not positive.
+        ratio_low: Lower end of the 95 % interval of the ratio of the variant's mean to the base's; NaN likewise, and
+            where a figure is not positive.
         ratio_high: Upper end.
     """
 
@@ -40,42 +41,42 @@ class Difference:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval of the ratio leaves out one, or, without a ratio, that of the difference zero."""
+        """Whether the interval of the ratio excludes 1 or, without a ratio, that of the difference excludes 0."""
         if not math.isnan(self.ratio_low):
             return self.ratio_low > 1 or self.ratio_high < 1
         return self.low > 0 or self.high < 0
 
     @property
     def relative(self) -> float:
-        """The difference over the base; NaN where that is 0."""
+        """The difference divided by the base; NaN where that is 0."""
         return self.mean / self.base if self.base else math.nan
 
     @property
     def relative_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of that, from the logarithm of the ratio; None where there is none."""
+        """Its 95 % interval, from the logarithm of the ratio; None where there is none."""
         return None if math.isnan(self.ratio_low) else (self.ratio_low - 1, self.ratio_high - 1)
 
     def without_ratio(self) -> Difference:
-        """Return it as a difference alone."""
+        """Return the difference without the ratio."""
         return replace(self, ratio_low=math.nan, ratio_high=math.nan)
 
     @property
     def half_width(self) -> float:
-        """Half of the interval."""
+        """Half the width of the interval."""
         return (self.high - self.low) / 2
 
 
 def paired_difference(base: Sequence[float | None], variant: Sequence[float | None]) -> Difference:
     """Return the difference of two deployments that saw the same requests, replication by replication.
 
-    Student's t on the differences: what common random numbers have in common cancels. The ratio of the means has an
-    interval of its own, on its logarithm, by the jackknife that leaves out one pair after the other (Efron and
-    Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 11): over the base, that of the difference would be
+    Student's t on the differences: what the runs share through common random numbers cancels. The ratio of the means
+    has its own interval, on its logarithm, by the jackknife that leaves out one pair at a time (Efron and Tibshirani,
+    "An Introduction to the Bootstrap", 1993, chapter 11): the interval of the difference, divided by the base, would be
     wider than the base where a few replications are congested.
 
     Args:
         base: A figure of each replication, None where it is undefined.
-        variant: Of the same replications.
+        variant: The same figure of the same replications.
     """
     pairs = [(a, b) for a, b in zip(base, variant, strict=True) if a is not None and b is not None]
     if not pairs:
@@ -95,7 +96,7 @@ def paired_difference(base: Sequence[float | None], variant: Sequence[float | No
 
 
 def _ratio_ends(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the interval of the mean after over the mean before, of pairs; NaN where there is none."""
+    """Return the interval of the ratio of two means, after over before, from pairs; NaN where there is none."""
     count = len(before)
     if count < LEAST_PAIRS or not (np.all(before > 0) and np.all(after > 0)):
         return math.nan, math.nan
@@ -108,15 +109,15 @@ def _ratio_ends(before: NDArray[np.float64], after: NDArray[np.float64]) -> tupl
 
 
 def independent_difference(base: Sequence[float | None], variant: Sequence[float | None]) -> Difference:
-    """Return the difference of two deployments that saw requests of their own.
+    """Return the difference of two deployments that each had their own requests.
 
-    Welch's interval: the variances of the two means add up, and so do not need to be equal (Welch, "The
-    generalization of Student's problem when several different population variances are involved", Biometrika 34,
-    1947). That of the ratio of the means is the same on their logarithms, whose variances are the relative ones.
+    Welch's interval: the variances of the two means add up, and so need not be equal (Welch, "The generalization of
+    Student's problem when several different population variances are involved", Biometrika 34, 1947). The interval of
+    the ratio of the means is the same on their logarithms, whose variances are the relative ones.
 
     Args:
         base: A figure of each replication, None where it is undefined.
-        variant: Of other replications; their number may differ.
+        variant: The same figure of other replications; their number may differ.
     """
     before, after = (np.array([x for x in values if x is not None], dtype=np.float64) for values in (base, variant))
     if not len(before) or not len(after):
@@ -146,7 +147,7 @@ def independent_difference(base: Sequence[float | None], variant: Sequence[float
 
 
 def _welch(errors: Sequence[float], counts: Sequence[int]) -> float:
-    """Return half the interval of a difference of two means from the variances of the two."""
+    """Return half the interval of a difference of two means, from their variances."""
     total = sum(errors)
     if not total > 0:
         return 0.0

@@ -1,7 +1,7 @@
-"""Processes of this machine that work through a list of tasks. Knows no sweep and no search.
+"""Processes on this machine that work through a list of tasks. Knows neither sweeps nor searches.
 
-Where that is safe they are forked: a copy of this process has imported, priced and drawn what this one has, and starts
-in a hundredth of a second. Elsewhere joblib starts fresh ones, each of which imports simserve for itself.
+Where it is safe they are forked: a copy of this process has all that this one has imported, priced and drawn, and
+starts in 0.01 s. Elsewhere joblib starts fresh processes, each of which imports simserve itself.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 MOST_DEATHS = 3
-"""Times that workers may die without a task being finished in between."""
+"""Times that workers may die without finishing a task in between."""
 START_SECONDS = 1.5
-"""Fresh processes are started only where they save more than this: half of it is importing, in each of them."""
+"""Fresh processes are started only if they save more than this: half of it is the import in each of them."""
 FORK_SECONDS = 0.1
-"""Copies of this process are made for short tasks only where they save more than this."""
+"""Copies of this process are made for short tasks only if they save more than this."""
 
 Task = tuple[Any, ...]
-"""What a function is called with."""
+"""The arguments of one call."""
 
 
 def each_result(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
-    """Yield the results of independent tasks in their order, worked on by some processes."""
+    """Yield the results of independent tasks in their order, worked on by several processes."""
     kept: dict[int, Any] = {}
     following = 0
     for place, result in results_of(function, tasks, jobs):
@@ -46,16 +46,16 @@ def each_result(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) 
 def results_of(
     function: Callable[..., Any], tasks: Sequence[Task], jobs: int, *, are_alike: bool = False
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the place of every task and its result as it is done, in any order; what a task raises is raised.
+    """Yield the index and the result of every task as it is done, in any order; raise what a task raises.
 
-    Whoever stops asking, for a Ctrl-C or otherwise, ends the processes.
+    When the caller stops asking, for Ctrl-C or otherwise, the processes end.
 
     Args:
-        function: What does a task; a module's own, so that a process finds it.
-        tasks: Its arguments; results depend on nothing else.
-        jobs: Processes; 1: this one alone.
+        function: Does a task; defined at module level, so that a process finds it.
+        tasks: The arguments of each; results must depend on nothing else.
+        jobs: Number of processes; 1: this one alone.
         are_alike: Whether tasks import, load and price much the same, and may be short: this process then does the
-            first, so that its copies need not, and goes on alone where they would save less than they cost.
+            first, so that its copies need not, and continues alone if they would save less than they cost.
 
     Raises:
         SimserveError: Processes keep dying.
@@ -67,7 +67,7 @@ def results_of(
     seconds = 0.0
     for place, task in enumerate(tasks):
         has_forks = can_fork()
-        # The first of alike tasks says nothing of the others: it imports and prices for all.
+        # The first of alike tasks tells nothing about the others: it imports and prices for all.
         if jobs > 1 and place > has_forks and _is_worth_starting(seconds, len(tasks) - place, jobs, has_forks):
             run = _forked if has_forks else fresh
             yield from ((place + other, result) for other, result in run(function, tasks[place:], jobs))
@@ -79,15 +79,15 @@ def results_of(
 
 
 def can_fork() -> bool:
-    """Return whether a copy of this process would work: on Linux, and with no other thread of Python's.
+    """Return whether a copy of this process would work: on Linux, and with no other Python thread.
 
-    A copy has this thread alone; what another one has locked would stay so. On macOS system libraries do not survive.
+    A copy has this thread only; locks of other threads would stay locked. On macOS system libraries do not survive.
     """
     return sys.platform == "linux" and threading.active_count() == 1
 
 
 def _is_worth_starting(seconds: float, num_tasks: int, jobs: int, has_forks: bool) -> bool:
-    """Return whether copies of this process, or fresh ones, save time over ``num_tasks`` of so many seconds each."""
+    """Return whether copies of this process, or fresh ones, save time over ``num_tasks`` of ``seconds`` each."""
     return seconds * num_tasks * (1 - 1 / jobs) > (FORK_SECONDS if has_forks else START_SECONDS)
 
 
@@ -100,13 +100,13 @@ class _Worker:
         process = multiprocessing.get_context("fork").Process
         self.process = process(target=_serve, args=(theirs, function, tasks, [*others, self.pipe]), daemon=True)
         with warnings.catch_warnings():
-            # Python 3.12 warns of any thread. Those of numpy's BLAS wait for work, and it looks after them in a fork.
+            # Python 3.12 warns about any thread. Those of numpy's BLAS wait for work, and numpy handles them in a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         theirs.close()
 
     def give(self, place: int | None) -> None:
-        """Let it do a task, or end; one that has died meanwhile is found dead when it is waited for."""
+        """Give it a task, or end it; if it has died meanwhile, that is noticed when it is waited for."""
         self.place = place
         try:
             self.pipe.send(place)
@@ -114,24 +114,24 @@ class _Worker:
             return
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """End it, whatever it is doing."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
 def _serve(pipe: Connection, function: Callable[..., Any], tasks: Sequence[Task], others: Sequence[Connection]) -> None:
-    """Do tasks by their places until there are no more. Ctrl-C is for the process that asked."""
+    """Do tasks by their index until there are no more. Ctrl-C is left to the parent process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for each in others:
-        # With these open, nobody would notice that the process that asked has gone.
+        # With these open, nobody would notice that the parent process has gone.
         each.close()
     try:
         while (place := pipe.recv()) is not None:
             try:
                 answer = True, function(*tasks[place])
-            except Exception as failure:  # raised again where it was asked for
+            except Exception as failure:  # raised again in the parent process
                 answer = False, failure
             pipe.send(answer)
     except (EOFError, BrokenPipeError):
@@ -139,7 +139,7 @@ def _serve(pipe: Connection, function: Callable[..., Any], tasks: Sequence[Task]
 
 
 def _forked(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
-    from multiprocessing.connection import wait  # sockets and all, needed by these alone
+    from multiprocessing.connection import wait  # loads sockets, which only forks need
 
     left = list(range(len(tasks)))[::-1]
     workers: list[_Worker] = []
@@ -156,7 +156,7 @@ def _forked(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> I
                 try:
                     is_done, result = worker.pipe.recv()
                 except (EOFError, OSError):
-                    # It was killed, perhaps for want of memory: another one does its task.
+                    # It was killed, perhaps for lack of memory: another one does its task.
                     deaths += 1
                     if deaths == MOST_DEATHS:
                         raise dying() from None
@@ -179,15 +179,15 @@ def _forked(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> I
 
 
 def fresh(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
-    """Yield what `results_of` does, from joblib's fresh processes in any case."""
-    from joblib import Parallel, delayed  # a tenth of a second, needed by these alone
+    """Yield the same as `results_of`, always from joblib's fresh processes."""
+    from joblib import Parallel, delayed  # takes 0.1 s, which only fresh processes need
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
     left = dict(enumerate(tasks))
     deaths = 0
     while left:
         pool = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-        # Processes that an earlier call has started still stand in the folder of that call.
+        # Processes that an earlier call started still have the working folder of that call.
         folder = os.getcwd()
         results = pool(delayed(_at_place)(folder, function, place, task) for place, task in list(left.items()))
         try:
@@ -204,7 +204,7 @@ def fresh(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Ite
 
 
 def _at_place(folder: str, function: Callable[..., Any], place: int, task: Task) -> tuple[int, Any]:
-    """Do a task in a fresh process, in a folder; Ctrl-C, which a terminal sends to all, is for who asked."""
+    """Do a task in a fresh process, in a folder; Ctrl-C, which a terminal sends to all, is left to the parent."""
     os.chdir(folder)
     if multiprocessing.parent_process() is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)

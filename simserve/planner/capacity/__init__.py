@@ -1,1 +1,1 @@
-"""The largest load that a deployment bears within its objective."""
+"""The highest load that a deployment can sustain within its objective."""

@@ -1,4 +1,4 @@
-"""`capacity`: the most load that a scenario's deployment can sustain within its objective, and what breaks first."""
+"""`capacity`: the highest load that a scenario's deployment can sustain within its objective, and what breaks first."""
 
 from __future__ import annotations
 
@@ -24,51 +24,56 @@ from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, float], None]
-"""Called before each run with the runs so far and the load."""
+"""Called before each run with the number of runs so far and the load."""
 CONFIDENCE = 0.9
 """Share of real servers on which the objective holds."""
 MOST_RUNS = 2
-"""Runs beside those of the search, where one of its loads holds with that confidence."""
+"""Further runs after those of the search, where one of its loads holds with that confidence."""
 MOST_RUNS_BELOW = 4
 """The same where none does."""
 CLOSE = 1.02
-"""Ratio of a load that does not to one that does at which nothing further is tried."""
+"""Ratio of a load that fails to one that holds at which nothing further is tried."""
 BELOW = 0.995
-"""Of where a line between two loads leads, what is tried."""
+"""Factor on the load to which a line between two loads leads: that one is tried."""
 _SUREST = 0.999
 _STEEPEST, _FLATTEST = 0.98, 0.25
-"""How far below the lowest load the next one lies, at least and at most."""
+"""Largest and smallest ratio of the next load to the lowest one so far."""
 NOTED_BELOW = 0.05
-"""Share by which what is promised lies below the mean capacity from which on a note says so (docs/promises.md)."""
+"""Share by which the promised load must be below the mean capacity for a note to say so (docs/promises.md)."""
 WHOLE_REPLICATIONS = 3
-"""Runs a load where each lasts as long as the scenario says, unless more are asked for."""
+"""Runs at each load where every run lasts as long as the scenario says, unless more are asked for."""
 CONVERSATION_REPLICATIONS = 3
 CONVERSATION_TOLERANCE = 0.02
-"""Runs a load, and how closely it is looked, where each run lasts until the longest conversations are over."""
+"""Runs at each load, and tolerance, where each run lasts until the longest conversations are over."""
 THOROUGH_REQUESTS = 1_000_000
 """Most requests of all runs at one load where a precision is asked for."""
 THOROUGH_FRESH_REQUESTS = 4_000_000
-"""The same of steady open traffic."""
+"""The same for steady open traffic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """The answer.
 
-    Its ``summary`` holds the keys of `simserve capacity --json`. Of steady open traffic ``max_rate`` is what fresh runs
-    of ``requests.per_run`` requests hold, 95 % of them and more; ``max_rate_90`` (of a closed loop
-    ``max_concurrency_90``) what nine in ten real servers bear, by the errors to expect; ``mean_capacity`` the rate at
-    which their mean is what is asked; ``confidence_interval`` of the rate at which a run without end is;
-    ``finishable`` what the deployment finishes with its queue never empty, and half the interval of that;
-    ``requests.settled`` whether halves of the runs agree. Of other traffic fresh runs are as long as the scenario says,
-    or ``requests.per_run`` requests, and ``finishable`` and ``requests.settled`` are null. Of a trace, which has no
-    other runs, ``max_rate`` is the largest that was seen to hold, and ``mean_capacity`` is null, too.
+    Its ``summary`` holds the keys of `simserve capacity --json`. For steady open traffic:
+
+    - ``max_rate`` is the rate at which fresh runs of ``requests.per_run`` requests hold, 95 % of them and more.
+    - ``max_rate_90`` (in a closed loop ``max_concurrency_90``) is the load that nine in ten real servers can sustain,
+      by the errors to expect.
+    - ``mean_capacity`` is the rate at which their mean is what is asked, and ``confidence_interval`` that of the rate
+      at which a run without end is.
+    - ``finishable`` is what the deployment finishes with its queue never empty, and half the interval of that.
+    - ``requests.settled`` says whether the halves of the runs agree.
+
+    For other traffic, fresh runs are as long as the scenario says, or ``requests.per_run`` requests, and ``finishable``
+    and ``requests.settled`` are null. For a trace, which has no other runs, ``max_rate`` is the largest that was seen
+    to hold, and ``mean_capacity`` is null, too.
 
     Attributes:
-        scenario: What was asked, at its own load.
+        scenario: What was asked about, at its own load.
         found: What the search found.
         is_closed_loop: Whether load is a number of clients.
-        sustained: What nine in ten real servers bear; None where that was not looked for.
+        sustained: What nine in ten real servers can sustain; None where that was not sought.
     """
 
     scenario: Scenario
@@ -78,7 +83,7 @@ class Capacity:
 
     @property
     def load_key(self) -> str:
-        """What load is called: ``rate`` (requests/s) or ``concurrency``."""
+        """The name of the load: ``rate`` (requests/s) or ``concurrency``."""
         return "concurrency" if self.is_closed_loop else "rate"
 
     @property
@@ -146,7 +151,7 @@ class Capacity:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether the user stopped the search; the answer is what the runs until then have shown."""
+        """Whether the user stopped the search; the answer is then what the runs so far have shown."""
         return self.found.was_interrupted
 
     @property
@@ -189,19 +194,19 @@ class Capacity:
 
     @property
     def _differing_runs(self) -> str:
-        """That runs differ, and what makes them longer."""
+        """Return a sentence: that runs differ, and what makes them longer."""
         if self.lasts_as_said:
             return "runs as long as this differ"
         return f"runs differ; {'--requests' if self.is_closed_loop else '--precision'} lengthens them"
 
     @property
     def lasts_as_said(self) -> bool:
-        """Whether a run lasts as long as the scenario says, with as many requests as come by then."""
+        """Whether a run lasts as long as the scenario says, with as many requests as arrive in that time."""
         return has_own_clock(self.scenario)
 
     @property
     def _open_end(self) -> str:
-        """What is said where the highest load holds."""
+        """Return what is said where the highest load holds."""
         if self.is_closed_loop and self.scenario.workload.trace is not None:
             clients = round(self.found.largest.value)
             if clients == self.found.num_requests:
@@ -250,18 +255,18 @@ def capacity(
 ) -> Capacity:
     """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
 
-    Of a deployment whose overflow goes to an API it is what the replicas bear alone: an API takes whatever is too much.
-    Classes and rules that always go there still do.
+    If the overflow of a deployment goes to an API, it is what the replicas alone can sustain, since an API takes any
+    excess. Classes and rules that always send requests there still do.
 
     Args:
-        scenario: What is deployed, what arrives, what is asked.
+        scenario: What is deployed, what arrives and what is asked.
         highest: Nothing above it is tried.
-        precision: Half width of the interval over the capacity: requests are added until it is reached; None: a
-            precision of 2 % is tried for within the time of a short search.
-        replications: Runs a load, at least 2; None: 8 of steady open traffic, else 6. A trace has one.
-        num_requests: Of one run; None: of steady open traffic 30,000 and more, until its halves agree, whatever the
-            scenario says; else as many as the percentile, the requests in flight and the precision ask for, and in a
-            closed loop what the scenario says.
+        precision: Half width of the interval over the capacity: requests are added until it is reached; None: aims at
+            2 % within the time of a short search.
+        replications: Runs at each load, at least 2; None: 8 for steady open traffic, else 6. A trace has one.
+        num_requests: Requests of one run; None: for steady open traffic 30,000 and more, until the halves of a run
+            agree, whatever the scenario says; else as many as the percentile, the requests in flight and the precision
+            ask for, and in a closed loop what the scenario says.
         confidence: Share of real servers for which ``sustained`` is found; None: 0.9.
         progress: Called before each run.
 
@@ -279,7 +284,7 @@ def capacity(
     is_closed = is_closed_loop(scenario)
     limit = math.inf if highest is None else highest
     if is_closed and scenario.workload.trace is not None:
-        limit = min(limit, len(traffic))  # further clients would find no request left
+        limit = min(limit, len(traffic))  # more clients would find no requests left
     watched = probe if progress is None else _told(probe, progress)
     found = find_capacity(
         watched,
@@ -302,7 +307,7 @@ def capacity(
 
 
 def _without_api(scenario: Scenario) -> Scenario:
-    """Return the scenario without what goes to an API because it is too much; what always goes there still does."""
+    """Return the scenario without the overflow that goes to an API; what always goes there still does."""
     overflow = scenario.deployment.overflow
     if overflow is not None:
         overflow = overflow.model_copy(update={"max_queue": None, "above_rate": None}) if _keeps_api(scenario) else None
@@ -384,13 +389,13 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sustained:
-    """The load that most real servers bear.
+    """The load that most real servers can sustain.
 
     Attributes:
         load: The highest load at which the objective was seen to hold on `CONFIDENCE` of them, by the errors to expect;
-            never above what holds as simulated. None where it did at no load.
+            never above what holds as simulated. None where it held at no load.
         lowest: The lowest load that was looked at.
-        basis: What the errors rest on, in words.
+        basis: In words, what the errors are based on.
         trial: The run at that load; None without one.
     """
 
@@ -401,9 +406,9 @@ class Sustained:
 
 
 def sustained(probe: Prober, found: Found, *, is_whole: bool, confidence: float = CONFIDENCE) -> Sustained | None:
-    """Return the load that nine in ten real servers bear; None where the objective holds at no load as simulated.
+    """Return the load that nine in ten real servers can sustain; None if the objective holds at no load as simulated.
 
-    The probability of each load is that of a run there; between two loads it is taken to fall evenly in quantiles of a
+    The probability at each load is that of a run there. Between two loads it is taken to fall evenly, in quantiles of a
     normal distribution over the logarithm of the load, and one or two runs settle it.
 
     Args:
@@ -439,7 +444,7 @@ def _judged(trials: Sequence[Trial]) -> Trial | None:
 
 
 def _held(known: Mapping[float, float], confidence: float) -> float | None:
-    """Return the highest load that holds, and every lower one with it; None if none does."""
+    """Return the highest load that holds, as does every lower one; None if none does."""
     held = None
     for load in sorted(known):
         if known[load] < confidence:
@@ -449,7 +454,7 @@ def _held(known: Mapping[float, float], confidence: float) -> float | None:
 
 
 def _next(known: Mapping[float, float], confidence: float, *, is_whole: bool) -> float | None:
-    """Return the load to be tried; None where what is known is close enough."""
+    """Return the next load to try; None where what is known is close enough."""
     held = _held(known, confidence)
     above = [load for load in sorted(known) if held is None or load > held]
     if not above:
@@ -475,5 +480,5 @@ def _next(known: Mapping[float, float], confidence: float, *, is_whole: bool) ->
 
 
 def quantile(probability: float) -> float:
-    """Return the quantile of a normal distribution at a probability, which never quite is 0 or 1."""
+    """Return the quantile of a normal distribution at a probability, which is kept off 0 and 1."""
     return NormalDist().inv_cdf(min(max(probability, 1 - _SUREST), _SUREST))

@@ -1,4 +1,5 @@
-"""The largest load that holds: bracket, then close in. Knows a function of the load, not what is behind it."""
+"""Finds the largest load that holds: brackets it, then closes in. Knows a function of the load, not what it stands
+for."""
 
 from __future__ import annotations
 
@@ -7,20 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 TOLERANCE = 0.01
-"""Ratio of the load that fails to the one that holds, less one, at which a search ends."""
+"""Ratio of the load that fails to the one that holds, minus one, at which a search ends."""
 GROWTH = 2.0
 """Factor between the loads that are tried until one holds and one fails."""
 DEEPEST = 2.0**-20
 """Share of the starting load below which nothing is tried."""
 OVERSHOOT = 0.9
-"""Part of the tolerance by which a step goes beyond where the limit is expected: it is passed, and hardly more."""
+"""Share of the tolerance by which a step goes beyond the expected limit: enough to pass it, but hardly more."""
 PUSH = 0.4
-"""Part of the tolerance by which a load between two is pushed towards the end that is not close yet: two such pushes
+"""Share of the tolerance by which a load between two is pushed towards the end that is not close yet: two such pushes
 are within the tolerance."""
 
 Margin = Callable[[float], float]
-"""By how much a load holds: at or above 0 it does, below it does not. Only the sign must be right; a margin that
-falls evenly in the logarithm of the load is closed in on faster than one that only says yes or no."""
+"""By how much a load holds: it does at or above 0, and fails below. Only the sign must be right; a margin that falls
+evenly in the logarithm of the load is closed in on faster than one that only says yes or no."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +51,21 @@ def largest(
     """Return the largest load whose margin is not negative, to a relative ``tolerance``.
 
     The load is multiplied or divided by ``growth``, and by its square from step to step up to 2, until one holds and
-    the next fails. Between the two the next load
-    is where a line through their margins, over the logarithm of the load, crosses zero, pushed a little towards the
-    end that is not close yet; every third time it is their geometric mean, so that no shape of margin stalls it. A
-    margin that holds again beyond a load that fails is not looked for.
+    the next fails. Between the two, the next load is where a line through their margins, over the logarithm of the
+    load, crosses zero, pushed a little towards the end that is not close yet. Every third time it is their geometric
+    mean, so that no shape of margin stalls the search. A margin that holds again beyond a load that fails is not
+    sought.
 
     Args:
-        margin: Called once a load.
+        margin: Called once for each load.
         start: The first load that is tried, > 0.
         tolerance: The search ends when ``fails_at <= value * (1 + tolerance)``; whole loads also end one apart.
         growth: First factor between loads, > 1; a small one suits a start that is nearly right.
         lowest: Nothing below it is tried; 0: nothing below ``start`` times 2^-20.
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers, >= 1.
-        fall: How fast the margin falls with the logarithm of the load, > 0, where that is known: the second load is
-            then a little beyond where it leads, in place of one step of ``growth``.
+        fall: How fast the margin falls with the logarithm of the load, > 0, where known: the second load is then
+            slightly beyond where it leads, instead of one step of ``growth``.
     """
     if not start > 0 or not growth > 1 or not tolerance > 0:
         raise ValueError(f"start={start}, growth={growth} - 1 and tolerance={tolerance} must be > 0")

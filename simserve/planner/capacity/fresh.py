@@ -1,8 +1,8 @@
 """From a load that holds on average to one that holds in runs that the search has not seen.
 
-Of traffic that is tried as it is: bursts, patterns in time, faults, autoscaling, clients of a closed loop. Half of its
-runs miss at a load that holds on average. Steady open traffic has a search of its own
-(`simserve.planner.capacity.search`), whose runs are made longer until they are alike.
+For traffic whose runs are as long as the scenario says: bursts, patterns in time, faults, autoscaling, clients of a
+closed loop. At a load that holds on average, half of its runs miss. Steady open traffic has its own search
+(`simserve.planner.capacity.search`), which lengthens its runs until they are alike.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from simserve.planner.capacity.level import Found, Level, Prober, Trial
 from simserve.planner.capacity.search import FINE_TOLERANCE, FRESH_CONFIDENCE, FRESH_RUNS, Effort, rounded
 
 TIMES_FRESH = 2
-"""Times the runs that decide on steady traffic: of those the quarters tell how runs differ, of these whole runs do."""
+"""Factor on the runs that decide on steady traffic: there the quarters of runs tell how runs differ, here whole
+runs."""
 FEWEST_RUNS = 3
 MOST_REQUESTS = 240_000
-"""Requests of the runs at one load together, from which on they are fewer: long runs differ less."""
+"""Requests of all runs at one load above which there are fewer runs: long runs differ less."""
 FIRST_STEP, MOST_STEP = 0.02, 0.5
-"""Share by which the second load lies below the first; each further one lies twice as far below, up to the other."""
+"""Share by which the second load is below the first; it doubles from step to step, up to the other value."""
 LEAST_SHARE = 0.1
-"""Of the load that holds on average, below which none is looked for."""
+"""Lowest load that is tried, as a share of the load that holds on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshRun:
-    """One run of a seed that nothing was chosen on.
+    """One run with a seed that no choice was based on.
 
     Attributes:
         holds: Whether it meets the objective and keeps up.
-        attainment: Share of its requests in the objective; None without one.
-        num_requests: Of the run.
+        attainment: Share of its requests within the objective; None without one.
+        num_requests: Requests of the run.
     """
 
     holds: bool
@@ -46,11 +47,11 @@ class FreshRun:
 
 @dataclass(frozen=True, slots=True)
 class FreshRuns:
-    """Runs of seeds that nothing was chosen on, up to the first that misses.
+    """Runs with seeds that no choice was based on, up to the first that misses.
 
     Attributes:
-        holds: Whether all hold, and a further one would by a bound.
-        attainments: Share of requests in the objective of each; empty without one.
+        holds: Whether all hold and, by a bound, one more would.
+        attainments: Share of requests within the objective in each; empty without one.
     """
 
     holds: bool
@@ -73,14 +74,14 @@ def fresh_runs(
     most_requests: int = MOST_REQUESTS,
     is_borne: Callable[[Sequence[float], float], bool] = is_one_more_held,
 ) -> FreshRuns:
-    """Return whether fresh runs all hold, and one more would by a bound; after the first that misses none is run.
+    """Return whether fresh runs all hold and, by a bound, one more would; none is run after the first that misses.
 
     Args:
-        run: From the index of a run, 0 and up, to what it shows.
-        asked: Share of requests that must meet the objective; None: there is none, and that all runs hold is enough.
-        most_runs: How many; fewer where they are long, at least `FEWEST_RUNS`.
-        most_requests: Of all runs together, from which on they are fewer.
-        is_borne: The bound: from the attainments of the runs, and what is asked, to whether one more would hold.
+        run: Maps the index of a run, from 0 on, to its result.
+        asked: Share of requests that must meet the objective; None: there is none, and it is enough that all runs hold.
+        most_runs: Most runs; fewer where they are long, but at least `FEWEST_RUNS`.
+        most_requests: Requests of all runs together above which there are fewer runs.
+        is_borne: The bound: maps the attainments of the runs and the share asked for to whether one more would hold.
     """
     shares: list[float] = []
     count, most = 0, max(most_runs, FEWEST_RUNS)
@@ -96,18 +97,18 @@ def fresh_runs(
 
 
 def hold_in_fresh_runs(probe: Prober, found: Found, *, asked: float, effort: Effort, is_whole: bool) -> Found:
-    """Return what was found with the highest load at which all fresh runs hold, and a further one would by a bound.
+    """Return what was found, with the highest load at which all fresh runs hold and, by a bound, one more would.
 
     The bound is Student's t (98 %) over whole runs, in square roots of the share that misses. Loads below the one that
-    holds on average are tried, ever further apart, and then halved to 3 %. What holds on average becomes ``capacity``,
-    and its interval reaches down to the load that is returned. Where no load down to a tenth of it is held, what was
-    found is returned as it is.
+    holds on average are tried, ever further apart, and then halved to 3 %. The load that holds on average becomes
+    ``capacity``, and its interval is extended down to the load that is returned. If no load down to a tenth of it
+    holds, what was found is returned unchanged.
 
     Args:
         probe: Runs the deployment.
         found: What the search found, on its own replications.
         asked: Share of requests that must meet every bound.
-        effort: Of the search; replications from its number on are fresh.
+        effort: Effort of the search; replications from its number on are fresh.
         is_whole: Whether loads are whole numbers.
 
     Raises:
@@ -155,7 +156,7 @@ class _Tried:
         return float(math.floor(load + 1e-9)) if self._is_whole else rounded(load)
 
     def at(self, load: float) -> Level | None:
-        """Return the runs at a load, all of which hold, and one more would; None where they do not."""
+        """Return the runs at a load if all of them hold and one more would; else None."""
         trials: list[Trial] = []
 
         def run(index: int) -> FreshRun:

@@ -1,4 +1,4 @@
-"""What runs say of an objective: a trial a run, a level a load, and what a search for the most load found."""
+"""What runs say about an objective: one trial a run, one level a load, and what a search for the highest load found."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from simserve.planner.capacity.bracket import Largest
 from simserve.scenario.finishable import Finishable
 
 SOJOURNS_PER_RUN = 20
-"""A run has this many times the requests that are in flight at once, so that filling up is a small part of it."""
+"""Requests of a run over those in flight at once, so that filling up is a small part of it."""
 _OVERLOADED_MARGIN = -1.0
 _LEAST_MARGIN = 1e-9
 OVERLOAD = "overload"
-"""What binds where the objective holds and the queue grows all the same."""
+"""The limit that is named where the objective holds but the queue grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,26 +26,26 @@ class Trial:
     """One run at one load.
 
     Attributes:
-        attainment: Share of the measured requests that met every bound; NaN without one. Where a class with an
-            objective of its own is nearer to missing that, the share of the class.
-        by_metric: The same by bound: ``ttft tpot e2e``, those that are set.
-        stability: Of the run.
-        p95_ttft: Seconds; NaN where undefined, as all that follow.
+        attainment: Share of the measured requests that met every bound; NaN without any. Where a class with its own
+            objective is nearer to missing it, the share of that class.
+        by_metric: The same for each bound that is set: ``ttft tpot e2e``.
+        stability: Stability of the run.
+        p95_ttft: Seconds; NaN where undefined, as for all that follow.
         p95_tpot: Seconds.
         mean_tpot: Seconds.
-        goodput: Requests/s within the objective: of those that arrive a second in an open loop, the share that meets
-            it; in a closed loop those answered a second that meet it.
-        throughput: Requests/s answered.
+        goodput: Requests/s within the objective: in an open loop the arrivals a second times the share that meets it;
+            in a closed loop the answers a second that meet it.
+        throughput: Requests answered a second.
         output_throughput: Output tokens/s.
         in_flight: Requests in the system on average.
-        met: Whether each measured request met every bound, in order of arrival; of a class that asks for another share
-            than all do, one less the times that a miss counts.
+        met: Whether each measured request met every bound, in order of arrival; where a class asks for another share
+            than all do, a miss is one minus its weight.
         has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
             the load ratio is not known.
-        num_simulated: Requests of the run, the warm-up's too.
-        probability: That the objective holds on a real server (`simserve.metrics.real_server`); NaN where it was not
-            looked for.
-        error_basis: What that rests on, in words.
+        num_simulated: Requests of the run, including the warm-up.
+        probability: Probability that the objective holds on a real server (`simserve.metrics.real_server`); NaN where
+            it was not computed.
+        error_basis: What that is based on, in words.
     """
 
     attainment: float
@@ -66,14 +66,14 @@ class Trial:
 
 
 Prober = Callable[[float, int, int], Trial]
-"""From a load, the index of a replication and a number of requests to a run. The same replication draws the same
-lengths and the same gaps at every load, stretched by it; more requests begin with those of fewer. A run may take more
-requests than asked, where its load needs them."""
+"""Maps a load, the index of a replication and a number of requests to a run. The same replication draws the same
+lengths at every load, and the same gaps, stretched to it; more requests begin with the same ones as fewer. A run may
+have more requests than asked for, where its load needs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Runs at one load, one a replication."""
+    """Runs at one load, one for each replication."""
 
     load: float
     trials: tuple[Trial, ...]
@@ -84,18 +84,18 @@ class Level:
 
     @property
     def attainment(self) -> float:
-        """Mean over the runs."""
+        """Mean attainment of the runs."""
         return self.mean("attainment")
 
     @property
     def by_metric(self) -> dict[str, float]:
-        """Mean over the runs, by bound."""
+        """Mean attainment of the runs, by bound."""
         names = self.trials[0].by_metric
         return {name: float(np.mean([trial.by_metric[name] for trial in self.trials])) for name in names}
 
     @property
     def stability(self) -> Stability:
-        """Of most runs, the better one of a tie: a single run near its capacity may look overloaded by chance."""
+        """Stability of most runs, the better in a tie: a single run near its capacity may look overloaded by chance."""
         verdicts = [trial.stability for trial in self.trials]
         order: tuple[Stability, ...] = ("stable", "backlogged", "overloaded")
         return max(order, key=lambda verdict: (verdicts.count(verdict), -order.index(verdict)))
@@ -106,16 +106,16 @@ class Level:
         return sum(len(trial.met) for trial in self.trials)
 
     def mean(self, name: str) -> float:
-        """Return the mean of a figure of the runs in which it is defined; NaN if in none."""
+        """Return the mean of a figure over the runs in which it is defined; NaN if in none."""
         values = np.array([getattr(trial, name) for trial in self.trials], dtype=np.float64)
         return float(np.mean(values[~np.isnan(values)])) if not np.isnan(values).all() else math.nan
 
     def holds(self, asked: float) -> bool:
-        """Return whether the objective holds: enough requests met it, and the queue does not grow for ever."""
+        """Return whether the objective holds: enough requests met it, and the queue does not grow without end."""
         return self.stability != "overloaded" and self.attainment >= asked - 1e-12
 
     def margin(self, asked: float) -> float:
-        """Return by how much it holds, in log-odds of the attainment; its sign is that of `holds`."""
+        """Return by how much the objective holds, in log-odds of the attainment; its sign is that of `holds`."""
         if self.stability == "overloaded" or math.isnan(self.attainment):
             return _OVERLOADED_MARGIN
         edge = 0.5 / max(self.num_measured, 1)
@@ -129,22 +129,22 @@ class Found:
     """What a search found.
 
     Attributes:
-        largest: The largest load that holds, and the load above it that fails. Where `is_promised`, the first is what
-            95 % of fresh runs hold; of steady open traffic the second may be what can be finished, which is not tried.
+        largest: The largest load that holds, and the load above it that fails. If `is_promised`, 95 % of fresh runs
+            hold the first; for steady open traffic the second may be what can be finished, which is not tried.
         levels: Every load tried with all replications, or as many as it took to fail, and the curve, ascending.
-        interval: 95 % interval of the capacity, the load at which the attainment of a run without end is what is asked;
-            None where it is 0, or nothing was seen to fail.
+        interval: 95 % interval of the capacity, the load at which the attainment of an endless run is what is asked;
+            None where the capacity is 0, or nothing was seen to fail.
         interval_method: ``replications``, ``batch means``, ``bracket``, or ``load ratio`` where it reaches to what can
             be finished; empty without an interval.
-        num_requests: Of one run.
-        needed_requests: That the attainment asked needs, ten beyond the percentile; inf at 1.
-        was_interrupted: The user stopped the search: the loads are those of the longest runs until then.
+        num_requests: Requests of one run.
+        needed_requests: Requests that the attainment asked for needs, ten beyond the percentile; inf at 1.
+        was_interrupted: The user stopped the search: the levels are those of the longest runs so far.
         finishable: What the deployment finishes with its queue never empty; None where it is not known.
-        capacity: Where `is_promised`, the load at which the mean of the runs is what is asked; None where they hold up
-            to the highest load that is tried.
-        has_settled: Whether the runs at the largest load are long enough for their halves to agree; None where this
-            is not looked at.
-        num_fresh: Of other traffic, the runs at the largest load that the search has not seen, all of which hold (see
+        capacity: If `is_promised`, the load at which the mean of the runs is what is asked; None where they hold up to
+            the highest load that is tried.
+        has_settled: Whether the runs at the largest load are long enough for their halves to agree; None where this is
+            not checked.
+        num_fresh: For other traffic, the runs at the largest load that the search has not seen, all of which hold (see
             `simserve.planner.capacity.fresh`); 0 where the largest load is one that holds on average.
     """
 
@@ -180,7 +180,7 @@ class Found:
 
     @property
     def knee(self) -> Level | None:
-        """The load with the most goodput: beyond it, more load is less of it. None where it was not passed."""
+        """The load with the highest goodput: beyond it, more load gives less goodput. None where it was not passed."""
         defined = [level for level in self.levels if not math.isnan(level.mean("goodput"))]
         most = max(defined, key=lambda level: level.mean("goodput"), default=None)
         return most if defined and most is not defined[-1] else None

@@ -1,8 +1,8 @@
-"""From a scenario to runs of it at any load: priced once, drawn once, stretched to each load. Searches nothing.
+"""From a scenario to runs of it at any load: priced and drawn once, stretched to each load. Searches nothing.
 
 Traffic of conversations grows to its rate: the first turns come at once, the tenth after nine pauses. A run that ends
-before the longest conversations are over has not seen the rate that it was asked for: of turns 20 s apart, five on
-average, 30 a second begin as 6 a second and are 27 after some four minutes.
+before the longest conversations are over has not seen the rate asked for: with turns 20 s apart, five on average,
+30 requests a second begin as 6 a second and reach 27 after some four minutes.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
 Draw = Callable[[int, int], RequestSpecs]
-"""From the index of a replication and a number of requests to the requests of a run, at the scenario's own load."""
+"""Maps the index of a replication and a number of requests to a run's requests, at the scenario's own load."""
 REACHED = 0.995
-"""Share of the rate from which on a run is measured. So late because prefix caches fill with the long conversations:
-measured from 90 % on, `scenarios/prefix-routing.yaml` sustains a fifth more than in the long run."""
+"""Share of the rate from which a run is measured. It is this high because prefix caches fill with the long
+conversations: measured from 90 % on, `scenarios/prefix-routing.yaml` sustains a fifth more than in the long run."""
 DRAWN_AT_ONCE = 4096
-"""Requests that are drawn at least: making the tables of lengths takes longer than drawing from them."""
+"""Least requests that are drawn: making the tables of lengths takes longer than drawing from them."""
 JUDGED_RUNS = 2
-"""Replications of a load whose probability on a real server is looked for: more of them say the same."""
+"""Replications of a load whose probability on a real server is computed: more of them say the same."""
 SOJOURNS_PER_OPEN_RUN = 5
-"""Mean stays of a request that an open run lasts at least."""
+"""Least duration of an open run, in mean stays of a request."""
 RATE_STEPS = 3
 """Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
 _LEAST_MAY_MISS = 1e-6
-"""Share that may miss where all are asked to meet a bound: a single miss then is too many."""
+"""Share that may miss where all must meet a bound: a single miss is then too many."""
 REMEDY = "add one, for example --slo 'ttft=1s,tpot=50ms'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ramp:
-    """When the requests of a conversation come, counted from its first.
+    """When the requests of a conversation arrive, counted from its first.
 
     Attributes:
-        thinking: Pauses of its client, or tools, before each request, seconds, shape [R].
-        answers: Answers that it waits for first, shape [R].
-        conversation_seconds: Pauses of a mean conversation, or task.
-        conversation_turns: Turns of it.
+        thinking: Pauses of its client, or tools, before each request, in seconds, shape [R].
+        answers: Number of answers that it waits for first, shape [R].
+        conversation_seconds: Seconds of the pauses of a mean conversation, or task.
+        conversation_turns: Turns of a mean conversation, or task.
     """
 
     thinking: NDArray[np.float64]
@@ -69,11 +69,11 @@ class Ramp:
     conversation_turns: float
 
     def seconds(self, stay: float) -> float:
-        """Return after how long `REACHED` of the rate is reached, if an answer takes ``stay`` seconds."""
+        """Return the time until `REACHED` of the rate is reached, if an answer takes ``stay`` seconds."""
         return float(np.quantile(self._offsets(stay), REACHED))
 
     def window(self, stay: float) -> float:
-        """Return how long to measure from then on at least: a mean conversation."""
+        """Return the shortest time to measure from then on: a mean conversation."""
         return self.conversation_seconds + self.conversation_turns * stay
 
     def _offsets(self, stay: float) -> NDArray[np.float64]:
@@ -105,7 +105,7 @@ def ramp_of(specs: RequestSpecs) -> Ramp | None:
     of_row = np.repeat(begins, np.diff(begins, append=len(specs)))
     lengths = np.diff(begins, append=len(specs))
     last = begins + lengths - 1
-    # The last conversation may be cut off by the number of requests: of one alone there is nothing else.
+    # The last conversation may be cut off by the number of requests: if it is the only one, it has to do.
     whole = slice(None, -1) if len(begins) > 1 else slice(None)
     return Ramp(
         thinking=pauses - pauses[of_row],
@@ -116,7 +116,7 @@ def ramp_of(specs: RequestSpecs) -> Ramp | None:
 
 
 def _ramp_of_tasks(specs: RequestSpecs, graph: Dependencies) -> Ramp:
-    """Return how the traffic of tasks grows: along the longest way to each call."""
+    """Return how the traffic of tasks grows: along the longest path to each call."""
     assert specs.session is not None
     begins = np.flatnonzero(np.diff(specs.session, prepend=specs.session[0] - 1))
     thinking = graph.longest(np.where(graph.num_parents > 0, specs.think_time, 0.0))
@@ -135,18 +135,18 @@ class LoadProbe:
     """Runs one deployment at any load: `simserve.planner.capacity.search.Prober`.
 
     Attributes:
-        deployment: What serves.
+        deployment: The deployment that serves.
         slo: The objective.
         draw: The traffic.
         warmup: ``auto``, ``none`` or seconds.
         is_closed_loop: Whether load is a number of clients, who all start at once.
-        ramp: Of conversations, how they grow to their rate; else None.
-        draw_whole: From a load and the index of a replication to all requests of it, where a run must last as long as
+        ramp: How conversations grow to their rate; None without any.
+        draw_whole: Maps a load and the index of a replication to all requests of it, where a run must last as long as
             the scenario says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest.
         finishable: What the deployment finishes with its queue never empty; None where the traffic has no load ratio.
-        is_steady: Whether arrivals are open and at one rate from beginning to end, so that a run may be of any length.
-        watch: Called now and then in a run; one that raises KeyboardInterrupt ends it.
-        expects: From a run to the errors to expect of a real server; None: no probability is looked for.
+        is_steady: Whether arrivals are open and at one rate throughout, so that a run may have any length.
+        watch: Called now and then in a run; if it raises KeyboardInterrupt, the run ends.
+        expects: Maps a run to the errors to expect of a real server; None: no probability is computed.
     """
 
     deployment: Deployment
@@ -167,7 +167,7 @@ class LoadProbe:
         """Return what a run at ``load`` (requests/s, or clients of a closed loop) measured.
 
         Raises:
-            KeyboardInterrupt: The user stopped it: part of a run is no measurement.
+            KeyboardInterrupt: The user stopped it: part of a run is not a measurement.
         """
         warmup = self.warmup
         if self.draw_whole is not None:
@@ -187,7 +187,7 @@ class LoadProbe:
         return found
 
     def num_simulated(self, load: float, num_requests: int) -> int:
-        """Return how many requests a run at ``load`` would take, by what is known of the nearest other load."""
+        """Return how many requests a run at ``load`` would take, by what is known from the nearest other load."""
         if self.ramp is not None:
             return ceil(load * self._grown_seconds(self.ramp, load, num_requests)[1])
         return self._length(load, num_requests)
@@ -204,7 +204,7 @@ class LoadProbe:
         return replace(at_load(specs, nominal), offered_rate=load), start
 
     def _grown_seconds(self, ramp: Ramp, load: float, num_requests: int) -> tuple[float, float]:
-        """Return until when conversations grow to their rate, and when the run ends."""
+        """Return when conversations have grown to their rate, and when the run ends."""
         stay = self._stay(load)
         start = ramp.seconds(stay)
         if not isinstance(self.warmup, str):
@@ -212,19 +212,19 @@ class LoadProbe:
         return start, start + max(ramp.window(stay), SOJOURNS_PER_OPEN_RUN * stay, num_requests / load)
 
     def _stay(self, load: float) -> float:
-        """Return how long a request stayed at the nearest of the other loads that were tried; 0 before the first."""
+        """Return how long a request stayed at the nearest other load that was tried; 0 if there is none."""
         others = [tried for tried, stay in self._sojourns.items() if tried != load and np.isfinite(stay)]
         nearest = min(others, key=lambda tried: (abs(np.log(tried / load)), tried), default=None)
         return 0.0 if nearest is None else self._sojourns[nearest]
 
     def _first(self, replication: int, num_requests: int) -> RequestSpecs:
-        """Return the first requests of a replication; a trace has as many as it has."""
+        """Return the first requests of a replication; a trace may have fewer."""
         if replication not in self._drawn or len(self._drawn[replication]) < num_requests:
             self._drawn[replication] = self.draw(replication, max(num_requests, DRAWN_AT_ONCE))
         return self._drawn[replication].first(num_requests)
 
     def _length(self, load: float, num_requests: int) -> int:
-        """Return the requests of a run that its warm-up, or a start of all clients at once, is a small part of.
+        """Return enough requests for the warm-up, or a start of all clients at once, to be a small part of a run.
 
         An open run lasts several times as long as a request stays (at the nearest load that was tried): a shorter one
         is over before the queue of an overload has grown.
@@ -236,7 +236,7 @@ class LoadProbe:
 
 
 def at_load(specs: RequestSpecs, load: float) -> RequestSpecs:
-    """Return the same requests at another load: gaps stretched to the rate, or sent by another number of clients."""
+    """Return the same requests at another load: with gaps stretched to the rate, or from another number of clients."""
     if specs.concurrency is not None:
         return replace(specs, concurrency=round(load))
     stretch = specs.offered_rate / load
@@ -250,14 +250,14 @@ def trial(
     offered: Offered | None = None,
     expected: Expectation | None = None,
 ) -> Trial:
-    """Return what a search needs to know of a run.
+    """Return what a search needs to know about a run.
 
     Args:
         simulation: The run.
         slo: The objective.
         warmup: ``auto``, ``none`` or seconds.
         offered: Decides whether the run is overloaded, where it is known.
-        expected: Errors to expect of a real server; None: no probability is looked for.
+        expected: Errors to expect of a real server; None: no probability is computed.
     """
     measured = measure(simulation, slo=slo, warmup=warmup, offered=offered)
     records, window, latencies = simulation.records, measured.window, measured.latencies
@@ -290,7 +290,7 @@ def trial(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What is asked of a run, and who met it: as the fields of `Trial`."""
+    """What is asked of a run and which requests met it, as in the fields of `Trial`."""
 
     attainment: float
     by_metric: dict[str, float]
@@ -298,9 +298,9 @@ class _Asked:
 
 
 def _asked(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool_]) -> _Asked:
-    """Return what all requests met, or a class with an objective of its own that is nearer to missing that.
+    """Return what all requests met, or a class with an objective of its own that is nearer to missing it.
 
-    A class that asks for another share than all do has misses that count as many times as fewer of them may be.
+    Where a class asks for another share than all requests do, its misses are weighted by the ratio of what may miss.
     """
     shares = attainment(latencies, slo, submitted)
     terms = [term for term in (*TERMS, TASK) if term in shares.by_metric and not np.isnan(shares.by_metric[term])]
@@ -324,11 +324,11 @@ def _asked(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool_]) 
 
 
 def probe_of(asked: Scenario | ResolvedScenario, finishable: Finishable | None = None) -> LoadProbe:
-    """Return what runs a scenario, resolved or yet to be, at any load.
+    """Return a probe that runs a scenario, resolved or not, at any load.
 
     Args:
-        asked: What is deployed, what arrives, what is asked.
-        finishable: What the deployment finishes with its queue never empty, where that is known; None: it is found.
+        asked: What is deployed, what arrives and what is asked.
+        finishable: What the deployment finishes with its queue never empty, if known; None: it is found.
 
     Raises:
         ScenarioError: There is no objective, or no load that could be raised.
@@ -358,7 +358,7 @@ def probe_of(asked: Scenario | ResolvedScenario, finishable: Finishable | None =
 
 
 def _ramp(scenario: Scenario) -> Ramp | None:
-    """Return how conversations grow to their rate, as the first thousands of requests show it; None without any."""
+    """Return how conversations grow to their rate, from the first thousands of requests; None without conversations."""
     if not scenario.workload.has_sessions:
         return None
 
@@ -366,7 +366,7 @@ def _ramp(scenario: Scenario) -> Ramp | None:
 
 
 def _whole(scenario: Scenario, load: float, replication: int) -> RequestSpecs:
-    """Return all requests of a run as long as the scenario says, its rates scaled to a mean of ``load``."""
+    """Return all requests of a run as long as the scenario says, with rates scaled to a mean of ``load``."""
     own = whole_traffic(scenario, replication)
     scaled = scaled_traffic(scenario, load / own.offered_rate)
     assert scaled is not None  # check_load
@@ -381,7 +381,7 @@ def whole_traffic(scenario: Scenario, replication: int = 0) -> RequestSpecs:
 
 
 def _generated(scenario: Scenario, workload: WorkloadSpec, replication: int) -> RequestSpecs:
-    """Return the requests of a workload, with the pace of each drawn where the deployment drafts."""
+    """Return the requests of a workload, with the drafting pace of each drawn where the deployment drafts."""
     seed = scenario.run.seed
     with scenario.blaming("workload"):
         specs = generate(workload, seed=seed, replication=replication, base_path=scenario.folder)
@@ -389,10 +389,10 @@ def _generated(scenario: Scenario, workload: WorkloadSpec, replication: int) -> 
 
 
 def check_load(scenario: Scenario) -> None:
-    """Do nothing where a scenario asks for something and has a load that can be raised.
+    """Check that a scenario has an objective and a load that can be raised.
 
     Raises:
-        ScenarioError: What it lacks, and what to add.
+        ScenarioError: Names what is missing, and what to add.
     """
     with scenario.blaming("slo"):
         if objective(scenario) is None:
@@ -415,17 +415,17 @@ def check_load(scenario: Scenario) -> None:
 
 
 def own_traffic(scenario: Scenario) -> RequestSpecs:
-    """Return the requests of a trace or of a pattern, else the first two of what would be drawn: they tell the load."""
+    """Return the requests of a trace or a pattern, else the first two that would be drawn: they tell the load."""
     if has_own_clock(scenario):
         return whole_traffic(scenario)
     return _draw(scenario, 0, 2)
 
 
 def load_of(scenario: Scenario, specs: RequestSpecs) -> float:
-    """Return the load that a scenario asks for itself: requests/s, or clients of a closed loop.
+    """Return the scenario's own load: requests/s, or clients of a closed loop.
 
     Raises:
-        ScenarioError: All requests of a trace come at once.
+        ScenarioError: All requests of a trace arrive at once.
     """
     if specs.concurrency is not None:
         return float(specs.concurrency)
@@ -436,17 +436,17 @@ def load_of(scenario: Scenario, specs: RequestSpecs) -> float:
 
 
 def has_two_loads(scenario: Scenario) -> bool:
-    """Return whether load is a number of clients and, beside them, a rate."""
+    """Return whether the load is a number of clients and, in addition, a rate."""
     return scenario.workload.is_mixed and scenario.workload.has_clients
 
 
 def is_closed_loop(scenario: Scenario) -> bool:
-    """Return whether clients wait for their answers, so that load is their number."""
+    """Return whether clients wait for their answers, so that the load is their number."""
     return isinstance(scenario.workload.arrivals, ClosedLoopArrivals) and not scenario.workload.is_mixed
 
 
 def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpecs:
-    """Return the requests of a replication; a trace is what it is, whatever number is asked for."""
+    """Return the requests of a replication; a trace keeps its own, whatever number is asked for."""
     workload = scenario.workload
     if workload.trace is None:
         workload = workload.model_copy(update={"num_requests": num_requests, "duration": None})

@@ -1,4 +1,4 @@
-"""The most load that an objective bears, from runs on common random numbers. Knows runs by what they measured only."""
+"""Finds the highest load that meets an objective, from runs on common random numbers. Sees only what runs measured."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Found, Level, Prob
 from simserve.scenario.finishable import Finishable
 
 COARSE_TOLERANCE = 0.15
-"""How closely one short run a load looks before the search proper."""
+"""Tolerance of the first look, one short run a load, before the search proper."""
 FINE_TOLERANCE = 0.03
 FINE_GROWTH = 1.05
-"""How closely all replications look around what the coarse look found, and their first step."""
+"""Tolerance of the look with all replications around what the coarse look found, and growth of its first step."""
 FEWEST_REQUESTS = 1000
 COARSE_REQUESTS = 500
 ALL_AT_ONCE = 1e-3
-"""Seconds within which the requests of a run may come: nothing tells loads apart that are higher still, and a few
-requests hold at any."""
+"""Shortest time, in seconds, in which the requests of a run may arrive: higher loads cannot be told apart, and a few
+requests hold at any load."""
 DEEPEST = 2.0**-10
 """Share of the starting load below which no load is tried."""
 MARGIN_OF_REQUESTS = 1.2
-"""Times the requests that the square of the precision asks for: the next interval is an estimate as well."""
+"""Factor on the requests that the square of the precision asks for: the next interval is an estimate as well."""
 ROUNDING = 1.001
-"""Times the tolerance up to which a search counts as close: it ends at the tolerance, but for rounding."""
+"""Factor on the tolerance within which a search counts as close: it ends at the tolerance, except for rounding."""
 SLOPE_REACH = 0.2
 """Loads within this share of the capacity tell how fast the attainment falls there."""
 CURVE = (0.5, 0.75, 1.25, 1.5)
@@ -40,63 +40,63 @@ CURVE_REPLICATIONS = 3
 """Shares of the capacity at which the curve of goodput is drawn; its runs are as long as those of the first look."""
 
 NEAR_FULL = 0.965
-"""Load ratio above which nothing is promised. A run must there last ever longer to be like the next (`settled`: 38,000
-requests here, 475,000 at 0.99), and what a deployment finishes is itself known to about 1 %."""
+"""Load ratio above which nothing is promised. Runs there must be ever longer to agree with each other (`settled`:
+38,000 requests here, 475,000 at 0.99), and what a deployment finishes is itself known only to about 1 %."""
 FIRST_SHARE = 0.8
-"""Of what can be finished, the first load that is tried."""
+"""First load that is tried, as a share of what can be finished."""
 LONG_RUN_REQUESTS = 30_000
-"""Of a run near the capacity, at least; more where that has not settled."""
+"""Least requests of a run near the capacity; more where it has not settled."""
 LONG_RUN_SECONDS = 1200.0
 LEAST_LONG_RUN_REQUESTS = 5000
 FIRST_FRESH = 1
-"""Replications from here on are fresh: the search looks at replication 0 alone."""
+"""First fresh replication: the search looks at replication 0 alone."""
 FEW_FRESH_RUNS = 4
 FRESH_RUNS = 8
 MANY_FRESH_RUNS = 24
-"""Runs that one load must hold, where 8 of them do: a quarter of the loads at which a tenth of all runs miss pass 8."""
+"""Runs that must hold at a load once 8 have: a quarter of the loads at which a tenth of all runs miss pass 8."""
 LONG_ENOUGH = 0.5
-"""Share of the requests of a long run from which on a run that misses is no longer one of few requests."""
+"""Share of the requests of a long run from which a miss is no longer put down to too few requests."""
 WELL_ABOVE = 1.1
-"""Times a load at which short runs must hold, too, if they are to be enough."""
+"""Factor on a load at which short runs must hold too, for them to be enough."""
 QUARTERS = 4
 FRESH_CONFIDENCE = 0.96
-"""Two-sided, of the bound on one more run: 98 % hold where the estimates are right, so that 95 % do where they are not
-quite."""
+"""Two-sided confidence of the bound on one more run: 98 % hold where the estimates are right, so that 95 % do where
+they are slightly off."""
 CONFIDENCE_BY_FAR = 0.99
-"""The same where fewer runs are to be enough, of the bound by whole runs as well, which knows how they wander. Of loads
-at which a tenth of all runs miss, four runs pass at most 1.3 %, eight 0.7 %: the quarters of a run taken to have up to
-0.6 of their variance in common, as normal deviates (200,000 draws each)."""
+"""The same where fewer runs are to be enough. It also applies to the bound by whole runs, which shows how far they
+wander. Of loads at which a tenth of all runs miss, four runs pass at most 1.3 %, eight 0.7 %, if the quarters of a run
+share up to 0.6 of their variance, as normal deviates (200,000 draws each)."""
 FAR = 2.0
-"""Times the share that misses, which may miss, from where on fewer runs may be enough."""
+"""Least ratio of the share that may miss to the share that does, for fewer runs to be enough."""
 ABOVE = 1.01
-"""Times the expected capacity at which fresh runs should fail."""
+"""Factor on the expected capacity, at which fresh runs should fail."""
 STEP_DOWN = 0.995
 MOST_CLIMBS = 5
 WORTH_A_LOOK = 1.015
-"""Ratio of a load that may hold too to one that does, from which on it is tried."""
+"""Least ratio of a candidate load to the highest that holds for the candidate to be tried."""
 MOST_BELOW = 0.04
-"""Share by which what is promised may lie below the mean capacity, before runs are made longer."""
+"""Share by which the promised load may be below the mean capacity before runs are made longer."""
 NARROW = 1.03
-"""Ratio of the load that fails to the mean capacity up to which a line between the two is one."""
+"""Ratio of the load that fails to the mean capacity up to which a straight line between the two is trusted."""
 USUAL_FALL = 20.0
-"""How fast the log-odds of the attainment fall with the logarithm of the load, until two loads have shown it."""
+"""How fast the log-odds of the attainment are taken to fall with the logarithm of the load, until two loads show it."""
 LOOKS = 3
 SHARE_SPENT = 5
-"""Loads that longer runs are expected to take, and times the most requests at one load that all of a search may."""
+"""Loads that longer runs are expected to take; and limit of a whole search, over the most requests at one load."""
 WORTH_LENGTHENING = 1.3
-"""Times the requests of a run from which on longer ones are worth it, where all of them together are limited."""
+"""Least factor on the requests of a run for longer runs to be worth it, where all of them together are limited."""
 LONGER = 4.0
 LONGEST = 8.0
-"""Times the requests of one run to the next, and to the last, longer one."""
+"""Largest factor on the requests of a run: to the next length, and from the first length to the last."""
 MORE_FOR_A_PROMISE = 2
-"""Times the requests at one load where what is promised lies further below the mean capacity than it may: of requests
-that come in bursts 100,000 differ so much from the next that 95 of 100 such runs hold at 6 % below it only."""
+"""Factor on the requests at one load where the promised load is too far below the mean capacity: runs of 100,000 bursty
+requests differ so much that 95 of 100 hold only at 6 % below it."""
 LONGEST_OF_SLOW = 100_000
-"""Requests up to which any run may be made longer: after eight times the 5,000 of a slow fleet a promise may lie 6 %
-below the capacity."""
+"""Requests up to which any run may be lengthened: after eight times the 5,000 of a slow fleet a promise may still be
+6 % below the capacity."""
 
 CLEAR_MISS = 0.02
-"""How far below what is asked the mean of short runs lies where longer ones would not hold either."""
+"""Shortfall of the mean attainment of short runs beyond which longer runs would not hold either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,17 +104,17 @@ class Effort:
     """How hard a search tries.
 
     Attributes:
-        replications: Runs a load, each with draws of its own; 1 where nothing is drawn.
-        num_requests: Of one run; None: as many as the percentile and the requests in flight ask for.
-        tolerance: Ratio of the load that fails to the one that holds, less one.
-        precision: Half width of the interval over the capacity, which more requests are spent on.
-        most_requests: Of all runs at one load together.
-        fresh_runs: Of steady open traffic, runs at the load that is promised, none of which the search has seen.
-        most_fresh_requests: Of all those together.
-        long_run_requests: Of a run near the capacity, at least.
-        promise_only: Whether what is promised of steady open traffic is all that is asked: the capacity above it is
-            then known as well as that takes, and has no curve.
-        most_below: Share by which what is promised may lie below the mean capacity, before runs are made longer.
+        replications: Runs at each load, each with its own draws; 1 where nothing is drawn.
+        num_requests: Requests of one run; None: as many as the percentile and the requests in flight ask for.
+        tolerance: Ratio of the load that fails to the one that holds, minus one.
+        precision: Half width of the interval over the capacity; more requests are spent to reach it.
+        most_requests: Most requests of all runs at one load together.
+        fresh_runs: For steady open traffic, runs at the promised load, none of which the search has seen.
+        most_fresh_requests: Most requests of all those together.
+        long_run_requests: Least requests of a run near the capacity.
+        promise_only: Whether only the promised load of steady open traffic is asked for: the capacity above it is then
+            known only as well as that takes, and has no curve.
+        most_below: Share by which the promised load may be below the mean capacity before runs are made longer.
     """
 
     replications: int = 6
@@ -141,10 +141,10 @@ def find_capacity(
 ) -> Found:
     """Return the largest load at which the objective holds.
 
-    Of steady open traffic (``finishable`` is given) it is what fresh runs hold, see `_SteadySearch`. Of other traffic
-    one short run a load brackets it; runs of full length with all replications then close in on it. Where the interval
-    is wider than asked, that is repeated with as many more requests as it takes, up to the effort's limit. Last, single
-    runs draw the curve of goodput.
+    For steady open traffic (``finishable`` is given) it is the load that fresh runs hold, see `_SteadySearch`. For
+    other traffic one short run a load brackets it; full-length runs with all replications then close in on it. Where
+    the interval is wider than asked, that is repeated with as many more requests as it takes, up to the effort's limit.
+    Last, single runs draw the curve of goodput. If the user stops it, it returns what the runs so far have shown.
 
     Args:
         probe: Runs the deployment.
@@ -153,10 +153,8 @@ def find_capacity(
         effort: How hard to try.
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers.
-        finishable: Of steady open traffic, what the deployment finishes with its queue never empty: nothing near it is
+        finishable: For steady open traffic, what the deployment finishes with its queue never empty: nothing near it is
             promised, and the search begins from it, not from ``start``.
-
-    Stopped by the user, it returns what the runs until then have shown.
 
     Raises:
         InterruptedRunError: The user stopped it before a run was finished.
@@ -172,12 +170,12 @@ def find_capacity(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borne:
-    """Whether steady open traffic at one load is borne, and how that is known.
+    """Whether the deployment can sustain steady open traffic at one load, and how that is known.
 
     Attributes:
         holds: Whether 95 % of fresh runs of that length hold the objective.
-        num_requests: Of one run.
-        level: The fresh runs; None where the load is too near to what can be finished to be tried.
+        num_requests: Requests of one run.
+        level: The fresh runs; None where the load is too near to what can be finished for any to be tried.
     """
 
     holds: bool
@@ -188,10 +186,10 @@ class Borne:
 def is_load_borne(probe: Prober, load: float, *, asked: float, finishable: Finishable) -> Borne:
     """Return whether runs of steady open traffic at one load hold the objective, as `find_capacity` promises it.
 
-    Runs that the search has not seen. As short as settles they refuse what misses clearly, and pass what holds at a
-    tenth more load, too. Runs of 20 minutes decide between, and where that is few requests, of 30,000: the batches of a
-    fleet that is far from what it can finish, but near its limit on TPOT, wander for minutes, and a short run is over
-    before they are large.
+    It uses runs that the search has not seen. The shortest runs that settle refuse clear misses, and pass what also
+    holds at a tenth more load. In between, runs of 20 minutes decide, or of 30,000 requests where 20 minutes hold few:
+    the batches of a fleet that is far from what it can finish, but near its limit on TPOT, wander for minutes, and a
+    short run is over before they are large.
 
     Args:
         probe: Runs the deployment.
@@ -203,18 +201,18 @@ def is_load_borne(probe: Prober, load: float, *, asked: float, finishable: Finis
 
 
 def highest_promised(finishable: Finishable) -> float:
-    """Return the load above which nothing is promised: a run there would last ever longer to be like the next."""
+    """Return the load above which nothing is promised: runs there must be ever longer to agree with each other."""
     rate = finishable.rate
     return rounded(min(NEAR_FULL * rate, max(rate - finishable.half_width, rate / 2)))
 
 
 def long_run_requests(load: float) -> int:
-    """Return the requests of a run near the capacity where not every run may be of `LONG_RUN_REQUESTS`: 20 minutes."""
+    """Return the requests of 20 minutes, for a run near the capacity where not all can have `LONG_RUN_REQUESTS`."""
     return math.ceil(min(LONG_RUN_REQUESTS, max(LEAST_LONG_RUN_REQUESTS, LONG_RUN_SECONDS * load)))
 
 
 def settled_requests(load_ratio: float, in_flight: float) -> int:
-    """Return the requests of a run that settles, with those in which it fills up and empties."""
+    """Return the requests of a run that settles, including those while it fills up and empties."""
     ratio = min(load_ratio, NEAR_FULL)
     unmeasured = in_flight * (2 / (1 - ratio) + EDGE_SOJOURNS)
     return math.ceil(max(settling_requests(ratio, in_flight) + unmeasured, SOJOURNS_PER_RUN * in_flight))
@@ -222,7 +220,7 @@ def settled_requests(load_ratio: float, in_flight: float) -> int:
 
 @dataclass(slots=True)
 class _Search:
-    """Of traffic that is what it is: a trace, a pattern in time, clients of a closed loop; runs of a given length."""
+    """For traffic that is not steady: a trace, a pattern in time, clients of a closed loop; runs of a given length."""
 
     probe: Prober
     asked: float
@@ -250,7 +248,7 @@ class _Search:
         return self._found(found, replications, requests, curve_requests)
 
     def so_far(self) -> Found:
-        """Return what the runs until now have shown: the highest load that held, the lowest above it that failed."""
+        """Return what the runs so far have shown: the highest load that held, and the lowest above it that failed."""
         levels = [self._longest(load) for load in sorted({load for load, _, _ in self._seen})]
         if not levels:
             raise InterruptedRunError("interrupted", remedy="no run was finished")
@@ -303,7 +301,7 @@ class _Search:
         return self.highest
 
     def _level(self, load: float, replications: int, num_requests: int) -> Level:
-        """Return the runs at a load, no more of them than it takes to know that it does not hold."""
+        """Return the runs at a load, stopping as soon as they show that it does not hold."""
         trials: list[Trial] = []
         for each in range(replications):
             if self._has_failed(trials, replications):
@@ -312,7 +310,7 @@ class _Search:
         return Level(load=load, trials=tuple(trials))
 
     def _has_failed(self, trials: Sequence[Trial], replications: int) -> bool:
-        """Return whether a load fails whatever the runs that are still to come show."""
+        """Return whether a load fails whatever the remaining runs show."""
         missed = math.fsum(1 - trial.attainment for trial in trials)
         overloaded = sum(trial.stability == "overloaded" for trial in trials)
         return missed > (1 - self.asked) * replications + 1e-9 or 2 * overloaded > replications
@@ -324,7 +322,7 @@ class _Search:
         return self._seen[key]
 
     def _more_requests(self, found: Largest, replications: int, num_requests: int) -> int | None:
-        """Return the requests a run that the next, closer look takes; None where this one was close enough."""
+        """Return the requests per run of the next, closer look; None where this one was close enough."""
         if found.value == 0 or found.fails_at is None:
             return None
         is_close = self._is_close(found)
@@ -355,7 +353,7 @@ class _Search:
         return float(found.value * (found.fails_at / found.value) ** share)
 
     def _fall(self, replications: int, num_requests: int) -> float | None:
-        """Return how fast the margin falls with the logarithm of the load near where it is zero; None if unknown."""
+        """Return how fast the margin falls with the logarithm of the load near its zero; None if unknown."""
         levels = sorted(self._levels(replications, num_requests), key=lambda level: abs(level.margin(self.asked)))[:3]
         if len(levels) < 2 or any(level.stability == "overloaded" for level in levels):
             return None
@@ -364,7 +362,7 @@ class _Search:
         return fall if fall > 0 else None
 
     def _levels(self, replications: int, num_requests: int) -> list[Level]:
-        """Return every load of which enough replications were run with so many requests."""
+        """Return the runs at every load with enough replications of ``num_requests`` requests."""
         loads = sorted({load for load, _, length in self._seen if length == num_requests})
         return [
             self._level(load, replications, num_requests)
@@ -413,9 +411,10 @@ class _Search:
     ) -> tuple[tuple[float, float] | None, str]:
         """Return the interval of the capacity and how it was made.
 
-        The attainment at the capacity has an interval over the replications (of one: by batch means). Divided by the
-        slope of the attainment over the logarithm of the load it is one of the capacity. Where it is not the attainment
-        that fails there is no such slope, and the load that holds and the one that fails are all that is known.
+        The attainment at the capacity has an interval over the replications (for one: by batch means). Divided by the
+        slope of the attainment over the logarithm of the load, it becomes an interval of the capacity. Where it is not
+        the attainment that fails, there is no such slope: all that is known is the load that holds and the one that
+        fails.
         """
         if found.value == 0 or found.fails_at is None:
             return None, ""
@@ -437,13 +436,13 @@ class _Search:
 
 @dataclass(slots=True)
 class _SteadySearch(_Search):
-    """Of steady open traffic: the load at which 95 % of runs that the search has not seen hold.
+    """For steady open traffic: the load at which 95 % of runs that the search has not seen hold.
 
-    Short runs of one replication find about where the objective ends, below what can be finished; longer ones of the
-    same find it to 3 %. From there on fresh replications decide, runs so long that their halves agree: at one load a
-    little too high, and at the highest one, rounded down to three digits, at which all of them hold and a further one
-    would by a bound on its attainment (Student's t, in log-odds). Where the bound lies too far below the mean, runs
-    are made longer.
+    Short runs of one replication find roughly where the objective ends, below what can be finished; longer runs of the
+    same find it to 3 %. Then fresh replications decide, in runs long enough for their halves to agree: at one load
+    slightly too high, and at the highest, rounded down to three digits, at which all of them hold and one more would,
+    by a bound on its attainment (Student's t, see `_spare`). Where the bound is too far below the mean, runs are made
+    longer.
     """
 
     finishable: Finishable
@@ -469,14 +468,14 @@ class _SteadySearch(_Search):
         return self._ceiling
 
     def _long_run(self, load: float, in_flight: float) -> int:
-        """Return the requests of a run near a load that settles, as far as a short one tells."""
+        """Return the requests of a run near a load that settles, as far as a short run tells."""
         if self.effort.num_requests is not None:
             return self.effort.num_requests
         settling = settled_requests(load / self.finishable.rate, in_flight)
         return self._at_least(max(self.effort.long_run_requests, settling))
 
     def at(self, load: float) -> Borne:
-        """Return whether one load is borne: see `is_load_borne`."""
+        """Return whether the deployment can sustain one load: see `is_load_borne`."""
         if load > highest_promised(self.finishable):
             return Borne(holds=False, num_requests=0, level=None)
         fewest = self._at_least(FEWEST_REQUESTS)
@@ -526,24 +525,24 @@ class _SteadySearch(_Search):
             load, step = min(rounded(further, up=True), self._ceiling), step**2
 
     def _expected(self, lower: Level, upper: Level, num_requests: int) -> float:
-        """Return the load at which one more run of a length would just hold, seen from shorter ones at two loads."""
+        """Return the load at which one more run of a length would just hold, from shorter runs at two loads."""
         held, failed = (self._spare(level, num_requests=num_requests) for level in (lower, upper))
         share = held / (held - failed) if held > failed else 0.0
         load = lower.load * (upper.load / lower.load) ** max(0.0, min(share, 1.0))
         return max(rounded(load * STEP_DOWN), lower.load)
 
     def _borne(self, level: Level, upper: Level, fall: float, num_requests: int) -> Level | None:
-        """Return a load at which fresh runs hold and one more would, from one on down; None where there is none.
+        """Return runs at a load at which fresh runs hold and one more would, from one down; None where there is none.
 
         Args:
-            level: Runs at the load that is begun with.
+            level: Runs at the load to begin with.
             upper: Runs at a load that fails, or at the highest that is tried.
             fall: How fast the log-odds of the attainment fall with the logarithm of the load.
-            num_requests: Of one run.
+            num_requests: Requests of one run.
         """
         load, step = level.load, STEP_DOWN
         missed = max(1 - self.asked, 0.5 / max(upper.num_measured, 1))
-        spare_fall = fall * math.sqrt(missed) * (1 - missed) / 2  # of the square root, where log-odds fall so fast
+        spare_fall = fall * math.sqrt(missed) * (1 - missed) / 2  # of the square root, from that of the log-odds
         while not self._is_borne(level):
             load = rounded(min(self._bound(level, spare_fall), load) * step)
             if load <= DEEPEST * upper.load:
@@ -554,7 +553,7 @@ class _SteadySearch(_Search):
         return level
 
     def _closer(self, lower: Level, upper: Level, num_requests: int) -> tuple[Level, Level, Level]:
-        """Return the highest load at which fresh runs hold, and the two between which their mean ceases to."""
+        """Return the highest load at which fresh runs hold, and the two between which their mean ceases to hold."""
         if not upper.holds(self.asked) and not self.effort.promise_only:
             expected = math.exp(self._crossing(lower, upper))
             load = rounded(expected * ABOVE, up=True)
@@ -571,7 +570,7 @@ class _SteadySearch(_Search):
                     lower = each
             fall = self._spare_fall(lower, above)
             load = lower.load if fall is None else rounded(self._bound(lower, fall) * STEP_DOWN)
-            if has_climbed:  # the line was too low already: traffic without chance falls as a step does
+            if has_climbed:  # the line was too low before: without randomness it is a step
                 load = max(load, rounded(math.sqrt(lower.load * above.load)))
             if not WORTH_A_LOOK * lower.load < load < above.load:
                 break
@@ -589,14 +588,15 @@ class _SteadySearch(_Search):
         return [self._fresh(load, num_requests) for load in sorted(loads)]
 
     def _fresh(self, load: float, num_requests: int, runs: int | None = None) -> Level:
-        """Return runs at a load that the search has not seen: as many as the effort says, or another number."""
+        """Return runs at a load that the search has not seen: as many as the effort says, or ``runs``."""
         fresh = range(FIRST_FRESH, FIRST_FRESH + (runs or self.effort.fresh_runs))
         return Level(load=load, trials=tuple(self._trial(load, each, num_requests) for each in fresh))
 
     def _until_known(self, load: float, num_requests: int, most_runs: int) -> Level:
-        """Return fresh runs at a load until one fails, or they hold by far; else as many as are borne, at most so many.
+        """Return fresh runs at a load until one fails, the usual number does not pass, or they hold by far.
 
-        What follows the first that fails, or comes after a few that hold by far, could not change the verdict.
+        At most ``most_runs``. Runs after the first that fails, or after a few that hold by far, could not change the
+        verdict.
         """
         usual = min(self.effort.fresh_runs, most_runs)
         level = self._fresh(load, num_requests, 1)
@@ -627,7 +627,7 @@ class _SteadySearch(_Search):
         return self._is_borne(self._until_known(above, num_requests, self.effort.fresh_runs))
 
     def _bound(self, level: Level, fall: float) -> float:
-        """Return the load at which one more run would just hold, seen from another."""
+        """Return the load at which one more run would just hold, from the runs at another load."""
         return level.load * math.exp(max(-1.0, min(1.0, self._spare(level) / fall)))
 
     def _spare(
@@ -638,16 +638,16 @@ class _SteadySearch(_Search):
         parts: int = QUARTERS,
         num_requests: int | None = None,
     ) -> float:
-        """Return a lower bound of what one more run at a load has to spare.
+        """Return a lower bound of how much one more run at a load has to spare.
 
         In square roots of the share that misses, whose spread hardly depends on the load, over the quarters of all
-        runs: Student's t for the mean of four further ones.
+        runs: Student's t for the mean of four further quarters.
 
         Args:
             level: Runs at the load.
-            confidence: Two-sided, of the bound.
-            parts: Into which a run is divided.
-            num_requests: Of the one more run; None: as many as of those at the load.
+            confidence: Two-sided confidence of the bound.
+            parts: Number of parts into which a run is divided.
+            num_requests: Requests of the one more run; None: as many as in those at the load.
         """
         shares = [part.mean() for trial in level.trials for part in np.array_split(trial.met, parts) if len(part)]
         missed = np.sqrt(1 - np.array(shares, dtype=np.float64))
@@ -659,7 +659,7 @@ class _SteadySearch(_Search):
         return math.sqrt(1 - self.asked) - float(missed.mean()) - t_quantile(len(missed) - 1, confidence) * spread
 
     def _spare_fall(self, lower: Level, upper: Level) -> float | None:
-        """Return how fast what is to spare falls with the logarithm of the load; None if it does not."""
+        """Return how fast `_spare` falls with the logarithm of the load; None if it does not."""
         fall = self._spare(lower) - self._spare(upper)
         return fall / math.log(upper.load / lower.load) if fall > 0 and upper.load > lower.load else None
 
@@ -668,7 +668,7 @@ class _SteadySearch(_Search):
         return fall / math.log(upper.load / lower.load) if fall > 0 and upper.load > lower.load else None
 
     def _capacity(self, lower: Level, inner: Level, upper: Level) -> tuple[float, float, float]:
-        """Return the load between two at which the pooled attainment is what is asked; its interval, by jackknife."""
+        """Return the load between two at which the pooled attainment is as asked, and its interval, by jackknife."""
         count = len(inner.trials)
         whole = self._crossing(inner, upper)
         if count <= 2:
@@ -679,12 +679,12 @@ class _SteadySearch(_Search):
             left_out = [self._crossing(inner.without(each), upper.without(each)) for each in range(count)]
             pseudo = count * whole - (count - 1) * np.array(left_out)
             half_width = mean_interval(pseudo).half_width
-        # Runs that do not differ at all say no more than where their mean falls: between the two loads.
+        # Where runs do not differ at all, all that is known is that their mean fails between the two loads.
         high = math.exp(whole + half_width) if half_width > 0 else upper.load
         return math.exp(whole), min(math.exp(whole - half_width), lower.load), high
 
     def _crossing(self, lower: Level, upper: Level) -> float:
-        """Return the logarithm of the load between two at which the margin is zero, by a line."""
+        """Return the logarithm of the load between two at which a line through the margins is zero."""
         held, failed = lower.margin(self.asked), upper.margin(self.asked)
         share = held / (held - failed) if held > failed else 0.5
         return math.log(lower.load) + max(-1.0, min(share, 2.0)) * math.log(upper.load / lower.load)
@@ -692,7 +692,7 @@ class _SteadySearch(_Search):
     def _longer(
         self, lower: Level, capacity: float, known: tuple[float, float, float] | None, first: int, num_requests: int
     ) -> int | None:
-        """Return the requests of longer runs; None where these are long enough, or may not be longer."""
+        """Return the requests of longer runs; None where these are long enough, or must not be longer."""
         below = (1 - lower.load / capacity) / self.effort.most_below
         fresh = self.effort.most_fresh_requests * (MORE_FOR_A_PROMISE if below > 1 else 1)
         longest = max(math.ceil(LONGEST * first), LONGEST_OF_SLOW)
@@ -711,7 +711,7 @@ class _SteadySearch(_Search):
         return None if factor == 1 or longer < WORTH_LENGTHENING * num_requests else longer
 
     def _has_settled(self, level: Level) -> bool:
-        """Return whether the runs at a load are long enough, and their halves agree."""
+        """Return whether the runs at a load are long enough and their halves agree."""
         if any(trial.has_settled is False for trial in level.trials):
             return False
         halves = [(trial.met[: len(trial.met) // 2], trial.met[len(trial.met) // 2 :]) for trial in level.trials]
@@ -729,7 +729,7 @@ class _SteadySearch(_Search):
         num_requests: int,
         curve_requests: int,
     ) -> Found:
-        """Return what was found; without a load that is borne, that none is."""
+        """Return what was found; without ``lower``, that no load can be sustained."""
         rate = self.finishable.rate
         interval: tuple[float, float] | None
         fails_at: float | None
@@ -762,7 +762,7 @@ class _SteadySearch(_Search):
 
 
 def _agree(early: NDArray[np.bool_ | np.float64], late: NDArray[np.bool_ | np.float64]) -> bool:
-    """Return whether the attainment of two halves of a run differs by no more than their intervals."""
+    """Return whether the attainments of the two halves of a run differ by no more than their intervals."""
     first, second = (batch_means(half.astype(np.float64), NUM_BATCHES // 2) for half in (early, late))
     width = math.hypot(first.half_width, second.half_width)
     return math.isnan(width) or abs(first.mean - second.mean) <= width + ROUNDING - 1
@@ -776,7 +776,7 @@ def rounded(load: float, *, up: bool = False) -> float:
 
 
 def _slope(levels: Sequence[Level]) -> float:
-    """Return the slope of the attainment over the logarithm of the load, by least squares; NaN of fewer than two."""
+    """Return the slope of the attainment over the logarithm of the load, by least squares; NaN for fewer than two."""
     if len(levels) < 2:
         return math.nan
     slope: float = np.polyfit(np.log([level.load for level in levels]), [level.attainment for level in levels], 1)[0]

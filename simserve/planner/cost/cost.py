@@ -1,7 +1,7 @@
-"""Self-host or API: the one entry to both ways of asking, and the way by arithmetic alone. Simulates nothing itself.
+"""Self-host or API: the one entry to both ways of asking, and the one by arithmetic alone. Simulates nothing itself.
 
-By arithmetic, any sensible part of the terms (GPUs, a month's requests, prices) answers what it can: a price and a rate
-give dollars a million tokens; a volume and an API price give its bill; both give a break-even.
+By arithmetic, any sensible subset of the terms (GPUs, a month's requests, prices) gives what answers it can: a price
+and a rate give dollars a million tokens; a volume and an API price give its bill; all of them give a break-even.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simserve.scenario.schema import Scenario
 from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 USUAL_UTILIZATION = (0.8, 0.7)
-"""Shares of a GPU's rate that steady operation uses, for what full use leaves out."""
+"""Shares of a GPU's rate that steady operation uses, for what a comparison at full use leaves out."""
 _MILLION = 1e6
 _OWN_KEYS = (
     "usd_per_month",
@@ -48,17 +48,17 @@ class CostTerms:
     Attributes:
         gpus: GPUs of the fleet.
         gpu_hour_usd: Dollars a GPU-hour.
-        operations_usd: Dollars a month of people and platform; None: not counted.
-        share: Share of the fleet that this use pays.
+        operations_usd: Dollars a month for people and platform; None: not counted.
+        share: Share of the fleet that this use pays for.
         utilization: Share of the fleet's rate that is used on average.
-        requests_per_month: Volume.
-        prompt_tokens: Of a mean request.
-        output_tokens: Of a mean request.
+        requests_per_month: Requests of a month.
+        prompt_tokens: Tokens in the prompt of a mean request.
+        output_tokens: Tokens in the answer to a mean request.
         cached_share: Share of the prompt tokens that the API finds in its cache.
-        requests_per_second: Rate of the fleet at full use.
-        output_tokens_per_second: Rate of the fleet at full use.
-        api: What the API charges by the token.
-        api_request_usd: What a request costs at the API, where no tokens are counted.
+        requests_per_second: The fleet's rate at full use.
+        output_tokens_per_second: The fleet's rate at full use.
+        api: What the API charges for tokens.
+        api_request_usd: What a request costs at the API, if tokens are not counted.
     """
 
     gpus: float | None = None
@@ -84,7 +84,7 @@ class CostTerms:
 
     @property
     def rate(self) -> float | None:
-        """Requests/s at full use, from output tokens/s where they are what is known."""
+        """Requests/s at full use, computed from output tokens/s if those are known instead."""
         if self.requests_per_second is not None:
             return self.requests_per_second
         if self.output_tokens_per_second is None or not self.output_tokens:
@@ -93,7 +93,7 @@ class CostTerms:
 
     @property
     def output_rate(self) -> float | None:
-        """Output tokens/s at full use, from requests/s where they are what is known."""
+        """Output tokens/s at full use, computed from requests/s if those are known instead."""
         if self.output_tokens_per_second is not None:
             return self.output_tokens_per_second
         if self.requests_per_second is None or self.output_tokens is None:
@@ -102,17 +102,17 @@ class CostTerms:
 
     @property
     def gpu_usd_per_month(self) -> float | None:
-        """Dollars a month of the GPUs, the whole fleet; None without a price."""
+        """Dollars a month for the GPUs of the whole fleet; None without a price."""
         if self.gpu_hour_usd is None:
             return None
         return (1.0 if self.gpus is None else self.gpus) * self.gpu_hour_usd * HOURS_PER_MONTH
 
 
 def _cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
-    """Return both sides of a month and where they cross; None for what the terms do not tell.
+    """Return both sides of a month and where they cross; None for what cannot be told from the terms.
 
     Raises:
-        UsageError: The terms answer nothing, or the volume is more than the fleet's rate.
+        UsageError: The terms answer nothing, or the volume exceeds the fleet's rate.
     """
     _check(terms)
     model = _model(terms)
@@ -163,7 +163,7 @@ def _check(terms: CostTerms) -> None:
 
 
 def _check_cached(terms: CostTerms) -> None:
-    """Refuse a share of cached tokens that the API does not cache: of a prefix that is too short for all its offers."""
+    """Refuse a cached share where the API caches nothing: where the prefix is too short for all its offers."""
     api, cached = terms.api, (terms.prompt_tokens or 0.0) * terms.cached_share
     offers = () if api is None else api.prompt_caching
     if cached and offers and not any(offer.kept(cached) for offer in offers):
@@ -192,7 +192,7 @@ def _request_usd(terms: CostTerms) -> float | None:
 
 
 def _model(terms: CostTerms) -> Comparison | None:
-    """Return the two sides as the model has them; None without GPUs."""
+    """Return the cost model of the two sides; None without GPUs."""
     fleet = terms.gpu_usd_per_month
     if fleet is None:
         return None
@@ -239,7 +239,7 @@ def _self_host_side(terms: CostTerms, model: Comparison | None) -> dict[str, Any
 
 
 def _served(terms: CostTerms, model: Comparison) -> float | None:
-    """Return the requests of a month: the volume, or what the fleet can serve of it."""
+    """Return the requests of a month: the volume, or as much of it as the fleet can serve."""
     if terms.requests_per_month is not None:
         return terms.requests_per_month
     return None if model.capacity is None else model.capacity * SECONDS_PER_MONTH
@@ -286,7 +286,7 @@ def _break_even(terms: CostTerms, model: Comparison | None) -> dict[str, Any]:
 
 
 def _tokens_for(terms: CostTerms, model: Comparison, usd: float) -> float | None:
-    """Return the tokens a month that cost ``usd`` at the API; None where neither a mix nor one price is known."""
+    """Return the tokens a month that cost ``usd`` at the API; None where neither a mix nor a single price is known."""
     if model.api_usd_per_request and model.tokens_per_request is not None:
         return model.api_requests(usd) * model.tokens_per_request
     if terms.api is None or not _is_flat(terms.api) or not terms.api.price.input:
@@ -295,9 +295,9 @@ def _tokens_for(terms: CostTerms, model: Comparison, usd: float) -> float | None
 
 
 def _left_out(terms: CostTerms, model: Comparison | None) -> list[dict[str, Any]]:
-    """Return what a comparison of GPUs at full use with an API leaves out, each with what it does to the crossing.
+    """Return what a comparison of GPUs at full use with an API leaves out, each with its effect on the crossing.
 
-    Every row stands for the GPUs alone and this one term; the last one for all of them at the lowest utilisation.
+    Each row is for the GPUs and this one term alone; the last for all of them at the lowest utilization.
     """
     if model is None:
         return []

@@ -1,7 +1,7 @@
-"""Two ways to serve a month of requests, in dollars: whole GPUs, or an API by the token. Simulates nothing.
+"""Two ways to serve a month of requests, in dollars: whole GPUs, or an API charged by the token. Simulates nothing.
 
-A fleet is whole units (replicas): its price is a staircase over the volume, an API's a straight line. Where they
-cross, how traffic splits between both, and what a change of a price does, follows from the two.
+A fleet consists of whole units (replicas): its price is a staircase over the volume, an API's a straight line. From
+these two follow where they cross, how traffic is split between them, and what a change of a price does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from simserve.units import HOURS_PER_DAY, SECONDS_PER_MONTH
 MONTHS = 36
 API_PRICE_FALL_PER_YEAR = 0.3
 GPU_PRICE_FALL_PER_YEAR = 0.2
-"""Yearly falls where none are given: assumptions. A GPU-hour of an H100 fell from about $4 to $3 and less between
-2024 and 2026; prices of one API model stand still for years, and better models come at lower ones."""
+"""Yearly falls of prices where none are given: assumptions. A GPU-hour of an H100 fell from about $4 to $3 and less
+between 2024 and 2026; prices of one API model stay the same for years, and better models come at lower ones."""
 ASSUMED_OPERATIONS_USD = 3000.0
-"""Operations where none are given, shown and not counted: 30 hours a month at $100, an assumption."""
+"""Cost of operations where none is given, shown but not counted: 30 hours a month at $100, an assumption."""
 _MOST_UNITS = 100_000
 GPUS = "GPUs of a replica, $ a month"
 API = "API, $ a request"
@@ -29,8 +29,8 @@ TRAFFIC = "requests a month"
 OPERATIONS = "operations, $ a month"
 CAPACITY = "requests/s a replica holds"
 _FACTORS = {GPUS: 1.5, API: 1.5, TRAFFIC: 1.5, OPERATIONS: 1.5, CAPACITY: 1.25}
-"""By how much a tornado multiplies and divides each input. Capacity: the 90th percentile of the errors of simulated
-throughput lies near a quarter (calibration/ACCURACY.md); the others are assumptions."""
+"""Factor by which a tornado multiplies and divides each input. Capacity: the 90th percentile of the errors of simulated
+throughput is near 25 % (calibration/ACCURACY.md); the others are assumptions."""
 _MILLION = 1e6
 PEAK_TO_MEAN = 1.7
 PEAK_TO_TROUGH = 3.3
@@ -39,29 +39,29 @@ PEAK_TO_TROUGH = 3.3
 _DEPTH = math.log(PEAK_TO_TROUGH) / math.log(PEAK_TO_MEAN)
 """Where only one ratio is given, the trough of a sharper day is deeper by the same power."""
 _PEAK_HOUR = 14.5
-"""Middle of the busiest hour; where in the day it lies changes no figure."""
+"""Middle of the busiest hour; its place in the day changes no figure."""
 _LARGEST_EXPONENT = 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a month costs on either side.
+    """Costs of a month on either side.
 
     Attributes:
-        unit_usd_per_month: GPUs of one unit, electricity included where it is paid apart.
-        gpus_per_unit: Its GPUs.
-        units: Units that are there, whatever the volume; the staircase starts here.
+        unit_usd_per_month: Dollars for one unit's GPUs, including electricity where it is paid separately.
+        gpus_per_unit: GPUs of one unit.
+        units: Units that exist whatever the volume; the staircase starts here.
         spare_units: Units paid for beside those that serve.
-        capacity: Requests/s that one unit holds; None if unknown, and then the fleet never grows.
+        capacity: Requests/s that one unit can sustain; None if unknown: the fleet then never grows.
         fixed_usd_per_month: Operations and platform.
-        share: Share of the fleet that this use pays.
-        overflow_usd_per_request: What a mean request of one's own costs at the API that a part of them goes to.
+        share: Share of the fleet that this use pays for.
+        overflow_usd_per_request: Dollars for the API in a mean request of the fleet, some of which go there.
         api: What the API charges; None: nothing to compare with.
         api_usd_per_request: List price of a mean request, batch discount applied; None if unknown.
         tokens_per_request: Prompt and output tokens of a mean request; None if unknown.
         requests_per_month: Volume; None if unknown.
-        shape: Traffic of each hour in multiples of the mean.
-        gpus_fall: Whether the price of the GPUs falls with the market: they are rented.
+        shape: Traffic of each hour as a multiple of the mean.
+        gpus_fall: Whether the price of the GPUs falls with the market, because they are rented.
     """
 
     unit_usd_per_month: float
@@ -81,7 +81,7 @@ class Comparison:
 
     @property
     def from_one_unit(self) -> Comparison:
-        """The same with a staircase that starts at one unit; as it is where nothing is known of what a unit holds."""
+        """The same with a staircase that starts at one unit; unchanged where a unit's capacity is unknown."""
         return self if self.capacity is None else replace(self, units=1)
 
     @property
@@ -91,26 +91,26 @@ class Comparison:
 
     @property
     def capacity_per_month(self) -> float:
-        """Requests a month that one unit holds under this shape of the day; infinite where unknown."""
+        """Requests a month that one unit can sustain with this shape of the day; infinite where unknown."""
         if self.capacity is None:
             return math.inf
         return self.capacity * SECONDS_PER_MONTH / self.peak_to_mean
 
     def units_for(self, requests: float) -> int:
-        """Return the units that hold the busiest hour of a month of ``requests``."""
-        # A volume that a whole number of units was derived from must not need one more by rounding.
+        """Return the units that can sustain the busiest hour of a month of ``requests``."""
+        # A volume that was derived from a whole number of units must not need one more because of rounding.
         return max(self.units, math.ceil(requests / self.capacity_per_month * (1 - 1e-12)))
 
     def fleet_usd(self, units: int) -> float:
-        """Return a month's dollars of ``units`` and the spare ones, with operations."""
+        """Return a month's dollars for ``units`` and the spare ones, including operations."""
         return self.fixed_usd_per_month + (units + self.spare_units) * self.unit_usd_per_month * self.share
 
     def self_host_usd(self, requests: float) -> float:
-        """Return a month's dollars on GPUs of one's own, with what overflows to an API."""
+        """Return a month's dollars with one's own GPUs, including what overflows to an API."""
         return self.fleet_usd(self.units_for(requests)) + requests * self.overflow_usd_per_request
 
     def beside_overflow(self) -> Comparison:
-        """Return the same with both sides less what goes to an API either way: where they cross stays where it is.
+        """Return both sides without what goes to an API either way: they cross at the same volume.
 
         Volume discounts are then taken at the price of that remainder.
         """
@@ -134,10 +134,10 @@ class Comparison:
 
 
 def break_even(model: Comparison) -> dict[str, Any]:
-    """Return the volume from which GPUs of one's own are cheaper, on the staircase of whole units.
+    """Return the volume from which one's own GPUs are cheaper, on the staircase of whole units.
 
-    ``requests_per_month`` is the first crossing. Beyond the end of a stair the API may be cheaper again;
-    ``for_good_requests_per_month`` is the volume from which it no longer is. None where they never cross.
+    ``requests_per_month`` is the first crossing. Beyond the end of a stair the API may become cheaper again;
+    ``for_good_requests_per_month`` is the volume from which it no longer does. None where they never cross.
     """
     first = for_good = None
     units = model.units
@@ -171,7 +171,7 @@ def _gains(model: Comparison) -> bool:
 
 
 def _is_ahead(model: Comparison, stair: int) -> bool:
-    """Return whether the next stair begins below the API's line, and every later one too."""
+    """Return whether the next stair begins below the API's line, and so does every later one."""
     begins = model.fleet_usd(stair + 1)
     return _gains(model) and model.api_usd(stair * model.capacity_per_month) >= begins
 
@@ -189,10 +189,10 @@ def _why_never(model: Comparison) -> str:
 
 
 def hybrid(model: Comparison) -> dict[str, Any] | None:
-    """Return the split that costs least: units for the base of the day, what exceeds them to the API.
+    """Return the cheapest split: units for the base of the day, the excess to the API.
 
-    None without a volume, an API price or a capacity. Hours are taken at their mean rate, so an hour's own bursts
-    go where the hour goes.
+    None without a volume, an API price or a capacity. Hours are taken at their mean rate, so bursts within an hour go
+    where the hour goes.
     """
     requests, capacity = model.requests_per_month, model.capacity
     if requests is None or model.api_usd_per_request is None or capacity is None:
@@ -220,7 +220,7 @@ def hybrid(model: Comparison) -> dict[str, Any] | None:
 def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: float = 0.0) -> dict[str, Any] | None:
     """Return the next 36 months: both sides month by month while prices fall and traffic grows.
 
-    The fleet grows with the traffic and never shrinks below what is there. None without a volume or an API price.
+    The fleet grows with the traffic and never becomes smaller than it is. None without a volume or an API price.
 
     Args:
         model: Today's month.
@@ -261,7 +261,7 @@ def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: floa
 
 
 def _at_month(model: Comparison, month: int, *, api_fall: float, gpu_fall: float) -> Comparison:
-    """Return the comparison at the prices of a later month; what is owned keeps its price."""
+    """Return the comparison at a later month's prices; what is owned keeps its price."""
     api = model.api_usd_per_request
     fallen = (1 - gpu_fall) ** (month / 12) if model.gpus_fall else 1.0
     return replace(
@@ -273,11 +273,11 @@ def _at_month(model: Comparison, month: int, *, api_fall: float, gpu_fall: float
 
 
 def sensitivity(model: Comparison, ranges: Mapping[str, tuple[Any, Any]]) -> list[dict[str, Any]]:
-    """Return what each input does to the month's saving, the largest swing first: a tornado.
+    """Return the effect of each input on the month's saving, largest swing first: a tornado.
 
     Args:
         model: Today's month.
-        ranges: Name -> (low, high), each a pair of what it is in words and the comparison with it.
+        ranges: Name -> (low, high), each a pair of its description and the comparison with it.
     """
     requests = model.requests_per_month
     if requests is None or model.api_usd_per_request is None:
@@ -303,13 +303,13 @@ def sensitivity(model: Comparison, ranges: Mapping[str, tuple[Any, Any]]) -> lis
 
 
 def saving(model: Comparison) -> float:
-    """Return what GPUs of one's own save a month against the API, dollars; below 0 they cost more."""
+    """Return what one's own GPUs save a month compared with the API, in dollars; negative: they cost more."""
     requests = model.requests_per_month or 0.0
     return model.api_usd(requests) - model.self_host_usd(requests)
 
 
 def usual_ranges(model: Comparison) -> dict[str, tuple[Any, Any]]:
-    """Return the ranges of a tornado: each input times and divided by its factor; what is 0 or unknown is left out."""
+    """Return the ranges of a tornado: each input times and divided by its factor, except those 0 or unknown."""
     fields = {
         GPUS: "unit_usd_per_month",
         API: "api_usd_per_request",
@@ -333,10 +333,10 @@ def usual_ranges(model: Comparison) -> dict[str, tuple[Any, Any]]:
 def day_shape(
     hourly: Sequence[float] | None = None, peak_to_mean: float | None = None, peak_to_trough: float | None = None
 ) -> tuple[float, ...]:
-    """Return the traffic of each hour in multiples of the mean.
+    """Return the traffic of each hour as a multiple of the mean.
 
     Without ``hourly`` it is one wave a day, ``trough + (1 - trough) w(h)^k`` of the peak with
-    ``w = (1 + cos) / 2``, whose exponent k is solved so that both ratios hold.
+    ``w = (1 + cos) / 2``, with the exponent k that satisfies both ratios.
 
     Args:
         hourly: 24 numbers in proportion to the traffic.
@@ -344,7 +344,7 @@ def day_shape(
         peak_to_trough: Busiest hour over the quietest.
 
     Raises:
-        ScenarioError: No such wave exists: the mean would lie outside what lies between trough and peak.
+        ScenarioError: No such wave exists: the mean would not be between trough and peak.
     """
     if hourly is not None:
         mean = sum(hourly) / len(hourly)

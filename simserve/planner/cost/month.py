@@ -1,7 +1,7 @@
-"""A month of a scenario's traffic in dollars, 720 hours and an API beside, as `run`, `plan` and `cost` all count it.
+"""A month (720 hours) of a scenario's traffic in dollars, with an API to compare, as `run`, `plan` and `cost` count it.
 
-The traffic is the scenario's own, round the clock; a curve of the day there is only where the scenario has one. The
-fleet is the deployment as it stands; how it would grow with the volume is `simserve.planner.cost.scenario`'s to find.
+The traffic is the scenario's own, round the clock, with a curve of the day only if the scenario has one. The fleet is
+the deployment as it is; how it would grow with the volume is for `simserve.planner.cost.scenario` to find.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from simserve.workload.requests import RequestSpecs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRequest:
-    """What a mean request of a run is, and what an API charges for it.
+    """The mean request of a run, and what an API charges for it.
 
     Attributes:
-        prompt_tokens: Of its prompt.
-        output_tokens: Of its answer.
+        prompt_tokens: Tokens of its prompt.
+        output_tokens: Tokens of its answer.
         cached_share: Share of the prompt tokens that the API finds in its cache.
-        input_usd: Dollars of its prompt at list price.
-        output_usd: Dollars of its answer at list price.
-        caching: The offer to cache prompts that was taken; None: none.
+        input_usd: Dollars for its prompt at list price.
+        output_usd: Dollars for its answer at list price.
+        caching: The prompt-caching offer that was taken; None: none.
     """
 
     prompt_tokens: float
@@ -53,12 +53,12 @@ class MeanRequest:
 
     @property
     def usd(self) -> float:
-        """Dollars of it at list price."""
+        """Dollars for the whole request at list price."""
         return self.input_usd + self.output_usd
 
 
 def mean_request(result: RunResult, specs: RequestSpecs, api: ApiPrices) -> MeanRequest:
-    """Return the mean of the completed requests of a run, as an API would charge them, its prompt cache included."""
+    """Return the mean of the completed requests of a run, as an API would charge them, including its prompt cache."""
     records = result.simulation.records
     rows = np.flatnonzero(records.status == COMPLETED)
     prompt, output = (column[rows].astype(np.float64) for column in (records.prompt_tokens, records.output_tokens))
@@ -74,10 +74,10 @@ def mean_request(result: RunResult, specs: RequestSpecs, api: ApiPrices) -> Mean
 
 
 def compared_api(scenario: Scenario, result: RunResult, specs: RequestSpecs) -> tuple[ApiPrices, str | None] | None:
-    """Return the prices a scenario is compared with, and why these where nobody named them; None where none are known.
+    """Return the prices to compare a scenario with, and the reason where nobody named them; None where none are known.
 
-    The API that the scenario names, the one that it overflows to, or the cheapest of the catalogue for its requests
-    that serves the same weights.
+    They are those of the API that the scenario names or overflows to, else of the cheapest in the catalogue for its
+    requests that serves the same weights.
 
     Raises:
         InputError: The API has no profile.
@@ -90,7 +90,7 @@ def compared_api(scenario: Scenario, result: RunResult, specs: RequestSpecs) -> 
         with scenario.blaming("deployment.overflow.api"):
             return ApiPrices.of(load_api(overflow.api, scenario.folder)), f"compared with all of it at {overflow.api}"
     if any(pool.model is not None for pool in scenario.deployment.pools):
-        return None  # Several models answer: no one API does.
+        return None  # Several models answer: no single API does.
     same = [ApiPrices.of(each) for each in _serving(weights_name(scenario.model, scenario.folder))]
     if not same:
         return None
@@ -105,9 +105,9 @@ def _serving(model: str) -> list[ApiProfile]:
 
 
 def shape_of_day(scenario: Scenario) -> tuple[float, ...]:
-    """Return the traffic of each hour in multiples of the mean: even, unless ``pricing.daily`` says otherwise.
+    """Return the traffic of each hour as a multiple of the mean: even, unless ``pricing.daily`` says otherwise.
 
-    What has no load that a day could scale (a trace, a batch, a curve of its own) is the same all day.
+    Traffic without a load that a day could scale (a trace, a batch, a curve of its own) is the same all day.
 
     Raises:
         ScenarioError: There is no such day.
@@ -123,8 +123,8 @@ def shape_of_day(scenario: Scenario) -> tuple[float, ...]:
 def sent_rate(scenario: Scenario, specs: RequestSpecs) -> float | None:
     """Return the requests/s that are sent whatever is deployed; None where answers set the pace, or all come at once.
 
-    The scenario's own; of rates that vary the mean until the last arrival; of a trace whose requests all come at their
-    own times, its gaps over the time between the first and the last. So a month is the same for every fleet.
+    It is the scenario's own rate; if rates vary, their mean until the last arrival; for a trace whose requests all come
+    at their own times, its gaps over the time between first and last. So a month is the same for every fleet.
     """
     steady = steady_rate(scenario)
     if steady is not None:
@@ -151,17 +151,16 @@ def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable 
 
     Args:
         resolved: What was run.
-        result: What came of it.
-        known: What its deployment finishes, as far as the run has found it.
+        result: The run's result.
+        known: What is known of what its deployment can finish.
 
     Returns:
         ``requests_per_month self_host_usd_per_month self_host_usd_per_request``, ``break_even_requests_per_month`` from
-        which the deployment costs less (None where it does not hold the objective at so many: ``why_never`` says so),
-        ``cheaper`` (``self_host`` or ``api``; None where the deployment cannot serve the traffic) and ``api`` (``name
-        date is_named usd_per_month usd_per_request``), the last ones None where no API is known.
-
+        which the deployment costs less (None where it does not hold the objective at that volume, as ``why_never``
+        says), ``cheaper`` (``self_host`` or ``api``; None where the deployment cannot serve the traffic) and ``api``
+        (``name date is_named usd_per_month usd_per_request``); the last two are None where no API is known.
     Raises:
-        InputError: A profile is missing by now.
+        InputError: A profile no longer exists.
     """
     scenario = resolved.scenario
     hourly = result.summary["simserve"]["cost"]["usd_per_hour"]
@@ -196,16 +195,16 @@ def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable 
 
 
 def as_deployed(model: Comparison) -> dict[str, Any]:
-    """Return the break-even of a deployment as it stands: no replica less at a small volume, none more at a large."""
+    """Return the break-even of a deployment as it is: no replica fewer at a small volume, none more at a large one."""
     return cost_model.break_even(replace(model.beside_overflow(), capacity=None))
 
 
 def _break_even(
     resolved: ResolvedScenario, result: RunResult, model: Comparison, known: KnownFinishable
 ) -> tuple[float | None, str | None]:
-    """Return the break-even of a run's deployment, None where it does not hold it, and then why.
+    """Return the break-even of a run's deployment; None, and the reason, where it does not hold the objective there.
 
-    Of a run that was interrupted, or while this is, nothing is said.
+    Both are None if the run was interrupted, or this is.
     """
     even: float | None = as_deployed(model)["requests_per_month"]
     if even is None or not model.requests_per_month or result.simulation.was_interrupted:
@@ -220,10 +219,10 @@ def _break_even(
 
 
 def _holds_at(resolved: ResolvedScenario, result: RunResult, multiple: float, known: KnownFinishable) -> bool:
-    """Return whether the deployment holds its objective at a multiple of a run's traffic, as `simserve cost` asks it.
+    """Return whether the deployment holds its objective at a multiple of a run's traffic, as `simserve cost` means it.
 
-    No further run is made where it finishes less. A trace, or clients of a
-    closed loop, cannot be scaled to a rate: nothing is said against them, nor where an API takes what is too much.
+    No further run is made where it finishes less. A trace, or clients of a closed loop, cannot be scaled to a rate:
+    these are taken to hold, and so is a deployment whose excess goes to an API.
     """
     scenario, inner = resolved.scenario, result.summary["simserve"]
     own = steady_rate(scenario)

@@ -1,4 +1,4 @@
-"""Self-host or API for a scenario: its deployment simulated at the loads of a day, then priced by the month."""
+"""Self-host or API for a scenario: its deployment is simulated at the loads of a day, then priced by the month."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Bill = Callable[[float], float]
 FALLBACK_API = "gpt-4o"
-"""API compared with where none is named and none is known to serve the same weights."""
+"""API to compare with where none is named and none is known to serve the same weights."""
 _EXPECTED_RUNS = 11
 _PEAKS = (1.2, 2.5)
-"""Busiest hours over the mean that a tornado goes through."""
+"""Range of a tornado: the load of the busiest hour, over the mean."""
 _MILLION = 1e6
 API = "API"
 FEWEST_REQUESTS = 1e3
 MOST_REQUESTS = 1e9
-"""Requests a month between which the cheapest way is looked for."""
+"""Requests a month between which the cheapest way is sought."""
 _STEPS_PER_DECADE = 400
 _CLOSE = 1e-6
-"""Loads between which the cheapest way is compared, and how closely a crossing is then found."""
+"""Volumes per decade at which the ways are compared, and how closely a crossing is then found."""
 _FIDELITY = {
     "roofline": "a roofline of datasheet peaks",
     "fitted": "curves fitted to measurements",
@@ -59,15 +59,15 @@ _FIDELITY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Day:
-    """What the simulated hours come to.
+    """Results of the simulated hours.
 
     Attributes:
-        shape: Traffic of each hour in multiples of the mean.
+        shape: Traffic of each hour as a multiple of the mean.
         mean_rate: Requests/s on average.
         capacity: Requests/s of one replica; None where the load cannot be scaled.
         units: Replicas that serve.
-        paid_share: Share of the day in which one of them is paid for, in the mean: 1 unless the fleet is scaled.
-        api_usd_per_month: What an API costs that serves the peaks of the deployment itself.
+        paid_share: Mean share of the day for which each of them is paid: 1 unless the fleet is scaled.
+        api_usd_per_month: Cost of an API that serves the peaks of the deployment itself.
         busy: Share of the time with a step running, over the day.
         watts_per_gpu: Mean power of one board over the day.
     """
@@ -94,17 +94,17 @@ def cost_of_scenario(
     progress: Progress | None,
     others: Mapping[str, Scenario] | None = None,
 ) -> dict[str, Any]:
-    """Return both sides of a month for a scenario, its deployment simulated at the loads of its day.
+    """Return both sides of a month for a scenario, with its deployment simulated at the loads of its day.
 
     Args:
         scenario: What is deployed and what arrives.
         api: API to compare with; None: the scenario's own, else the cheapest that serves the same weights.
-        requests_per_month: Volume; None: the scenario's rate, as that of the busiest hour or the mean.
+        requests_per_month: Volume; None: by the scenario's rate, taken as that of the busiest hour or the mean.
         progress: Called after every run.
-        others: Name -> other deployments for the same traffic: from what volume each way is cheapest is then said.
+        others: Name -> another deployment for the same traffic: the answer then says from what volume each is cheapest.
 
     Raises:
-        InfeasibleError: The model does not fit, or the objective is held at no load.
+        InfeasibleError: The model does not fit, or the objective holds at no load.
         InputError: A profile or price is missing.
     """
     summary, model = _priced(scenario, api, requests_per_month, progress)
@@ -120,13 +120,13 @@ def cost_of_scenario(
 def _priced(
     scenario: Scenario, api: str | ApiPrices | None, requests_per_month: float | None, progress: Progress | None
 ) -> tuple[dict[str, Any], Comparison]:
-    """Return what a scenario's month costs, in plain values and as what other volumes are priced by."""
+    """Return what a scenario's month costs: in plain values, and as the model that prices other volumes."""
     resolved = resolve(scenario)
     if resolved.gpu_hour_usd is None:
         with scenario.blaming("pricing"):
             raise ScenarioError("is missing", key="gpu_hour_usd", remedy=resolved.gpu_hour_source)
     if isinstance(api, str):
-        load_api(api)  # A wrong name is said before anything is simulated.
+        load_api(api)  # A wrong name is reported before anything is simulated.
     shown = None if progress is None else lambda done: progress(min(done, _EXPECTED_RUNS), _EXPECTED_RUNS)
     curve = LoadCurve(scenario, on_run=shown)
     day = _day(scenario, curve, requests_per_month)
@@ -137,7 +137,7 @@ def _priced(
 
 
 def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> tuple[ApiPrices, str | None]:
-    """Return the prices compared with, and why these where nobody named them."""
+    """Return the API's prices to compare with, and the reason for them where nobody named an API."""
     if isinstance(api, ApiPrices):
         return api, None
     if api is not None:
@@ -147,7 +147,7 @@ def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> t
 
 
 def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
-    """Return the day: how much arrives by the hour, how many replicas hold it, how busy they are."""
+    """Return the day: how much arrives in each hour, how many replicas can sustain it, and how busy they are."""
     own = curve.as_it_is()
     deployed, shape = _most_replicas(scenario), shape_of_day(scenario)
     flat = curve.own_load is None
@@ -158,7 +158,7 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     mean = mean_rate(scenario, offered, shape)
     if requests_per_month is not None:
         mean = requests_per_month / SECONDS_PER_MONTH
-    # An API that takes what is too much holds any load; the replicas' own share is as it is simulated.
+    # With an API for the excess, any load holds; the replicas' own share is as simulated.
     capacity = None if scenario.deployment.overflow is not None else curve.capacity()
     if capacity == 0.0:
         raise InfeasibleError(
@@ -192,7 +192,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _most_replicas(scenario: Scenario) -> int:
-    """Return the replicas that there may be at once."""
+    """Return the most replicas that there may be at once."""
     scaling = scenario.deployment.autoscaling
     return scenario.deployment.replicas if scaling is None else scaling.max_replicas
 
@@ -219,13 +219,13 @@ def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api
 
 
 def _within_reach(model: Comparison, requests: float | None) -> float | None:
-    """Return a volume where the units that the traffic takes hold it, else None."""
+    """Return a volume if the units that the traffic needs can sustain it, else None."""
     is_held = requests is not None and requests <= model.units * model.capacity_per_month
     return requests if is_held else None
 
 
 def _electricity(resolved: ResolvedScenario, day: _Day) -> float:
-    """Return a month's dollars of electricity for one GPU, where it is paid apart."""
+    """Return a month's electricity for one GPU in dollars, where it is paid separately."""
     if not resolved.gpu_hour.pays_electricity:
         return 0.0
     site = grid(resolved.scenario.pricing)
@@ -353,8 +353,8 @@ def _api_side(
     day: _Day, traffic: MeanRequest, model: Comparison, bill: float, batch_share: float | None
 ) -> dict[str, Any]:
     api, requests = model.api, day.requests_per_month
-    assert api is not None  # _comparison sets it,
-    assert model.tokens_per_request is not None  # and this
+    assert api is not None  # _comparison sets it
+    assert model.tokens_per_request is not None  # likewise
     factor = api.batch_factor(batch_share or 0.0)
     return {
         "name": api.name,
@@ -375,7 +375,7 @@ def _api_side(
 
 
 def _ranges(resolved: ResolvedScenario, model: Comparison) -> dict[str, tuple[Any, Any]]:
-    """Return the tornado: the GPU's price through the offers there are, the rest by factors."""
+    """Return the tornado: the GPU's price over the offers that exist, the rest by factors."""
     ranges = cost_model.usual_ranges(model)
     pricing = resolved.scenario.pricing
     found = offers(resolved.shape.hardware.prices, "on_demand")
@@ -394,13 +394,13 @@ def _ranges(resolved: ResolvedScenario, model: Comparison) -> dict[str, tuple[An
 
 
 def ways(models: Mapping[str, Comparison]) -> list[dict[str, Any]]:
-    """Return the cheapest way of each stretch of volume, in order: ``name``, ``from_`` and ``to_requests_per_month``.
+    """Return the cheapest way for each range of volume, in order: ``name``, ``from_`` and ``to_requests_per_month``.
 
-    The first begins at 0, the last has no end. Stretches shorter than 0.6 % of their volume, such as the ends of
-    single stairs, may go unseen.
+    The first begins at 0, the last has no end. Ranges shorter than 0.6 % of their volume, such as the ends of single
+    stairs, may be missed.
 
     Args:
-        models: Name -> what a replica costs and holds; the API is that of the first.
+        models: Name -> what a replica costs and can sustain; the API is that of the first.
     """
     first = next(iter(models.values()))
     bills: dict[str, Bill] = {API: first.api_usd}
@@ -439,7 +439,7 @@ def _change(bills: Mapping[str, Bill], low: float, high: float) -> float:
 
 
 def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
-    """Return the month from GPUs that are always full to what is paid, term by term, and what is still left out.
+    """Return a month's cost from GPUs that are always full to what is paid, term by term, and what is still left out.
 
     Args:
         model: The month.
@@ -461,7 +461,7 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
         rows.append(("operations (assumed: 30 hours at $100)", assumed, False))
     if not model.spare_units:
         rows.append(("one spare replica", model.unit_usd_per_month, False))
-    # Where more GPUs never catch up with the API, no sum of a month is a volume at which they would.
+    # Where more GPUs never catch up with the API, no monthly sum gives a volume at which they would.
     crosses = bool(model.api_usd_per_request) and break_even(model.from_one_unit)["requests_per_month"] is not None
     counted = 0.0
     shown = []
@@ -525,7 +525,7 @@ def caveats(
 
 
 def _error(expected: Mapping[str, Any]) -> str:
-    """Return how far servers that nobody fitted are from such figures."""
+    """Return how far servers without a fit of their own are from such figures."""
     found, basis = expected["throughput"], expected["basis"].removeprefix("foreign: ")
     return f"; the throughput of 9 in 10 real servers is within {found['p90']:.0%} ({basis})"
 

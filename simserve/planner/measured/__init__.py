@@ -1,1 +1,1 @@
-"""Measured servers as points that can be replayed, and the files of them that ship."""
+"""Measured servers as points that can be replayed, and the files of those that ship."""

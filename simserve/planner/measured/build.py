@@ -1,4 +1,4 @@
-"""Scenario mappings of measured servers, and the blocks of their workloads. Knows no file."""
+"""Scenario mappings of measured servers, and the blocks of their workloads. Knows no files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPTS_PER_CLIENT = 10
-"""Closed-loop benchmarks send this many prompts a client (InferenceX benchmark protocol)."""
+"""Prompts a client that closed-loop benchmarks send (InferenceX benchmark protocol)."""
 
 
 def fixed(tokens: int) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def listed(file: Path, column: str | None) -> dict[str, Any]:
 def closed_loop(
     concurrency: int, prompt: Mapping[str, Any], output: Mapping[str, Any], num_requests: int | None = None
 ) -> dict[str, Any]:
-    """Return clients that each send a request when the last one is answered."""
+    """Return clients that each send a request when the previous one is answered."""
     return {
         "arrivals": {"process": "closed_loop", "concurrency": concurrency},
         "prompt_tokens": dict(prompt),
@@ -49,7 +49,7 @@ def poisson(rate: float, num_requests: int, prompt: Mapping[str, Any], output: M
 
 
 def all_at_once(num_requests: int, prompt: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
-    """Return requests that all wait at 0."""
+    """Return requests that are all waiting at time 0."""
     return {
         "arrivals": {"process": "all_at_once"},
         "prompt_tokens": dict(prompt),
@@ -62,18 +62,18 @@ _CHECKPOINTS = {
     ("llama-3.1-405b", "fp8", "tensorrt-llm"): "nvidia/Llama-3.1-405B-Instruct-FP8",
     ("qwen3-32b", "fp8", "tensorrt-llm"): "Qwen/Qwen3-32B-FP8-Static-PerTensor",
 }
-"""Checkpoints that servers ran which are not the first of their format: model, weight format and engine. ModelOpt's,
+"""Checkpoints that servers ran and that are not the first of their format: model, weight format and engine. ModelOpt's,
 which TensorRT-LLM's pages and NVIDIA's own measurements name, have all linear layers in FP8 and one scale a tensor."""
 
 
 def served_model(model: str, deployed: Mapping[str, Any]) -> str:
-    """Return what a scenario calls the weights that a server of a model ran: its name, or a checkpoint of it."""
+    """Return the name that a scenario has for the weights that a server ran: the model, or a checkpoint of it."""
     served = (model, str(deployed.get("quantization")), str(deployed.get("engine", {}).get("name")))
     return _CHECKPOINTS.get(served, model)
 
 
 def scenario(name: str, model: str, deployed: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario whose every request counts; ``name`` is made a valid one."""
+    """Return a scenario in which every request counts; ``name`` is made a valid one."""
     return {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100],
         "model": served_model(model, deployed),

@@ -1,4 +1,4 @@
-"""MeasuredPoint: one measured server, as a scenario to replay and the figures it gave; MeasuredMemory: its KV room.
+"""MeasuredPoint: one measured server, as a scenario to replay and its measured figures; MeasuredMemory: its KV room.
 
 Reads and runs nothing.
 """
@@ -33,28 +33,29 @@ class Protocol:
     """How a benchmark turned its requests into one figure.
 
     Attributes:
-        statistic: Over requests.
+        statistic: Statistic over requests.
         is_server_side: TTFT and E2E start when the scheduler has the request, not when the client sends it.
         is_token_weighted: TPOT is the decode time of all requests over all their generated tokens (first one
             included), not the mean of each request's (E2E - TTFT) / (tokens - 1).
         is_total_throughput: Throughput counts prompt tokens too.
-        is_steady_throughput: Throughput is that of a closed loop whose every request takes the mean TTFT and TPOT, the
-            start and the end of the run left out (Little's law): the source gives the two times alone.
+        is_steady_throughput: Throughput is that of a closed loop whose every request takes the mean TTFT and TPOT,
+            without the start and the end of the run (Little's law): the source gives only the two times.
         is_batch_time: TTFT is the prompt phase of the whole batch: the last request's, not the mean.
         is_last_answer: E2E is the time until the last request of a batch is answered, not the mean.
-        is_long_run: The run was so long that its start and end hardly count: figures are of the middle of the
+        is_long_run: The run was so long that its start and end hardly count: figures are taken from the middle of the
             replay.
         beam_width: Beams that a request decoded; the replay decodes them one after another, and only one of them
             is the answer.
-        num_copies: Equal replicas of which the replay runs one; throughput is that of all.
-        cold_seconds: How much longer the requests that a fresh server begins with waited for their first tokens: it was
-            started for the run, and its kernels are compiled for the sizes that they bring.
-        cold_stall_seconds: How much longer their answers then took, while the same was done for prompts behind theirs.
-        front_seconds: Seconds between client and engine, both ways, beyond what the engine takes of its own.
-        polled_tokens: Tokens that a request decodes from one look of the engine's scheduler for new requests to the
-            next; an arrival beside decodes waits for half of them on average.
+        num_copies: Equal replicas, of which the replay runs one; throughput is that of all.
+        cold_seconds: How much longer the first requests of a fresh server waited for their first tokens: it was started
+            for the run, and its kernels are compiled for the sizes that they bring.
+        cold_stall_seconds: How much longer their answers then took, while the same was done for the prompts after
+            theirs.
+        front_seconds: Seconds between client and engine, both ways, beyond the engine's own.
+        polled_tokens: Tokens that a request decodes between two looks of the engine's scheduler for new requests; an
+            arrival during decodes waits for half of them on average.
         is_in_process: The client shares the engine's event loop, which sleeps while a step runs: where tokens are
-            handed over in the next step (`simserve.engine.kernel`), it hears of them when that has ended.
+            handed over in the next step (`simserve.engine.kernel`), the client hears of them when that step has ended.
     """
 
     statistic: Statistic = "mean"
@@ -91,16 +92,16 @@ class RecordedRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPair:
-    """Separate workers for prompts and for answers, each described alone.
+    """Separate workers for prompts and for answers, each described on its own.
 
     Attributes:
-        prefill: What a scenario file of one prefill worker would hold, workload included.
-        decode: The same of one decode worker.
-        num_prefills: Prefill workers.
-        num_decodes: Decode workers.
+        prefill: One prefill worker as in a scenario file, workload included.
+        decode: One decode worker, likewise.
+        num_prefills: Number of prefill workers.
+        num_decodes: Number of decode workers.
         num_drafts: Drafts a step of the decode workers' MTP layer; 0: none.
         port_bandwidth: Bytes/s at which a KV cache leaves one GPU of a prefill worker for another node.
-        handover_seconds: From the last byte of a cache to the scheduler of the decode worker.
+        handover_seconds: Seconds from the last byte of a cache to the scheduler of the decode worker.
     """
 
     prefill: Mapping[str, Any]
@@ -125,15 +126,16 @@ class MeasuredPoint:
         model: Model, as the catalogue names it.
         load_kind: What ``load`` counts.
         load: Clients, requests/s or requests in a batch; NaN offline and for traces.
-        scenario: What a scenario file would hold; empty where ``reason`` says why there is none.
+        scenario: The scenario as in a file; empty where ``reason`` says why there is none.
         measured: Metric -> seconds or tokens/s.
-        shown_only: Metrics that are compared but not scored, as the source's figure carries artefacts.
+        shown_only: Metrics that are compared but not scored, because the source's figure has artefacts.
         protocol: How the figures were taken.
-        requests: The very requests, where they were recorded; they replace the scenario's workload.
-        pools: Separate workers, in place of the scenario; of several, the one whose TPOT is nearest is what ran.
+        requests: The requests themselves, where they were recorded; they replace the scenario's workload.
+        pools: Separate workers, in place of the scenario; of several, the pair with the nearest TPOT is taken to have
+            run.
         reason: Why the point cannot be replayed; empty where it can be tried.
         fitted: Metrics that a constant of the catalogue was fitted to.
-        laboratory: Who measured it, where several reports are of one: the same nodes, client and habits; else empty.
+        laboratory: Who measured it, if several reports are from one: the same nodes, client and habits; else empty.
     """
 
     source: str
@@ -165,9 +167,9 @@ class MeasuredMemory:
         version: Its version.
         hardware: GPU, as the catalogue names it.
         model: Model, as the catalogue names it.
-        scenario: What a scenario file would hold.
-        kv_bytes: Bytes a GPU that the log says; NaN where it says tokens.
-        kv_tokens: Tokens that the log says; NaN where it says bytes.
+        scenario: The scenario as in a file.
+        kv_bytes: Bytes a GPU in the log; NaN where it gives tokens.
+        kv_tokens: Tokens in the log; NaN where it gives bytes.
     """
 
     label: str

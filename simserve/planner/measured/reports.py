@@ -1,6 +1,6 @@
 """Measured servers as YAML: public reports that nothing was fitted to (``calibration/unseen``), and a user's own.
 
-Knows how those files are written (docs/measurements.md), not where the figures of other sources lie.
+Knows how those files are written (docs/measurements.md), not where other sources keep their figures.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from simserve.validation import NAME_PATTERN, FrozenModel, validate
 from simserve.workload.traces.table import find_file
 
 UNSEEN: Final = "unseen"
-"""Name of the public reports among the sources: replayed only where they are asked for."""
+"""Source name of the public reports, which are replayed only when asked for."""
 
 OWN: Final = "own"
-"""Source of what a user measured."""
+"""Source name of a user's own measurements."""
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Field(ge=1)]
 
 
 class _Lengths(FrozenModel):
-    """Lengths of prompts or answers: uniform between two, or known by mean and coefficient of variation."""
+    """Lengths of prompts or answers: uniform between two values, or given by mean and coefficient of variation."""
 
     min: _Count | None = None
     mean: Annotated[float, Field(gt=0)] | None = None
@@ -42,7 +42,7 @@ class _Lengths(FrozenModel):
 
     @property
     def block(self) -> dict[str, Any]:
-        """What a scenario file would hold."""
+        """The lengths as in a scenario file."""
         if self.mean is not None and self.cv is not None:
             return build.around(self.mean, self.cv, self.max)
         return {"distribution": "uniform", "min": self.min or 1, "max": self.max}
@@ -52,12 +52,13 @@ class _Listed(FrozenModel):
     """Lengths of prompts or answers that a file lists, drawn with replacement."""
 
     path: str
-    """CSV or text file with a length a row; relative to the folder of the measurements, then to the working folder."""
+    """CSV or text file with one length a row; relative to the folder of the measurements, then to the working
+    folder."""
     column: str | None = None
     """Column that holds the lengths; by default the file has only one."""
 
     def block(self, folder: Path) -> dict[str, Any]:
-        """Return what a scenario file would hold."""
+        """Return the lengths as in a scenario file."""
         return build.listed(find_file(self.path, folder), self.column)
 
 
@@ -65,7 +66,7 @@ _Length = _Count | _Listed | _Lengths
 
 
 class _Figures(FrozenModel):
-    """What was measured; of a batch ``e2e`` is the time until its last answer."""
+    """Measured figures; for a batch, ``e2e`` is the time until its last answer."""
 
     ttft: Seconds | None = None
     tpot: Seconds | None = None
@@ -73,7 +74,7 @@ class _Figures(FrozenModel):
     throughput: Annotated[float, Field(gt=0)] | None = None
     """Output tokens/s of the whole deployment."""
     total_throughput: Annotated[float, Field(gt=0)] | None = None
-    """Prompt and output tokens/s of the whole deployment, where the report gives no others."""
+    """Prompt and output tokens/s of the whole deployment, where the report gives no other throughput."""
 
     @model_validator(mode="after")
     def _one_throughput(self) -> Self:
@@ -86,7 +87,7 @@ class _Figures(FrozenModel):
 
     @property
     def by_metric(self) -> dict[Metric, float]:
-        """Seconds and tokens/s of what was measured."""
+        """Measured figures, in seconds and tokens/s."""
         given: dict[Metric, float | None] = {
             "tpot": self.tpot,
             "ttft": self.ttft,
@@ -107,13 +108,13 @@ class _Run(FrozenModel):
     batch: _Count | None = None
     """Requests of one batch in the engine's own process."""
     queued: _Count | None = None
-    """Requests that all wait when an engine in its own process starts."""
+    """Requests that are all waiting when an engine in its own process starts."""
     requests: _Count | None = None
     prompt: _Length
     output: _Length
     measured: _Figures
     shown_only: tuple[Metric, ...] = ()
-    """Figures that are compared and not scored; the server's ``assumed`` says why."""
+    """Figures that are compared but not scored; the server's ``assumed`` says why."""
 
     @model_validator(mode="after")
     def _one_load(self) -> Self:
@@ -125,7 +126,7 @@ class _Run(FrozenModel):
 
     @property
     def load(self) -> tuple[LoadKind, float]:
-        """What the load counts, and how many."""
+        """What the load counts, and its value."""
         if self.clients is not None:
             return "concurrency", float(self.clients)
         if self.rate is not None:
@@ -133,7 +134,7 @@ class _Run(FrozenModel):
         return ("offline", float("nan")) if self.batch is None else ("batch", float(self.batch))
 
     def workload(self, folder: Path) -> dict[str, Any]:
-        """Return what a scenario file would hold; ``folder`` holds the measurements."""
+        """Return the workload as in a scenario file; ``folder`` holds the measurements."""
         lengths = _block(self.prompt, folder), _block(self.output, folder)
         if self.clients is not None:
             return build.closed_loop(self.clients, *lengths, self.requests)
@@ -143,13 +144,13 @@ class _Run(FrozenModel):
 
 
 class _Server(FrozenModel):
-    """One deployment, and the loads that were put on it."""
+    """One deployment and the loads that it was put under."""
 
     name: _Name
     model: str
     deployment: dict[str, Any]
     assumed: str = ""
-    """What the report does not say, and stands in for it."""
+    """What the report does not say, and what is assumed instead."""
     statistic: Statistic = "mean"
     runs: Annotated[tuple[_Run, ...], Field(min_length=1)]
 
@@ -173,14 +174,14 @@ class _KvRoom(FrozenModel):
 
 
 class _Excluded(FrozenModel):
-    """A result of the same report that is not here."""
+    """A result of the same report that is left out here."""
 
     what: str
     why: str
 
 
 class _Measurements(FrozenModel):
-    """What a user measured: servers under loads, and what their logs say of KV memory."""
+    """A user's measurements: servers under loads, and what their logs say about KV memory."""
 
     servers: tuple[_Server, ...] = ()
     kv_rooms: tuple[_KvRoom, ...] = ()
@@ -197,13 +198,13 @@ class _Report(_Measurements):
 
     title: str
     laboratory: str = ""
-    """Who measured it, where several files are of one laboratory: the same nodes, client and habits."""
+    """Who measured it, if several files are from one laboratory: the same nodes, client and habits."""
     citation: str
     url: Annotated[str, Field(pattern=r"^https?://")]
     date: date
-    """Of the measurement, or of the report's version that was read."""
+    """Date of the measurement, or of the version of the report that was read."""
     excluded: tuple[_Excluded, ...] = ()
-    """What the report holds beside and is left out, and why."""
+    """What else the report contains and is left out, and why."""
 
 
 _Written = TypeVar("_Written", bound=_Measurements)
@@ -247,8 +248,8 @@ class Exclusion:
     """A result of a report that is left out.
 
     Attributes:
-        report: File that the rest of the report is in.
-        what: What it is.
+        report: File with the rest of the report.
+        what: The result.
         why: Why it is left out.
     """
 
@@ -258,7 +259,7 @@ class Exclusion:
 
 
 def read_exclusions() -> list[Exclusion]:
-    """Return what the reports hold beside, and why it is left out.
+    """Return what is left out of the reports, and why.
 
     Raises:
         ProfileError: A file is invalid.

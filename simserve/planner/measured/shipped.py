@@ -17,7 +17,7 @@ from simserve.units import Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel, validate
 
 PUBLISHED: Final = "published"
-"""Name of the figures that ship with simserve among the sources."""
+"""Source name of the figures that ship with simserve."""
 SHIPPED = (PUBLISHED, UNSEEN)
 """Names of the sources that ship."""
 
@@ -109,7 +109,7 @@ def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> Me
 
 
 def read_shipped(sources: Sequence[str] = ()) -> list[MeasuredPoint]:
-    """Return the points of the shipped sources among those asked for; of no names, the published figures.
+    """Return the points of the shipped sources among those asked for; if none are named, the published figures.
 
     Raises:
         ProfileError: A file is invalid.

@@ -1,9 +1,9 @@
-"""The fewest replica-hours of a load that changes: who knows the load ahead starts each replica in time, and no sooner.
+"""The fewest replica-hours for a load that is known ahead: each replica starts in time, and no sooner.
 
-A step of the load needs the fewest whole replicas that sustain its rate, as if it lasted, at the SLO. Each of them is
-launched one start-up before it is needed and given back when it no longer is. Replicas are alike, so the k-th is
-needed while k or more are; each k is settled by itself: between two such times it is kept where the gap is shorter than
-a start. Knows no autoscaler.
+A step of the load needs the fewest whole replicas that sustain its rate, as if it lasted, within the SLO. Each of them
+is launched one start-up before it is needed and released when it no longer is. Replicas are alike, so the k-th is
+needed while k or more are, and each k is settled by itself: between two such times it is kept if the gap is shorter
+than a start. Knows no autoscaler.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Floats = NDArray[np.float64]
 KNOWN_CURVES = DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 """Arrivals whose rate is known at every moment."""
 LONGEST_STEP = 300.0
-"""Seconds of a step of the load: longer than a replica starts, short against the hours of a day."""
+"""Longest step of the load, in seconds: longer than the start of a replica, short against the hours of a day."""
 FEWEST_STEPS = 100
 LEVEL_STEP = 0.02
-"""Share to which the rate that a fleet sustains is found."""
+"""Precision of the rate that a fleet can sustain, as a share."""
 BRACKET = 1.25
 """Factor between the rates that are tried until one holds and one does not."""
 MOST_LEVELS = 40
@@ -40,7 +40,7 @@ class Load:
 
     Attributes:
         edges: Start of each step and the end of the last, seconds, shape [n + 1].
-        rates: Mean requests/s of each, shape [n].
+        rates: Mean requests/s of each step, shape [n].
     """
 
     edges: Floats
@@ -58,7 +58,7 @@ class Load:
 
 
 def load_over_time(scenario: Scenario) -> Load:
-    """Return the load of a scenario: of a curve its rates, else the arrivals that it draws or has recorded."""
+    """Return the load of a scenario: the rates of a curve, else the arrivals that it draws or has recorded."""
     workload = scenario.workload
     known = workload.arrivals if isinstance(workload.arrivals, KNOWN_CURVES) else None
     if known is not None and workload.duration is not None:
@@ -80,7 +80,7 @@ def sustained_rate(holds: Callable[[float], bool], guess: float) -> float:
     """Return the largest rate that holds, to `LEVEL_STEP`; 0 where none near a guess does.
 
     Args:
-        holds: Whether a rate holds; a larger one does not where a smaller does not.
+        holds: Whether a rate holds; if one does not, no larger one does.
         guess: Requests/s to begin with.
     """
     low, high, rate = 0.0, math.inf, guess
@@ -99,21 +99,21 @@ def sustained_rate(holds: Callable[[float], bool], guess: float) -> float:
 
 
 def rates_by_replicas(measured: Mapping[int, float]) -> Floats:
-    """Return the rate that 0, 1, 2 ... replicas sustain, linear between the numbers that were measured."""
+    """Return the rate that 0, 1, 2 ... replicas can sustain, linear between the numbers that were measured."""
     sizes = [0, *sorted(measured)]
     rates = np.interp(np.arange(sizes[-1] + 1), sizes, [0.0, *(measured[size] for size in sizes[1:])])
     return np.maximum.accumulate(rates)
 
 
 def replicas_needed(load: Load, sustained: Floats) -> NDArray[np.int64]:
-    """Return the fewest replicas of each step.
+    """Return the fewest replicas for each step.
 
     Args:
         load: The load.
-        sustained: Rate that 0, 1, 2 ... replicas sustain, ascending; the last is at least the peak.
+        sustained: Rate that 0, 1, 2 ... replicas can sustain, ascending; the last is at least the peak.
 
     Raises:
-        InvariantError: The peak is above what all replicas sustain.
+        InvariantError: The peak is above what all replicas can sustain.
     """
     if load.peak > sustained[-1]:
         raise InvariantError(f"{len(sustained) - 1} replicas sustain {sustained[-1]:g} of {load.peak:g} requests/s")
@@ -121,9 +121,9 @@ def replicas_needed(load: Load, sustained: Floats) -> NDArray[np.int64]:
 
 
 def replica_seconds(edges: Floats, needed: NDArray[np.int64], startup: float) -> float:
-    """Return the fewest seconds of replicas that are ready whenever they are needed, starts included.
+    """Return the fewest replica-seconds that have replicas ready whenever they are needed, starts included.
 
-    Those of the first moment are there.
+    Those needed at the first moment are there already.
 
     Args:
         edges: Start of each step and the end of the last, seconds.

@@ -14,15 +14,15 @@ from simserve.scenario.schema import Scenario
 from simserve.units import to_text
 
 LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")
-"""Flags of one line whose answer a plan finds."""
+"""Flags of one line whose values a plan finds."""
 
 
 def plan_command(reference: Sequence[str], *, needs_more: bool = False) -> str:
     """Return the command that plans a deployment for what was asked, without the flags that lay it out.
 
     Args:
-        reference: What stands after a command of simserve to name the scenario.
-        needs_more: The GPUs that were given are too few: their number is no limit of the plan.
+        reference: What follows a command of simserve to name the scenario.
+        needs_more: Whether the GPUs given are too few: their number then does not limit the plan.
     """
     words = list(reference)
     for flag in LAYOUT_FLAGS:
@@ -83,7 +83,7 @@ def describe_worker(deployment: DeploymentSpec) -> str:
 
 
 def _beside(deployment: DeploymentSpec) -> Iterator[str]:
-    """Yield what stands beside the replicas."""
+    """Yield what is deployed beside the replicas."""
     drafts, routing = deployment.speculative, deployment.routing
     if drafts is not None:
         by = drafts.draft_model or {"mtp": "its MTP layer", "eagle": "an EAGLE layer"}.get(drafts.method, "n-grams")
@@ -111,15 +111,15 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
 def command(reference: Sequence[str], changes: Overrides, verb: str = "run", *, keeps_layout: bool = False) -> str:
     """Return the command that runs a fleet, or asks something else of it.
 
-    In one line of flags the GPU stands in place of that of ``--gpus``, the format of the weights has its own flag, and
-    the one replica of one GPU is not told.
+    In a line of flags, the GPU replaces that of ``--gpus``, the weight format has its own flag, and a single replica of
+    one GPU is not mentioned.
 
     Args:
-        reference: What stands after a command of simserve to name the scenario.
+        reference: What follows a command of simserve to name the scenario.
         changes: Dotted key -> value.
         verb: The command.
-        keeps_layout: Whether they change a deployment that is laid out as the reference says, with its number of GPUs;
-            those of a plan say all of the layout.
+        keeps_layout: Whether the changes are to a deployment laid out as the reference says, with its number of GPUs;
+            those of a plan give the whole layout.
     """
     named, others = list(reference or ("SCENARIO.yaml",)), dict(changes)
     if "--gpus" in named:

@@ -25,31 +25,31 @@ class Findings:
 
     Attributes:
         scenario: What was asked.
-        borne: The same with the headroom's traffic.
-        goal: What is to be small.
-        reference: What stands after ``simserve run`` to run the scenario.
+        borne: The same with the traffic of the headroom.
+        goal: What to minimize, and the limits.
+        reference: What follows ``simserve run`` to run the scenario.
         groups: The search on each kind of GPU.
-        kept: Names of what stays as it is.
+        kept: Names of what is left unchanged.
         skipped: GPUs that were not searched, and why.
-        options: Option -> its choices, of those that were searched.
+        options: Option -> its choices, for those that were searched.
         left_out: Option -> why it was not searched.
         member: The best deployment.
         fleet: Its fleet, once it is confirmed.
         confirmed: The confirming run.
         group: Its kind of GPU.
-        confirmations: All confirming runs, those that failed too.
-        borne_traffic: Largest traffic it bears, as a multiple of the scenario's.
+        confirmations: All confirming runs, including those that failed.
+        borne_traffic: Largest traffic that it can sustain, as a multiple of the scenario's.
         fewer: Its run with one replica lost.
-        once_measured: A cheaper fleet that is as sure as is asked once loads of a server have been measured.
-        roles: What breaks first in each role of its prefill and decode workers; empty without such.
+        once_measured: A cheaper fleet that is as sure as asked once loads of a server have been measured.
+        roles: What breaks first in each role of its prefill and decode workers; empty without any.
         links: The link that they were assumed to have, and what slower ones do; likewise.
         month: A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`).
-        sensitivity: Name of what changed, by which share, the fleet that is then needed.
+        sensitivity: Name of what changed, by which share, and the fleet that is then needed.
         levers: Lever, overrides, and the fleet that is then needed, or why there is none.
         front_trials: Runs of other fleets.
-        own_throughput: Output tokens a second of the scenario's own replica with a full queue; None: not looked at.
-        singles: What one change alone makes of that.
-        miss: What came nearest, where nothing holds.
+        own_throughput: Output tokens a second of the scenario's own replica with a full queue; None: not determined.
+        singles: What single changes make of that.
+        miss: The nearest miss, where nothing holds.
     """
 
     scenario: Scenario

@@ -1,4 +1,4 @@
-"""A fleet looked at from all sides: confirmed, with more traffic, with other lengths, with a replica lost."""
+"""A fleet examined from all sides: confirmed, with more traffic, with other lengths, with a replica lost."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from simserve.scenario.schema import Scenario
 
 CONFIRMING_REPLICATIONS = 3
 TRAFFIC_STEP = 0.05
-"""Traffic that a fleet bears is found to this share of the scenario's."""
+"""Precision of the traffic that a fleet can sustain, as a share of the scenario's."""
 MOST_BELOW_PLANNED = 0.035
-"""Share by which the traffic that is promised may lie below the mean capacity as estimated; that is known to some
-1.5 %: below brute force it is 5 % at most (docs/promises.md)."""
+"""Share by which the promised traffic may be below the estimated mean capacity, which is known to some 1.5 %: it is at
+most 5 % below brute force (docs/promises.md)."""
 BORNE_STEP = 0.001
 BORNE_DIGITS = 3
-"""The same of steady open traffic, rounded down."""
+"""The same for steady open traffic, rounded down."""
 ROUNDING = 1e-9
 MOST_TRAFFIC = 4.0
-"""Times the scenario's traffic up to which it is looked for."""
+"""Largest traffic that is tried, as a multiple of the scenario's."""
 CHANGE = 0.2
 """Share by which traffic and lengths change in the sensitivity of a plan."""
 RESIZED_AT_MOST = 4
-"""Times the replicas that a fleet is enlarged to at most, plus this number, when its size is searched again."""
+"""Most replicas when a fleet's size is searched again: its own times this number, plus this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,10 @@ class Fleet:
     Attributes:
         scenario: What is asked.
         overrides: What is deployed.
-        replicas: How often.
-        confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
-        is_measured: Whether that is judged as of a server of which loads have been measured.
-        promise: Whether the traffic is borne in fresh runs, where the search has looked; None: it has not.
+        replicas: Number of its replicas.
+        confidence: Share of real servers on which the SLO must hold; None: it must hold as simulated.
+        is_measured: Whether that is judged as for a server whose loads have been measured.
+        promise: Whether fresh runs sustain the traffic, if the search has looked; None: it has not.
     """
 
     scenario: Scenario
@@ -62,12 +62,12 @@ class Fleet:
 
 
 def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | None:
-    """Return the scenario with longer or shorter prompts or answers; None where the lengths are not scalable.
+    """Return the scenario with longer or shorter prompts or answers; None where the lengths cannot be scaled.
 
     Args:
         scenario: The scenario.
         name: ``prompt_tokens`` or ``output_tokens``.
-        factor: On every length: mean, spread and bounds.
+        factor: Factor on every length: mean, spread and bounds.
     """
     lengths = getattr(scenario.workload, name)
     if lengths is None:
@@ -90,21 +90,21 @@ def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | N
 
 
 def confirm(fleet: Fleet) -> Trial:
-    """Run a fleet several times over: steady open traffic until it has settled, else all requests of the scenario.
+    """Run a fleet several times: steady open traffic until it has settled, else all requests of the scenario.
 
-    Of steady open traffic 95 % of runs that the search has not seen must hold, as `simserve capacity` promises it; of
-    bursts, days, clients and conversations as many, as long as the scenario says.
+    For steady open traffic, 95 % of runs that the search has not seen must hold, as `simserve capacity` promises; for
+    bursts, days, clients and conversations the same share of runs that are as long as the scenario says.
     """
     promise = fleet.promise or promise_of(fleet.scenario, fleet.overrides, fleet.replicas)
     if promise.num_requests is not None:
         return _confirmed(fleet, promise)
     replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
     replications = max(replications, fleet.scenario.run.replications)
-    # An API that takes what is too much finishes it too: then the queue alone tells whether the fleet keeps up.
+    # With an API for the excess, all of it is finished: then only the queue tells whether the fleet keeps up.
     known: Finishable | Literal["find"] | None = promise.finishable or "find"
     known = None if fleet.scenario.deployment.overflow or not promise.holds else known
     if known == "find":
-        # Where too many requests miss, what the fleet finishes, which takes longer to find, changes nothing.
+        # Where too many requests miss, what the fleet finishes changes nothing, and takes longer to find.
         look = try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications)
         if not is_attained(fleet.scenario, look):
             return look
@@ -116,7 +116,7 @@ def confirm(fleet: Fleet) -> Trial:
 
 
 def _confirmed(fleet: Fleet, promise: Promise) -> Trial:
-    """Return runs as long as it takes to know that 95 % of such runs hold; it holds where they do."""
+    """Return runs as long as it takes to know that 95 % of such runs hold; the fleet holds where they do."""
     assert promise.num_requests is not None  # of steady open traffic
     trial = try_fleet(
         fleet.scenario,
@@ -148,7 +148,7 @@ def resized(fleet: Fleet) -> Trial | None:
         found = smallest_integer(holds, least, start - 1, starts_high=True) or start
     if found is None or there.deployment.overflow is None:
         return None if found is None else held[found]
-    # An API serves the less the more replicas there are: the smallest fleet that holds may not be the cheapest.
+    # The more replicas there are, the less an API serves: the smallest fleet that holds may not be the cheapest.
     while found < most and holds(found + 1) and _is_cheaper(held[found + 1], held[found]):
         found += 1
     return held[found]
@@ -169,7 +169,7 @@ def resized_or_refused(fleet: Fleet) -> Trial | str | None:
 
 
 def with_room(fleet: Fleet, scenario: Scenario) -> Fleet:
-    """Return the same deployment for other traffic; a budget of whole prompts grows with the longest of them."""
+    """Return the same deployment for other traffic; a token budget for whole prompts grows with the longest of them."""
     engine = with_overrides(scenario, fleet.overrides).deployment.engine
     longest, budget = engine.max_model_len, engine.max_num_batched_tokens
     overrides = dict(fleet.overrides)
@@ -179,7 +179,7 @@ def with_room(fleet: Fleet, scenario: Scenario) -> Fleet:
 
 
 def changes_of(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
-    """Yield what may change in the traffic, by how much, and the scenario then."""
+    """Yield what may change in the traffic, by how much, and the scenario with the change."""
     for change in (-CHANGE, CHANGE):
         traffic = scaled_traffic(scenario, 1 + change)
         if traffic is not None:
@@ -196,13 +196,13 @@ def changes_of(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
 
 
 def traffic_borne(fleet: Fleet) -> float | None:
-    """Return the largest traffic, as a multiple of the scenario's, at which a fleet still holds.
+    """Return the largest traffic, as a multiple of the scenario's, that a fleet can sustain.
 
-    Of steady open traffic, and of conversations once as many end as begin, it is what `simserve capacity` promises of
-    the fleet: 95 % of fresh runs hold. Of other traffic the largest that was seen to hold, to `TRAFFIC_STEP`; but of
-    a trace, in fresh runs, too. From the scenario's own on, which was confirmed, but of conversations, whose run may
-    end before they reach their rate: there it may be less. None where the traffic cannot be scaled, or nothing is
-    promised; `MOST_TRAFFIC` where even that holds.
+    For steady open traffic, and for conversations once as many end as begin, it is what `simserve capacity` promises of
+    the fleet: 95 % of fresh runs hold. For other traffic it is the largest that was seen to hold, to `TRAFFIC_STEP`;
+    except for a trace, in fresh runs too. The search begins at the scenario's own traffic, which was confirmed. For
+    conversations, whose run may end before they reach their rate, it may be less than that. None where the traffic
+    cannot be scaled, or nothing is promised; `MOST_TRAFFIC` where even that holds.
     """
     if scaled_traffic(fleet.scenario, 1.0) is None:
         return None
@@ -251,9 +251,9 @@ def _promised(fleet: Fleet, probe: LoadProbe) -> float | None:
 
 
 def month_of(fleet: Fleet) -> dict[str, Any] | None:
-    """Return a month of a fleet's traffic in dollars, with the API beside it, as `simserve run` counts it for its page.
+    """Return a month of a fleet's traffic in dollars, compared with the API, as `simserve run` counts it for its page.
 
-    None where it has no price.
+    None where the fleet has no price.
     """
     there = deployed(fleet.scenario, {**fleet.overrides, **ONCE}, fleet.replicas)
     resolved = resolve(there)
@@ -264,7 +264,7 @@ def month_of(fleet: Fleet) -> dict[str, Any] | None:
 
 
 def confirmed_or_none(fleet: Fleet | None) -> Trial | None:
-    """Return the run that confirms a fleet; None where it does not, or there is none."""
+    """Return the run that confirms a fleet; None where it does not, or if there is no fleet."""
     trial = None if fleet is None else confirm(fleet)
     return trial if trial is not None and trial.holds else None
 
@@ -278,7 +278,7 @@ def one_fewer(fleet: Fleet) -> Trial | None:
 
 
 def trial_figures(trial: Trial) -> Mapping[str, Any]:
-    """Return what a trial is reported by: plain values."""
+    """Return the figures that are reported of a trial, as plain values."""
     return {
         "replicas": trial.replicas,
         "num_gpus": trial.num_gpus,

@@ -1,4 +1,4 @@
-"""Why nothing holds, what came nearest, and what to relax."""
+"""Why nothing holds, the nearest miss, and what to relax."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from simserve.planner.search.trial import LATENCIES, TERMS, Trial
 from simserve.scenario.schema import Scenario, objective
 
 MOST_GPUS_TRIED = 64
-"""GPUs of the fleet that shows what is reached where a bound says that the SLO is not."""
+"""Most GPUs of the fleet that shows what can be reached where a bound rules out the SLO."""
 
 _PERCENTILES = ((0.97, "p99"), (0.7, "p95"), (0.0, "p50"))
-"""Share that an SLO asks for, from above which -> the percentile that is nearest to it of those a trial keeps."""
+"""Share that the share asked for must exceed -> the nearest percentile that a trial keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """What came nearest to holding.
+    """The nearest miss.
 
     Attributes:
         member: The deployment; None where none even fits.
         metric: What is missed: ``ttft``, ``tpot``, ``e2e``, ``slo``, ``confidence``, ``gpus`` or ``memory``.
-        limit: What was asked, seconds, a share, or GPUs.
-        reached: What is reached at best: a bound where ``is_bound``, else simulated, at the share asked for.
-        is_bound: Whether ``reached`` is proven, for every deployment of the space.
+        limit: What was asked: seconds, a share, or GPUs.
+        reached: The best that is reached: a bound if ``is_bound``, else simulated, at the share asked for.
+        is_bound: Whether ``reached`` is proven for every deployment of the space.
         trial: A run of the nearest deployment.
-        relaxed_terms: SLO terms that nothing in the space can keep.
-        relax: In words.
+        relaxed_terms: SLO terms that nothing in the space can meet.
+        relax: What to relax, in words.
         highest_probability: The largest share of real servers on which the SLO holds, of all fleets that were tried;
-            None where none was.
+            None if none was.
         relaxed_plan: The plan without those terms.
-        drafted: A run of the nearest deployment with drafts that the scenario does not have, whose acceptance is
-            assumed, where a bound says that it cannot be reached without; None where no draft is known.
+        drafted: A run of the nearest deployment with drafts that the scenario does not have, with assumed acceptance,
+            where a bound rules out the limit without them; None where no draft is known.
     """
 
     member: Member | None
@@ -55,7 +55,7 @@ class Miss:
 
 
 def nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss:
-    """Return what came nearest: by the bound where one proves the miss, else by simulation."""
+    """Return the nearest miss: by the bound where that proves it, else by simulation."""
     return replace(_nearest_miss(groups, scenario, goal), highest_probability=_surest(groups)[0])
 
 
@@ -93,7 +93,7 @@ def _nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal)
 
 
 def _gpus_miss(nearest: Member, needed: float, goal: Goal) -> Miss:
-    """Return that more GPUs are needed than are allowed."""
+    """Return the miss where more GPUs are needed than are allowed."""
     return Miss(
         member=nearest,
         metric="gpus",
@@ -107,9 +107,9 @@ def _gpus_miss(nearest: Member, needed: float, goal: Goal) -> Miss:
 
 
 def _unreachable(fitting: Sequence[Member], scenario: Scenario) -> dict[str, float]:
-    """Return the terms whose limit lies below the bound of every deployment, with the least bound in seconds.
+    """Return the terms whose limit is below the bound of every deployment, with the least bound in seconds.
 
-    Deployments that no proof covers were simulated, and miss.
+    Deployments that no proof covers were simulated, and missed.
     """
     proven = [member for member in fitting if member.bound.is_proven]
     if not proven:
@@ -137,7 +137,7 @@ def _bound_miss(fitting: Sequence[Member], unreachable: Mapping[str, float], sce
 
 
 def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -> Trial | None:
-    """Return a run of a deployment with many replicas of so many GPUs: what is reached when hardly anything queues."""
+    """Return a run of a deployment with many replicas of ``num_gpus`` GPUs: what is reached with little queueing."""
     replicas = min(goal.max_gpus, MOST_GPUS_TRIED) // num_gpus
     if replicas < 1:
         return None
@@ -145,7 +145,7 @@ def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -
 
 
 def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss | None:
-    """Return what is surest to hold, where it holds as simulated; None where nothing does."""
+    """Return the surest of what holds as simulated; None where nothing does."""
     highest, trial = _surest(groups)
     asked = objective(scenario)
     if trial is None or highest is None or asked is None or (trial.attainment or 0.0) < asked.attainment:
@@ -167,7 +167,7 @@ def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenari
 def unconfirmed_miss(
     confirmations: Sequence[Trial], groups: Sequence[GroupResult], scenario: Scenario, goal: Goal
 ) -> Miss:
-    """Return what came nearest of the fleets that held in the search and in none of their longer runs."""
+    """Return the nearest miss of the fleets that held in the search but in none of their longer runs."""
     trial = max(confirmations, key=_share)
     members = [member for group in groups for member in group.members]
     nearest = next(member for member in members if member.overrides == trial.overrides)
@@ -188,7 +188,7 @@ def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> 
             metric = min(shares, key=lambda each: shares[each])
             limit = getattr(slo, metric)
             percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
-            # Of tasks there is a share, and no percentile of requests.
+            # For tasks there is a share, but no percentile of requests.
             milliseconds = trial.latencies.get(f"{percentile}_{LATENCIES.get(metric, metric)}_ms")
             reached = None if milliseconds is None else milliseconds / 1e3
     return Miss(

@@ -1,10 +1,10 @@
-"""Spot replicas that are taken back: how many more it takes to hold the SLO all the same, by simulation.
+"""Spot replicas that are taken back: how many more are needed to hold the SLO all the same, by simulation.
 
-Replicas that are enough by the hour are run with spot faults, more often than they happen, so that a short run sees
-several; what each interruption costs in missed requests is then counted as often as it does happen. One that strikes
-while another replica is away counts with both, more often than in truth: the reserve is rather too large.
+Replicas that are enough by the hour are run with spot faults, more often than in reality, so that a short run sees
+several; the missed requests that each interruption costs are then counted as often as it really happens. One that
+strikes while another replica is away counts with both, more often than in reality: the reserve is rather too large.
 
-Interruptions strike replicas one by one. That a seller runs out of spot GPUs for hours is not simulated.
+Interruptions strike replicas one by one. A seller that runs out of spot GPUs for hours is not simulated.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from simserve.units import to_text
 
 FAULTS_KEY = "deployment.faults"
 SIZES = (1, 2, 4, 8)
-"""Spot replicas whose reserve is simulated; of more of them each eight have their own."""
+"""Spot replicas whose reserve is simulated; of more of them, each group of eight has its own."""
 AWAY = 0.2
-"""Replicas that are away at a time in such a run, on average, where interruptions are rarer than that."""
+"""Mean number of replicas that are away at a time in such a run, where interruptions are rarer than that."""
 EPISODES = 8
-"""Interruptions of such a run, about."""
+"""Approximate number of interruptions in such a run."""
 FEWEST_REQUESTS, MOST_REQUESTS = 5_000, 300_000
-"""Requests of one."""
+"""Least and most requests of such a run."""
 MOST_RESERVE = 2
-"""Times the replicas that serve up to which a reserve is looked for."""
+"""Largest reserve that is tried, over the replicas that serve."""
 ALONE = ("pools", "autoscaling", "faults", "updates", "overflow", "liveness", "admission")
-"""What a fleet may not have whose reserve is simulated: the replicas are alike and there all the time."""
+"""What a fleet must not have for its reserve to be simulated: its replicas are alike and always there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """So many spot replicas that serve, and their reserve.
+    """A number of spot replicas that serve, and their reserve.
 
     Attributes:
-        replicas: That are enough where none is ever taken back.
-        reserve: More of them, so that the SLO holds.
-        asked: Share of requests in the SLO to be reached.
+        replicas: Replicas that are enough if none is ever taken back.
+        reserve: Further replicas, with which the SLO holds.
+        asked: Share of requests within the SLO that must be reached.
         without: Share that is reached without a reserve.
         attainment: Share that is reached with it.
     """
@@ -61,20 +61,20 @@ class Reserve:
     """The reserve of any number of spot replicas.
 
     Attributes:
-        sizes: Those that were simulated, ascending.
+        sizes: Reserves of the sizes that were simulated, ascending.
     """
 
     sizes: tuple[Reserved, ...]
 
     @property
     def table(self) -> tuple[int, ...]:
-        """Reserve of none, one, two and so on up to the largest size; between sizes as of the next larger one."""
+        """Reserve of none, one, two and so on up to the largest size; between sizes, that of the next larger one."""
         counts = range(1, self.sizes[-1].replicas + 1)
         return 0, *(next(each.reserve for each in self.sizes if each.replicas >= count) for count in counts)
 
 
 def cannot_be_spot(scenario: Scenario, fleet: Fleet | None) -> str | None:
-    """Return why the replicas of a plan are not offered as spot ones; None where they are."""
+    """Return why the replicas of a plan are not offered as spot replicas; None where they are."""
     if objective(scenario) is None or fleet is None:
         return "without an SLO there is no reserve that holds it"
     deployment = deployed(scenario, fleet.overrides, fleet.replicas).deployment
@@ -90,12 +90,12 @@ def simulated_reserve(fleet: Fleet, rate: float, capacity: float, most: int, int
     Args:
         fleet: The deployment.
         rate: Requests/s of its scenario.
-        capacity: Requests/s that each replica is to serve.
-        most: Spot replicas that may be needed.
+        capacity: Requests/s that each replica must serve.
+        most: Most spot replicas that may be needed.
         interruptions: How often they are taken back, and for how long.
 
     Raises:
-        InputError: The deployment does not go with faults.
+        InputError: The deployment cannot be run with faults.
     """
     away = interruptions.notice + (interruptions.mttr or start_up(fleet))
     found: list[Reserved] = []
@@ -120,9 +120,9 @@ class _Trials:
     Attributes:
         fleet: The deployment.
         rate: Requests/s.
-        factor: That over the rate of the fleet's scenario.
+        factor: That rate over the rate of the fleet's scenario.
         interruptions: How often replicas are taken back.
-        away: Seconds that one is, its notice included.
+        away: Seconds that one is away, including its notice.
     """
 
     fleet: Fleet
@@ -132,7 +132,7 @@ class _Trials:
     away: float
 
     def spot(self, replicas: int) -> tuple[float, float]:
-        """Return the share of requests in the SLO of spot replicas, and of such that nobody takes back."""
+        """Return the share of requests within the SLO of spot replicas, and of replicas that nobody takes back."""
         seldom = self.interruptions.mtbf + self.away
         between = min(replicas * self.away / AWAY, seldom)
         requests = round(min(max(self.rate * EPISODES * between / replicas, FEWEST_REQUESTS), MOST_REQUESTS))
@@ -152,9 +152,9 @@ class _Trials:
 
 
 def _reserved(trials: _Trials, size: int) -> Reserved:
-    """Return the smallest reserve with which replicas do as well as is asked.
+    """Return the smallest reserve with which replicas do as well as asked.
 
-    Where they miss that even if nobody takes them back, as a few may at the load of many, the same is asked of them.
+    If they miss that even when nobody takes them back, as few may at the load of many, what they reach then is asked.
     """
     slo = objective(trials.fleet.scenario)
     assert slo is not None  # as `cannot_be_spot` says

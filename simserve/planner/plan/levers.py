@@ -1,4 +1,5 @@
-"""Which optimisation is worth it: the plan with one lever moved, and what that takes. Knows names, no figures."""
+"""Which optimisation is worth it: the plan with one lever moved, and what it then needs. Knows names, but no
+figures."""
 
 from __future__ import annotations
 
@@ -46,13 +47,13 @@ LEVERS = (
     Lever("shard", "half the tensor parallel size", (("deployment.tensor_parallel_size", 0.5),)),
     Lever("shard", "twice the tensor parallel size", (("deployment.tensor_parallel_size", 2),)),
 )
-"""What is moved beside number formats, one at a time; sizes are factors on what the plan has."""
+"""What is moved besides number formats, one at a time; sizes are factors on the plan's."""
 
 _FACTORS = ("deployment.tensor_parallel_size",)
 
 
 def levers_of(fleet: Fleet, levers: Sequence[Lever]) -> Iterator[tuple[Lever, Overrides]]:
-    """Yield the levers that change something in a fleet, with its overrides and the lever's."""
+    """Yield the levers that change something in a fleet, with the overrides of both."""
     there = with_overrides(fleet.scenario, fleet.overrides)
     for lever in levers:
         changes = {key: _value(there, key, value) for key, value in lever.changes}
@@ -64,7 +65,7 @@ def levers_of(fleet: Fleet, levers: Sequence[Lever]) -> Iterator[tuple[Lever, Ov
 
 
 def format_levers(scenario: Scenario) -> Iterator[Lever]:
-    """Yield the weight formats that a deployment's model can be had in, each with where from, and its KV formats."""
+    """Yield the weight formats that exist for a deployment's model, each with its origin, and its KV formats."""
     found = searched_formats(scenario)
     for each in found.weights:
         name = "16-bit" if each.format in WIDE_FORMATS else each.format
@@ -103,7 +104,7 @@ def _value(scenario: Scenario, key: str, value: Any) -> Any:
 
 
 def _reaches_pools(there: Scenario, changes: Overrides) -> bool:
-    """Return whether a change of the deployment changes any of its pools: those that say the same themselves do not."""
+    """Return whether a change of the deployment reaches any of its pools: one with its own value does not change."""
     before, after = there.deployment, with_overrides(there, changes).deployment
     return any(
         before.of_pool(one) != after.of_pool(other) for one, other in zip(before.pools, after.pools, strict=True)

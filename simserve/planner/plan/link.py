@@ -17,16 +17,16 @@ from simserve.sim.control import DisaggregationSpec
 from simserve.units import format_bandwidth
 
 ALIKE = 0.01
-"""Relative difference up to which a bandwidth is that of a known link."""
+"""Relative difference within which a bandwidth counts as that of a known link."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLimit:
-    """A link, and what the fleet does over it.
+    """A link, and how the fleet does over it.
 
     Attributes:
         link: The link.
-        trial: The run over it; None for the one that was assumed.
+        trial: The run over it; None for the link that was assumed.
         breaks: SLO term that most requests miss over it, or ``queue``; None: it holds, in 95 % of fresh runs.
     """
 
@@ -36,9 +36,9 @@ class LinkLimit:
 
 
 def link_limits(fleet: Fleet) -> list[LinkLimit]:
-    """Return the link that a fleet was planned with, and the slower ones that its GPUs have, the fastest first.
+    """Return the link that a fleet was planned with, and the slower ones that its GPUs have, fastest first.
 
-    The last is the first over which the SLO breaks, or the slowest; none where the fleet has no roles.
+    The last is the first over which the SLO breaks, or the slowest; empty where the fleet has no roles.
     """
     there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
     if not there.deployment.pools or not all(pool.role in KNOBS for pool in there.deployment.pools):
@@ -73,7 +73,7 @@ def _sides(there: Scenario) -> Iterator[Side]:
 
 
 def _assumed(spec: DisaggregationSpec, known: list[Link]) -> Link:
-    """Return the link of a deployment, by its name where it is one that its GPUs have."""
+    """Return the link of a deployment, by name where it is one that its GPUs have."""
     for link in known:
         if abs(link.bandwidth - spec.transfer_bandwidth) <= ALIKE * spec.transfer_bandwidth:
             return link
@@ -81,14 +81,14 @@ def _assumed(spec: DisaggregationSpec, known: list[Link]) -> Link:
 
 
 def _over(there: Scenario, link: Link) -> dict[str, Any]:
-    """Return `deployment.disaggregation` with another link, the rest as it is."""
+    """Return `deployment.disaggregation` with another link, otherwise unchanged."""
     own = there.deployment.disaggregation
     rest = {} if own is None else own.model_dump(mode="json", exclude_none=True, exclude={"transfer_bandwidth"})
     return {**rest, **link.spec}
 
 
 def link_mapping(limits: list[LinkLimit]) -> dict[str, Any] | None:
-    """Return what a plan says of its link: plain values; None without roles."""
+    """Return what a plan says about its link, as plain values; None without roles."""
     if not limits:
         return None
     first, *slower = limits
@@ -109,7 +109,7 @@ def link_mapping(limits: list[LinkLimit]) -> dict[str, Any] | None:
 
 
 def link_line(found: Mapping[str, Any]) -> str:
-    """Return in a line which link was assumed, and what the next slower ones do."""
+    """Return in one line which link was assumed, and what the next slower ones do."""
     head = f"KV caches cross {found['name']} ({format_bandwidth(found['bytes_per_second'])} a prefill worker)"
     if not found["slower"]:
         return f"{head}; no slower link of these GPUs is known"

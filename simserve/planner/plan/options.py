@@ -1,4 +1,4 @@
-"""What a plan is asked: what is searched, for what, and how far ahead it buys. Searches nothing."""
+"""The options of a plan: what is searched, for what, and how far ahead it buys. Searches nothing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from simserve.units import MONTHS_PER_YEAR, parse
 
 MOST_MONTHS = 120
 COMMITMENTS: Mapping[int, float] = {1: 0.25, 3: 0.45}
-"""Years of a commitment -> share below the price on demand, where none are given: assumptions. One year: 20 to 40 % are
-offered (packet.ai/blog/gpu-pricing-models-compared, June 2026); an index of one-year H100 contracts stood at $2.35 in
-March 2026 (SemiAnalysis, as quoted by compux.net), 20 % below the $2.95 of 58 sellers on demand; hyperscalers ask 35
+"""Years of a commitment -> share below the on-demand price, where none are given: assumptions. One year: 20 to 40 % are
+offered (packet.ai/blog/gpu-pricing-models-compared, June 2026); an index of one-year H100 contracts was $2.35 in
+March 2026 (SemiAnalysis, as quoted by compux.net), 20 % below the $2.95 of 58 on-demand sellers; hyperscalers ask 35
 to 40 % less (digiterialabs.com, first quarter of 2026). Three years: 30 to 60 % by term and payment
 (disintermediate.global, first quarter of 2026)."""
 MTBF = 24 * 3600.0
-"""Seconds until a spot replica is taken back, on average, where nobody says: an assumption, and a cautious one.
-Google's preemptible machines live for 24 hours at most (cloud.google.com/compute/docs/instances/preemptible); of AWS's
-p5 machines (H100) 10 to 20 % were interrupted in a month (Spot Instance Advisor, 2025-05-01, as quoted by
-thundercompute.com)."""
+"""Mean seconds until a spot replica is taken back, where nobody says: a cautious assumption. Google's preemptible VMs
+run for 24 hours at most (cloud.google.com/compute/docs/instances/preemptible); of AWS's p5 nodes (H100) 10 to 20 %
+were interrupted in a month (Spot Instance Advisor, 2025-05-01, as quoted by thundercompute.com)."""
 NOTICE = 30.0
-"""Seconds of warning: what Google Cloud and Azure give; AWS gives two minutes."""
+"""Seconds of warning, as given by Google Cloud and Azure; AWS gives two minutes."""
 SPOT = "spot"
 _MONTHS = re.compile(r"(\d{1,4})\s*(mo|months?|y|years?)")
 _SHARE = re.compile(r"(-?\d{1,6}(?:\.\d{1,6})?)\s*%\s*/\s*(month|mo|year|y)")
@@ -42,10 +41,10 @@ class Interruptions:
     """How spot replicas are taken back.
 
     Attributes:
-        mtbf: Seconds until one is, on average.
-        mttr: Seconds from there until its successor takes requests, on average; None: the start-up of a replica.
-        notice: Seconds of warning before.
-        is_assumed: Whether nobody has said so.
+        mtbf: Mean seconds until one is taken back.
+        mttr: Mean seconds from then until its successor takes requests; None: the start-up of a replica.
+        notice: Seconds of warning before that.
+        is_assumed: Whether these are assumptions.
     """
 
     mtbf: float = MTBF
@@ -56,18 +55,18 @@ class Interruptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """What a purchase looks ahead to.
+    """How far ahead a purchase looks.
 
     Attributes:
-        months: Months of 30 days that are bought for.
+        months: Number of months, of 30 days each, to buy for.
         growth: Share by which traffic grows from one month to the next; None: the scenario's.
         price_decline: Share by which a GPU-hour gets cheaper from one month to the next; None: the scenario's.
-        budget: Dollars that a month may cost; None: any.
-        commitments: Years of a term -> share below the price on demand.
+        budget: Most dollars that a month may cost; None: no limit.
+        commitments: Years of a term -> share below the on-demand price.
         offers_spot: Whether spot replicas are on offer.
-        spot_below: Share below on demand of a spot replica; None: as the catalogue has it.
-        interruptions: How they are taken back.
-        is_assumed: Whether those shares are the ones of `COMMITMENTS`.
+        spot_below: Share below the on-demand price for a spot replica; None: as in the catalogue.
+        interruptions: How spot replicas are taken back.
+        is_assumed: Whether the shares of the commitments are those of `COMMITMENTS`.
     """
 
     months: int
@@ -91,10 +90,10 @@ def horizon_of(
 ) -> Horizon | None:
     """Return a horizon as a command line says it: ``12mo``, ``5%/month``, ``20%/year``, ``20k/month``, ``1y=30%,spot``.
 
-    None where there is none.
+    None where none is given.
 
     Raises:
-        UsageError: One of them says something else, or is out of range.
+        UsageError: One of them is malformed or out of range.
     """
     if months is None:
         others = {"--growth": growth, "--price-decline": price_decline, "--budget": budget}
@@ -152,7 +151,7 @@ def _dollars(text: str) -> float:
 
 
 def _commitments(text: str) -> dict[int | str, float | None]:
-    """Return years, and `SPOT`, with the share below on demand; None: the catalogue's."""
+    """Return years, or `SPOT`, -> the share below on demand; None: the catalogue's."""
     found: dict[int | str, float | None] = {}
     for part in () if text.strip() == "none" else text.split(","):
         match, spot = _COMMITMENT.fullmatch(part.strip()), _SPOT.fullmatch(part.strip())
@@ -167,7 +166,7 @@ def _commitments(text: str) -> dict[int | str, float | None]:
 
 
 def _interruptions(text: str) -> Interruptions:
-    """Return what ``mtbf=24h,mttr=10min,notice=30s`` says; what is left out is assumed."""
+    """Return the interruptions of ``mtbf=24h,mttr=10min,notice=30s``; what is left out is assumed."""
     found: dict[str, float] = {}
     for part in text.split(","):
         name, _, said = part.strip().partition("=")
@@ -189,21 +188,21 @@ class PlanOptions:
 
     Attributes:
         hardware: GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the scenario.
-        gpus_by_kind: GPU -> how many of it, where fixed GPUs are of several kinds (``throughput``).
-        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
-            ``throughput``: what ``max_gpus`` GPUs can do is to be large, whatever load the scenario has.
-        headroom: Share of traffic that the plan must bear beyond the scenario's.
+        max_gpus: Most GPUs of the fleet; None: 256, or for ``latency`` and ``throughput`` those of the scenario.
+        gpus_by_kind: GPU -> number of it, where fixed GPUs are of several kinds (``throughput``).
+        objective: What to minimize: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
+            ``throughput``, to maximize what ``max_gpus`` GPUs can do, whatever load the scenario has.
+        headroom: Share of traffic that the plan must sustain beyond the scenario's.
         spare_replicas: Replicas that may be lost.
-        choices: Dotted key -> values to be searched instead of the default ones.
+        choices: Dotted key -> values to search instead of the default ones.
         market: ``on_demand`` or ``spot``.
         trials: Settings of engine knobs and options that are tried on a shape where the space is too large to look at
-            each; 0: the scenario's own alone.
-        keep: Names of what stays as it is (`simserve.planner.space.space.KEEPABLE`).
-        confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold where
-            it is simulated.
-        horizon: What the purchase looks ahead to; None: nothing is bought.
-        autoscaler: Whether thresholds of an autoscaler are sought for the plan's deployment.
+            all of it; 0: only the scenario's own.
+        keep: Names of what is left unchanged (`simserve.planner.space.space.KEEPABLE`).
+        confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold as
+            simulated.
+        horizon: How far ahead to buy; None: nothing is bought.
+        autoscaler: Whether to find thresholds of an autoscaler for the plan's deployment.
         jobs: Worker processes; the result is the same with any number.
     """
 
@@ -224,7 +223,7 @@ class PlanOptions:
 
 
 def check_options(options: PlanOptions) -> None:
-    """Do nothing where every option is in its range.
+    """Check that every option is in its range.
 
     Raises:
         UsageError: One is not.

@@ -1,7 +1,7 @@
 """What to deploy for a scenario's traffic at its SLO: the search over every kind of GPU, confirmed and explained.
 
-Each kind of GPU is searched by itself (`simserve.planner.search.search`), the best of them is confirmed on all requests
-of the scenario in several replications, and then looked at with more traffic, other lengths and a replica lost.
+Searches each kind of GPU by itself (`simserve.planner.search.search`), confirms the best fleet on all requests of the
+scenario in several replications, then looks at it with more traffic, other lengths and a replica lost.
 """
 
 from __future__ import annotations
@@ -59,20 +59,22 @@ from simserve.scenario.schema import Scenario, objective
 
 _SearchKinds = Callable[[Sequence[Space], Sequence[int]], list[float]]
 Progress = Callable[[int, int], None]
-"""Called now and then with the pieces of work done and all of them, as far as they are known."""
+"""Called now and then with the pieces of work done, and with all of them as far as they are known."""
 
 MAX_GPUS = 256
 CONFIRMED_AT_MOST = 12
-"""Fleets that are confirmed until one holds in every respect."""
+"""Most fleets that are confirmed until one holds in every respect."""
 AGAIN_AT_MOST = 3
-"""Searches up to the price of what was confirmed, where cheaper fleets that held had failed."""
+"""Most repeated searches up to the price of what was confirmed, where cheaper fleets held but failed to be
+confirmed."""
 UNCONFIRMED = "held in the search, but not when it was confirmed"
 UNSURE = "held in the search, but is no surer to hold than one that was not confirmed"
 SEARCH_SEED = 1
-"""Seed of the runs that decide which fleet is picked, whatever ``run.seed`` says: who asks again with another seed asks
-about the same problem. ``run.seed`` draws the runs that confirm the pick and what is reported of it."""
+"""Seed of the runs that decide which fleet is picked, whatever ``run.seed`` says: asking again with another seed asks
+about the same problem. ``run.seed`` draws the runs that confirm the pick, and the figures reported of it."""
 CEILING = 3.0
-"""Times the plan on the scenario's own GPU up to which another kind of GPU is sized; where a run is long, once."""
+"""Another kind of GPU is sized up to this multiple of the plan on the scenario's own GPU; where a run is long, up to
+1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class Plan:
 
     Attributes:
         summary: What ``simserve plan --json`` prints.
-        was_interrupted: The user stopped the search; the plan is the best found until then.
+        was_interrupted: The user stopped the search; the plan is the best found so far.
     """
 
     summary: Mapping[str, Any]
@@ -89,7 +91,7 @@ class Plan:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether something holds."""
+        """Whether any fleet holds."""
         return bool(self.summary["feasible"])
 
 
@@ -103,19 +105,19 @@ def plan(
 ) -> Plan:
     """Return what to deploy for a scenario's traffic at its SLO.
 
-    The pick is a property of the problem: its search draws its requests from a seed of its own. The scenario's seed
-    draws the runs that confirm the pick, in which it must hold, and its figures. Ctrl-C ends the search early: the plan
-    is then the best found so far, not confirmed.
+    The pick is a property of the problem: its search draws requests from its own seed. The scenario's seed draws the
+    runs that confirm the pick, in which it must hold, and its figures. Ctrl-C ends the search early: the plan is then
+    the best found so far, not confirmed.
 
     Args:
         scenario: Traffic, model, SLO, and a deployment to start from.
         options: What is searched, and for what.
-        reference: What stands after ``simserve run`` to run this scenario, for the command that reproduces the plan.
+        reference: What follows ``simserve run`` to run this scenario, for the command that reproduces the plan.
         progress: Called now and then.
-        search_seed: Of the runs that decide, to see whether others would pick the same.
+        search_seed: Seed of the runs that decide, to see whether other seeds would pick the same.
 
     Raises:
-        UsageError: An option is out of range, or does not go with the scenario.
+        UsageError: An option is out of range, or does not fit the scenario.
         InputError: A profile or a trace is missing or invalid.
     """
     planning = _Planning(scenario, options or PlanOptions(), reference, progress, search_seed)
@@ -124,7 +126,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Open:
-    """A fleet that may be confirmed: what it is worth, the place of its space, its replicas, and its deployment."""
+    """A fleet that may be confirmed: its value, the index of its space, its replicas, and its deployment."""
 
     value: Value
     index: int
@@ -133,12 +135,12 @@ class _Open:
 
     @property
     def is_searched(self) -> bool:
-        """Whether the search has run it, not one with a replica less."""
+        """Whether the search itself has run it, rather than the same with a replica less."""
         return self.replicas == _trial(self.member).replicas
 
 
 class _Planning:
-    """One plan in the making."""
+    """One plan being made."""
 
     def __init__(
         self,
@@ -227,16 +229,16 @@ class _Planning:
             found.miss = self._missed(spaces)
 
     def _close(self, spaces: Sequence[Space], limits: list[float], search: _SearchKinds) -> None:
-        """Confirm the best, and search again each kind of GPU that was searched only up to less than that is worth.
+        """Confirm the best, then search again each kind of GPU whose search stopped below the value confirmed.
 
-        A search leaves out what is dearer than the best that it knows, and this may not hold when it is confirmed: then
-        fleets between the two were passed over; where nothing was confirmed, all that are dearer. What failed is known
-        from here on.
+        A search leaves out what is more expensive than the best it knows. If that best fails to be confirmed, fleets
+        between the two were passed over; if nothing was confirmed, so was every more expensive one. From here on the
+        searches know what failed.
 
         Args:
             spaces: Kinds of GPU.
-            limits: Up to which value each was searched.
-            search: Searches some kinds again, up to what was confirmed, and returns the new limits.
+            limits: The value up to which each was searched.
+            search: Searches some kinds again, up to the value of what was confirmed, and returns the new limits.
         """
         self._choose(spaces)
         for _ in range(AGAIN_AT_MOST):
@@ -267,13 +269,13 @@ class _Planning:
             found.group = found.groups[self._picked.index]
 
     def _is_below(self, value: float) -> bool:
-        """Return whether a value is better than that of what was confirmed; where all failed, nothing is too dear."""
+        """Return whether a value is better than that of what was confirmed; where all failed, any finite value is."""
         if self._picked is None:
             return bool(self._passed) and math.isfinite(value)
         return is_less((value, 0.0), (self._picked.value[0], 0.0))
 
     def _seen_to(self, spaces: Sequence[Space], groups: Sequence[GroupResult], limits: Sequence[float]) -> list[float]:
-        """Return up to which value searches with some limits have looked: none beyond the best that they found."""
+        """Return the value up to which each search has looked: its limit, or the best that it found if that is less."""
         worth = [
             math.inf if group.best is None else Search(space, self.goal).value(_trial(group.best))[0]
             for space, group in zip(spaces, groups, strict=True)
@@ -281,17 +283,17 @@ class _Planning:
         return [min(each) for each in zip(worth, limits, strict=True)]
 
     def _search_shapes(self, spaces: Sequence[Space], places: Sequence[int] | None = None) -> list[float]:
-        """Search the shapes of kinds of GPU up to what was confirmed, without what failed.
+        """Search the shapes of kinds of GPU up to the value of what was confirmed, without what failed.
 
-        Where nothing was, the first of them comes first, the scenario's own: what costs several times its plan is not
-        worth sizing.
+        Where nothing was confirmed, the first kind, the scenario's own, is searched first: what costs several times its
+        plan is not worth sizing.
 
         Args:
             spaces: Kinds of GPU.
-            places: Those that are searched; None: all.
+            places: Indices of the kinds that are searched; None: all.
 
         Returns:
-            Up to which value each was searched.
+            The value up to which each was searched.
         """
         places, ceiling = range(len(spaces)) if places is None else places, self._ceiling()
         if math.isfinite(ceiling):
@@ -302,7 +304,7 @@ class _Planning:
         return limits + self._search_up_to(spaces, places[1:], goal)
 
     def _search_up_to(self, spaces: Sequence[Space], places: Sequence[int], goal: Goal) -> list[float]:
-        """Search the shapes of some kinds of GPU, with what is known of them, and return up to which value."""
+        """Search the shapes of some kinds of GPU, with what is known of them; return the value up to which each was."""
         groups, again = self.findings.groups, []
         tasks = [(spaces[place], goal, *groups[place : place + 1]) for place in places]
         for place, found in zip(places, self._each(search_group, tasks), strict=True):
@@ -367,14 +369,14 @@ class _Planning:
         return spaces
 
     def _refine(self, spaces: Sequence[Space], places: Sequence[int] | None = None) -> list[float]:
-        """Search engine knobs and options, too, where a shape could still be better than the best of all shapes.
+        """Search engine knobs and options as well, where a shape could still beat the best of all shapes.
 
         Args:
             spaces: Kinds of GPU.
-            places: Those that are searched; None: all.
+            places: Indices of the kinds that are searched; None: all.
 
         Returns:
-            Up to which value each was searched; infinite where the shapes were all there is.
+            The value up to which each was searched; infinite where there was nothing but the shapes.
         """
         groups = self.findings.groups
         asked = range(len(groups)) if places is None else places
@@ -389,17 +391,17 @@ class _Planning:
                 groups[place] = _joined(spaces[place], self.goal, groups[place], refined)
             seen = self._seen_to([spaces[place] for place in order], again, [goal.ceiling for _ in order])
             limits |= dict(zip(order, seen, strict=True))
-            # Where nothing held, a few shapes were tried; what holds now is a limit for all of them.
+            # Where nothing held, only a few shapes were refined; what holds now is a limit for all of them.
             if math.isfinite(goal.ceiling) or self.goal.objective == "latency" or not any(each.best for each in groups):
                 break
             self._shapes = list(groups)
         return [limits[place] for place in asked]
 
     def _split(self, spaces: list[Space]) -> bool:
-        """Search prefill and decode workers, each with a shape of its own, where they are no dearer than the best.
+        """Search prefill and decode workers with shapes of their own, where they cost no more than the best.
 
-        First on each kind of GPU, then with one for each role: what that adds is a kind of its own. Return whether any
-        were found.
+        First on each kind of GPU, then with a kind for each role, which adds a kind of its own. Return whether any were
+        found.
         """
         groups, able, costs, has_found = self.findings.groups, [], [], False
         ceiling, known = self._ceiling(), KnownWorkers()
@@ -429,7 +431,7 @@ class _Planning:
         return True
 
     def _promise(self, member: Member) -> Promise:
-        """Return whether the fleet of a member's trial holds in fresh runs, looked at once."""
+        """Return whether the fleet of a member's trial holds in fresh runs; evaluated once."""
         if member.promise is None:
             trial = _trial(member)
             member.promise = trial.promise or self._promised(trial.overrides, trial.replicas)
@@ -440,7 +442,7 @@ class _Planning:
         return promise
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
-        """Put the best of all fleets that cost as much first: headroom, then latency, decide."""
+        """Put the best of all fleets of equal cost first: headroom decides, then latency."""
         groups, goal = self.findings.groups, self.goal
         least = min(_best_value(space, group, goal) for space, group in zip(spaces, groups, strict=True))
         if goal.objective not in ("cost", "gpus") or not math.isfinite(least) or is_one_job(self.borne):
@@ -466,7 +468,7 @@ class _Planning:
         self._equals = [self._equals[place] for place in order]
 
     def _missed(self, spaces: Sequence[Space]) -> Miss:
-        """Return what came nearest, and the plan without what nothing can reach."""
+        """Return the nearest miss, and the plan without the bounds that nothing can meet."""
         miss = nearest_miss(self.findings.groups, self.searched, self.goal)
         miss = replace(miss, drafted=self._drafted(spaces, miss))
         if not miss.relaxed_terms or self.borne.slo is None:
@@ -485,7 +487,7 @@ class _Planning:
         return replace(miss, relaxed_plan=inner.plan().summary)
 
     def _drafted(self, spaces: Sequence[Space], miss: Miss) -> Trial | None:
-        """Return what the nearest deployment reaches with drafts, where a bound rules out that it does without."""
+        """Return what the nearest deployment reaches with drafts, where a bound shows that it misses without them."""
         if miss.member is None or not miss.is_bound or miss.metric not in ("tpot", "e2e"):
             return None
         for space, group in zip(spaces, self.findings.groups, strict=True):
@@ -500,10 +502,10 @@ class _Planning:
         return None
 
     def _confirm(self, spaces: Sequence[Space]) -> None:
-        """Take the best fleet that holds on all requests and in several replications, one replica more if need be.
+        """Take the best fleet that holds on all requests and in several replications, with more replicas if need be.
 
-        Whatever held in the search is tried, the best first; where too many of them fail, the best and the surest of
-        each kind of GPU alone, with more and more replicas.
+        Whatever held in the search is tried, the best first. Where too many of them fail, only the best and the surest
+        of each kind of GPU are, with more and more replicas.
         """
         groups = self.findings.groups
         bests = [(index, group.best) for index, group in enumerate(groups) if group.best is not None]
@@ -516,10 +518,10 @@ class _Planning:
             self._has_confirmed(spaces, bests)
 
     def _has_confirmed(self, spaces: Sequence[Space], members: Sequence[tuple[int, Member]]) -> bool:
-        """Return whether one of the members, by the index of its space, was confirmed; the best such is taken.
+        """Return whether one of the members, each with the index of its space, was confirmed; take the best such.
 
-        Of equals the one that comes first. What held with no higher probability than one that has failed since is left
-        out: it only costs a confirmation.
+        Of equals, the first. A member that is no surer to hold than one that has since failed is left out: it would
+        only cost a confirmation.
         """
         found, left = self.findings, CONFIRMED_AT_MOST
         open_fleets = [
@@ -543,7 +545,7 @@ class _Planning:
                 found.group, self._picked = found.groups[best.index], best
                 return True
             failed = [best]
-            # How sure a fleet is on real servers says nothing of other days: those all have their turn.
+            # How sure a fleet is on real servers says nothing about other days: of uneven traffic, all are tried.
             if best.is_searched and not is_uneven(self.borne):
                 failed += [
                     each for each in open_fleets if each.is_searched and not _may_be_surer(each.member, best.member)
@@ -557,7 +559,7 @@ class _Planning:
         return False
 
     def _confirmed_fleet(self, spaces: Sequence[Space], tried: _Open) -> tuple[Fleet, Trial]:
-        """Return a fleet and the run that confirms it or does not, looked at once."""
+        """Return a fleet and the run that confirms or refuses it; evaluated once."""
         key, member, replicas = self._hash(spaces, tried), tried.member, tried.replicas
         if key not in self._confirmed:
             fleet = Fleet(
@@ -569,7 +571,7 @@ class _Planning:
             )
             trial = next(self._each(confirm, [(fleet,)]))
             if trial.holds and has_conversations(deployed(self.searched, member.overrides, replicas)):
-                # Their sixteen runs come last, since most fleets fail before.
+                # Their sixteen runs come last, since most fleets fail earlier.
                 promise = self._promised(member.overrides, replicas, is_picked=True)
                 fleet, trial = replace(fleet, promise=promise), replace(trial, holds=promise.holds)
             self._confirmed[key] = fleet, trial
@@ -577,16 +579,16 @@ class _Planning:
         return self._confirmed[key]
 
     def _hash(self, spaces: Sequence[Space], tried: _Open) -> str:
-        """Return what tells fleets apart, as the search does."""
+        """Return what identifies a fleet, as in the search."""
         return deployed(spaces[tried.index].scenario, tried.member.overrides, tried.replicas).hash
 
     def _objective_of(self, space: Space, trial: Trial) -> Value:
-        """Return what decides between fleets; of equals that are ranked the objective alone."""
+        """Return what decides between fleets; once equals are ranked, the objective alone."""
         value = Search(space, self.goal).value(trial)
         return (value[0], 0.0) if self._equals else value
 
     def _settle(self) -> None:
-        """Take the best so far, unconfirmed, where the search was stopped before one was confirmed."""
+        """Take the best so far, unconfirmed, where the search was stopped before any was confirmed."""
         found = self.findings
         if self._picked is not None:
             found.group = found.groups[self._picked.index]
@@ -597,9 +599,9 @@ class _Planning:
             found.member = found.group.best
 
     def _cheaper_once_measured(self) -> Fleet | None:
-        """Return the cheapest fleet that only wants measuring to be as sure as is asked; None: not below the plan's."""
+        """Return the cheapest fleet, below the plan's price, that lacks only a measurement to be as sure as asked."""
         trial = self.findings.confirmed
-        assert trial is not None  # it is looked around
+        assert trial is not None  # only a confirmed fleet is looked at
         asked = self.goal.confidence
         if asked is None:
             return None
@@ -617,11 +619,11 @@ class _Planning:
         )
 
     def _look_around(self, spaces: Sequence[Space], fleet: Fleet) -> None:
-        """Fill in headroom, spare, sensitivity, levers and the front; each is a task of its own."""
+        """Fill in headroom, spare, sensitivity, levers and the front; each is its own task."""
         found = self.findings
         own = replace(fleet, scenario=self.scenario, promise=None)
         bought = replace(own, replicas=own.replicas + self.goal.spare_replicas)
-        # Other sizes, formats and traffic are compared with what the search has seen, so with its requests.
+        # Other sizes, formats and traffic are compared with what the search saw, so they get its requests.
         plain = replace(own, scenario=with_seed(self.scenario, self.search_seed))
         tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
             (traffic_borne, (own,)),
@@ -655,14 +657,14 @@ class _Planning:
 
 
 def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
-    """Return the value of the best on a kind of GPU; infinite for latency, or without one."""
+    """Return the value of the best on a kind of GPU; infinite for latency, or if there is no best."""
     if group.best is None or group.best.trial is None or goal.objective == "latency":
         return math.inf
     return Search(space, goal).value(group.best.trial)[0]
 
 
 def replace_replicas(trial: Trial, replicas: int) -> Trial:
-    """Return what a trial would be bought at with other replicas; its latencies stay."""
+    """Return a trial's price with another number of replicas; its latencies stay."""
     factor = replicas / trial.replicas
     usd = None if trial.usd_per_hour is None else trial.usd_per_hour * factor
     return replace(
@@ -679,7 +681,7 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def _cost(trial: Trial) -> float:
-    """Return what a fleet costs an hour; where that is not known, its GPUs."""
+    """Return what a fleet costs an hour; where that is not known, its number of GPUs."""
     return float(trial.num_gpus) if trial.usd_per_hour is None else trial.usd_per_hour
 
 
@@ -696,7 +698,7 @@ def _surety(member: Member) -> float:
 
 
 def _may_be_surer(member: Member, failed: Member) -> bool:
-    """Return whether a deployment holds in fresh runs, is surer to hold than one that has failed, or nobody knows."""
+    """Return whether a deployment holds in fresh runs, or is or may be surer to hold than one that has failed."""
     is_promised = member.promise is not None and member.promise.holds
     return is_promised or math.isinf(_surety(member)) or _surety(member) > _surety(failed)
 
@@ -708,7 +710,7 @@ def _held(group: GroupResult) -> list[Member]:
 
 
 def _best(search: Search, group: GroupResult) -> Member | None:
-    """Return the best of what holds; of equals the one that is taken for it already, or the first."""
+    """Return the best of what holds; of equals the present best, or the first."""
     best, least = None, math.inf
     for member in _held(group):
         value = search.value(_trial(member))[0]
@@ -718,7 +720,7 @@ def _best(search: Search, group: GroupResult) -> Member | None:
 
 
 def _renewed(search: Search, group: GroupResult, again: GroupResult) -> GroupResult:
-    """Return a search of a kind of GPU with what another search of it, which knew more, has found."""
+    """Return a search of a kind of GPU, updated with what a later search that knew more has found."""
     members: dict[tuple[tuple[str, str], ...], Member] = {}
     for member in (*group.members, *again.members):
         before = members.get(member.key)

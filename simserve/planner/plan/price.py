@@ -22,7 +22,7 @@ class Price:
 
     Attributes:
         usd: Dollars; None where the catalogue has none.
-        overrides: What makes the scenario use it; empty where it does so anyway.
+        overrides: Overrides that make the scenario use it; empty where it already does.
     """
 
     usd: float | None
@@ -32,8 +32,8 @@ class Price:
 def price_of(scenario: Scenario, hardware: str, market: Market = "on_demand") -> Price:
     """Return what the scenario would pay for a GPU, so that all GPUs of one answer are priced alike.
 
-    On demand: on the scenario's terms, at its seller or class of sellers; a price of its own holds for its own GPU
-    alone. Spot: the same on terms that a seller may end at any time.
+    On demand: on the scenario's terms, from its seller or class of sellers; a price of its own applies only to its own
+    GPU. Spot: the same on terms that a seller may end at any time.
 
     Args:
         scenario: The scenario.

@@ -1,14 +1,14 @@
-"""What to buy over months: commitments, and the rest by the hour, for whole replicas that follow day and growth.
+"""What to buy over months: commitments, and the rest by the hour, for whole replicas that follow the day and growth.
 
-Every replica stands on a level: level k is needed in the hours that need k replicas or more. Replicas are alike, so
-what is committed to can be taken to serve the lowest levels, and no level's purchase changes another's price. The
-cheapest purchase on demand and on terms is thus that of each level by itself: month by month, from the last one back,
-the least of an hour's price for the hours that need the level, and of every commitment that ends within the horizon.
-Nothing is left out.
+Every replica is on a level: level k is needed in the hours that need k replicas or more. Replicas are alike, so
+commitments can be taken to serve the lowest levels, and no level's purchase changes another's price. The cheapest
+purchase on demand and on terms is thus the cheapest for each level by itself. It is found month by month, from the last
+one back: the least of an hour's price for the hours that need the level, and of every commitment that ends within the
+horizon. Nothing is left out.
 
 Spot replicas need a reserve, which they share. So levels are settled for several prices of an hour, from that of a spot
-replica alone to that of one with its reserve; of every hour the cheapest split between spot, its reserve and on demand
-is taken, and of these purchases the cheapest.
+replica alone to that of one with its reserve. Each hour takes the cheapest split between spot, its reserve and on
+demand; of these purchases, the cheapest is taken.
 
 Plain arithmetic: nothing is simulated, and no file is read.
 """
@@ -40,7 +40,7 @@ from simserve.units import (
 )
 
 BY_THE_HOUR = 0
-"""Of a month of a level: nothing is committed."""
+"""Choice for a month of a level: nothing is committed."""
 _TIGHT = 1e-12
 _GROWTHS = [step / 100 for step in range(-50, 101)]
 _FACTORS = [10 ** (step / 40) for step in range(-120, 121)]
@@ -48,23 +48,23 @@ _FACTORS = [10 ** (step / 40) for step in range(-120, 121)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What is to be served, by what, at today's prices.
+    """What must be served, by what, at today's prices.
 
     Attributes:
-        rate: Requests/s of a mean hour of the first month.
-        shape: Traffic of each hour of the day in multiples of the mean.
+        rate: Requests/s in the mean hour of the first month.
+        shape: Traffic of each hour of the day as a multiple of the mean.
         capacity: Requests/s within the SLO of one replica.
-        spare_replicas: Replicas that are there beside those that serve.
+        spare_replicas: Replicas beside those that serve.
         gpus_per_replica: GPUs of each.
-        usd_per_hour: Dollars of one for an hour on demand.
-        spot_usd_per_hour: The same of a spot replica; None: there are none.
-        reserve: Of 0, 1, 2, ... spot replicas that serve, how many more hold the SLO when some are taken back; of more
-            than these, in groups of the last number.
+        usd_per_hour: Dollars of a replica for an hour on demand.
+        spot_usd_per_hour: The same for a spot replica; None: there are none.
+        reserve: For 0, 1, 2, ... serving spot replicas, how many more hold the SLO when some are taken back; larger
+            numbers are divided into groups of the last one.
         fixed_usd_per_month: People and platform.
         growth: Share by which traffic grows from one month to the next.
         price_decline: Share by which an hour gets cheaper from one month to the next.
-        api_usd_per_request: What an API asks for a mean request; None: nothing to compare with.
-        api_decline: Share by which that falls from one month to the next.
+        api_usd_per_request: What an API charges for a mean request; None: nothing to compare with.
+        api_decline: Share by which that price falls from one month to the next.
     """
 
     rate: float
@@ -82,12 +82,12 @@ class Need:
     api_decline: float = 0.0
 
     def replicas(self, factor: float) -> list[int]:
-        """Return the replicas of each hour of a day with ``factor`` times the traffic."""
+        """Return the replicas needed in each hour of a day with ``factor`` times the traffic."""
         needed = (self.rate * factor * hour / self.capacity for hour in self.shape)
         return [max(1, math.ceil(each * (1 - _TIGHT))) + self.spare_replicas for each in needed]
 
     def reserve_of(self, spot: int) -> int:
-        """Return the reserve of so many spot replicas that serve."""
+        """Return the reserve of ``spot`` serving spot replicas."""
         groups, rest = divmod(spot, len(self.reserve) - 1)
         return groups * self.reserve[-1] + self.reserve[rest]
 
@@ -102,9 +102,9 @@ class Hourly:
 
     Attributes:
         usd: Dollars.
-        on_demand: Replicas on demand, at most at a time.
-        spot: Spot replicas with their reserve, likewise.
-        reserve: Those of them that are the reserve.
+        on_demand: Most replicas on demand at a time.
+        spot: Most spot replicas at a time, with their reserve.
+        reserve: How many of them are the reserve.
         on_demand_hours: Replica-hours on demand.
         spot_hours: Replica-hours of spot replicas with their reserve.
     """
@@ -122,9 +122,9 @@ class Bought:
     """A purchase over all months.
 
     Attributes:
-        committed_usd: Dollars of each month for what is committed to.
-        terms: Of each month, years of a commitment -> replicas on it.
-        hourly: Of each month, what is bought by the hour.
+        committed_usd: For each month, dollars for what is committed to.
+        terms: For each month, years of a commitment -> replicas on it.
+        hourly: For each month, what is bought by the hour.
     """
 
     committed_usd: list[float]
@@ -138,7 +138,7 @@ class Bought:
 
 
 def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
-    """Return what to buy, month by month, beside other ways to buy it and an API.
+    """Return what to buy, month by month, compared with other ways to buy it and with an API.
 
     Returns:
         ``horizon_months growth_per_month price_decline_per_month capacity_per_replica gpus_per_replica``; ``terms``
@@ -147,7 +147,7 @@ def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
         spot_reserve spot_hours usd on_demand_usd api_usd``); ``total_usd``, ``without_spot_usd``,
         ``all_on_demand_usd``, ``committed_at_peak_usd``, ``api_usd`` and ``cheaper``;
         ``over_budget_from``, a month or None; ``flips`` (``growth_per_month gpu_price_factor traffic_factor``), where
-        the API and the purchase cost the same, None where they nowhere do.
+        the API and the purchase cost the same, None where they never do.
     """
     best = bought(need, horizon)
     firm = replace(need, spot_usd_per_hour=None)
@@ -202,7 +202,7 @@ def bought(need: Need, horizon: Horizon) -> Bought:
 
 
 def _hour_prices(need: Need, horizon: Horizon) -> list[float]:
-    """Return what an hour of a level by the hour may be taken to cost: on demand, as spot, and spot with a reserve."""
+    """Return what an hour of a level may be taken to cost: on demand, as spot, and as spot with a reserve."""
     prices = [need.usd_per_hour]
     if need.spot_usd_per_hour is not None:
         most = busiest(need, horizon)
@@ -212,7 +212,7 @@ def _hour_prices(need: Need, horizon: Horizon) -> list[float]:
 
 
 def _bought_at(need: Need, horizon: Horizon, price: float) -> Bought:
-    """Return the purchase that is cheapest where an hour of a level costs ``price``, with what its hours do cost."""
+    """Return the cheapest purchase if an hour of a level costs ``price``, with what its hours really cost."""
     days = [need.replicas((1 + need.growth) ** month) for month in range(horizon.months)]
     result = Bought([0.0] * horizon.months, [{} for _ in days], [])
     falls = [(1 - need.price_decline) ** month for month in range(horizon.months)]
@@ -222,7 +222,7 @@ def _bought_at(need: Need, horizon: Horizon, price: float) -> Bought:
     }
     below, ordered = 0, [sorted(day) for day in days]
     for level in sorted({count for day in days for count in day}):
-        # All levels above the one before are needed in the same hours.
+        # All levels above the previous one are needed in the same hours.
         used = [DAYS_PER_MONTH * (len(day) - bisect_left(day, level)) for day in ordered]
         _commit(result, _level(used, price, falls, monthly), monthly, level - below)
         below = level
@@ -233,7 +233,7 @@ def _bought_at(need: Need, horizon: Horizon, price: float) -> Bought:
 
 
 def _commit(result: Bought, terms: Sequence[int], committed: Mapping[int, Sequence[float]], count: int) -> None:
-    """Add what is committed to of ``count`` levels that are needed in the same hours of each month."""
+    """Add the commitments of ``count`` levels that are needed in the same hours of each month."""
     start = 0
     while start < len(terms):
         years = terms[start]
@@ -245,7 +245,7 @@ def _commit(result: Bought, terms: Sequence[int], committed: Mapping[int, Sequen
 
 
 def _hourly(need: Need, month: int, day: Sequence[int]) -> Hourly:
-    """Return what the replicas of each hour of a day cost in a month where they are bought by the hour."""
+    """Return what the replicas of each hour of a day cost in a month, bought by the hour."""
     factor = (1 - need.price_decline) ** month
     by_count = {count: _split(need, factor, count) for count in set(day)}
     split = [by_count[count] for count in day]
@@ -262,12 +262,12 @@ def _hourly(need: Need, month: int, day: Sequence[int]) -> Hourly:
 
 
 def _split(need: Need, factor: float, count: int) -> tuple[float, int, int]:
-    """Return the dollars of an hour of so many replicas, and how many of them are on demand and spot at least cost."""
+    """Return the least dollars of an hour of ``count`` replicas, and how many are then on demand and spot."""
     firm = factor * need.usd_per_hour
     spot = math.inf if need.spot_usd_per_hour is None else factor * need.spot_usd_per_hour
     choices = [(count * firm, count, 0)]
     group = len(need.reserve) - 1
-    # Beside each rest, every group is as good as the first: all that there are, or none.
+    # With a given remainder, all further groups are equally good: take all or none.
     for rest in range(min(group, count + 1)) if math.isfinite(spot) else ():
         for each in {rest, rest + (count - rest) // group * group}:
             choices.append((firm * (count - each) + spot * (each + need.reserve_of(each)), count - each, each))
@@ -275,12 +275,12 @@ def _split(need: Need, factor: float, count: int) -> tuple[float, int, int]:
 
 
 def own_usd(need: Need, horizon: Horizon) -> float:
-    """Return the dollars of the cheapest purchase over all months, people and platform included."""
+    """Return the dollars of the cheapest purchase over all months, including people and platform."""
     return sum(bought(need, horizon).usd) + horizon.months * need.fixed_usd_per_month
 
 
 def api_usd(need: Need, horizon: Horizon) -> float | None:
-    """Return what the API asks over all months; None without one."""
+    """Return what the API charges over all months; None without one."""
     bills = [_api_usd(need, month, (1 + need.growth) ** month) for month in range(horizon.months)]
     return None if need.api_usd_per_request is None else sum(bill for bill in bills if bill is not None)
 
@@ -288,12 +288,12 @@ def api_usd(need: Need, horizon: Horizon) -> float | None:
 def _level(
     used: Sequence[int], price: float, falls: Sequence[float], committed: Mapping[int, Sequence[float]]
 ) -> list[int]:
-    """Return, of each month in which something is bought for a level, the years of its term; 0: by the hour.
+    """Return, for each month in which something is bought for a level, the years of its term; 0: by the hour.
 
     Args:
         used: Hours of each month in which the level is needed.
         price: Dollars of an hour at the prices of the first month.
-        falls: Prices of each month over those.
+        falls: Price of each month over that of the first.
         committed: Years of a commitment, ascending -> a month's dollars by the month in which it begins.
     """
     least = [0.0] * (len(used) + 1)
@@ -311,7 +311,7 @@ def _level(
 
 
 def _committed(need: Need, horizon: Horizon, years: int, month: int) -> float:
-    """Return a month's dollars of a commitment that begins in a month, at the prices of its first day."""
+    """Return the monthly dollars of a commitment that begins in a month, at the prices of its first day."""
     price = need.usd_per_hour * (1 - need.price_decline) ** month
     return HOURS_PER_MONTH * price * (1 - horizon.commitments[years])
 
@@ -341,12 +341,12 @@ def _terms(need: Need, horizon: Horizon) -> list[dict[str, Any]]:
 
 
 def busiest(need: Need, horizon: Horizon) -> int:
-    """Return the replicas of the busiest hour of all months."""
+    """Return the replicas of the busiest hour in all months."""
     return max(max(need.replicas((1 + need.growth) ** month)) for month in range(horizon.months))
 
 
 def _at_peak(need: Need, horizon: Horizon) -> float:
-    """Return what it costs to have the busiest hour's replicas of the last years from the first day, on any terms."""
+    """Return the cost of having the busiest hour's replicas of the last years from the first day, on any terms."""
     level = replace(
         need,
         rate=need.capacity,
@@ -378,7 +378,7 @@ def _flips(need: Need, horizon: Horizon) -> dict[str, float | None]:
 
 
 def _crossing(function: Callable[[float], float], grid: Sequence[float], at: float) -> float | None:
-    """Return where a function changes its sign nearest to a point: by steps outwards, then by halves; None: nowhere."""
+    """Return where a function changes its sign nearest to a point: steps outwards, then bisection; None: nowhere."""
     here = function(at) < 0
     below = [value for value in reversed(grid) if value < at]
     above = [value for value in grid if value > at]
@@ -404,10 +404,10 @@ def _halved(function: Callable[[float], float], near: float, far: float, *, is_n
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Do nothing where a scenario's GPUs can be bought month by month.
+    """Check that a scenario's GPUs can be bought month by month.
 
     Raises:
-        UsageError: Its traffic has no rate that could grow, or its GPUs are owned or reserved already.
+        UsageError: Its traffic has no rate that could grow, or its GPUs are already owned or reserved.
     """
     if steady_rate(scenario) is None:
         rule = "needs requests that arrive at a rate, which can grow; these do not"
@@ -418,9 +418,9 @@ def check_horizon(scenario: Scenario) -> None:
 
 
 def purchase_of(found: Findings, summary: Mapping[str, Any], horizon: Horizon) -> dict[str, Any] | None:
-    """Return what to buy for a plan; None where nothing holds, was confirmed, or has a price.
+    """Return what to buy for a plan; None where nothing holds, nothing was confirmed, or nothing has a price.
 
-    ``assumes`` says in words what is not the scenario's own.
+    ``assumes`` says in words what does not come from the scenario itself.
     """
     best, rate = summary["best"], steady_rate(found.scenario)
     if best is None or rate is None or found.confirmed is None or best["usd_per_hour"] is None:
@@ -431,7 +431,7 @@ def purchase_of(found: Findings, summary: Mapping[str, Any], horizon: Horizon) -
     api = (summary["month"] or {}).get("api")
     api_fall = API_PRICE_FALL_PER_YEAR if pricing.api_price_fall_per_year is None else pricing.api_price_fall_per_year
     growth = _monthly(pricing.traffic_growth_per_year or 0.0) if horizon.growth is None else horizon.growth
-    # Of a fleet that scales, what is billed on average says nothing of one replica; pools have no one price a GPU.
+    # For a fleet that scales, the average bill says nothing about one replica; pools have no single price a GPU.
     price = best["usd_per_gpu_hour"]
     hourly = best["usd_per_hour"] / best["replicas"] if price is None else price * gpus
     if summary["market"] == "spot":
@@ -463,7 +463,7 @@ def purchase_of(found: Findings, summary: Mapping[str, Any], horizon: Horizon) -
 
 
 def _on_demand(scenario: Scenario, hardware: str) -> float:
-    """Return the price of a GPU on demand, by whoever offers that."""
+    """Return the price of a GPU on demand, from anyone who offers that."""
     anybody = scenario.model_copy(update={"pricing": scenario.pricing.model_copy(update={"provider": None})})
     for asked in (scenario, anybody):
         usd = price_of(asked, hardware).usd
@@ -476,7 +476,7 @@ def _on_demand(scenario: Scenario, hardware: str) -> float:
 def _offered_spot(
     found: Findings, summary: Mapping[str, Any], need: Need, horizon: Horizon
 ) -> tuple[Need, Reserve] | str:
-    """Return the need with spot replicas and their simulated reserve; or why there are none, in words."""
+    """Return the need with spot replicas and their simulated reserve; or in words why there are none."""
     best = summary["best"]
     if not horizon.offers_spot:
         return "no spot replica is on offer"
@@ -492,7 +492,7 @@ def _offered_spot(
     if usd is None or usd >= need.usd_per_hour:
         return "no spot replica is bought: none is listed below the price on demand; --commitments spot=60% says yours"
     rate = steady_rate(found.scenario)
-    assert rate is not None  # as `purchase_of` has asked
+    assert rate is not None  # as `purchase_of` has checked
     assert found.fleet is not None  # a plan that was confirmed
     fleet = replace(found.fleet, scenario=found.scenario)
     try:
@@ -503,7 +503,7 @@ def _offered_spot(
 
 
 def _spot_mapping(found: Findings, horizon: Horizon, reserve: Reserve) -> dict[str, Any]:
-    """Return how spot replicas are taken back, and the reserve that was simulated."""
+    """Return how spot replicas are taken back, and the simulated reserve."""
     assert found.fleet is not None  # there is a reserve
     asked = horizon.interruptions
     return {

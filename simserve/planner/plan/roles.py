@@ -1,4 +1,4 @@
-"""What breaks first in each role of a fleet of prefill and decode workers. Knows a fleet, no search."""
+"""What breaks first in each role of a fleet of prefill and decode workers. Knows fleets, but no search."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario, objective
 
 AMPLE = 3
-"""Times the workers of the other role, where one role is looked at alone."""
+"""Factor on the workers of the other role while one role is looked at."""
 STEP = 0.05
-"""Share of the traffic by which it is raised until a role breaks."""
+"""Step by which the traffic is raised until a role breaks, as a share of it."""
 MOST_STEPS = 60
 
 
@@ -35,10 +35,11 @@ class RoleLimit:
         role: ``prefill`` or ``decode``.
         worker: A worker, in words.
         workers: How many there are.
-        finishes: Requests a second that they finish at most; None where traffic has no rate of its own.
-        breaks_at: Least multiple of the traffic, to `STEP`, at which the SLO breaks; None: not up to four times it.
-        breaks_first: SLO term that then fails first, or ``queue`` where it grows.
-        fewer: The run with one worker of the role less and the other as it is; None where none would be left.
+        finishes: Most requests a second that they finish; None where traffic has no rate of its own.
+        breaks_at: Least multiple of the traffic, to `STEP`, at which the SLO breaks; None: it holds up to four times
+            it.
+        breaks_first: SLO term that fails first there, or ``queue`` where the queue grows.
+        fewer: The run with one worker fewer in this role and the other as it is; None where none would be left.
     """
 
     role: str
@@ -51,7 +52,7 @@ class RoleLimit:
 
 
 def role_limits(fleet: Fleet) -> list[RoleLimit]:
-    """Return the limits of each role of a fleet; none where it has no roles."""
+    """Return the limits of each role of a fleet; empty where it has no roles."""
     there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
     if not all(pool.role in KNOBS for pool in there.deployment.pools):
         return []
@@ -89,7 +90,7 @@ def _finishes(fleet: Fleet, counts: list[int]) -> float | None:
 
 
 def _breaking(fleet: Fleet, counts: list[int]) -> tuple[int | None, str | None]:
-    """Return the steps of more traffic at which a fleet breaks, and what is missed most; None, None: it does not."""
+    """Return the steps of more traffic at which a fleet breaks, and what is missed most; None, None if it does not."""
     missed: dict[int, str] = {}
     overrides = _with_counts(fleet, counts)
 
@@ -121,7 +122,7 @@ def _missed_most(scenario: Scenario, trial: Trial) -> str:
 
 
 def role_mapping(limit: RoleLimit) -> dict[str, Any]:
-    """Return what a plan says of a role: plain values."""
+    """Return what a plan says about a role, as plain values."""
     fewer = limit.fewer
     return {
         "role": limit.role,
@@ -137,10 +138,10 @@ def role_mapping(limit: RoleLimit) -> dict[str, Any]:
 
 
 def role_lines(roles: list[Mapping[str, Any]], rate: float | None) -> Iterator[str]:
-    """Yield a line for each role: why that many workers, and what breaks first.
+    """Yield a line for each role: why it has that many workers, and what breaks first.
 
     Args:
-        roles: As `role_mapping` gives them.
+        roles: As returned by `role_mapping`.
         rate: Requests a second that are offered; None: there is no such rate.
     """
     for each in roles:

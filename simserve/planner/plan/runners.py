@@ -1,4 +1,4 @@
-"""The fleets beside the plan: what lost and why, and which no other beats in dollars, first token and pace at once."""
+"""The fleets besides the plan: what lost and why, and which no other beats in dollars, first token and pace at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from simserve.planner.search.trial import TERMS, Trial, deployed, deployed_overr
 from simserve.planner.space.space import PIPELINE_KEY, TENSOR_KEY, Space
 
 LITTLE_MORE = 0.25
-"""Share of the plan's price up to which a faster fleet is worth a line."""
+"""Largest extra price of a faster fleet that is worth a line, as a share of the plan's price."""
 MUCH_FASTER = 2.0
-"""Times a latency is lower from which on it is."""
+"""Least factor by which a latency must then be lower."""
 AS_FAST = 1.05
-"""Times the other latency may be higher."""
+"""Largest factor by which the other latency may then be higher."""
 FRONT_GROUPS = 3
 """Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans."""
 
@@ -80,7 +80,7 @@ def _why_lost(found: Findings, trial: Trial, share: float) -> str:
 
 
 def _why_none(group: GroupResult) -> str:
-    """Return why nothing on a kind of GPU holds: the reason of whatever came furthest."""
+    """Return why nothing on a kind of GPU holds: the reason of the deployment that came furthest."""
     for status in ("misses", "out_of_reach", "too_many_gpus", "does_not_fit", "invalid"):
         reasons = [member.reason for member in group.members if member.status == status]
         if reasons:
@@ -124,11 +124,11 @@ def pareto(found: Findings) -> list[dict[str, Any]]:
 
 
 def faster(best: Mapping[str, Any], unbeaten: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the fleet that has a latency several times lower for little more money; None where there is none.
+    """Return the fleet that has a latency several times lower for little more money; None if there is none.
 
     Args:
         best: The plan.
-        unbeaten: The fleets that no other beats, as `pareto` gives them.
+        unbeaten: The fleets that no other beats, as returned by `pareto`.
     """
     if not best["usd_per_month"]:
         return None
@@ -150,7 +150,7 @@ def faster(best: Mapping[str, Any], unbeaten: Sequence[Mapping[str, Any]]) -> di
 def front_candidates(
     groups: Sequence[GroupResult], spaces: Sequence[Space], goal: Goal
 ) -> list[tuple[Space, Overrides]]:
-    """Return deployments that may be faster for more money: the best of a kind of GPU, spread over more of them."""
+    """Return deployments that may be faster for more money: the best on a kind of GPU, spread over more of them."""
     search = [Search(space, goal) for space in spaces]
     held = [
         (search[index].value(group.best.trial), index)
@@ -176,7 +176,7 @@ def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def front(points: Sequence[tuple[tuple[float, ...], Trial]]) -> list[Trial]:
-    """Return the trials that no other dominates, by their first coordinate; of equal ones the first."""
+    """Return the trials that no other dominates, ordered by their first coordinate; of equal ones the first."""
     kept: dict[tuple[float, ...], Trial] = {}
     for coordinates, trial in points:
         if coordinates not in kept and not any(dominates(other, coordinates) for other, _ in points):

@@ -1,4 +1,4 @@
-"""What one change alone does to a deployment as it is: tokens a second with a full queue. Knows no SLO and no price."""
+"""What single changes do to a deployment as it is: tokens a second with a full queue. Knows no SLO and no price."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SINGLE_LEVERS = (
     Lever("batch", "256 requests at a time", (("deployment.engine.max_num_seqs", 256),)),
     Lever("batch", "1,024 requests at a time", (("deployment.engine.max_num_seqs", 1024),)),
 )
-"""What is changed beside number formats, one at a time, on the GPUs that are there."""
+"""What is changed besides number formats, one at a time, on the GPUs that are there."""
 
 _OF_REPLICA = (
     "hardware",
@@ -40,13 +40,13 @@ _OF_REPLICA = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Single:
-    """One change alone.
+    """A single change.
 
     Attributes:
         lever: The change.
-        overrides: What makes it.
+        overrides: Overrides that make it.
         output_throughput: Output tokens a second of one replica with a full queue; None where it is refused.
-        times: That over the deployment's as it is.
+        times: That over the throughput of the deployment as it is.
         reason: Why it is refused.
     """
 
@@ -58,13 +58,13 @@ class Single:
 
 
 def single_changes(scenario: Scenario, space: Space) -> tuple[float | None, list[Single]]:
-    """Return output tokens a second as it is and with each change, the largest gain first.
+    """Return output tokens a second of the deployment as it is and with each change, the largest gain first.
 
-    None, and nothing, where a queue cannot be kept full: a trace, conversations, several pools.
+    None and an empty list where a queue cannot be kept full: a trace, conversations, several pools.
 
     Args:
         scenario: The deployment as it is.
-        space: Its deployments on its own GPU, for the drafts that are known.
+        space: Its deployments on its own GPU, for the known drafts.
     """
     full = _with_full_queue(scenario)
     own = None if full is None else _throughput(full, {})
@@ -96,7 +96,7 @@ def _with_full_queue(scenario: Scenario) -> Scenario | None:
     workload, deployment = scenario.workload, scenario.deployment
     if workload.trace is not None or workload.sessions is not None or workload.classes or deployment.pools:
         return None
-    # Nothing but the engine: every field that is not the shape of a replica is at its default.
+    # The engine alone: every field outside the shape of a replica is at its default.
     fields = type(deployment).model_fields
     plain = {name: fields[name].get_default() for name in fields if name not in _OF_REPLICA}
     return scenario.model_copy(

@@ -30,7 +30,7 @@ from simserve.workload.generate import generate
 
 PRICE_CHANGE = 0.2
 ENOUGH_OF_RATE = 0.9
-"""Share of the rate asked for that conversations must have reached, on average over what was measured."""
+"""Share of the requested rate that conversations must have reached, on average over what was measured."""
 
 
 def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
 
     Args:
         found: What the search found.
-        headroom: Share of traffic asked for beyond the scenario's.
+        headroom: Extra share of traffic asked for, beyond the scenario's.
         market: Where GPUs are bought.
     """
     best, unbeaten = _best(found), pareto(found)
@@ -72,7 +72,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
 
 
 def _warnings(found: Findings) -> list[str]:
-    """Return what leads the answer: versions left out, assumed architectures, what of the best fits only with less."""
+    """Return the warnings that lead the answer: versions left out, assumed architectures, what fits only with less."""
     too_old = found.left_out.get(VERSIONS_NAME)
     left_out = [f"left out: {too_old}"] if too_old else []
     if found.member is None:
@@ -138,7 +138,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
 
 
 def _attainment_interval(found: Findings) -> dict[str, float] | None:
-    """Return between which shares a further run attains, by runs that the search has not seen; None without such."""
+    """Return the range of the attainment of one more run, by runs that the search has not seen; None without such."""
     promise = None if found.fleet is None else found.fleet.promise
     if promise is None or len(promise.attainments) < 2:
         return None
@@ -147,9 +147,10 @@ def _attainment_interval(found: Findings) -> dict[str, float] | None:
 
 
 def _measurement(found: Findings, trial: Trial, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what measuring loads of one replica brings, if it does as predicted; None where that changes nothing.
+    """Return what measuring loads of one replica is worth, if they are as predicted; None where it changes nothing.
 
-    How probable it then is that the SLO holds; and with a confidence, a cheaper fleet that is then as sure as is asked.
+    That is how probable it then is that the SLO holds; with a confidence, also a cheaper fleet that is then sure
+    enough.
     """
     after, spare = found.once_measured, found.goal.spare_replicas
     if after is not None:
@@ -171,7 +172,7 @@ def _measurement(found: Findings, trial: Trial, changes: Mapping[str, Any]) -> d
 
 
 def _formats(found: Findings, there: Scenario) -> dict[str, Any]:
-    """Return the formats of the plan; of a KV format that the scenario does not name, that the plan chose it."""
+    """Return the formats of the plan; for a KV format that the scenario does not name, that the plan chose it."""
     formats = resolve(there).formats
     if there.deployment.kv_cache_dtype != found.scenario.deployment.kv_cache_dtype:
         for each in (formats, *formats["pools"].values()):
@@ -186,7 +187,7 @@ def _assumed(found: Findings, there: Scenario) -> list[str]:
 
 
 def _still_beginning(found: Findings) -> list[str]:
-    """Return that conversations, or tasks, do not come at their rate yet while the scenario's run lasts, if so."""
+    """Return a note if conversations, or tasks, do not yet come at their rate during the scenario's run."""
     workload, trial = found.borne.workload, found.confirmed
     rate = getattr(workload.arrivals, "rate", None)
     reached = None if trial is None else trial.figures["request_throughput"]
@@ -207,7 +208,7 @@ def _still_beginning(found: Findings) -> list[str]:
 
 
 def drafts_assumed(scenario: Scenario, there: Scenario) -> list[str]:
-    """Return what is assumed of drafts that a plan adds to a scenario, in words; empty where it adds none."""
+    """Return in words what is assumed of drafts that a plan adds to a scenario; empty where it adds none."""
     drafts = there.deployment.speculative
     if drafts is None or scenario.deployment.speculative is not None:
         return []
@@ -227,7 +228,7 @@ def _bound(member: Member) -> dict[str, float]:
 
 
 def _lost(found: Findings, hourly: float | None, bought: int) -> dict[str, Any]:
-    """Return what one lost replica does, and what a spare one costs."""
+    """Return what losing one replica does, and what a spare one costs."""
     spare = None if hourly is None else hourly / bought
     fewer = found.fewer
     return {
@@ -246,7 +247,7 @@ def _spot(found: Findings, there: Scenario, num_gpus: float) -> dict[str, float]
 
 
 def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
-    """Yield why it takes this many GPUs, line by line."""
+    """Yield, line by line, why this many GPUs are needed."""
     completed = trial.figures["completed"] or 0
     rate = getattr(found.borne.workload.arrivals, "rate", None)
     if completed:
@@ -279,7 +280,7 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
 
 
 def _unconfirmed(found: Findings) -> Iterator[str]:
-    """Yield which fleets came before the plan and failed when they were confirmed, if any did."""
+    """Yield which fleets came before the plan and failed to be confirmed, if any did."""
     failed = [each for each in found.confirmations if not each.holds]
     if not failed or found.confirmed is None:
         return
@@ -289,7 +290,7 @@ def _unconfirmed(found: Findings) -> Iterator[str]:
 
 
 def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
-    """Yield what the fleet costs: whole GPUs at a price, or what was billed of a fleet that is not all there is."""
+    """Yield what the fleet costs: whole GPUs at a price, or the bill of a fleet that is not all there all the time."""
     bought = trial.replicas + found.goal.spare_replicas
     month = None if trial.usd_per_hour is None else trial.usd_per_hour * HOURS_PER_MONTH
     whole = deployed(found.scenario, member.overrides, bought)
@@ -327,7 +328,7 @@ def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
             encoders = encoders_usd_per_hour(resolve(whole))
             count = counted(deployment.encoder_disaggregation.replicas, "encoder worker")
             if deployment.encoder_disaggregation.autoscaling is not None and trial.usd_per_hour is not None:
-                # No API stands beside an encoder pool: what is left of the run's dollars is theirs.
+                # An encoder pool has no API beside it: the rest of the run's dollars is the pool's.
                 encoders = trial.usd_per_hour - trial.num_gpus * member.usd_per_gpu_hour - own
                 count = f"{deployment.encoder_disaggregation.max_workers} encoder workers at most, on average"
             own += encoders
@@ -423,7 +424,7 @@ def _sensitivity(found: Findings) -> Iterator[dict[str, Any]]:
 
 
 def _changes(found: Findings) -> Iterator[dict[str, Any]]:
-    """Yield for each lever the fleet it would take, against the plan's."""
+    """Yield, for each lever, the fleet that it would need, compared with the plan's."""
     if found.confirmed is None:
         return
     own = usd_per_month(found.confirmed)
@@ -449,7 +450,7 @@ def _changes(found: Findings) -> Iterator[dict[str, Any]]:
 
 
 def _singles(found: Findings) -> dict[str, Any] | None:
-    """Return what one change alone does to the deployment as it is."""
+    """Return what single changes do to the deployment as it is."""
     if found.own_throughput is None:
         return None
     return {

@@ -1,9 +1,9 @@
 """The autoscaler of a plan, tried offline: metric, target, stabilization and minimum that hold the SLO at least cost.
 
-Every setting runs the scenario's whole traffic on the plan's deployment with the start-up of its replicas. A metric's
-target is raised until the SLO no longer holds; the cheapest setting is then judged on seeds that no search has seen,
-and lowered until it holds there. Beside it: the fleet that is there all the time, and what the load takes where it is
-known ahead (`simserve.planner.plan.clairvoyant`).
+Every setting runs the scenario's whole traffic on the plan's deployment, including the start-up of its replicas. A
+metric's target is raised until the SLO no longer holds. The cheapest setting is then judged on seeds that no search has
+seen, and lowered until it holds there. It is compared with the fleet that is always there, and with what the load needs
+where it is known ahead (`simserve.planner.plan.clairvoyant`).
 """
 
 from __future__ import annotations
@@ -43,48 +43,48 @@ from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 
 Metric = Literal["running", "kv_usage", "queue_depth"]
 METRICS: tuple[Metric, ...] = ("running", "kv_usage", "queue_depth")
-"""Those with a target that tells how far the load may grow: a busy GPU is busy with one request, and an SLO that is
-missed says so when replicas are late already."""
+"""Metrics whose target tells how far the load may grow: a GPU is busy with one request already, and by the time that an
+SLO is missed, replicas are late."""
 STABILIZATION = 300.0
-"""Seconds with which a search begins: the default of Kubernetes."""
+"""Seconds with which the search begins: Kubernetes' default."""
 LONGER = 3.0
-"""Times as long, again and again, while that is cheaper; as much shorter where the first longer one is not."""
+"""Factor by which it is lengthened as long as that is cheaper; or shortened, where the first longer one is not."""
 LONGEST_STABILIZATION = 2700.0
 OVERFLOW_KEY = "deployment.overflow"
 ALONE = (SCALING_KEY, OVERFLOW_KEY)
-"""What the fixed fleet is without: it serves everything, and is there all the time."""
+"""What the fixed fleet lacks: it serves everything, and is always there."""
 LEVEL_SECONDS = 3600.0
-"""How long a rate is kept to see whether it holds."""
+"""How long a rate lasts in a run that tells whether it holds."""
 FEWEST_REQUESTS, MOST_REQUESTS = 4_000, 50_000
-"""Requests of such a run."""
+"""Least and most requests of such a run."""
 TARGET_FACTOR = 1.12
 """Factor between targets until one holds and one does not."""
 TARGET_STEP = 0.06
-"""Share to which a target is found."""
+"""Precision to which a target is found, as a share."""
 MOST_RUNS_A_TARGET = 7
 BELOW = 0.9
-"""Share of what a replica has at the highest rate that holds, with which the search of a target begins."""
+"""Target with which the search begins, as a share of what a replica has at the highest rate that holds."""
 QUEUE_TARGET = 4.0
-"""Requests that wait, of a replica, with which the search of a queue's target begins."""
+"""Waiting requests of a replica with which the search of a queue's target begins."""
 USED_MISSES = 0.8
-"""Share of the requests that may miss that do so, at most, in a run of the search: other days are worse."""
+"""Share of the requests that may miss that a run of the search may use up: other days are worse."""
 FRESH_RUNS = 10
 """Runs on seeds that the search has not seen, all of which must hold."""
 DEVIATIONS = 3.0
-"""Standard deviations of those runs that their mean attainment must lie above what is asked."""
+"""Standard deviations of those runs by which their mean attainment must exceed what is asked."""
 SHORTEST_GRACE = 30.0
 LIVES = 2.0
-"""Times the p99 of E2E that a replica that is given back may take to answer what it has, to whole half minutes."""
+"""Factor on the p99 of E2E: time that a released replica has to finish its answers, rounded up to half minutes."""
 LOWERED = 0.95
-"""Factor on a target that did not hold there."""
+"""Factor on a target that did not hold on fresh seeds."""
 LOWERED_AT_MOST = 8
 ROOM = 1.25
-"""Times the fleet that is there all the time to which an autoscaler may go, rounded up."""
+"""Most replicas of an autoscaler over those of the fleet that is always there, rounded up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What an autoscaler is told."""
+    """An autoscaler's settings."""
 
     metric: Metric
     target: float
@@ -94,18 +94,18 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What a run with a setting gave.
+    """Results of a run with a setting.
 
     Attributes:
         setting: The setting.
-        seed: Of the traffic.
+        seed: Seed of the traffic.
         holds: Whether the SLO is met and the queue does not grow.
-        has_room: Whether so few requests miss that other days hold, too.
+        has_room: Whether so few requests miss that other days hold as well.
         attainment: Share of the requests within the SLO.
-        failed: Requests that were not answered.
-        replica_hours: From launch until given back.
+        failed: Requests without an answer.
+        replica_hours: Replica-hours from launch until release.
         peak: Most replicas at once.
-        launched: Starts, those of the beginning included.
+        launched: Starts, including those at the beginning.
         timeline: Time in seconds and replicas launched, at every change.
     """
 
@@ -122,7 +122,7 @@ class Tried:
 
 
 def check_autoscaler(scenario: Scenario) -> None:
-    """Do nothing where thresholds can be sought for a scenario.
+    """Check that thresholds can be sought for a scenario.
 
     Raises:
         UsageError: Nothing arrives by itself, nothing changes, there is no SLO, or the fleet is more than replicas.
@@ -149,16 +149,16 @@ def check_autoscaler(scenario: Scenario) -> None:
 
 @dataclass(kw_only=True)
 class _Thresholds:
-    """One search.
+    """One search for thresholds.
 
     Attributes:
         scenario: What is asked, on the plan's deployment without an autoscaler.
         known: The same, resolved.
         load: Its load over time.
-        fixed: Replicas that are there all the time.
-        kept: What stays of the scenario's own autoscaler: its interval and its start-up.
+        fixed: Replicas of the fleet that is always there.
+        kept: What is kept of the scenario's own autoscaler: its interval and its start-up.
         fresh_runs: Runs on seeds that the search has not seen.
-        without: What of the deployment is taken away.
+        without: Keys of the deployment that are unset.
     """
 
     scenario: Scenario
@@ -187,7 +187,7 @@ class _Thresholds:
         return math.ceil(self.fixed * ROOM)
 
     def overrides(self, setting: Setting) -> dict[str, Any]:
-        """Return what makes the deployment scale."""
+        """Return the overrides that make the deployment scale."""
         return {
             **self.without,
             REPLICAS_KEY: max(setting.min_replicas, self.needed[0], 1),
@@ -203,7 +203,7 @@ class _Thresholds:
         }
 
     def sustained(self) -> Floats:
-        """Return the rate that 0, 1, 2 ... replicas sustain at the SLO, up to the peak of the load."""
+        """Return the rates that 0, 1, 2 ... replicas can sustain within the SLO, up to the peak of the load."""
         size, guess = 1, self.load.peak / self.fixed
         while True:
             self._measured[size] = sustained_rate(partial(self._holds_level, size), guess)
@@ -227,17 +227,17 @@ class _Thresholds:
         return holds
 
     def settle_grace(self) -> None:
-        """Let a replica that is given back finish its answers, as long as most of them take at the highest load."""
+        """Let a released replica finish its answers, for as long as most of them take at the highest load."""
         _, _, longest = self._at_most[max(self._at_most)]
         self.grace = math.ceil(LIVES * longest / SHORTEST_GRACE) * SHORTEST_GRACE
 
     def natural_target(self, metric: Metric) -> float:
-        """Return a target to begin with: a part of what a replica has at the highest rate that holds."""
+        """Return a target to begin with: a share of what a replica has at the highest rate that holds."""
         running, kv_usage, _ = self._at_most[max(self._at_most)]
         return {"running": BELOW * running, "kv_usage": BELOW * kv_usage, "queue_depth": QUEUE_TARGET}[metric]
 
     def try_setting(self, setting: Setting, seed: int | None = None) -> Tried:
-        """Return a run of the whole traffic with a setting; that of the scenario's own seed is kept."""
+        """Return a run of the whole traffic with a setting; a run with the scenario's own seed is kept."""
         there = with_overrides(self.scenario, self.overrides(setting))
         if seed is not None:
             there = there.model_copy(update={"run": there.run.model_copy(update={"seed": seed})})
@@ -262,7 +262,7 @@ class _Thresholds:
         return tried
 
     def best_target(self, setting: Setting) -> Tried | None:
-        """Return the run with the highest target that holds with room, from a setting's on; None where none does."""
+        """Return the run with the highest target that holds with room, beginning at a setting's; None if none does."""
         limit = 0.98 if setting.metric == "kv_usage" else math.inf
         low, high, target, best = 0.0, math.inf, min(setting.target, limit), None
         for _ in range(MOST_RUNS_A_TARGET):
@@ -283,7 +283,7 @@ class _Thresholds:
         """Return the cheapest setting that holds with room on the scenario's own seed."""
         minimum = max(min(self.needed), 1)
         best = self._best_metric(metrics, minimum)
-        # A load that jumps further than a start lasts is met by replicas that are there before.
+        # Where the load jumps before new replicas can start, replicas must be there already.
         while best is None and minimum < self.fixed - 1:
             minimum = (minimum + self.fixed) // 2
             best = self._best_metric(metrics, minimum)
@@ -296,7 +296,7 @@ class _Thresholds:
         return best
 
     def _best_metric(self, metrics: Sequence[Metric], minimum: int) -> Tried | None:
-        """Return the cheapest setting of each metric's highest target; None where none holds."""
+        """Return the cheapest setting, each metric at its highest target; None where none holds."""
         begins = [
             Setting(
                 metric=metric,
@@ -310,7 +310,7 @@ class _Thresholds:
         return min((each for each in found if each is not None), key=_cost, default=None)
 
     def _best_stabilization(self, best: Tried) -> Tried:
-        """Return the cheapest setting with a longer window, or a shorter one, each with a target of its own."""
+        """Return the cheapest setting with a longer or a shorter window, each with its own target."""
         start = best
         for factor in (LONGER, 1 / LONGER):
             while best.setting.stabilization * factor <= LONGEST_STABILIZATION:
@@ -324,7 +324,7 @@ class _Thresholds:
         return best
 
     def judged(self, best: Tried) -> tuple[Setting, list[Tried]]:
-        """Return the setting, lowered until it holds on fresh seeds with room, and its runs there."""
+        """Return the setting, lowered until it holds with room on fresh seeds, and its runs there."""
         setting, seed, runs = best.setting, self.scenario.run.seed, list[Tried]()
         for _ in range(LOWERED_AT_MOST):
             runs = []
@@ -355,9 +355,9 @@ def autoscaler_of(
     Args:
         scenario: The traffic and the SLO (`check_autoscaler`).
         overrides: The deployment.
-        replicas: With which a search for the fixed fleet begins.
+        replicas: Replicas with which the search for the fixed fleet begins.
         usd_per_hour: Price of a replica; None: unknown.
-        metrics: What may be scaled on.
+        metrics: Metrics that may be scaled on.
         fresh_runs: Runs on seeds that the search has not seen, all of which must hold.
     """
     deployment = with_overrides(scenario, overrides).deployment
@@ -458,7 +458,7 @@ def _answer(
 
 
 def _over_time(found: _Thresholds, runs: Sequence[Tried]) -> Iterator[dict[str, Any]]:
-    """Yield the steps of the load with the replicas of the first fresh run and of who knows the load."""
+    """Yield the steps of the load with the replicas of the first fresh run and of an autoscaler that knows the load."""
     edges = found.load.edges
     scaled = _mean_replicas(runs[0].timeline, edges) if runs else np.full(len(edges) - 1, math.nan)
     steps = zip(edges[:-1], found.load.rates, scaled, found.needed, strict=True)
@@ -472,7 +472,7 @@ def _over_time(found: _Thresholds, runs: Sequence[Tried]) -> Iterator[dict[str, 
 
 
 def _mean_replicas(timeline: Sequence[tuple[float, int]], edges: Floats) -> Floats:
-    """Return the mean replicas between edges of a number that changes at times."""
+    """Return the mean, between edges, of a number of replicas that changes at given times."""
     times = np.array([time for time, _ in timeline])
     counts = np.array([count for _, count in timeline], dtype=np.float64)
     sums = np.concatenate([[0.0], np.cumsum(counts[:-1] * np.diff(times))])
@@ -493,7 +493,7 @@ def _cost(tried: Tried) -> tuple[float, int]:
 
 
 def _rounded(target: float) -> float:
-    """Return a target as people write it: three digits."""
+    """Return a target as people would write it: three digits."""
     return float(f"{target:.3g}")
 
 
@@ -502,10 +502,10 @@ def _or_none(value: float) -> float | None:
 
 
 def thresholds_of(found: Findings) -> dict[str, Any] | None:
-    """Return thresholds for a plan's deployment; None where nothing holds or was confirmed, or no fixed fleet does.
+    """Return thresholds for a plan's deployment; None where nothing holds or was confirmed, or no fixed fleet holds.
 
-    The best of them has, beside what `autoscaler_of` says, the fleet in words, and the GPUs on average and the dollars
-    of its fresh runs, for a month of 30 days.
+    Beside what `autoscaler_of` returns, the best of them has the fleet in words, and the mean GPUs and the dollars of
+    its fresh runs, for a month of 30 days.
     """
     if found.fleet is None or found.member is None or found.confirmed is None:
         return None

@@ -2,8 +2,8 @@
 
 One kind of GPU is one task. Every shape is looked at under loads up to what it finishes with its queue never empty;
 other deployments only where they finish nearly what the best so far sustains, and hold at nearly that load. Then engine
-knobs are changed around the best, one at a time. Looks are short runs; of the best few deployments the load is found as
-`simserve capacity` finds it, which decides. Prints nothing.
+knobs are changed around the best, one at a time. Looks are short runs. The load of the best few deployments is found as
+`simserve capacity` finds it, and that decides. Prints nothing.
 """
 
 from __future__ import annotations
@@ -43,30 +43,31 @@ from simserve.scenario.resolve import assumed_architectures, resolve
 from simserve.scenario.schema import Scenario, objective, objective_mapping
 
 SHARES = (0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
-"""Loads that a shape is looked at under, over the highest at which its queue is stable enough to be promised."""
+"""Loads at which a shape is looked at, as shares of the highest that can be promised."""
 LOOK_REQUESTS = 1000
 CLOSE_REQUESTS = 3000
 MOST_REQUESTS = 20_000
-"""Requests of a look; of those that close in on the highest load that holds, at least; and most where more settle."""
+"""Requests of a look; least requests of a look that closes in on the highest load that holds; most where more
+settle."""
 CLOSE = 1.03
 """Ratio of the load that fails to the one that holds at which looks end."""
 MOST_DOUBLINGS = 14
 MORE_THROUGHPUT = 1.01
-"""Of the load, where it is not known what can be finished; and times the tokens/s up to which twice the clients bring
-nothing."""
+"""Most doublings of the load, where it is not known what can be finished; and ratio of the tokens/s of twice the
+clients to those before, up to which more clients bring nothing."""
 CONTENDERS = 6
 NEAR_BEST = 1.15
-"""Deployments that are tried as `simserve capacity` tries them, at most, and times the best does over what they do by
-short looks: near what is finished, what a single run holds may lie so far above what is promised."""
+"""Most deployments whose load is found as `simserve capacity` finds it; and largest ratio of what the best does in
+short looks to what they do: near the load that is finished, a single run may hold that far above what is promised."""
 WORTH_A_SEARCH = 1.01
-"""Times the load that the best so far sustains at which another must hold before its own load is found."""
+"""Factor on the load that the best so far sustains: another must hold there before its own load is found."""
 WEIGHTS_OF_POOLS = "deployment.routing.weights"
 MIXED = " + "
-"""Between the names of several kinds of GPU."""
+"""Separator of the names of several kinds of GPU."""
 KNOBS = "deployment.engine."
-"""How the keys of engine knobs begin."""
+"""Beginning of the keys of engine knobs."""
 UNSCALED = frozenset({"scale", "overflow", "admit"})
-"""Options that are no part of what fixed GPUs can do: they are left as the scenario has them."""
+"""Options that play no part in what fixed GPUs can do: they stay as the scenario has them."""
 
 Each = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterable[Any]]
 
@@ -77,9 +78,9 @@ class Look:
 
     Attributes:
         load: Requests/s, or clients.
-        margin: By how much the SLO holds, with the confidence that is asked for; below 0: by how much it does not.
-        trial: What the run measured, without its single requests.
-        num_requests: Requests of the run, at least.
+        margin: By how much the SLO holds, at the confidence asked for; negative: by how much it does not.
+        trial: What the run measured, without its individual requests.
+        num_requests: Least requests of the run.
     """
 
     load: float
@@ -95,10 +96,10 @@ class Able:
     Attributes:
         hardware: The GPU.
         member: The deployment.
-        replicas: As many as the GPUs hold; 0: none.
-        num_gpus: GPUs that these take.
+        replicas: As many as fit on the GPUs; 0: none.
+        num_gpus: GPUs that they take.
         looks: Loads that were looked at, ascending.
-        capacity: Of a contender, what was found of its load.
+        capacity: What was found about its load, if it is a contender.
     """
 
     hardware: str
@@ -110,7 +111,7 @@ class Able:
 
     @property
     def held(self) -> Look | None:
-        """The highest load that holds, and every lower one with it; None if none does."""
+        """The highest load that holds, as does every lower one; None if none does."""
         found = None
         for look in self.looks:
             if look.margin < 0:
@@ -124,8 +125,8 @@ class _Group:
 
     Args:
         space: What may be deployed.
-        goal: The GPUs there are.
-        most: Settings of engine knobs that are tried.
+        goal: The GPUs that are available.
+        most: Most settings of engine knobs that are tried.
     """
 
     def __init__(self, space: Space, goal: Goal, most: int) -> None:
@@ -138,10 +139,10 @@ class _Group:
         self._seen: set[tuple[tuple[str, str], ...]] = set()
 
     def run_side_by_side(self, beside: Sequence[Able]) -> list[Able]:
-        """Return what was judged of fleets that have several kinds of GPU at once.
+        """Return what was judged of fleets with several kinds of GPU at once.
 
         Args:
-            beside: What each kind does by itself; the best of equal replicas of each stand side by side.
+            beside: What each kind does by itself; the best of equal replicas of each are put side by side.
         """
         equal = [found for kind in self.search.goal.gpus_by_kind for found in self._equal(kind, beside)]
         if len(equal) > 1 and self.search.goal.spare_replicas == 0:
@@ -154,7 +155,7 @@ class _Group:
         return self.able
 
     def _equal(self, hardware: str, beside: Sequence[Able]) -> list[Able]:
-        """Return the equal replicas of a kind of GPU that do most; nothing where none hold."""
+        """Return the equal replicas of a kind of GPU that do the most; empty where none hold."""
         scenario = self.space.scenario
         held = [each for each in beside if each.hardware == hardware and each.held is not None]
         equal = [each for each in held if not deployed(scenario, each.member.overrides, 1).deployment.pools]
@@ -167,9 +168,9 @@ class _Group:
         return {"name": able.hardware, "replicas": able.replicas, **own}
 
     def run(self) -> list[Able]:
-        """Return every deployment that was judged, in the order in which they were."""
+        """Return every deployment that was judged, in that order."""
         space = self.space
-        # As the scenario has it, but not where its weight format is not to be searched.
+        # The scenario's own deployment too, unless its weight format is not to be searched.
         own = () if WEIGHTS_KEY in space.plain else (space.base,)
         for overrides in (space.plain, *own, *space.members(space.shape_keys)):
             self._try(overrides, is_drawn=True)
@@ -190,7 +191,7 @@ class _Group:
         return self.able
 
     def _try_roles(self) -> None:
-        """Judge prefill and decode workers of shapes of their own, then the knobs of the best of them."""
+        """Judge prefill and decode workers with shapes of their own, then the knobs of the best of them."""
         space, scenario = self.space, self.space.scenario
         if space.roles is None or self.is_closed or not is_steady(scenario) or self.search.goal.spare_replicas:
             return
@@ -209,16 +210,16 @@ class _Group:
 
     @property
     def best(self) -> Able | None:
-        """The deployment that does most."""
+        """The deployment that does the most."""
         held = [each for each in self.able if each.held is not None]
         return max(held, key=lambda each: value_of(each.held, is_closed=self.is_closed), default=None)
 
     def _try(self, overrides: dict[str, Any] | Any, *, is_drawn: bool = False) -> bool:
-        """Judge a deployment, once; return whether it was run.
+        """Judge a deployment once; return whether it was run.
 
         Args:
             overrides: The deployment.
-            is_drawn: Whether it is looked at under all loads, whatever the best does.
+            is_drawn: Whether to look at it under all loads, whatever the best does.
         """
         key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
         if key in self._seen:
@@ -286,9 +287,9 @@ class _Group:
             load, reached = 2 * load, look.trial.output_throughput
 
     def _close_in(self, able: Able, probe: LoadProbe) -> None:
-        """Look between the highest load that holds and the next, by a line through their margins.
+        """Look between the highest load that holds and the next, along a line through their margins.
 
-        What holds in a run that is too short to settle is run again for longer.
+        What holds in a run that is too short to settle is run again, longer.
         """
         while (held := able.held) is not None:
             needed = _needed(held, probe)
@@ -319,11 +320,11 @@ class _Group:
 
 
 _OF_A_POOL = (GPU, FORMAT, *SIZE_KEYS, "engine")
-"""Keys of the deployment that a pool of equal replicas has for itself."""
+"""Keys of the deployment that a pool of equal replicas sets for itself."""
 
 
 def _shared(able: Sequence[Able]) -> dict[str, Any]:
-    """Return what several deployments change alike, but for what their pools say: the KV format, drafts, routing."""
+    """Return the changes that deployments share, except what their pools say: the KV format, drafts, routing."""
     first, *others = (each.member.overrides for each in able)
     own = tuple(f"deployment.{key}" for key in _OF_A_POOL)
     return {
@@ -334,7 +335,7 @@ def _shared(able: Sequence[Able]) -> dict[str, Any]:
 
 
 def _settling(able: Able, probe: LoadProbe, load: float) -> int:
-    """Return the requests of a run that settles, as far as looks may take and the load before it tells."""
+    """Return the requests of a run that settles, by the look before it, within the limit of looks."""
     if not able.looks or probe.finishable is None:
         return 0
     before = able.looks[-1]
@@ -345,7 +346,7 @@ def _settling(able: Able, probe: LoadProbe, load: float) -> int:
 
 
 def _needed(look: Look, probe: LoadProbe) -> int:
-    """Return the requests of a run near a load that settles, as far as looks may take."""
+    """Return the requests of a run near a load that settles, within the limit of looks."""
     if probe.finishable is None or not probe.is_steady or math.isnan(look.trial.in_flight):
         return CLOSE_REQUESTS
     settled = settled_requests(look.load / probe.finishable.rate, look.trial.in_flight)
@@ -353,12 +354,12 @@ def _needed(look: Look, probe: LoadProbe) -> int:
 
 
 def able_group(space: Space, goal: Goal, most: int) -> list[Able]:
-    """Return what every deployment of a kind of GPU can do, as short looks tell.
+    """Return what every deployment on a kind of GPU can do, by short looks.
 
     Args:
         space: What may be deployed.
-        goal: The GPUs there are.
-        most: Settings of engine knobs that are tried.
+        goal: The GPUs that are available.
+        most: Most settings of engine knobs that are tried.
     """
     return _Group(space, goal, most).run()
 
@@ -369,16 +370,16 @@ def mixed_group(space: Space, goal: Goal, most: int, beside: Sequence[Able]) -> 
 
 
 def value_of(look: Look | None, *, is_closed: bool) -> float:
-    """Return what is to be large: of open arrivals the load, as all answer the same requests; else output tokens/s."""
+    """Return what to maximize: for open arrivals the load, as all answer the same requests; else output tokens/s."""
     if look is None:
         return 0.0
     return look.trial.output_throughput if is_closed else look.load
 
 
 def contenders(able: Sequence[Able], *, is_closed: bool) -> list[Able]:
-    """Return the deployments that may do most, the best first: those that short looks do not tell from it.
+    """Return the deployments that may do the most, best first: those that short looks cannot tell from the best.
 
-    Of those that differ in engine knobs alone, one.
+    Of those that differ in engine knobs alone, only one.
     """
     held = sorted(
         (each for each in able if each.held is not None), key=lambda each: -value_of(each.held, is_closed=is_closed)
@@ -400,7 +401,7 @@ def find_load(scenario: Scenario, able: Able, confidence: float | None, least: f
         scenario: What is asked.
         able: The deployment.
         confidence: Share of real servers that must sustain a load; None: it must hold as simulated.
-        least: Requests/s at which steady traffic must hold for the load to be found; None: it is found in any case.
+        least: Requests/s at which steady traffic must hold for the load to be found; None: it is always found.
     """
     there = deployed(scenario, able.member.overrides, able.replicas)
     if least is not None and confidence is None:
@@ -417,7 +418,7 @@ class Done:
     """What a contender does at the load that counts.
 
     Attributes:
-        load: The highest that holds; with a confidence, on that share of real servers.
+        load: The highest load that holds; with a confidence, the highest that holds on that share of real servers.
         output_throughput: Output tokens/s there.
         tpot: Mean TPOT, seconds.
         level: The runs.
@@ -450,9 +451,9 @@ def done(able: Able, confidence: float | None) -> Done | None:
 
 
 def unbeaten(points: Sequence[tuple[float, float]]) -> Iterator[int]:
-    """Yield the places of the points that no other beats in both coordinates, both of which are to be large.
+    """Yield the indices of the points that no other beats in both coordinates; more is better in both.
 
-    By the second, falling; of equal ones, one.
+    By the second coordinate, falling; of equal points, one.
     """
     highest = -math.inf
     for place in sorted(range(len(points)), key=lambda each: (-points[each][1], -points[each][0])):
@@ -466,15 +467,15 @@ class Throughput:
     """What fixed GPUs can do, as far as it was found.
 
     Attributes:
-        scenario: What was asked; its seed draws the requests that tell the load of the best.
-        goal: The GPUs there are.
-        reference: What stands after ``simserve run`` to run the scenario.
+        scenario: What was asked; its seed draws the requests that determine the load of the best.
+        goal: The GPUs that are available.
+        reference: What follows ``simserve run`` to run the scenario.
         market: Where GPUs are bought.
         spaces: What may be deployed, by kind of GPU, with the requests that the search draws.
         skipped: GPUs that were not searched, and why.
-        kept: Names of what stays as it is.
+        kept: Names of what is left unchanged.
         able: Every deployment that was judged.
-        best: The one that does most; None: nothing holds, or was found to.
+        best: The one that does the most; None: nothing holds, or no load was found.
     """
 
     scenario: Scenario
@@ -493,11 +494,11 @@ class Throughput:
         return is_closed_loop(self.scenario)
 
     def find(self, each: Each, num_settings: int) -> None:
-        """Find what every deployment does, then the load of the contenders.
+        """Find what every deployment can do, then the load of the contenders.
 
         Args:
             each: Runs a function over tasks, as `simserve.planner.workers.each_result` does.
-            num_settings: Settings of engine knobs that are tried on a kind of GPU.
+            num_settings: Most settings of engine knobs that are tried on a kind of GPU.
         """
         for found in each(able_group, [(space, self._alone(space), num_settings) for space in self.spaces]):
             self.able += found
@@ -522,7 +523,7 @@ class Throughput:
             self._find_again(each, by_hardware[self.best.hardware].scenario, self.best)
 
     def _find_again(self, each: Each, searched: Scenario, best: Able) -> None:
-        """Find the load of the best with the requests of the scenario's own seed, where the search had others."""
+        """Find the load of the best with requests drawn by the scenario's own seed, where the search had another."""
         own = with_seed(searched, self.scenario.run.seed)
         if own is searched:
             return
@@ -532,7 +533,7 @@ class Throughput:
             self.best = again
 
     def _alone(self, space: Space) -> Goal:
-        """Return the goal on one kind of GPU: as many as there are of it."""
+        """Return the goal for one kind of GPU: as many as are available of it."""
         there = self.goal.gpus_by_kind
         return replace(
             self.goal, max_gpus=there.get(space.scenario.deployment.hardware, self.goal.max_gpus), gpus_by_kind={}
@@ -621,7 +622,7 @@ class Throughput:
         }
 
     def _warnings(self) -> list[str]:
-        """Return what leads the answer: what is assumed of the model and of the best deployment."""
+        """Return the warnings that lead the answer: what is assumed of the model and of the best deployment."""
         if self.best is None:
             return assumed_architectures(self.scenario)
         return leading_warnings(self._deployed(self.best))
@@ -630,7 +631,7 @@ class Throughput:
         return deployed(self.scenario, able.member.overrides, max(able.replicas, 1))
 
     def _load_change(self, load: float) -> dict[str, Any]:
-        """Return what sets the load, where one key does."""
+        """Return the change that sets the load, where one key does."""
         arrivals = self.scenario.workload.arrivals
         for key, value in (("concurrency", round(load)), ("rate", float(f"{load:.4g}"))):
             if hasattr(arrivals, key):
@@ -685,7 +686,7 @@ class Throughput:
                     )
 
     def _pareto(self) -> list[dict[str, Any]]:
-        """Return the loads that no other beats in tokens/s a GPU and tokens/s a user, the quickest for a user first."""
+        """Return the Pareto front of loads in tokens/s a GPU and tokens/s a user, the fastest for a user first."""
         points = list(self._points())
         pairs = [(look.trial.output_throughput / self.goal.max_gpus, 1 / look.trial.mean_tpot) for _, look in points]
         key = "concurrency" if self.is_closed else "rate"
@@ -706,7 +707,7 @@ class Throughput:
         ]
 
     def _miss(self) -> dict[str, Any]:
-        """Return what came nearest, where nothing holds."""
+        """Return the nearest miss, where nothing holds."""
         asked, looked = objective(self.scenario), [each for each in self.able if each.looks]
         if looked:
             nearest = max(looked, key=lambda each: each.looks[0].margin)

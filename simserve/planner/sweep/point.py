@@ -1,4 +1,4 @@
-"""One point of a sweep: run it, and say in one row what came out or why nothing did. Runs in a worker process."""
+"""One point of a sweep: runs it, and returns a row with what came out or why nothing did. Runs in a worker process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
 Row = dict[str, Any]
-"""``point values status error scenario_hash`` and, of a point that ran, figures; plain values only."""
+"""``point values status error scenario_hash`` and, for a point that ran, figures; plain values only."""
 Task = tuple[int, dict[str, Any], dict[str, Any], str | None]
-"""Place in the grid, its values, the resolved scenario as a mapping, and the folder that its paths start from."""
+"""Index in the grid, its values, the resolved scenario as a mapping, and the folder that its paths start from."""
 
 OK = "ok"
 INFEASIBLE = "infeasible"
 INVALID = "invalid"
 TEXTS = ("stability", "binding", "load", "fidelity", "weights_format", "kv_cache_format", "formats")
-"""Columns of words, besides those of every row."""
+"""Text columns, besides those of every row."""
 
 
 def task_of(index: int, values: Mapping[str, Any], scenario: Scenario) -> Task:
@@ -39,7 +39,7 @@ def run_task(task: Task) -> Row:
     """Return the row of a point.
 
     Raises:
-        KeyboardInterrupt: The user stopped it, in this very process; workers leave that to the process they serve.
+        KeyboardInterrupt: The user stopped it in this very process; workers leave that to their parent process.
     """
     _leave_interrupts_to_the_parent()
     index, values, mapping, folder = task

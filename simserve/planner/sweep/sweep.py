@@ -1,4 +1,4 @@
-"""`sweep`: a scenario at every point of a grid, one row each; resumable, the same bytes however it ran."""
+"""`sweep`: a scenario at every point of a grid, one row each; resumable, with the same bytes however it was run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Progress = Callable[[int, int], None]
-"""Called after each point with the points done and all points."""
+"""Called after each point with the number of points done and of all points."""
 MOST_POINTS = 1_000_000
 ENDING = ".parquet"
 _FORCE_REMEDY = "choose another file, or --force to replace it"
@@ -40,9 +40,9 @@ class Point:
     """One point of a grid.
 
     Attributes:
-        index: Its place in the whole grid, the last key varying fastest.
+        index: Its index in the whole grid, in which the last key varies fastest.
         values: Key -> value, as the scenario takes it.
-        scenario: What is run; None where the values make no scenario.
+        scenario: What is run; None where the values do not make a scenario.
         problem: Why not.
     """
 
@@ -58,14 +58,14 @@ class Sweep:
 
     Attributes:
         keys: The keys of the grid.
-        rows: One a point that was done, by its place in the grid.
-        num_points: All that were asked for.
+        rows: One for each point that was done, in the order of the grid.
+        num_points: Number of all points asked for.
         num_resumed: Rows that an earlier, interrupted sweep had left.
         was_interrupted: The user stopped it.
-        seed: Of the scenario.
-        warnings: What a reader has to know before all else, of any point.
-        asked: Share of requests that must meet the SLO, a row; None where none is asked for, or the point is no
-            scenario.
+        seed: The scenario's seed.
+        warnings: What a reader has to know first, from any point.
+        asked: For each row, the share of requests that must meet the SLO; None where none is asked for, or the point is
+            not a scenario.
     """
 
     keys: tuple[str, ...]
@@ -84,13 +84,13 @@ class Sweep:
 
     @property
     def formats(self) -> dict[str, int]:
-        """Number formats with where they come from, in words -> points that ran in them."""
+        """Number formats and where they come from, in words -> number of points that ran in them."""
         return dict(Counter(row["formats"] for row in self.rows if row["status"] == OK))
 
     @property
     def points(self) -> pd.DataFrame:
-        """One row a point: the columns of the Parquet file."""
-        import pandas as pd  # a fifth of a second, needed by notebooks only
+        """One row a point, with the columns of the Parquet file."""
+        import pandas as pd  # takes 0.2 s, and only notebooks need it
 
         return pd.DataFrame(_column_table(self.keys, self.rows))
 
@@ -126,17 +126,17 @@ def sweep(
 ) -> Sweep:
     """Run a scenario at every point of a grid.
 
-    Finished points are kept beside ``out`` until all are there; the next sweep takes those whose scenario and version
-    are the same. A point that cannot be run is a row with its error.
+    Finished points are kept beside ``out`` until all are done; the next sweep reuses those with the same scenario and
+    version. A point that cannot be run is a row with its error.
 
     Args:
         scenario: What is varied.
         grid: Key -> its values; every combination is a point.
-        sample: Run so many points of the grid, drawn by the scenario's seed; None: all.
-        out: Parquet file of the rows; None: none is written.
+        sample: Number of points of the grid to run, drawn by the scenario's seed; None: all.
+        out: Parquet file for the rows; None: none is written.
         force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
-        workers: Processes.
-        backend: What runs them: processes of this machine, ``auto`` or ``loky``, or ``dask``, or ``ray``.
+        workers: Number of processes.
+        backend: What runs them: processes on this machine, ``auto`` or ``loky``, or ``dask``, or ``ray``.
         scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
         progress: Called after each point.
 
@@ -194,11 +194,11 @@ def _asked(scenario: Scenario | None) -> float | None:
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the grid of texts ``KEY=VALUE,VALUE``, each value YAML; a comma inside brackets or quotes is its own.
+    """Return the grid of texts ``KEY=VALUE,VALUE``, each value YAML; commas in brackets or quotes separate nothing.
 
     Raises:
-        UsageError: A text has no key or no value, or a key stands twice.
-        ScenarioError: A value is no YAML.
+        UsageError: A text has no key or no value, or a key occurs twice.
+        ScenarioError: A value is not YAML.
     """
     grid: dict[str, list[Any]] = {}
     for text in texts:
@@ -262,12 +262,13 @@ def _identity(point: Point) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Finished:
-    """Points that are done, one line of JSON each in ``X.parquet.partial``.
+    """Finished points, one line of JSON each, in ``X.parquet.partial``.
 
-    A line is written at once and reaches the disk before the next point; a last line cut short by a crash is dropped.
+    A line is written at once and is on disk before the next point; a last line that was cut short by a crash is
+    dropped.
 
     Attributes:
-        file: Where they are kept.
+        file: File that holds them.
         rows: Scenario hash -> row, of this version of simserve.
     """
 
@@ -276,15 +277,15 @@ class Finished:
 
     @classmethod
     def beside(cls, out: Path, hashes: Sequence[str], *, force: bool) -> Finished:
-        """Return what was finished before, after a look at whether ``out`` can be written.
+        """Return what was finished before, after checking that ``out`` can be written.
 
         Args:
             out: Where the table goes.
-            hashes: Of the scenarios of this sweep.
+            hashes: Hashes of this sweep's scenarios.
             force: Whether another sweep's table may be replaced.
 
         Raises:
-            UsageError: ``out`` is no Parquet file, cannot be written, or holds another sweep.
+            UsageError: ``out`` is not a Parquet file, cannot be written, or holds another sweep.
         """
         if out.suffix != ENDING:
             raise UsageError(f"must end in {ENDING}", file=out, key="--out")
@@ -313,7 +314,7 @@ class Finished:
             os.fsync(file.fileno())
 
     def remove(self) -> None:
-        """Forget all: the table holds them."""
+        """Delete the file: the table now holds its rows."""
         self.file.unlink(missing_ok=True)
 
 
@@ -323,7 +324,7 @@ def _save_table(out: Path, keys: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def columns(keys: Sequence[str], rows: Sequence[Row]) -> list[Column]:
-    """Return the columns: the point, the keys of the grid, how it went, then every figure."""
+    """Return the columns: the point, the keys of the grid, the outcome, then every figure."""
     points = np.array([row["point"] for row in rows], dtype=np.int64)
     found = [Column("point", points, "BIGINT")]
     found += [_grid_column(key, [row["values"][key] for row in rows]) for key in keys]
@@ -340,7 +341,7 @@ def _column_table(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[An
 
 
 def _grid_column(key: str, values: Sequence[Any]) -> Column:
-    """Return whole numbers and numbers as such, everything else as it would be written."""
+    """Return a column of whole numbers or numbers as such, of anything else as it would be written."""
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return Column(key, np.array(values, dtype=np.int64), "BIGINT")
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -361,7 +362,7 @@ def _number(name: str, values: Sequence[float | None]) -> Column:
 
 
 def _read(file: Path) -> dict[str, Row]:
-    """Return the rows of this version, and cut off a line that was not finished."""
+    """Return the rows of this version, and cut off an unfinished line."""
     whole, _, torn = file.read_bytes().rpartition(b"\n")
     if torn:
         with file.open("rb+") as opened:
@@ -380,7 +381,7 @@ def _read(file: Path) -> dict[str, Row]:
 
 
 def _hashes_in(table: Path) -> list[str] | None:
-    """Return the scenarios of a table, sorted; None where it is none of a sweep."""
+    """Return the hashes of a table's scenarios, sorted; None where it is not a sweep's."""
     import duckdb  # lazy: only a sweep over an old file needs it
 
     try:

@@ -1,4 +1,4 @@
-"""What runs the points of a sweep: processes of this machine, Dask or Ray on many. Knows no grid, no file."""
+"""What runs the points of a sweep: processes on this machine, or Dask or Ray on many. Knows no grid and no file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from simserve.planner.sweep.point import Row, Task, run_task
 from simserve.planner.workers import MOST_DEATHS, dying, fresh, results_of
 
 BACKENDS = ("auto", "loky", "dask", "ray")
-"""``auto``: what is quickest on this machine (`simserve.planner.workers`); ``loky``: fresh processes of joblib's."""
+"""``auto``: what is fastest on this machine (`simserve.planner.workers`); ``loky``: joblib's fresh processes."""
 _PACKAGES = {"dask": "distributed", "ray": "ray"}
 
 
 def check_backend(backend: str, scheduler: str | None) -> None:
-    """Do nothing where a backend can be used.
+    """Check that a backend can be used.
 
     Raises:
         UsageError: It is unknown or not installed, or takes no scheduler.
@@ -40,9 +40,9 @@ def rows_of(tasks: Sequence[Task], *, workers: int, backend: str, scheduler: str
 
     Args:
         tasks: What to run.
-        workers: Processes on this machine; a cluster has its own.
+        workers: Number of processes on this machine; a cluster has its own.
         backend: What runs them; `check_backend` has passed.
-        scheduler: Address of a cluster; None: one on this machine, for the time of the sweep.
+        scheduler: Address of a cluster; None: one on this machine, for the duration of the sweep.
 
     Raises:
         SimserveError: Workers keep dying.

@@ -1,1 +1,1 @@
-"""What a running deployment shows beside its simulation, and the hours to come."""
+"""What a running deployment does compared with its simulation, and the hours to come."""

@@ -1,4 +1,4 @@
-"""A deployment and its simulation side by side: the same hours, figure by figure, and what is to come."""
+"""A deployment and its simulation side by side: the same hours, figure by figure, and a forecast."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from simserve.workload.spec import WorkloadSpec
 
 Floats = NDArray[np.float64]
 MOST_REPLAYED = 300_000
-"""Requests that are simulated at most, the last ones; tests of traffic see all windows."""
+"""Most requests that are simulated: the last ones. Tests of traffic see all windows."""
 HIT_RATE_POINTS = 0.03
-"""A prefix hit rate this far from the predicted one counts as inside."""
+"""A prefix hit rate within this distance of the predicted one counts as inside."""
 _LATENCIES = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "itl": "mean_itl_ms", "e2e": "mean_e2el_ms"}
 _TRAFFIC = ("rate", "prompt_tokens", "output_tokens")
 _NUM_DRAWN = 50_000
@@ -72,11 +72,11 @@ class Twin:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """What a scenario says of its traffic.
+    """What a scenario says about its traffic.
 
     Attributes:
         lengths: ``prompt_tokens`` and ``output_tokens`` -> lengths.
-        rate: Mean requests a second; NaN: clients in a closed loop, or all at once.
+        rate: Mean requests a second; NaN: clients in a closed loop, or all requests at once.
         gaps: Times between arrivals, seconds.
     """
 
@@ -95,20 +95,21 @@ def twin(
     calibration: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Twin:
-    """Return how a deployment compares with its simulation, and the replicas it needs in the time to come.
+    """Return how a deployment compares with its simulation, and the replicas that it will need.
 
-    Traffic is predicted by the scenario. Everything else is what the scenario's deployment does under the traffic that
-    came, window by window.
+    Traffic is predicted by the scenario. Everything else is predicted by what the scenario's deployment does under the
+    traffic that was observed, window by window.
 
     Args:
         seen: What was observed.
-        where: Names it in errors.
-        scenario: What is thought to be deployed, and to arrive.
-        horizon: How far to look, seconds; 0: no forecast.
-        calibrate_for: Seconds at the beginning that say by how much this server's latencies differ from the simulated
-            ones; later ones are held to the simulation times that. Intervals keep their relative width. 0: none.
-        calibration: That of another look at the same hours, to be used instead: of the deployment as it is, for one
-            that might be.
+        where: Name of the observations in errors.
+        scenario: What is believed to be deployed, and to arrive.
+        horizon: How far to forecast, seconds; 0: no forecast.
+        calibrate_for: Seconds at the beginning that tell by what factor this server's latencies differ from the
+            simulated ones; later ones are compared with the simulation times that factor. Intervals keep their relative
+            width. 0: no calibration.
+        calibration: Calibration from another look at the same hours, to be used instead: that of the deployment as it
+            is, for one that might be.
         progress: Called now and then.
 
     Raises:
@@ -194,7 +195,7 @@ def _drawn(scenario: Scenario) -> _Drawn:
 def _replayed(
     seen: Observed, scenario: Scenario, drawn: _Drawn, notes: list[str], progress: Progress | None
 ) -> tuple[list[Window], _Replay]:
-    """Return the windows that are simulated, and what became of them."""
+    """Return the windows that are simulated, and their simulation."""
     windows: list[Window] = []
     total = 0.0
     for window in reversed(seen.windows):
@@ -222,10 +223,10 @@ def _replayed(
 
 
 def _trace(windows: Sequence[Window], seen: Observed, lead: float, drawn: _Drawn, seed: int) -> str:
-    """Return the requests that came: as many in each window as were counted, with lengths in its proportions.
+    """Return the requests that came: in each window as many as were counted, with lengths in its proportions.
 
-    Buckets are wide: within them lengths lie as the scenario's do. A prompt is then as often shorter than a shared
-    prefix as in the scenario.
+    Buckets are wide: within them lengths are distributed as in the scenario. A prompt is then as often shorter than a
+    shared prefix as in the scenario.
     """
     shapes = {name: np.sort(lengths) for name, lengths in drawn.lengths.items()}
     generator = rng.stream(seed, "twin", 0)
@@ -254,7 +255,7 @@ def _lengths(
         counts = seen.whole.histograms.get(name)
     if counts is not None and counts.count:
         return generator.permutation(lengths_like(counts, count, shape))
-    # Without a histogram lengths lie as the scenario's do, around the mean that counters tell, if they tell one.
+    # Without a histogram, lengths are distributed as in the scenario, around the counters' mean where there is one.
     mean = mean_length(seen, name)
     drawn = generator.choice(shape, count)
     scaled = drawn if math.isnan(mean) else drawn * (mean / shape.mean())
@@ -262,15 +263,15 @@ def _lengths(
 
 
 class _Replay:
-    """The simulated hours, by the clock of the observed ones.
+    """The simulated hours, on the clock of the observed ones.
 
     Args:
         result: The run.
-        lead: Seconds of it before the first window.
+        lead: Seconds of the run before the first window.
         start: When the first window begins.
 
     Attributes:
-        scales: How many times as long as simulated this server's latencies are, by name; those that are missing, once.
+        scales: Factors of this server's latencies over the simulated ones, by name; those that are missing are 1.
     """
 
     def __init__(self, result: RunResult, lead: float, start: float) -> None:
@@ -294,7 +295,7 @@ class _Replay:
         }
 
     def mean(self, name: str, window: Window) -> tuple[float, float]:
-        """Return the mean of a latency of what happened in a window, seconds, and its standard error."""
+        """Return the mean of a latency over what happened in a window, seconds, and its standard error."""
         times, values, weights = self._values[name]
         start, end = window.start - self._shift, window.end - self._shift
         is_in = (times >= start) & (times < end) & (weights > 0) & np.isfinite(values)
@@ -307,7 +308,7 @@ class _Replay:
         return scale * mean, scale * float(found.std() / math.sqrt(is_in.sum()))
 
     def number(self, name: str, window: Window) -> float:
-        """Return how many requests were ``running`` or ``waiting`` in the mean over a window."""
+        """Return the mean number of requests that were ``running`` or ``waiting`` over a window."""
         records = self._records
         start, end = window.start - self._shift, window.end - self._shift
         pairs = {
@@ -319,7 +320,7 @@ class _Replay:
         return float(np.maximum(inside, 0.0).sum() / max(end - start, 1e-9))
 
     def factors(self, name: str) -> tuple[float, float] | None:
-        """Return the ends of the prediction interval of a figure over the figure."""
+        """Return the ends of a figure's prediction interval, divided by the figure."""
         figure = _LATENCIES[name]
         value, interval = self.summary[figure], self.summary["simserve"]["prediction_interval"]["metrics"].get(figure)
         return (interval[0] / value, interval[1] / value) if value and interval else None
@@ -343,7 +344,7 @@ def _row(
 
 
 def _traffic(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[dict[str, dict[str, Any]], list[Alarm]]:
-    """Return rate and lengths against the scenario's, and the alarms of their tests."""
+    """Return rate and lengths compared with the scenario's, and the alarms of their tests."""
     windows, whole = seen.windows, seen.whole
     threshold = threshold_of(whole.seconds / len(windows))
     rows: dict[str, dict[str, Any]] = {}
@@ -375,9 +376,9 @@ def _traffic(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[dict[st
 
 
 def _expected(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[Floats | None, float]:
-    """Return the arrivals of each window that the scenario expects, and their variance over their mean.
+    """Return the arrivals that the scenario expects in each window, and their variance divided by their mean.
 
-    Rates that change begin with the first scrape; those that follow the hours of the day, with midnight UTC.
+    Rates that change start at the first scrape; those that follow the hours of the day, at midnight UTC.
     """
     windows = seen.windows
     arrivals = scenario.workload.arrivals
@@ -393,16 +394,16 @@ def _expected(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[Floats
     edges = np.arange(0.0, times[-1] if len(times) else 0.0, length)
     counts = np.histogram(times, edges)[0] if len(edges) > 20 else np.zeros(0)
     dispersion = float(counts.var() / counts.mean()) if len(counts) and counts.mean() > 0 else 1.0
-    # Poisson counts of so many windows have at most this by chance.
+    # Over this many windows, Poisson counts have at most this by chance.
     chance = 1 + 3 * math.sqrt(2 / max(len(counts), 1))
     return np.array([drawn.rate * window.seconds for window in windows]), dispersion if dispersion > chance else 1.0
 
 
 def _parted(windows: list[Window], seconds: float, where: object) -> tuple[list[Window], list[Window]]:
-    """Return the windows of the beginning, and those after them.
+    """Return the windows at the beginning, and those after them.
 
     Raises:
-        InputError: There are too few of one of the two.
+        InputError: There are too few of either.
     """
     first = [each for each in windows if each.end <= windows[0].start + seconds]
     rest = windows[len(first) :]
@@ -414,7 +415,7 @@ def _parted(windows: list[Window], seconds: float, where: object) -> tuple[list[
 
 
 def _scales(windows: Sequence[Window], replay: _Replay) -> dict[str, float]:
-    """Return by how much each latency differs from the simulated one: observed over predicted."""
+    """Return the factor of each latency over the simulated one: observed / predicted."""
     whole, found = together(windows), {}
     for name in _LATENCIES:
         counts, (predicted, _) = whole.histograms.get(name), replay.mean(name, whole)
@@ -424,7 +425,7 @@ def _scales(windows: Sequence[Window], replay: _Replay) -> dict[str, float]:
 
 
 def _system(windows: Sequence[Window], replay: _Replay, scales: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Return what the deployment did beside what it does in the simulation, latencies times ``scales``."""
+    """Return what the deployment did compared with its simulation, whose latencies are multiplied by ``scales``."""
     replay.scales = scales
     whole = together(windows)
     blocks = _blocks(windows)
@@ -447,7 +448,7 @@ def _system(windows: Sequence[Window], replay: _Replay, scales: Mapping[str, flo
             observed = whole.gauges[name]
             factors = replay.factors(latency)
             ends = None if factors is None else (predicted * factors[0], predicted * factors[1])
-            # Below one request the gauge, seen at scrapes alone, says little.
+            # Below one request the gauge says little, since it is seen only at scrapes.
             is_inside = None if ends is None or max(observed, predicted) < 1 else ends[0] <= observed <= ends[1]
             rows[name] = _row(observed, predicted, is_inside, ends)
     inner = replay.summary["simserve"]["kv"]
@@ -467,13 +468,13 @@ def _float(value: Any, other: float = math.nan) -> float:
 
 
 def _interval(predicted: float, error: float, factors: tuple[float, float]) -> tuple[float, float]:
-    """Return where a mean is expected: the model's error, and chance on both sides."""
+    """Return where a mean is expected to lie: the model's error, plus chance on both sides."""
     chance = SCORE_90 * math.sqrt(2) * error
     return max(predicted * factors[0] - chance, 0.0), predicted * factors[1] + chance
 
 
 def _blocks(windows: Sequence[Window]) -> list[Window]:
-    """Return windows joined to blocks that are long enough for a mean."""
+    """Return windows joined into blocks that are long enough for a mean."""
     length = max(_SHORTEST_BLOCK, (windows[-1].end - windows[0].start) / _NUM_BLOCKS)
     found, part = [], []
     for window in windows:
@@ -485,16 +486,16 @@ def _blocks(windows: Sequence[Window]) -> list[Window]:
 
 
 def _whole(blocks: list[Window]) -> list[Window]:
-    """Return blocks without a last one that is cut short: of so few requests a mean says nothing."""
+    """Return blocks without a last one that is cut short: a mean of so few requests says nothing."""
     return blocks[:-1] if len(blocks) > 1 and blocks[-1].seconds < blocks[0].seconds / 2 else blocks
 
 
 def _since(name: str, blocks: Sequence[Window], replay: _Replay, factors: tuple[float, float]) -> float | None:
-    """Return since when a latency lies outside its interval; None: in no block.
+    """Return since when a latency has been outside its interval; None: in no block.
 
-    That is where the stretch begins in which it lies furthest outside: the largest sum of the logarithms of the blocks'
-    means over the end that they pass, as Page dates a change by the last time that his sum was 0. One block outside,
-    long before, is no beginning.
+    That is the beginning of the stretch in which it is furthest outside: the one with the largest sum of the logarithms
+    of the blocks' means over the end that they pass, as Page dates a change by the last time that his sum was 0. One
+    block outside, long before, is not the beginning.
     """
     onset, best, since, running = None, 0.0, None, 0.0
     for block in blocks:
@@ -520,9 +521,10 @@ def _series(
     scenario: Scenario,
     names: Sequence[str],
 ) -> dict[str, dict[str, list[float | None]]]:
-    """Return each figure block by block: when it ends, what came, what was predicted and between which ends.
+    """Return each figure block by block: its end, what was observed and predicted, and the ends of the interval.
 
-    Ends of rate and lengths are those of chance alone (90 %); of latencies the prediction interval, as in `_since`.
+    Intervals of rate and lengths cover chance alone (90 %); those of latencies are prediction intervals, as in
+    `_since`.
     """
     found: dict[str, dict[str, list[float | None]]] = {}
 
@@ -559,7 +561,7 @@ def _series(
 
 
 def _between(windows: Sequence[Window], expected: Floats, block: Window) -> float:
-    """Return how many of the arrivals expected window by window fall into a block."""
+    """Return how many of the arrivals that are expected window by window fall into a block."""
     times = np.array([windows[0].start, *(window.end for window in windows)])
     sums = np.concatenate([[0.0], np.cumsum(expected)])
     return float(np.interp(block.end, times, sums) - np.interp(block.start, times, sums))
@@ -585,7 +587,7 @@ def _hour(hour: Hour, end: float, per_replica: float | None) -> dict[str, Any]:
 
 
 def _rates(windows: Sequence[Window], length: float) -> Floats:
-    """Return mean rates of stretches of one length; arrivals lie evenly in their window."""
+    """Return the mean rates of equal stretches of time; arrivals are spread evenly over their window."""
     times = np.array([windows[0].start, *(window.end for window in windows)])
     sums = np.concatenate([[0.0], np.cumsum([window.arrivals for window in windows])])
     count = max(int((times[-1] - times[0]) / length + 1e-9), 1)
@@ -594,7 +596,7 @@ def _rates(windows: Sequence[Window], length: float) -> Floats:
 
 
 def _behind(counts: Counts, tokens: int) -> Counts:
-    """Return the lengths of what stands behind a prefix of so many tokens."""
+    """Return the lengths of what follows a prefix of ``tokens`` tokens."""
     found = Counts(total=max(counts.total - tokens * counts.count, counts.count), count=counts.count)
     for bound, count in counts.buckets.items():
         found.buckets[max(bound - tokens, 1.0)] += count
@@ -602,7 +604,7 @@ def _behind(counts: Counts, tokens: int) -> Counts:
 
 
 def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress: Progress | None) -> float | None:
-    """Return the most that one replica can sustain within the SLO, with the lengths that came; None: not known."""
+    """Return the most that one replica can sustain within the SLO, with the observed lengths; None: not known."""
     if scenario.slo is None:
         notes.append("Replicas are not said: the scenario has no slo.")
         return None
@@ -622,7 +624,7 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress:
             notes.append(f"Replicas are not said: neither the metrics nor the scenario tell {name}.")
             return None
     if scenario.workload.shared_prefix is not None and "prompt_tokens" in seen.whole.histograms:
-        # A scenario's prompts are what comes behind the prefix, a server counts both.
+        # A scenario counts the prompt after the prefix; a server counts both.
         shared = scenario.workload.shared_prefix
         block["shared_prefix"] = shared.model_dump()
         block["prompt_tokens"] = fitted_block(_behind(seen.whole.histograms["prompt_tokens"], shared.tokens))[0]
@@ -641,10 +643,10 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress:
 
 
 def gauges_of(summary: Mapping[str, Any]) -> str:
-    """Return a twin's summary as text; figures that are not defined are left out.
+    """Return a twin's summary as text, without figures that are undefined.
 
-    ``observed predicted inside`` have a label ``figure``; ``inside`` is 1 where a figure is as predicted. ``drifted``
-    is 1 where any is not. ``stretch_end_seconds`` is when the last scrape was, seconds since 1970.
+    ``observed``, ``predicted`` and ``inside`` have a label ``figure``; ``inside`` is 1 where a figure is as predicted.
+    ``drifted`` is 1 where any is not. ``stretch_end_seconds`` is the time of the last scrape, seconds since 1970.
     """
     drift = summary["drift"]
     inside = {name: row["inside"] for name, row in drift.items()}

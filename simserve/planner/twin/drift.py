@@ -1,8 +1,8 @@
-"""Whether traffic is still what a scenario says: sequential tests of counts, with a false-alarm rate that is known.
+"""Whether traffic is still what a scenario says: sequential tests of counts, with a known false-alarm rate.
 
 Page's CUSUM of likelihood ratios ("Continuous inspection schemes", 1954): while nothing has changed, the time to an
-alarm at the threshold ``log A`` is at least A observations in the mean (Lorden, "Procedures for reacting to a change
-in distribution", 1971). It needs no more than that the ratio's mean is at most 1 while nothing has changed.
+alarm at the threshold ``log A`` is at least A observations on average (Lorden, "Procedures for reacting to a change
+in distribution", 1971). It only requires that the ratio's mean is at most 1 while nothing has changed.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from numpy.typing import NDArray
 from simserve.observe.windows import Counts
 
 FALSE_ALARM_SECONDS = 30 * 86_400.0
-"""Mean time between two false alarms, of all tests together, is no shorter: 30 days."""
+"""Least mean time between two false alarms of all tests together: 30 days."""
 
 NUM_TESTS = 6
-"""Rate, prompts and answers, each up and down."""
+"""Tests of rate, prompts and answers, each up and down."""
 
 CHANGE = 1.25
-"""Factor up or down that a test looks for; changes under half of it, on the logarithm, are let pass."""
+"""Factor, up or down, that a test looks for; changes under half of it, on the logarithm, are ignored."""
 
 _SMOOTHING = 1e-3
-"""Share of lengths that may lie in any bucket, whatever the scenario says."""
+"""Share of lengths that may be in any bucket, whatever the scenario says."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A change that was noticed.
+    """A change that was detected.
 
     Attributes:
-        flagged: Index of the observation at which it was.
-        since: Index of the first observation after the change, as likely as not.
-        is_up: Whether there is more than there was.
+        flagged: Index of the observation at which it was detected.
+        since: Index of the observation after which the change is estimated to have come: the first after it.
+        is_up: Whether there is more than before.
     """
 
     flagged: int
@@ -49,12 +49,12 @@ class Alarm:
 def threshold_of(
     observation_seconds: float, mean_seconds: float = FALSE_ALARM_SECONDS, num_tests: int = NUM_TESTS
 ) -> float:
-    """Return ``log A`` of one test such that all tests together have a false alarm no more often than asked.
+    """Return ``log A`` of one test such that all tests together have false alarms no more often than asked.
 
     Args:
         observation_seconds: Time between two observations.
         mean_seconds: Least mean time between two false alarms.
-        num_tests: Tests that are made at once.
+        num_tests: Number of tests that are made at once.
     """
     return math.log(max(num_tests * mean_seconds / max(observation_seconds, 1e-9), 2.0))
 
@@ -63,9 +63,9 @@ def first_alarm(up: Sequence[float] | Floats, down: Sequence[float] | Floats, th
     """Return the first alarm of two tests over the same observations; None: there is none.
 
     Args:
-        up: Logarithm of the likelihood ratio of more against as much, one an observation.
-        down: That of less.
-        threshold: As of `threshold_of`.
+        up: Logarithm of the likelihood ratio of more against the same, one for each observation.
+        down: The same for less.
+        threshold: As returned by `threshold_of`.
     """
     found = []
     for ratios, is_up in ((up, True), (down, False)):
@@ -85,9 +85,9 @@ def rate_ratios(counts: Floats, expected: Floats, factor: float, dispersion: flo
 
     Args:
         counts: Arrivals of each observation.
-        expected: Their means while nothing has changed.
-        factor: Of the change.
-        dispersion: Variance of the counts over their mean, at least 1; of Poisson arrivals 1, for which the rate of
+        expected: Their means if nothing has changed.
+        factor: Factor of the change.
+        dispersion: Variance of the counts over their mean, at least 1; 1 for Poisson arrivals, for which the rate of
             false alarms is exact.
     """
     return (counts * math.log(factor) - expected * (factor - 1.0)) / max(dispersion, 1.0)
@@ -99,7 +99,7 @@ def length_ratios(histograms: Sequence[Counts | None], lengths: Floats, factor: 
     Args:
         histograms: Lengths of each observation.
         lengths: Lengths as the scenario draws them.
-        factor: Of the change.
+        factor: Factor of the change.
     """
     ratios = np.zeros(len(histograms))
     bounds: tuple[float, ...] = ()

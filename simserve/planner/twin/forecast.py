@@ -1,6 +1,6 @@
-"""Rates of the hours to come out of those that were: the same hour of days before, else a level.
+"""Forecasts the rates of coming hours from past ones: the same hour of earlier days, else a level.
 
-The level is smoothed exponentially, its weight the one that would have erred least (Hyndman and Athanasopoulos,
+The level is smoothed exponentially, with the weight that would have erred least (Hyndman and Athanasopoulos,
 Forecasting: Principles and Practice, 3rd ed., chapter 8); intervals are those of 90 %, from its own errors.
 """
 
@@ -17,19 +17,19 @@ SCORE_90 = 1.6449
 """Standard score of 90 % of cases."""
 _WEIGHTS = np.linspace(0.05, 1.0, 20)
 _RECENT = 0.5
-"""Weight of a day over that of the day after it."""
+"""Weight of a day relative to that of the day after it."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """A stretch to come.
+    """A stretch of time to come.
 
     Attributes:
         start: When it begins, seconds after the last observation.
         rate: Requests a second.
-        low: Low end of 90 % of cases.
+        low: Low end of the interval of 90 % of cases.
         high: High end.
     """
 
@@ -43,9 +43,9 @@ def forecast(rates: Floats, seconds: float, *, horizon: float, step: float) -> t
     """Return the stretches to come, and whether they follow the hours of the day.
 
     Args:
-        rates: Mean rates of stretches of one length, the last one last.
-        seconds: Their length.
-        horizon: How far to look, seconds.
+        rates: Mean rates of stretches of equal length, in order of time.
+        seconds: Length of those stretches.
+        horizon: How far to forecast, seconds.
         step: Length of a stretch to come, seconds.
     """
     a_day = round(DAY / seconds)
@@ -92,5 +92,5 @@ class _Level:
         return level, np.array(errors)
 
     def at(self, steps: float) -> tuple[float, float]:
-        """Return the rate so many stretches ahead, and its spread."""
+        """Return the rate ``steps`` stretches ahead, and its spread."""
         return self._level, self._spread * math.sqrt(1 + max(steps - 1, 0.0) * self._weight**2)

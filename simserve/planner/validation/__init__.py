@@ -1,1 +1,1 @@
-"""Measured points replayed, and how far off the simulator is."""
+"""Replays measured points and says how far off the simulator is."""

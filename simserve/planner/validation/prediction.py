@@ -1,8 +1,8 @@
-"""What the simulator says of one measured point, by the point's own protocol. Scores nothing.
+"""What the simulator predicts for one measured point, by the point's own protocol. Scores nothing.
 
-Of separate prefill and decode workers too. A scenario's pools do not draft with the model's own layers; measured ones
-do. Such a decode worker is replayed as one that does not, and whose steps are m times as short where one yields m
-tokens a request. Means are those of the real one; that a step's tokens arrive together is lost.
+Separate prefill and decode workers are covered too. A scenario's pools do not draft with the model's own layers;
+measured ones do. Such a decode worker is replayed as one that does not draft, with steps m times as short where one
+yields m tokens a request. Means are those of the real worker; that the tokens of a step arrive together is lost.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from simserve.workload.requests import RequestSpecs
 Priced = Callable[[Scenario, Role], tuple[ResolvedScenario, PricedDeployment]]
 """Resolves a scenario whose replicas have a role, and prices its deployment."""
 LONG_RUN_WINDOW = (0.4, 0.8)
-"""Share of the requests of a long run, in order, between which its figures are taken: past the ramp, before the
-drain."""
+"""Range of the requests of a long run, in order and as shares, that its figures are taken from: after the ramp, before
+the drain."""
 MAX_IN_TRANSFER = 1_000_000
-"""Caches on their way: no worker waits for their number."""
+"""Caches in transfer: no worker waits because of their number."""
 MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
 """Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
 
-Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the nearest relative of R1 that was measured (InferenceX
+Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the closest relative of R1 that was measured (InferenceX
 golden_al_distribution, vLLM MTP, thinking on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A measured point beside what was simulated.
+    """A measured point and its simulation.
 
     Attributes:
         point: What was measured.
-        predicted: Metric -> seconds or tokens/s, of the metrics that were measured and are defined here.
-        server: What was run, as the model of errors knows it; None where it was not.
+        predicted: Metric -> seconds or tokens/s, for the metrics that were measured and are defined here.
+        server: What was run, as the error model knows it; None where nothing was.
         reason: Why it could not be run; empty where it was.
     """
 
@@ -77,7 +77,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay gave.
+    """Results of a replay.
 
     Attributes:
         figures: Every metric.
@@ -92,20 +92,20 @@ class Replayed:
 
 @dataclass(slots=True)
 class Pricer:
-    """Resolves and prices deployments, each once, and keeps the figures of what was replayed.
+    """Resolves and prices each deployment once, and keeps the figures of replays.
 
     Attributes:
-        replayed: What was replayed, by `replay_key`.
+        replayed: Replays by `replay_key`.
     """
 
     replayed: dict[str, Replayed] = field(default_factory=dict)
     _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
 
     def of(self, scenario: Scenario, role: Role = "both") -> tuple[ResolvedScenario, PricedDeployment]:
-        """Return the deployment of a scenario with its seconds; ``role`` is what its replicas do.
+        """Return the deployment of a scenario with its step times; ``role`` is that of its replicas.
 
         Raises:
-            InputError: A profile is missing or does not go with the rest, or the model does not fit.
+            InputError: A profile is missing or not compatible with the rest, or the model does not fit.
         """
         key = f"{role} {_deployment_key(scenario)}"
         if key not in self._known:
@@ -118,18 +118,18 @@ class Pricer:
 
 
 def _deployment_key(scenario: Scenario) -> str:
-    """Return what two scenarios share that are served by the same deployment.
+    """Return a key that scenarios share if the same deployment serves them.
 
-    An engine that answers nobody, as in a batch that is there at once, spares host time that a server spends.
+    An engine without clients, as for a batch that is there at once, saves host time that a server spends.
     """
     is_served = not isinstance(scenario.workload.arrivals, AllAtOnceArrivals)
     return json.dumps([scenario.model, scenario.deployment.model_dump(mode="json"), is_served], sort_keys=True)
 
 
 def replay_key(point: MeasuredPoint) -> str:
-    """Return what two points share whose replays are the same: all but their names, and "" where arrivals are recorded.
+    """Return a key that points with the same replay share: all but their names; "" where arrivals are recorded.
 
-    Tables of many submitters hold one configuration many times.
+    Tables from many submitters contain one configuration many times.
     """
     if point.requests is not None:
         return ""
@@ -140,9 +140,9 @@ def replay_key(point: MeasuredPoint) -> str:
 
 
 def _long_enough(resolved: ResolvedScenario) -> ResolvedScenario:
-    """Return the deployment with the length that was measured, also where the model's own limit is shorter.
+    """Return the deployment with the length that was measured, even where the model's own limit is shorter.
 
-    Benchmarks send random tokens, and go beyond the positions that a model was trained on.
+    Benchmarks send random tokens, and exceed the positions that a model was trained on.
     """
     asked = resolved.scenario.deployment.engine.max_model_len
     if asked is None or asked <= resolved.engine.max_model_len:
@@ -151,7 +151,7 @@ def _long_enough(resolved: ResolvedScenario) -> ResolvedScenario:
 
 
 def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
-    """Return the figures of a point; a point that cannot be run says why.
+    """Return the figures of a point, or the reason why it cannot be run.
 
     Args:
         point: What to replay.
@@ -197,7 +197,7 @@ def _replayed(
 
 
 def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
-    """Return the figures of the workers that a point may have had whose TPOT is nearest to its own."""
+    """Return the figures of those workers a point may have had whose TPOT is nearest to its own."""
     try:
         found = [_pool_figures(pair, point.protocol, pricer) for pair in point.pools]
     except SimserveError as failure:
@@ -252,7 +252,7 @@ def _compared(point: MeasuredPoint, replayed: Replayed) -> Prediction:
 
 
 def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
-    """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol takes them."""
+    """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol defines them."""
     latencies = request_latencies(records)
     late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
     is_cold = records.arrival_time == np.nanmin(records.arrival_time)
@@ -279,18 +279,18 @@ def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
 
 
 def closed_loop_throughput(clients: int, output_tokens: float, ttft: float, tpot: float) -> float:
-    """Return output tokens/s of clients whose every request takes such times, seconds (Little's law)."""
+    """Return the output tokens/s of clients whose every request takes these times, in seconds (Little's law)."""
     return clients * output_tokens / (ttft + tpot * (output_tokens - 1.0))
 
 
 def _counted(num_requests: int, protocol: Protocol) -> slice:
-    """Return the requests whose latencies count, in order of arrival: all, or the middle of a long run's."""
+    """Return the requests whose latencies count, in order of arrival: all, or the middle of a long run."""
     start, stop = LONG_RUN_WINDOW if protocol.is_long_run else (0.0, 1.0)
     return slice(int(start * num_requests), max(int(stop * num_requests), 1))
 
 
 def _throughput(records: RequestRecords, protocol: Protocol) -> float:
-    """Return tokens/s over the whole run, or while the middle of a long run's requests finished."""
+    """Return tokens/s over the whole run, or over the time in which the middle of a long run's requests finished."""
     tokens = records.output_tokens + (records.prompt_tokens if protocol.is_total_throughput else 0)
     if not protocol.is_long_run:
         duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
@@ -308,10 +308,10 @@ def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
 
 
 def _replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
-    """Return the run of a closed loop over the workers of a pair.
+    """Return the run of a closed loop on the workers of a pair.
 
     Raises:
-        InputError: A worker's profile is missing or does not go with the rest, or the model does not fit.
+        InputError: A worker's profile is missing or not compatible with the rest, or the model does not fit.
     """
     scenario = from_mapping(pair.prefill)
     resolved, prefill = priced(scenario, "prefill")
@@ -341,7 +341,7 @@ def _replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
 
 
 def _pools_key(pair: PoolPair) -> str:
-    """Return what two pairs share whose replays are the same: all but their names."""
+    """Return a key that pairs share if their replays are the same: all but their names."""
     both = [{key: value for key, value in each.items() if key != "name"} for each in (pair.prefill, pair.decode)]
     others = [getattr(pair, each.name) for each in fields(pair) if each.name not in ("prefill", "decode")]
     return json.dumps([both, others], sort_keys=True)
@@ -350,8 +350,8 @@ def _pools_key(pair: PoolPair) -> str:
 def _links(pair: PoolPair, cache_bytes: float, ranks: int) -> DisaggregationSpec:
     """Return the links of prefill workers.
 
-    Every GPU of a worker without ranks has the whole latent cache, and sends it to its like. With ranks one GPU alone
-    has it, and sends a copy to each GPU of a decode worker without them, while the other ranks send theirs.
+    Every GPU of a worker without ranks has the whole latent cache, and sends it to its counterpart. With ranks, only
+    one GPU has it, and sends a copy to each GPU of a decode worker without ranks, while the other ranks send theirs.
     """
     copies = int(pair.decode["deployment"].get("tensor_parallel_size", 1)) if ranks > 1 else 1
     rest = (1.0 - 1.0 / ranks) * copies * cache_bytes / pair.port_bandwidth
@@ -368,7 +368,7 @@ def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
     plain, found = priced(from_mapping(pair.decode), "decode")
     times, drafts = found.step_times, pair.num_drafts
     if drafts and plain.engine.data_parallel_size > 1:
-        # Verifying is priced as that many more sequences.
+        # Verification is priced as that many more sequences.
         seats = plain.engine.max_num_seqs * (drafts + 1)
         _, wide = priced(from_mapping(_with(pair.decode, max_num_seqs=seats)), "decode")
         times = _verifying(wide.step_times, drafts + 1)
@@ -379,7 +379,7 @@ def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
     tokens = expected_tokens(MTP_ACCEPTANCE[:drafts]) if drafts else 1.0
     return PoolSetup(
         name="decode",
-        # Dynamo takes the tokens from it (skip-tokenizer-init); no API server of its own passes them on.
+        # Dynamo takes the tokens from it (skip-tokenizer-init); it has no API server of its own that passes them on.
         engine=replace(decoding(plain), api_token_seconds=0.0),
         step_times=_scaled(times, 1.0 / tokens),
         priced=None,
@@ -389,7 +389,7 @@ def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
 
 
 def _with(mapping: Mapping[str, Any], *, speculative: Any = None, max_num_seqs: int | None = None) -> dict[str, Any]:
-    """Return a scenario with drafts, or with other seats."""
+    """Return a scenario with drafts, or with another number of seats."""
     deployment = dict(mapping["deployment"])
     if speculative is not None:
         deployment["speculative"] = speculative
@@ -399,14 +399,14 @@ def _with(mapping: Mapping[str, Any], *, speculative: Any = None, max_num_seqs: 
 
 
 def _verifying(times: StepTimes, width: int) -> StepTimes:
-    """Return the seconds of ranks that decode ``width`` tokens a sequence."""
+    """Return the step times of ranks that decode ``width`` tokens a sequence."""
     last = (len(times.decode_base) - 1) // width
     sequences = width * np.arange(last + 1)
     shared = np.asarray(times.shared_seconds)
     return replace(
         times,
         decode_base=np.asarray(times.decode_base)[sequences].tolist(),
-        # Queries of a sequence read its keys once, and each takes its own products, which bind.
+        # The queries of a sequence read its keys once, but each takes its own products, the bottleneck.
         decode_slope=(width * np.asarray(times.decode_slope)[sequences]).tolist(),
         sequence_seconds=np.asarray(times.sequence_seconds)[sequences].tolist(),
         decode_attention_base=np.asarray(times.decode_attention_base)[sequences].tolist(),

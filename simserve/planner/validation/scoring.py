@@ -23,22 +23,22 @@ from simserve.units import GIB
 
 GroupKey = Callable[[MeasuredPoint], tuple[str, ...]]
 CORE_GPUS = ("h100", "h200", "a100")
-"""Beginnings of the GPUs whose measurements the simulator is to cover."""
+"""Beginnings of the names of the GPUs whose measurements the simulator should cover."""
 SCORED: tuple[Metric, ...] = ("tpot", "ttft", "throughput")
-"""Metrics whose errors are learnt; end-to-end times follow from the first two."""
+"""Metrics whose errors are learned; end-to-end times follow from the first two."""
 COPIES = ("published",)
-"""Sources whose figures stand in another one too."""
+"""Sources whose figures also appear in another source."""
 REPORTS = "unseen reports"
-"""The group of those that nothing was ever fitted to, however far they are."""
+"""Group of the reports that nothing was ever fitted to, however far they are from the other sources."""
 _SCORES = tuple(Coverage.model_fields)[4:11]
-"""What `Held.scores` returns, in its order."""
+"""What `Held.scores` returns, in that order."""
 _NUM_DRAWS = 2000
 _SEED = 0
-"""Draws of sources, with replacement, behind the range of a coverage."""
+"""Draws of sources, with replacement, that give the range of a coverage; and their seed."""
 OF_GPU = 0.01
-"""Share of the GPU's memory that the KV room is to be right within."""
+"""Largest error allowed in the KV room, as a share of the GPU's memory."""
 OF_KV = 0.03
-"""Share of the KV room itself that it is to be right within where KV takes `MUCH_KV` of the GPU."""
+"""Largest error allowed in the KV room, as a share of itself, where KV takes `MUCH_KV` of the GPU."""
 MUCH_KV = 1.0 / 3.0
 
 
@@ -48,9 +48,9 @@ def relative_error(predicted: float, measured: float) -> float:
 
 
 def error_summary(errors: Sequence[float]) -> dict[str, float | int]:
-    """Return median, mean and 90th percentile of the absolute relative errors, and their mean with sign.
+    """Return median, mean and 90th percentile of the absolute relative errors, and their signed mean.
 
-    Shares, 0.05 is 5 %; ``bias`` above 0 says the simulator is too high. ``points`` is the denominator.
+    They are shares: 0.05 is 5 %. ``bias`` above 0 means that the simulator is too high. ``points`` is the denominator.
     """
     signed = np.asarray(errors, dtype=np.float64)
     absolute = np.abs(signed)
@@ -64,7 +64,7 @@ def error_summary(errors: Sequence[float]) -> dict[str, float | int]:
 
 
 def errors_of(predictions: Iterable[Prediction], metric: Metric, *, is_scored: bool = True) -> list[float]:
-    """Return the relative errors of a metric, of the points where it is scored (or only shown)."""
+    """Return the relative errors of a metric for the points where it is scored (or only shown)."""
     return [
         relative_error(each.predicted[metric], each.point.measured[metric])
         for each in predictions
@@ -90,7 +90,7 @@ def by_band(point: MeasuredPoint) -> tuple[str, ...]:
 
 
 def in_order_of_load(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return groups `by_band`: sources as they come, their engines, and bands from few to many requests."""
+    """Return groups `by_band`: sources in their own order, their engines, and bands from few to many requests."""
     bands = [band_of(highest) for highest in (*CONCURRENCY_BANDS, math.inf)]
     sources = list(dict.fromkeys(group["source"] for group in groups))
 
@@ -108,12 +108,12 @@ def by_source(point: MeasuredPoint) -> tuple[str, ...]:
 
 
 def grouped(predictions: Sequence[Prediction], key: GroupKey, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return one mapping a group, in order of first appearance.
+    """Return one mapping for each group, in order of first appearance.
 
     Args:
-        predictions: Of every point, run or not.
+        predictions: Predictions of all points, run or not.
         key: What the points of a group share.
-        names: Keys of what ``key`` returns.
+        names: Keys for the parts of what ``key`` returns.
 
     Returns:
         ``names``, ``points``, ``covered``, ``metrics`` {metric: errors} and ``shown_only`` (the same, of
@@ -149,9 +149,9 @@ def coverage(predictions: Sequence[Prediction]) -> dict[str, Any]:
     """Return how many of the points on `CORE_GPUS` of models in the catalogue were run.
 
     Returns:
-        ``points covered share`` of those, ``share`` None without any; and ``disaggregated``, the points of separate
-        prefill and decode pools of which nobody says how many workers they had, which are not among them. Rows that
-        nobody measured are in neither.
+        ``points covered share`` of those, ``share`` None if there are none; and ``disaggregated``, the points of
+        separate prefill and decode pools with an unknown number of workers, which are not among them. Rows that nobody
+        measured are in neither.
     """
     known = frozenset(catalog.names("model"))
     core = [p for p in predictions if p.point.hardware.startswith(CORE_GPUS) and p.point.model in known]
@@ -182,18 +182,18 @@ def _summaries(group: Sequence[Prediction], *, is_scored: bool) -> dict[str, dic
 
 
 def source_of(point: MeasuredPoint) -> str:
-    """Return who measured a point: of the unseen each laboratory is a source, of a user's own each file."""
+    """Return who measured a point: each laboratory is a source of the unseen, each file a source of a user's own."""
     return f"{point.source}/{point.laboratory}" if point.laboratory else report_of(point)
 
 
 def report_of(point: MeasuredPoint) -> str:
-    """Return where a point stands: of the unseen and of a user's own, in which file."""
+    """Return where a point comes from; for the unseen and a user's own, also from which file."""
     is_file = point.source in (UNSEEN, OWN)
     return f"{point.source}/{point.label.partition(':')[0]}" if is_file else point.source
 
 
 def is_scored(each: Prediction, metric: Metric) -> bool:
-    """Return whether a figure counts: run, scored by its source, and in no other one."""
+    """Return whether a figure counts: it was run, its source scores it, and it is not a copy of another source's."""
     point = each.point
     has_server = each.server is not None and metric in each.predicted
     return has_server and metric not in point.shown_only and point.source not in COPIES
@@ -205,12 +205,12 @@ def log_error(each: Prediction, metric: Metric) -> float:
 
 
 def interval_score(error: ArrayLike, half: ArrayLike) -> NDArray[np.float64]:
-    """Return the interval score of 90 % intervals: width + 2/a times what a figure lies outside, with a = 0.1.
+    """Return the interval score of 90 % intervals: width + 2/a times how far a figure is outside, with a = 0.1.
 
     Gneiting and Raftery, "Strictly proper scoring rules, prediction, and estimation", JASA 102, 2007.
 
     Args:
-        error: How far a figure lies from the middle, in logarithms.
+        error: Distance of a figure from the middle, in logarithms.
         half: Half-width.
     """
     beyond = np.maximum(np.abs(error) - np.asarray(half), 0.0)
@@ -220,7 +220,7 @@ def interval_score(error: ArrayLike, half: ArrayLike) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One figure beside the intervals that were made without its own source.
+    """One figure and the intervals that were made without its own source.
 
     Attributes:
         source: Who measured it.
@@ -229,9 +229,9 @@ class Held:
         error: ``log(predicted / measured)``.
         center: Middle of the intervals.
         half_50: Half-width of the 50 % interval, in logarithms.
-        half_90: Of the 90 % interval.
+        half_90: Half-width of the 90 % interval.
         constant_center: Middle of one 90 % interval for all.
-        constant_90: Half-width of it.
+        constant_90: Half-width of that interval.
     """
 
     source: str
@@ -260,7 +260,7 @@ class Held:
 
 
 def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -> list[Held]:
-    """Return the scored figures of a metric beside the intervals that were made without their own sources."""
+    """Return the scored figures of a metric with the intervals that were made without their own sources."""
     rows = []
     for each in predictions:
         if not is_scored(each, metric) or each.server is None:
@@ -287,7 +287,7 @@ def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -
 def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[Coverage]:
     """Return how well the intervals hold, by metric and group.
 
-    Only figures that no constant was fitted to count, and every source once.
+    Only figures that no constant was fitted to count, and every source counts once.
     """
     rows = []
     for metric in SCORED:
@@ -314,7 +314,7 @@ def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[
 
 
 def _range(of_sources: NDArray[np.float64]) -> tuple[float, float]:
-    """Return between what 90 % of the means of sources lie that are drawn anew, with replacement."""
+    """Return the range of 90 % of the means of sources that are drawn again, with replacement."""
     drawn = np.random.default_rng(_SEED).choice(of_sources, (_NUM_DRAWS, len(of_sources))).mean(axis=1)
     low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
     return low, high
@@ -322,12 +322,12 @@ def _range(of_sources: NDArray[np.float64]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryComparison:
-    """One deployment; bytes are a GPU's.
+    """KV memory of one deployment, measured and predicted; bytes are those of one GPU.
 
     Attributes:
         measured: What the log says.
-        measured_bytes: KV bytes of the log.
-        predicted_bytes: KV bytes of the plan; where the log says tokens, of the plan's whole blocks.
+        measured_bytes: KV bytes in the log.
+        predicted_bytes: KV bytes in the plan; where the log gives tokens, those of the plan's whole blocks.
         gpu_bytes: Memory of the GPU.
     """
 
@@ -338,7 +338,7 @@ class MemoryComparison:
 
     @property
     def error_of_kv(self) -> float:
-        """Predicted over measured KV, less 1."""
+        """Predicted over measured KV, minus 1."""
         return self.predicted_bytes / self.measured_bytes - 1.0
 
     @property
@@ -348,7 +348,7 @@ class MemoryComparison:
 
     @property
     def is_within(self) -> bool:
-        """Whether both limits are kept."""
+        """Whether both limits are met."""
         is_much = self.measured_bytes > MUCH_KV * self.gpu_bytes
         return abs(self.error_of_gpu) <= OF_GPU and (not is_much or abs(self.error_of_kv) <= OF_KV)
 
@@ -370,10 +370,10 @@ class MemoryComparison:
 
 
 def compare_memory(measured: Iterable[MeasuredMemory]) -> tuple[MemoryComparison, ...]:
-    """Return every deployment beside its plan.
+    """Return every deployment compared with its memory plan.
 
     Raises:
-        InputError: A profile is missing or does not go with the rest.
+        InputError: A profile is missing or not compatible with the rest.
     """
     return tuple(_compared(each) for each in measured)
 

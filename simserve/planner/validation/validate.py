@@ -39,21 +39,21 @@ from simserve.profiles import catalog
 from simserve.profiles.expected_errors import ErrorModel, MetricExpectation, expect, load_error_model
 
 Progress = Callable[[int, int], None]
-"""Called with the points done and all points."""
+"""Called with the number of points done and of all points."""
 BATCH_POINTS = 16
-"""Points of one task: enough that starting a task costs nothing, few enough that progress shows."""
+"""Points of one task: enough for starting a task to cost nothing, few enough for progress to show."""
 HOME = "calibration/laboratory/command.py"
-"""The laboratory's side of `simserve validate`, from the root of a checkout."""
+"""The laboratory's part of `simserve validate`, relative to the root of a checkout."""
 REMEDY = "clone the repository and run `pip install -e .` in it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """Every point with what was simulated.
+    """Every point and its simulation.
 
     Attributes:
-        predictions: In the order of the sources; of an interrupted run only those that were finished.
-        memory: Measured KV rooms beside the memory plan's.
+        predictions: In the order of the sources; if interrupted, only those that were finished.
+        memory: Measured KV rooms, compared with the memory plan's.
         was_interrupted: The user stopped it.
     """
 
@@ -63,7 +63,7 @@ class Validation:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Errors over all and in groups; how well the intervals hold that were made without the row's own source."""
+        """Errors overall and by group; how well the intervals hold that were made without the row's own source."""
         covered = sum(each.is_covered for each in self.predictions)
         return {
             "points": len(self.predictions),
@@ -80,10 +80,10 @@ class Validation:
 
     @property
     def points(self) -> pd.DataFrame:
-        """One row a point: what it is, measured and predicted figures in ms and tokens/s, why it did not run.
+        """One row a point: what it is, measured and predicted figures in ms and tokens/s, why it was not run.
 
-        ``low_`` and ``high_`` hold 90 % of what servers show that nobody fitted, ``low_50_`` and ``high_50_`` half of
-        it; they are made without the row's own source.
+        ``low_`` and ``high_`` hold 90 % of what servers show that have no fit of their own, ``low_50_`` and
+        ``high_50_`` half of it; they are made without the row's own source.
         """
         model = load_error_model()
         return pd.DataFrame([_columns(each, model) for each in self.predictions])
@@ -97,19 +97,19 @@ def validate(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Validation:
-    """Return measured points beside what the simulator says of them.
+    """Return measured points compared with the simulator's predictions.
 
     Ctrl-C ends it early; what was finished is in the result.
 
     Args:
         data: Folder of measurements; None: the published figures that ship with simserve.
-        sources: Names of the sources to take; empty: all that are there, and none beside ``files``.
-        files: A user's own measurements (docs/measurements.md), beside ``data`` and ``sources`` where those are given.
+        sources: Names of the sources to take; empty: all there are, or none if ``files`` are given.
+        files: A user's own measurements (docs/measurements.md), in addition to ``data`` and ``sources`` where given.
         jobs: Worker processes.
         progress: Called now and then.
 
     Raises:
-        UsageError: A source is unknown, or ``data`` is no folder.
+        UsageError: A source is unknown, or ``data`` is not a folder.
         InputError: A file is missing or cannot be read.
     """
     folder = None if data is None else Path(data)
@@ -122,7 +122,7 @@ def validate(
 
 
 def _measurements(data: Path | None, sources: Sequence[str]) -> tuple[list[MeasuredPoint], list[MeasuredMemory]]:
-    """Return the points and the logged KV rooms of the sources asked for; what does not ship, the laboratory reads."""
+    """Return the points and the logged KV rooms of some sources; the laboratory reads those that do not ship."""
     others = [name for name in sources if name not in SHIPPED]
     if data is None and not others:
         return read_shipped(sources), read_shipped_memory(sources)
@@ -132,7 +132,7 @@ def _measurements(data: Path | None, sources: Sequence[str]) -> tuple[list[Measu
 
 
 def replay(points: Sequence[MeasuredPoint], *, jobs: int = 1, progress: Progress | None = None) -> Validation:
-    """Return points beside what the simulator says of them, in their order."""
+    """Return points compared with the simulator's predictions, in their order."""
     done: dict[int, Prediction] = {}
     was_interrupted = False
     try:
@@ -148,13 +148,13 @@ def replay(points: Sequence[MeasuredPoint], *, jobs: int = 1, progress: Progress
 
 
 def _predictions(points: Sequence[MeasuredPoint], jobs: int) -> Iterator[tuple[int, Prediction]]:
-    """Yield the place of every point and what the simulator says of it, in any order."""
+    """Yield the index of every point and its prediction, in any order."""
     if jobs <= 1:
         pricer = Pricer()
         for index, point in enumerate(points):
             yield index, predict(point, pricer)
         return
-    indexed = sorted(enumerate(points), key=lambda each: replay_key(each[1]))  # what is alike in one task
+    indexed = sorted(enumerate(points), key=lambda each: replay_key(each[1]))  # equal replays in one task
     batches = [(indexed[start : start + BATCH_POINTS],) for start in range(0, len(indexed), BATCH_POINTS)]
     for _, results in results_of(_predict_batch, batches, jobs):
         yield from results
