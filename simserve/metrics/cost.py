@@ -146,8 +146,7 @@ class PricingSpec(FrozenModel):
     api_price_fall_per_year: Fall | None = None
     """Share by which the API's price falls in a year; negative if it rises. Absent: 0.3."""
     gpu_price_fall_per_year: Fall | None = None
-    """Share by which the price of a rented GPU-hour falls in a year. Absent: 0.2; the cost of owned GPUs does not
-    fall."""
+    """Share by which the price of a rented GPU-hour falls in a year. Absent: 0.2; owned GPUs do not get cheaper."""
     traffic_growth_per_year: Annotated[float, Field(ge=-1, le=100)] | None = None
     """Share by which traffic grows in a year. Absent: none."""
 
@@ -195,8 +194,7 @@ class GpuHour:
 
 
 def with_link(price: GpuHour, usd_per_gpu_hour: float | None) -> GpuHour:
-    """Return the price of a GPU plus its share of a link that is billed separately; unchanged if there is no such
-    price."""
+    """Return the price of a GPU plus its share of a separately billed link; unchanged without such a price."""
     if not usd_per_gpu_hour or price.usd is None:
         return price
     source = f"{price.source}, and ${usd_per_gpu_hour:g} for the link between the pools"

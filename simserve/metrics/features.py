@@ -220,8 +220,7 @@ def unused_tiers(offload: OffloadTotals) -> list[str]:
 
 
 def name_offload(found: dict[str, Any], offload: OffloadTotals, totals: RunTotals) -> None:
-    """Name the second tier as the bottleneck if steps wait for it half of their time, or for links and mostly for
-    it."""
+    """Name the second tier the bottleneck if steps wait for it half of their time, or for links and mostly for it."""
     part = (
         totals.seconds_by_part["communication"] if found["binding"] == PARTS["communication"] else totals.busy_seconds
     )
@@ -400,7 +399,7 @@ def mean_encoders(simulation: Simulation, pool: EncoderPool, start: float, end: 
 
 
 def name_encoders(bottleneck: dict[str, Any], waits: NDArray[np.float64], latencies: RequestLatencies) -> None:
-    """Name the encoder pool as the bottleneck if waiting for it is a large share of the time to first token."""
+    """Name the encoder pool the bottleneck if waiting for it is a large share of the time to first token."""
     if not np.isfinite(waits).any():
         return
     ttft = latencies.ttft[np.isfinite(latencies.ttft)]
@@ -435,7 +434,7 @@ def lora_figures(loras: LoraTotals, specs: RequestSpecs | None, num_adapters: in
 
 
 def name_loading(found: dict[str, Any], loras: LoraTotals, busy: float) -> None:
-    """Name loading adapters as the bottleneck if steps wait for it half of their time."""
+    """Name loading adapters the bottleneck if steps wait for it half of their time."""
     if loras.load_seconds > 0.5 * busy:
         found["binding"] = LOADING
 

@@ -49,8 +49,7 @@ STREAM_KEYS = ("events", "tokens_per_event", "api_server_busy", "mean_event_dela
 SATURATED = 0.95
 """A core that is busy for this share of the run is the bottleneck: the rest is the start and end of the run."""
 FALLING_BEHIND = 0.85
-"""The same for an engine's own server, which is idle for a while where all clients of a closed loop start and end
-together."""
+"""The same for an engine's own server, which idles for a while if closed-loop clients start and end together."""
 API_SERVER = "API server"
 _RULES = {
     "rate_limit": "the token bucket",
@@ -290,7 +289,7 @@ def stream_figures(stream: StreamTotals) -> dict[str, Any]:
 
 
 def name_api_server(bottleneck: dict[str, Any], simulation: Simulation) -> None:
-    """Name the API server as the bottleneck if the cores of one are busy nearly all the time."""
+    """Name the API server the bottleneck if the cores of one are busy nearly all the time."""
     stream, seconds = simulation.stream, simulation.api_token_seconds
     if stream is not None and stream.busiest_share >= SATURATED:
         bottleneck["binding"] = API_SERVER

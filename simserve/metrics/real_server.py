@@ -125,8 +125,7 @@ class Evidence:
         return float(min(max(weights @ np.array(kept), 0.0), 1.0))
 
     def _slowest_first(self, share: float, crowding: float, load_ratio: float | None) -> float:
-        """Return the largest factor on first tokens at which the objective holds, with steps at the given quantile of
-        TPOT errors."""
+        """Return the largest factor on first tokens at which the objective holds, at a quantile of TPOT errors."""
         steps = self.expected.metrics["tpot"].factor(share)
         steps *= (1 - crowding) / max(1 - crowding * steps, 1e-12)
         queueing = 0.0

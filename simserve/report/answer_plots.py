@@ -299,8 +299,7 @@ def _borne(capacity: Capacity) -> list[Mark]:
 
 
 def differences(comparison: Comparison) -> Sketch:
-    """Return what each variant changes, in percent of the base, with 95 % intervals; hollow points are not shown to
-    differ."""
+    """Return what each variant changes, in percent of the base, with 95 % intervals; hollow: not shown to differ."""
     names = [
         (name, label)
         for name, label in _COMPARED

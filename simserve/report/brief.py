@@ -202,8 +202,7 @@ def _subject(result: RunResult) -> str:
 
 
 def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
-    """Return what to do: for a run that misses the SLO what would meet it, for another where to look next; never
-    empty."""
+    """Return what to do: what would meet the SLO if a run misses it, else where to look next; never empty."""
     words = reference or ("SCENARIO.yaml",)
     named = " ".join(shlex.quote(word) for word in words)
     summary, inner = result.summary, result.summary["simserve"]

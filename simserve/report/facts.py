@@ -277,8 +277,7 @@ def memory_lines(result: RunResult) -> list[str]:
 
 
 def _offload_lines(result: RunResult) -> list[str]:
-    """Return what was loaded from the KV tiers behind the prefix cache, and how long steps waited; empty without
-    tiers."""
+    """Return what came from the KV tiers behind the prefix cache, and how long steps waited; empty without tiers."""
     simserve = result.summary["simserve"]
     offload, hits = simserve["offload"], simserve["kv"]["offload_hit_rate"]
     if offload["num_blocks"] is None:
@@ -294,8 +293,7 @@ def _offload_lines(result: RunResult) -> list[str]:
 
 
 def lora_lines(result: RunResult) -> list[str]:
-    """Return how often requests found their LoRA adapter on the GPU, and how long loads took; empty without
-    adapters."""
+    """Return how often requests found their LoRA adapter on the GPU, and the time of loads; empty without adapters."""
     loras = result.summary["simserve"].get("loras")
     if loras is None or loras["swaps"] is None:
         return []
@@ -318,8 +316,7 @@ def _tier_line(tier: Mapping[str, Any]) -> str:
 
 
 def memory_arithmetic(result: RunResult) -> list[str]:
-    """Return how the size of the KV cache is computed, as lines that a reader can check; leaves out lines that do not
-    add up."""
+    """Return how the size of the KV cache follows from the rest, as lines to check; none that does not add up."""
     simserve = result.summary["simserve"]
     memory, engine = simserve["memory"], simserve["engine_resolved"]
     taken = {"weights": memory["weights_bytes"], "runtime": memory["non_torch_bytes"]}
@@ -442,8 +439,7 @@ def waiting_lines(result: RunResult) -> list[str]:
 
 
 def _wait_for_turns(result: RunResult, seconds: float) -> float:
-    """Return how much of a mean wait was in front of the replicas, under fair turns; 0 if that is a small part of
-    it."""
+    """Return how much of a mean wait was in front of the replicas, under fair turns; 0 if that is a small part."""
     if not result.scenario["deployment"].get("fairness"):
         return 0.0
     records = result.simulation.records
@@ -475,8 +471,7 @@ def fidelity_lines(result: RunResult) -> list[str]:
 
 
 def real_server_lines(result: RunResult) -> list[str]:
-    """Return the prediction intervals of a real server's means over requests; nothing for older results without
-    intervals."""
+    """Return the prediction intervals of a real server's means over requests; nothing for results without them."""
     found = result.summary["simserve"].get("prediction_interval")
     if found is None:
         return []

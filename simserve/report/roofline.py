@@ -1,4 +1,5 @@
-"""A roofline plot: what calls reached over their arithmetic intensity, under the roof of a device. Fits nothing."""
+"""A roofline plot: the FLOP/s that calls reached against their arithmetic intensity, under the roof of a device. Fits
+nothing."""
 
 from __future__ import annotations
 
