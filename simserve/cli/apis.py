@@ -1,5 +1,5 @@
-"""`simserve apis`, and the prices of `simserve gpus`: what tokens and GPU-hours cost, when that was seen, and whether
-it is old."""
+"""`simserve apis`, and the prices of `simserve gpus`: what tokens and GPU-hours cost, seen when, and whether that is
+old."""
 
 from __future__ import annotations
 

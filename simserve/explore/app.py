@@ -83,8 +83,7 @@ _HEADERS = {
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Return models, GPUs, frameworks and APIs with a short description each, the stops of the tour and all query
-    fields."""
+    """Return models, GPUs, frameworks and APIs with short descriptions, the tour's stops and each query's fields."""
     return {
         "version": __version__,
         "models": [{"name": name, "about": _model(name)} for name in catalog.names("model")],

@@ -1,5 +1,4 @@
-"""Static and continuous batching slot by slot, and reserved and paged KV memory, compared by runs of the real
-engine."""
+"""Static against continuous batching by slots, and reserved against paged KV memory, in runs of the real engine."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _MOST_SHOWN = 400
 
 
 def batching(query: BatchingQuery, _check: Check) -> dict[str, Any]:
-    """Return which request held which slot in which step, under both kinds of batching; every step takes one unit of
-    time.
+    """Return which request held which slot in which step, for both kinds of batching; a step takes one unit of time.
 
     A prompt is one token; its prefill is the first step of a request and yields the first token of its answer.
     """

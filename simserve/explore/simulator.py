@@ -193,8 +193,7 @@ def _step_equation(result: RunResult) -> dict[str, str]:
 
 
 def film(query: FilmQuery, check: Check) -> dict[str, Any]:
-    """Return the steps around the worst moment of the run, those of the other run at the same time, and figures of
-    both.
+    """Return the steps around the worst moment of the run, those of the other run then, and figures of both.
 
     Raises:
         InfeasibleError: The model does not fit.

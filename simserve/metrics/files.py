@@ -93,7 +93,7 @@ def background_text(result: RunResult) -> str:
 
 
 def read_result(folder: Path) -> RunResult:
-    """Return the result that lies in a folder, with everything that a report shows.
+    """Return the result in a folder, with everything that a report shows.
 
     Why requests failed and which were cut at a length limit is only counted in the summary.
 
@@ -136,8 +136,7 @@ def read_result(folder: Path) -> RunResult:
 
 
 def check_unchanged(folder: Path) -> None:
-    """Refuse a result whose text files differ from what the run wrote, by the digest in `requests.parquet`; without a
-    digest it passes.
+    """Refuse a result whose text files differ from what the run wrote, by the digest in `requests.parquet`, if any.
 
     Raises:
         InputError: They differ, or the requests cannot be read.

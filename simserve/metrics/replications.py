@@ -150,8 +150,7 @@ def _jackknifed(samples: Sequence[Sample]) -> dict[str, dict[str, float | None]]
 
 
 def _of_jackknife(whole: float, without: Sequence[float], each: Sequence[float]) -> dict[str, float | None]:
-    """Return the interval in ms, from the figure of all samples, those without each, and those of each alone, in
-    seconds.
+    """Return the interval (ms) from the figures of all samples, of all but each, and of each alone (seconds).
 
     Student's t on the pseudo-values, moved for their skewness (Johnson, "Modified t tests and confidence intervals for
     asymmetrical populations", JASA 73, 1978): a few congested runs make the tail. The spread is then known from those
@@ -334,7 +333,7 @@ class Width:
 
 def widest(summaries: Sequence[Mapping[str, Any]], precision: float, samples: Sequence[Sample] = ()) -> Width | None:
     """Return the figure furthest from the precision asked: mean, median, p90, p95 or p99 of a latency, or the
-    attainment. None if none is defined.
+    attainment; None if none is defined.
 
     Args:
         summaries: What `simserve.metrics.summary.summarize` returned, one a replication.

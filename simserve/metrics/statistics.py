@@ -120,8 +120,7 @@ class Interval:
 
 
 def needed_requests(share: float) -> float:
-    """Return how many requests are needed for ten to lie beyond the percentile at ``share``: 200 for 0.95, 1,000 for
-    0.99.
+    """Return how many requests put ten beyond the percentile at ``share``: 200 for 0.95, 1,000 for 0.99.
 
     Args:
         share: In 0..1; at 1 no number is enough: inf.

@@ -1,5 +1,5 @@
-"""Throughput of a run: who waited when, whether the run kept up with its traffic, which requests are measured, at what
-rate requests and tokens were served in the measured window, and what limited the run.
+"""Throughput of a run: who waited when, whether the run kept up with its traffic, which requests are measured, the
+rates of requests and tokens in the measured window, and what limited the run.
 
 Knows records and totals of a run, not how they came about.
 """
@@ -564,7 +564,7 @@ def bottleneck(
         mean_batch: Sequences in a step on average, NaN if there was no step.
         max_batch: Sequences that a step may hold at most.
         is_static: Whether requests are batched statically: they then wait for a batch, not for a seat.
-        limit_gains: By key of `LIMITS`, the factor on throughput that a larger limit would bring.
+        limit_gains: By key of `LIMITS`, the factor on throughput of a larger limit.
         load_ratio: Offered over finishable throughput; None where requests do not arrive at a rate.
         swaps: Whether preempted requests keep their KV in host memory.
     """

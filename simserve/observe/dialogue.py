@@ -1,5 +1,4 @@
-"""One request and its streamed answer: how prompts of a given length are made, and when each piece of an answer
-arrived.
+"""One request and its streamed answer: how prompts of a length are made, and when each piece of an answer arrived.
 
 Protocol: OpenAI's completions and chat completions with ``stream``, as engines serve them. Prompts are token ids if the
 server accepts them, which is exact for any model; else words.

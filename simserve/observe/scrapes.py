@@ -1,5 +1,4 @@
-"""Scrapes of an engine's ``/metrics`` over time, from files: text with times, folders of such files, answers of
-Prometheus.
+"""Scrapes of an engine's ``/metrics`` over time, from files: text with times, folders of it, answers of Prometheus.
 
 Knows the formats of scrapes, not their meaning; reads no URL. Text is read within bounds: any text gives samples or
 none. Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ and OpenMetrics, whose exemplars are

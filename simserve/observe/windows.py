@@ -60,8 +60,8 @@ HISTOGRAMS = {
         "trtllm_e2e_request_latency_seconds",
     ),
 }
-"""Measured quantity -> the engines' names for it, counters without ``_total``; of several names of one engine the first
-that is present is used."""
+"""Measured quantity -> the engines' names for it, counters without ``_total``; of an engine's names the first one
+present is used."""
 _SUMMED = ("running", "waiting")
 """Gauges that are added up over engines; others are averaged."""
 _MOST_COUNT = 2.0**53

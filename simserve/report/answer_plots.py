@@ -521,8 +521,7 @@ def _front_marks(seen: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | No
 
 
 def plan_waterfall(summary: Mapping[str, Any]) -> Sketch | None:
-    """Return how traffic leads to replicas and replicas to dollars a month, step by step, beside the API; None if
-    unpriced.
+    """Return how the traffic leads to replicas and dollars a month, step by step, beside the API; None if unpriced.
 
     Args:
         summary: Of a plan.

@@ -1,5 +1,4 @@
-"""The brief of an answer: whether it holds, what to do, latencies, load, dollars a month, trust. The same for every
-medium.
+"""The brief of an answer: whether it holds, what to do, latencies, load, dollars a month, trust. One for every medium.
 
 The terminal, the page and the notebook show the same brief, each in its own form. Knows no width and no markup.
 """
@@ -488,8 +487,7 @@ def trust_text(result: RunResult) -> str:
 
 
 def resting(told: str, basis: str) -> list[str]:
-    """Return what is based on measured servers and on which, the more important clause first: it stays if room is
-    short.
+    """Return what is based on measured servers and on which, the more important clause first: it is kept longest.
 
     If no server like it was measured, one clause says both that and what is based on others.
 

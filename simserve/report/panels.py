@@ -279,8 +279,8 @@ def replicas_over_time(result: RunResult) -> Sketch | None:
 
 
 def attainment_over_time(result: RunResult) -> Sketch | None:
-    """Return the share of the requests that met the objective, by arrival time; None without an objective, or if all
-    arrived at once.
+    """Return the share of the requests that met the objective, by arrival; None without an objective, or if all came at
+    once.
 
     The spans hold equal numbers of requests.
     """

@@ -52,8 +52,7 @@ def counted(value: float, noun: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share of one as a percentage with enough digits to distinguish it from 0% and 100%: ``'43%'``,
-    ``'99.96%'``.
+    """Return a share of one as a percentage with digits that distinguish it from 0% and 100%: ``'43%'``, ``'99.96%'``.
 
     Only exactly 0 is 0%, and only exactly 1 is 100%.
     """

@@ -1,5 +1,4 @@
-"""A roofline plot: the FLOP/s that calls reached against their arithmetic intensity, under the roof of a device. Fits
-nothing."""
+"""A roofline plot: FLOP/s reached by calls against arithmetic intensity, under the roof of a device. Fits nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The answer of `simserve sweep` on a terminal and in a notebook: the number of points, and the figures of some of
-them."""
+"""The answer of `simserve sweep` on a terminal and in a notebook: the number of points, and figures of some."""
 
 from __future__ import annotations
 
