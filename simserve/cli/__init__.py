@@ -1,1 +1,1 @@
-"""The command line: one module a command group, each command a few lines over the public API."""
+"""The command line: one module per command group, each command a few lines over the public API."""

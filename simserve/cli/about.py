@@ -1,4 +1,4 @@
-"""`simserve help` and `simserve version`: what other programs have under these words. Knows no command by itself."""
+"""`simserve help` and `simserve version`, as other programs have them. Knows no command itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def help_(
     ] = None,
 ) -> None:
     """Explain a command, or list them all."""
-    from simserve.cli.app import command_of  # which finds this module by its name
+    from simserve.cli.app import command_of  # imports this module by name
 
     words = command or []
     run = command_of(words[0] if words else None)

@@ -1,4 +1,5 @@
-"""`simserve apis`, and the prices of `simserve gpus`: what tokens and GPU-hours cost, seen when, and whether old."""
+"""`simserve apis`, and the prices of `simserve gpus`: what tokens and GPU-hours cost, seen when, and whether that is
+old."""
 
 from __future__ import annotations
 
@@ -121,7 +122,7 @@ def _from_file(file: Path, only: Sequence[str], date: str, out: Path | None, *, 
 
 
 def is_named(wanted: str | None, names: Sequence[str]) -> bool:
-    """Return whether a part of any name is ``wanted``, or every word of it is in one name.
+    """Return whether ``wanted`` is part of any name, or all its words are in one name.
 
     Case, spaces, dashes and underscores do not count.
     """
@@ -131,7 +132,7 @@ def is_named(wanted: str | None, names: Sequence[str]) -> bool:
 
 
 def refuse_none(found: Sequence[object], wanted: str | None, names: Sequence[str]) -> None:
-    """Refuse a name that filtered everything away.
+    """Refuse a name that matches nothing.
 
     Raises:
         ProfileError: Nothing is left.
@@ -141,14 +142,14 @@ def refuse_none(found: Sequence[object], wanted: str | None, names: Sequence[str
 
 
 def refuse_without_prices(flags: Mapping[str, object]) -> None:
-    """Refuse the flags of a price file where there is none."""
+    """Refuse the flags of a price file if there is none."""
     for flag, value in flags.items():
         if value is not None:
             raise UsageError("needs --prices FILE", key=flag)
 
 
 def fetched_at(date: str | None) -> str:
-    """Return when a price file was fetched, which no file says itself."""
+    """Return when a price file was fetched, which the file itself does not say."""
     from simserve.profiles.price_dates import check_date
 
     if date is None:
@@ -188,7 +189,7 @@ def _api(profile: ApiProfile, today: str | None) -> dict[str, Any]:
 
 
 def price_facts(profile: HardwareProfile, today: str | None) -> list[dict[str, Any]]:
-    """Return the offers of a GPU: rented by the hour, dearest first, each with its date and whether it is old."""
+    """Return the rental offers of a GPU, the most expensive first, each with its date and whether it is old."""
     from simserve.profiles.price_dates import is_old
 
     return [

@@ -56,7 +56,7 @@ _PANELS = {
         "version": "about.version",
     },
 }
-"""Where each command is, by panel of the help and in its order: ``MODULE.FUNCTION`` of `simserve.cli`, or the module of
+"""Where each command is, by panel of the help and in its order: ``MODULE.FUNCTION`` in `simserve.cli`, or the module of
 a group."""
 _COMMANDS = {name: (home, panel) for panel, commands in _PANELS.items() for name, home in commands.items()}
 
@@ -68,7 +68,7 @@ def _print_version(is_asked: bool) -> None:
 
 
 def command_of(word: str | None = None) -> Callable[..., Any]:
-    """Return what reads and runs a command line that begins with a word, as `app_of`; made once a process."""
+    """Return what reads and runs a command line that starts with a word, as in `app_of`; made once per process."""
     return _command_of(word if word in _COMMANDS else None)
 
 
@@ -78,12 +78,12 @@ def _command_of(word: str | None) -> Callable[..., Any]:
 
 
 def app_of(word: str | None = None) -> typer.Typer:
-    """Return the app with the command that is asked for, or with all.
+    """Return the app with the command asked for, or with all.
 
-    Importing two dozen and reading their flags takes as long as some answers.
+    Importing two dozen commands and reading their flags takes as long as some answers.
 
     Args:
-        word: What stands first after ``simserve``; what is no command, such as ``--help``, needs them all.
+        word: The first word after ``simserve``; one that is not a command, such as ``--help``, needs them all.
     """
     app = typer.Typer(
         name="simserve",
@@ -108,7 +108,7 @@ def app_of(word: str | None = None) -> typer.Typer:
 
 
 def _paragraphs(command: Callable[..., object]) -> str:
-    """Return what a command says of itself, each paragraph on one line: a terminal breaks it where it ends."""
+    """Return the help of a command, each paragraph on one line: a terminal wraps it to its width."""
     return "\n\n".join(" ".join(each.split()) for each in (inspect.getdoc(command) or "").split("\n\n"))
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 DEFAULT_MODELS = {"cuda": "llama-3.1-8b", "cpu": "qwen2.5-0.5b"}
 _MOST_REASONS = 12
 SPARE_SECONDS, SPARE_SHARE = 2.0, 0.1
-"""What of a budget is kept for the start of the process and for writing the tables, at most."""
+"""Most of a budget reserved for the start of the process and for writing the tables."""
 PROFILE_FILE = "profile.yaml"
 FORMATS = ("text", "md")
 app = typer.Typer(
@@ -142,7 +142,7 @@ def kernels(
 
 
 def _run_summary(run: KernelRun) -> dict[str, Any]:
-    """Return what a run holds, as ``--json`` prints it."""
+    """Return the content of a run, as ``--json`` prints it."""
     keys = [*("device_name", "torch", "engine", "date", "models"), "ended", "is_complete", "planned_points"]
     keys.append("measured_points")
     summary = {"out": str(run.folder)} | {key: run.provenance.get(key) for key in keys}
@@ -252,7 +252,7 @@ def fit(
 
 
 def _check_files(target: Path, picture: Path, run: KernelRun, *, force: bool) -> None:
-    """Refuse, before anything is fitted, files that cannot be written or belong to something else."""
+    """Before anything is fitted, refuse files that cannot be written or belong to something else."""
     from simserve.report.roofline import ENDINGS
 
     for key, file, endings in (("--out", target, (".yaml", ".yml")), ("--plot", picture, ENDINGS)):
@@ -277,7 +277,7 @@ def _is_of(target: Path, run: KernelRun) -> bool:
 
 
 def _base(name: str | None, run: KernelRun) -> HardwareProfile | None:
-    """Return the profile to lay the fit over: the one that was named, or the bundled one of the same GPU."""
+    """Return the profile that the fit modifies: the one named, or the bundled one of the same GPU."""
     from simserve.calibrate.fitted_profile import bundled_profile_of
     from simserve.profiles.hardware import load_hardware
 
@@ -287,7 +287,7 @@ def _base(name: str | None, run: KernelRun) -> HardwareProfile | None:
 
 
 def _models(run: KernelRun) -> list[ModelProfile]:
-    """Return the models of a run that can still be found; layers of others are not compared."""
+    """Return the models of a run that can still be found; the layers of others are not compared."""
     from simserve.profiles.catalog import load_model
 
     models = []
@@ -484,10 +484,10 @@ def _drift(
 
 
 def _is_engine(profile: str) -> bool:
-    """Return whether a profile is one of an engine; only an engine's has versions.
+    """Return whether a profile is an engine profile; only these have versions.
 
     Raises:
-        ProfileError: There is neither such a hardware nor such an engine profile.
+        ProfileError: There is no such hardware or engine profile.
     """
     from simserve.documents import read_mapping
     from simserve.errors import ProfileError, nearest
@@ -507,7 +507,7 @@ def _is_path(profile: str) -> bool:
 
 
 def _absolute(profile: str) -> str:
-    """Return a path that means the same from the scenario's folder."""
+    """Return a path that is also valid from the scenario's folder."""
     return str(Path(profile).resolve()) if _is_path(profile) else profile
 
 

@@ -150,10 +150,10 @@ def serving(
 
 
 def _kv_settings(log: Path, scenario: Scenario) -> list[str]:
-    """Return the override of a scenario that gives it the KV blocks of a start-up log.
+    """Return the scenario override that sets the KV blocks of a start-up log.
 
     Raises:
-        TraceError: The log does not say how many there are.
+        TraceError: The log does not state their number.
     """
     from simserve.errors import TraceError
     from simserve.planner.importers.engine_log import read_engine_log
@@ -165,10 +165,10 @@ def _kv_settings(log: Path, scenario: Scenario) -> list[str]:
 
 
 def _check_models(results: list[BenchResult], scenario: Scenario) -> None:
-    """Refuse a benchmark of another model than the scenario's; names that no profile has may be any.
+    """Refuse a benchmark of a model other than the scenario's; names without a profile are accepted.
 
     Raises:
-        TraceError: A file names another.
+        TraceError: A file names another model.
     """
     from simserve.errors import ScenarioError, TraceError
     from simserve.planner.importers.model_names import find_model
@@ -189,7 +189,7 @@ def _check_models(results: list[BenchResult], scenario: Scenario) -> None:
 
 
 def _check_out(out: Path | None, *, force: bool) -> None:
-    """Refuse what could not be written before anything is simulated."""
+    """Before anything is simulated, refuse a file that could not be written."""
     if out is None:
         return
     if out.suffix != ".yaml":
@@ -297,7 +297,7 @@ def _cell(run: RunErrors, latency: str) -> str:
 
 
 def _signed(error: float) -> str:
-    return f"{round(error, 3) + 0.0:+.1%}"  # without the sign of a nought
+    return f"{round(error, 3) + 0.0:+.1%}"  # no sign for zero
 
 
 def _measured(measured: Mapping[str, float], figure: str) -> str:

@@ -1,4 +1,4 @@
-"""`simserve capacity`: the most load at which the SLO holds."""
+"""`simserve capacity`: the highest load at which the SLO holds."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def compare(
 
 
 def _write_film(names: Sequence[str], scenarios: Sequence[Scenario], file: Path) -> None:
-    """Play one run of each deployment, of the same requests, on one clock."""
+    """Write a film of one run of each deployment, with the same requests, on one clock."""
     from simserve import api
     from simserve.report.film import write_film
 

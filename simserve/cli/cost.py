@@ -1,4 +1,4 @@
-"""`simserve cost`: GPUs of one's own or an API, simulated or by arithmetic alone."""
+"""`simserve cost`: self-hosting or an API, simulated or by arithmetic alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WITHOUT = "Without a scenario: "
 _MOST_REQUESTS = 10**15
-"""Requests a month at most: a hundred thousand a day for everybody on earth."""
+"""Most requests a month: about 4,000 a day for everybody on earth."""
 
 
 def _number(text: str, *, maximum: float | None = None) -> Any:
@@ -116,7 +116,7 @@ def cost(
     from simserve.report.brief import deployed_brief
     from simserve.report.cost import cost_brief, render_cost
 
-    own = loaded if requests_per_month is None else None  # another volume is not the traffic of a run
+    own = loaded if requests_per_month is None else None  # a given volume is not the traffic of a run
     shown.answer(
         result.summary,
         lambda: cost_brief(result.summary, None if own is None else deployed_brief(own), reference),
@@ -126,10 +126,10 @@ def cost(
 
 
 def _numbers(asked: Asked) -> dict[str, float | None]:
-    """Return the flags that arithmetic shares with a simulation: there they are plain numbers.
+    """Return the flags that arithmetic shares with a simulation, as plain numbers.
 
     Raises:
-        UsageError: One is no number, or has no meaning without a scenario.
+        UsageError: One is not a number, or has no meaning without a scenario.
     """
     from simserve.planner.one_line import tokens
 
@@ -162,7 +162,7 @@ def _variants(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _check_positive(flags: dict[str, float | None]) -> None:
-    """Refuse zeros where nothing would be left to divide by."""
+    """Refuse zeros that would become divisors."""
     may_be_zero = ("--api-request-usd", "--cached-share", "--operations-usd", "--prompt-tokens")
     for flag, value in flags.items():
         if value == 0 and flag not in may_be_zero:

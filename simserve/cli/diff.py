@@ -1,4 +1,4 @@
-"""`simserve diff`: what moved between two results, and whether it moved too far."""
+"""`simserve diff`: what changed between two results, and whether it changed too much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`simserve explore`: the page to play with, served from this machine to this machine."""
+"""`simserve explore`: the interactive page, served from this machine to this machine."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ def _feed(
     once: bool = False,
     shown: str | None = None,
 ) -> TwinFeed:
-    """Return what looks at a deployment: once at saved metrics, again and again at an address unless it is ``once``.
+    """Return the feed of a deployment: saved metrics are read once, an address repeatedly unless ``once``.
 
-    The page calls the source ``shown``, by default as it was given.
+    The page shows the source as ``shown``, by default as it was given.
     """
     from simserve.cli.twin import look, looks, round_seconds
     from simserve.explore.twin import TwinFeed
@@ -155,7 +155,7 @@ def _feed(
         how = {"horizon": _HORIZON, "calibration": last.summary["calibration"], "progress": check}
         return compare(last.seen, source, other, **how)
 
-    # An address may hold a password: the page may be open to others.
+    # An address may contain a password, and the page may be open to others.
     shown = shown or re.sub(r"//[^/@]*@", "//", source)
     if once or "://" not in source:
         refuse_flags({"--watch": watch, "--interval": interval}, "is for an address, not for saved metrics")
@@ -190,7 +190,7 @@ def _export(folder: Path, feed: TwinFeed | None, *, force: bool, quiet: bool) ->
     """Write the pages.
 
     Raises:
-        InterruptedRunError: Ctrl-C; what was computed is written.
+        InterruptedRunError: On Ctrl-C; what was computed is written.
     """
     _check_extra()
     from simserve.explore.pages import INDEX, recorded_example, write_pages

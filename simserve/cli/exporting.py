@@ -82,7 +82,7 @@ def _document(result: Export) -> dict[str, Any]:
 
 
 def _show(result: Export, out: Path | None) -> None:
-    """Print the command, with its notes where they are in nobody's way, or say what was written."""
+    """Print the command, with its notes where they do not interfere, or say what was written."""
     if out is None:
         print(_text(result), end="")
         for note in result.notes:
@@ -101,7 +101,7 @@ def _text(result: Export) -> str:
 
 
 def _measuring(scenario: Scenario, result: Export, out: Path, *, force: bool) -> dict[Path, str]:
-    """Return the script that holds a server to what was simulated, named for the export where one is there already."""
+    """Return the script that compares a server with its simulation, named after the export if one exists already."""
     from simserve.planner.export.benchmark import JUDGED_BY, SCRIPT, benchmark_files
 
     files = benchmark_files(scenario, result.checkpoint)
@@ -114,7 +114,7 @@ def _measuring(scenario: Scenario, result: Export, out: Path, *, force: bool) ->
 
 
 def _write(result: Export, out: Path, measuring: Mapping[Path, str], *, force: bool) -> None:
-    """Write the command as a script, or the only file, what it reads beside it, and what measures it."""
+    """Write the command as a script (or the only file), the files that it reads, and the script that measures it."""
     if result.main_file is not None:
         text = "".join(f"# {note}\n" for note in result.notes) + result.files[result.main_file]
         others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}

@@ -1,4 +1,4 @@
-"""`simserve import`: scenarios and profiles out of what others wrote."""
+"""`simserve import`: scenarios and profiles from the files and commands of other tools."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ModelOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Where a scenario that was made goes: a group of flags of `takes_flags`."""
+    """Where an imported scenario goes: a group of flags of `takes_flags`."""
 
     out: OutFileOption = None
     force: ForceOption = False
@@ -62,27 +62,27 @@ class Delivery:
 
     @property
     def is_printed(self) -> bool:
-        """Whether people read on stdout what was made."""
+        """Whether the scenario is printed on stdout for people."""
         return not (self.as_json or self.quiet)
 
     @property
     def stem(self) -> str | None:
-        """Name of the file without its ending; None: there is no file."""
+        """Name of the file without its ending; None without a file."""
         return None if self.out is None else self.out.stem
 
     def deliver(self, draft: Draft, *, measured: Mapping[str, float] | None = None, is_written: bool = False) -> None:
-        """Write or print a scenario, and say what a reader has to know of it.
+        """Write or print a scenario, with notes for its reader.
 
         Args:
             draft: The scenario.
-            measured: What was measured besides; None: nothing.
-            is_written: Whether its file is there already.
+            measured: Figures measured along with it; None without any.
+            is_written: Whether its file is already written.
 
         Raises:
-            UsageError: The file is there already, or cannot be written.
-            ScenarioError: The keys are no valid scenario.
+            UsageError: The file exists already, or cannot be written.
+            ScenarioError: The keys are not a valid scenario.
         """
-        _ = draft.scenario  # a scenario that is none is written nowhere
+        _ = draft.scenario  # an invalid scenario is not written
         if self.out is not None and not is_written:
             write_text(self.out, draft.text, force=self.force)
         if self.as_json:
@@ -104,11 +104,11 @@ class Delivery:
 
 
 def named_gpu(text: str | None) -> tuple[str | None, int | None]:
-    """Return the GPU of ``--gpus 2xH100`` as the catalogue names it, and how many; None: not said.
+    """Return the catalogue name and the number of the GPUs in ``--gpus 2xH100``; None for what is not given.
 
     Raises:
         UsageError: There is no name, or no GPU.
-        ProfileError: There is no such GPU; names the nearest.
+        ProfileError: There is no such GPU; the message names the closest.
     """
     from simserve.planner.one_line import gpu_and_count
 
@@ -116,15 +116,15 @@ def named_gpu(text: str | None) -> tuple[str | None, int | None]:
 
 
 def on_gpus(draft: Draft, count: int | None, *, is_laid_out: bool) -> Draft:
-    """Return a scenario held to the number of GPUs that ``--gpus`` says.
+    """Return a scenario on the number of GPUs given with ``--gpus``.
 
     Args:
         draft: The scenario.
-        count: How many; None: not said.
-        is_laid_out: Whether what was imported says how the model lies on its GPUs; else it is tensor parallel.
+        count: Number of GPUs; None if not given.
+        is_laid_out: Whether the import states how the model is laid out on its GPUs; else it is tensor parallel.
 
     Raises:
-        UsageError: What was imported says another number.
+        UsageError: The import states another number.
     """
     if count is None:
         return draft
@@ -234,7 +234,7 @@ def any_command(
 
 
 def _with_refusal(draft: Draft, text: str) -> Draft:
-    """Return a scenario with the note that its engine does not start with the line, where that is so."""
+    """Return a scenario, with a note if its engine does not start with the line."""
     from simserve.planner.importers.command import refused_note
 
     note = refused_note(text, draft.scenario)
@@ -380,7 +380,7 @@ def _text_of(command: str) -> str:
     path = Path(command)
     try:
         is_file = path.is_file()
-    except OSError:  # a command line is too long for a name
+    except OSError:  # a command line is too long for a file name
         is_file = False
     if not is_file:
         return command
@@ -390,10 +390,10 @@ def _text_of(command: str) -> str:
 
 
 def write_text(path: Path, text: str, *, force: bool) -> None:
-    """Write a file that is not there yet.
+    """Write a new file.
 
     Raises:
-        UsageError: It is there and ``force`` is not given, or it cannot be written.
+        UsageError: It exists and ``force`` is not given, or it cannot be written.
     """
     if path.exists() and not force:
         raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
@@ -404,10 +404,10 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 
 def write_all(texts: Mapping[Path, str], *, force: bool) -> None:
-    """Write several files, or none if one of them is there already.
+    """Write several new files, or none if one of them exists.
 
     Raises:
-        UsageError: One is there and ``force`` is not given, or one cannot be written.
+        UsageError: One exists and ``force`` is not given, or one cannot be written.
     """
     for path in texts:
         if path.exists() and not force:

@@ -1,6 +1,6 @@
-"""`simserve`: the one place that turns errors into a line and an exit code.
+"""`simserve`: the only place that turns errors into a line and an exit code.
 
-Imports next to nothing by itself, so that an interrupt finds it ready from the first moments on.
+Imports almost nothing itself, so that it handles interrupts from the very start.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from typing import Any, NoReturn
 from simserve.errors import EXIT_DONE, InfeasibleError, InterruptedRunError, InvariantError, SimserveError, UsageError
 
 DEBUG_VARIABLE = "SIMSERVE_DEBUG"
-"""Environment variable that lets a defect's traceback through."""
+"""Environment variable that shows the traceback of a defect."""
 
 _OBJECTS_BEFORE_COLLECTION = 250_000
-"""Python's own 700 is for programs that leave cycles behind. A command makes hundreds of thousands of objects that
-stay, models and modules, and looking through them time and again takes a tenth of a short one."""
+"""Python's default of 700 is for programs that leave cycles behind. A command creates hundreds of thousands of objects
+that stay, models and modules, and scanning them repeatedly takes 10 % of a short command."""
 
 _SECONDS_UNTIL_AGAIN = 0.02
-"""An interrupt that comes in a callback, as of a module that has been imported, is dropped by Python, which goes on. So
-much later it comes again, most likely where it is heard."""
+"""Python drops an interrupt that arrives in a callback, such as that of an imported module, and continues. The
+interrupt is sent again this much later, when it will most likely be handled."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a place that takes no more bytes; nobody's defect."""
+"""Errors of a full device; not a defect."""
 
 _FITTING = "what fits: "
-"""Beginning of a remedy that names changes, the mildest first."""
+"""Start of a remedy that names changes, the mildest first."""
 
 _STARTERS = (
     "docker",
@@ -51,23 +51,23 @@ _STARTERS = (
     "llama-server",
     "ollama",
 )
-"""How a line that starts a server begins."""
+"""First words of a line that starts a server."""
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
-"""Errors of a place that the user may not use, or that no file can have, where nothing before has seen it."""
+"""Errors of a path that the user may not use, or that is impossible, if nothing detected it earlier."""
 
 
 def command() -> NoReturn:
-    """Run the process's command and end the process, without a last look through all its objects where it can.
+    """Run the process's command and end the process, if possible without a last scan of all its objects.
 
-    The interpreter searches them for cycles and takes them apart one by one, which takes a tenth of a short command.
-    Where other threads live, or a debugger, a profiler or a measure of coverage watches, it has its way.
+    The interpreter searches them for cycles and frees them one by one, which takes 10 % of a short command. It still
+    does so if other threads are running, or under a debugger, a profiler or coverage.
     """
     code = main()
     if threading.active_count() == 1 and sys.gettrace() is None and sys.getprofile() is None:
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # whoever read it has gone
+            with suppress(OSError, ValueError):  # its reader has gone
                 stream.flush()
         os._exit(code)
     sys.exit(code)
@@ -76,15 +76,13 @@ def command() -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    An error is one line on stderr, and every error of a file has its own. Codes: 0 done; 2 wrong flags or an
-    unusable ``--out``; 3 it does not fit;
-    99 a threshold failed; 104 a scenario, profile, trace or ``--set`` is missing or invalid; 105 interrupted, by
-    Ctrl-C or by SIGTERM;
-    1 a full disk, a reader of stdout that has gone (without a line), or a defect (its traceback with
-    ``SIMSERVE_DEBUG=1``).
+    An error is one line on stderr; each error in a file has its own line. Codes: 0 done; 2 wrong flags or an unusable
+    ``--out``; 3 it does not fit; 99 a threshold failed; 104 a scenario, profile, trace or ``--set`` is missing or
+    invalid; 105 interrupted, by Ctrl-C or by SIGTERM; 1 a full disk, a reader of stdout that has closed it (without a
+    line), or a defect (its traceback with ``SIMSERVE_DEBUG=1``).
 
     Args:
-        arguments: What stands after ``simserve``; None: the process's own.
+        arguments: The words after ``simserve``; None: those of the process.
     """
     interrupts: list[int] = []
     thresholds = gc.get_threshold()
@@ -106,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         return SimserveError.exit_code
     except Exception as error:  # the one place where a defect becomes an exit code
-        if interrupts:  # A library that was stopped while it was loading may fail on what it has not loaded.
+        if interrupts:  # A library that was interrupted while loading may fail on what it has not loaded.
             return _report(InterruptedRunError("interrupted"))
         if isinstance(error, OSError) and error.errno in _FULL:
             _abandon_stdout()
@@ -131,10 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _noting(interrupts: list[int]) -> Iterator[None]:
-    """Note every Ctrl-C, and let SIGTERM, as of ``timeout``, batch queues and containers, do the same.
+    """Note every Ctrl-C, and treat SIGTERM (from ``timeout``, batch queues and containers) the same.
 
-    What was finished is kept so. A signal that the process was started to ignore, or that somebody else looks after,
-    stays as it is.
+    This way finished work is kept. A signal that the process was started to ignore, or that has another handler, is
+    left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -164,7 +162,7 @@ def _noting(interrupts: list[int]) -> Iterator[None]:
 
 
 def _interrupt_again(number: int) -> None:
-    """Send the main thread a signal, which ends what it waits for where the system has such signals."""
+    """Send the main thread a signal, which ends its waiting on systems that have such signals."""
     main_thread = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main_thread is not None:
         signal.pthread_kill(main_thread, number)
@@ -173,7 +171,7 @@ def _interrupt_again(number: int) -> None:
 
 
 def _run_app(arguments: Sequence[str] | None) -> int:
-    # Looking through all installed packages for plugins of pydantic takes a hundredth of a second; none is wanted here.
+    # Searching all installed packages for pydantic plugins takes 0.01 s, and none is wanted here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from simserve.cli.app import EXIT_INTERRUPTED, WrongFlagsError, command_of  # slow: an interrupt may come meanwhile
 
@@ -197,16 +195,16 @@ def _run_app(arguments: Sequence[str] | None) -> int:
 
 
 def _replace_closed_streams() -> None:
-    """Let what is printed go nowhere where the process was started without stdout or stderr."""
+    """Discard what is printed if the process was started without stdout or stderr."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (lives as long as the process)
 
 
 def _write_any_text() -> None:
-    """Let pipes and files get UTF-8 in every locale, and a terminal that knows fewer characters a sign for the others.
+    """Write UTF-8 to pipes and files in every locale, and replacement characters to terminals with fewer characters.
 
-    Names of files that are no UTF-8 leave as they came in.
+    File names that are not UTF-8 are written unchanged.
     """
     for stream in (sys.stdout, sys.stderr):
         if not isinstance(stream, io.TextIOWrapper):
@@ -220,7 +218,7 @@ def _write_any_text() -> None:
 
 
 def _abandon_stdout() -> None:
-    """Send what is left in the buffer of stdout nowhere: the interpreter would fail on it when it ends."""
+    """Discard what is left in the buffer of stdout: the interpreter would fail on it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -228,13 +226,13 @@ def _abandon_stdout() -> None:
 
 def _report_usage(error: Exception, words: Sequence[str]) -> int:
     message = getattr(error, "format_message", lambda: str(error))().replace("Value error, ", "")
-    if not message:  # no command at all: the help has been printed
+    if not message:  # no command given: the help has been printed
         return UsageError.exit_code
     from simserve.cli.spelling import MEANT
 
     flag = getattr(error, "option_name", None)
     if flag in MEANT:
-        # All that other tools call otherwise at once, the one that was refused first.
+        # All flags with other names in other tools together, starting with the one that was refused.
         others = [word for word in (each.partition("=")[0] for each in words) if word in MEANT]
         told = [f"{each} is {MEANT[each]} here" for each in dict.fromkeys([flag, *others])]
         message = f"No such option: {flag}; {', '.join(told)}"
@@ -251,7 +249,7 @@ def _report_usage(error: Exception, words: Sequence[str]) -> int:
 
 
 def _elsewhere(command: str, words: Sequence[str]) -> str:
-    """Return the command that takes what another was given: a pasted line, a model; "" where there is none."""
+    """Return the command for what another one was given by mistake: a pasted line, a model; "" if there is none."""
     asked = words[1] if len(words) > 1 else ""
     if command == "simserve import" and asked.partition(" ")[0] in _STARTERS:
         return "a line that starts a server, in quotes: simserve import command 'LINE'"
@@ -262,13 +260,13 @@ def _elsewhere(command: str, words: Sequence[str]) -> str:
 
 
 def _example(context: Any) -> str:
-    """Return the first command that the help of a command shows; "" where it shows none."""
+    """Return the first example command in the help of a command; "" if it has none."""
     told = getattr(getattr(context, "command", None), "help", None) or ""
     return next((" ".join(each.split()) for each in told.split("\n\n") if each.startswith("simserve ")), "")
 
 
 def _fitting_command(error: InfeasibleError, words: Sequence[str]) -> str:
-    """Return the command that makes the first of the changes that an error names; "" where it names none."""
+    """Return the command with the first of the changes that an error names; "" if it names none."""
     remedy = error.remedy or ""
     if not remedy.startswith(_FITTING):
         return ""
@@ -282,7 +280,7 @@ def _fitting_command(error: InfeasibleError, words: Sequence[str]) -> str:
 
 
 def _report(error: SimserveError, command: str = "") -> int:
-    """Print an error, and the command that mends it: below it on a terminal, as a shell takes it, else in its line."""
+    """Print an error and the command that fixes it: on a terminal below it, ready for a shell, else on its line."""
     first, *others = error.lines
     if command and sys.stderr.isatty():
         import shutil
@@ -300,7 +298,7 @@ def _report(error: SimserveError, command: str = "") -> int:
 
 
 def _wrapped(line: str) -> str:
-    """Return a line as a terminal shows it best, broken between words; in a pipe it stays one line."""
+    """Return a line broken between words to fit a terminal; in a pipe it remains one line."""
     if not sys.stderr.isatty():
         return line
     import shutil

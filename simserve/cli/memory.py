@@ -1,4 +1,4 @@
-"""`simserve memory`: what of a GPU's memory goes where, and what fits."""
+"""`simserve memory`: where the memory of a GPU goes, and what fits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
     """Print the memory of a deployment.
 
     Raises:
-        InfeasibleError: It does not fit; what there is to print has been printed.
+        InfeasibleError: It does not fit; the memory has been printed by then.
     """
     from simserve.scenario.fit import check_fit, memory_report
 

@@ -12,14 +12,14 @@ from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes, t
 
 SHORTEST_INTERVAL = 0.5
 DEFAULT_BACK = 3600.0
-"""Seconds that are asked of a Prometheus server where nothing else is said."""
+"""Default seconds of history asked of a Prometheus server."""
 
 
 def seconds_of(text: str, key: str, least: float = 0.0) -> float:
     """Return the seconds of a flag such as ``15s``.
 
     Raises:
-        UsageError: It is no time, or too short.
+        UsageError: It is not a time, or too short.
     """
     from simserve.units import parse
 
@@ -37,12 +37,12 @@ class Source:
 
     Args:
         source: A file, a folder or an address.
-        how_long: As of ``--for``; None: an engine is scraped once, Prometheus asked for an hour.
-        interval: As of ``--interval``.
-        is_prometheus: Whether the address is a Prometheus server's; else it is found out.
-        match: Further matchers of its series.
+        how_long: As in ``--for``; None: an engine is scraped once, Prometheus asked for an hour.
+        interval: As in ``--interval``.
+        is_prometheus: Whether the address is a Prometheus server's; else that is detected.
+        match: Further matchers for its series.
         quiet: Whether no progress is shown.
-        save: A file that every scrape of an engine is added to as it comes; None: none is.
+        save: A file to which every scrape of an engine is added at once; None: they are not saved.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Source:
                     raise UsageError("is for an address, not for saved metrics", key=key)
 
     def scrapes(self) -> list[Scrape]:
-        """Return what there is, by time; of an engine that is scraped until Ctrl-C, what came until then.
+        """Return the scrapes, by time; after Ctrl-C those of an engine up to then.
 
         Raises:
-            UsageError: An address is no address, or httpx is missing.
+            UsageError: An address is invalid, or httpx is missing.
             InputError: There is nothing to read.
         """
         if not self.is_address:
@@ -111,10 +111,10 @@ class Source:
             return in_order(self._kept)
 
     def _is_engine(self) -> bool:
-        """Return whether the address has an engine's metrics; a Prometheus server's own are none.
+        """Return whether the address has an engine's metrics; a Prometheus server's own metrics do not count.
 
         Raises:
-            InputError: It does not answer, or is neither.
+            InputError: It does not answer, or has neither.
         """
         from simserve.observe import scraping
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simserve.observe.target import Server
 
 DEFAULT_CLIENTS = (2, 16)
-"""The two that stand for 1 to some 32 clients (`simserve.calibrate.loads.inner_clients`)."""
+"""The two loads that represent 1 to about 32 clients (`simserve.calibrate.loads.inner_clients`)."""
 MOST_CLIENTS = 4_096
 MOST_RATE = 10_000.0
 MOST_LOADS = 20
@@ -95,7 +95,7 @@ def observe(
 
 
 def _measure(address: str, plan: Plan, model: str | None, key: str | None, kept: _Kept, *, quiet: bool) -> None:
-    """Measure, keep each run as it ends, and say so where none has an answer."""
+    """Measure, keep each run when it ends, and report if none has an answer."""
     from simserve.observe.measure import observe as measure
 
     try:
@@ -110,7 +110,7 @@ def _measure(address: str, plan: Plan, model: str | None, key: str | None, kept:
 
 
 def _loads(concurrency: list[int] | None, rate: list[float] | None) -> list[Load]:
-    """Return the loads that are asked for.
+    """Return the loads asked for.
 
     Raises:
         UsageError: One is out of bounds, or there are too many.
@@ -141,7 +141,7 @@ def _key(variable: str | None) -> str | None:
 
 
 class _Kept:
-    """The folder of the results, and what is said of them."""
+    """The folder of the results, and the notes on them."""
 
     def __init__(self, folder: Path, names: list[str], *, force: bool) -> None:
         self._folder = folder
@@ -169,7 +169,7 @@ class _Kept:
         self.server = server
 
     def keep(self, run: Run) -> None:
-        """Write a run that has answers, and note what is to be said of it."""
+        """Write a run that has answers, and add notes on it."""
         from simserve.observe.measure import bench_file, held_back
 
         server, answers, errors = self.server, run.answers, run.errors
@@ -204,7 +204,7 @@ class _Kept:
         self.rows.append({"load": name, "file": str(file)} | {key: document.get(key) for key in shown})
 
     def commands(self) -> list[str]:
-        """Return what to do next; MODEL and GPU stand for what the server does not say."""
+        """Return what to do next; MODEL and GPU are placeholders for what the server does not report."""
         from simserve.planner.importers.model_names import find_model
 
         server = self.server
@@ -214,7 +214,7 @@ class _Kept:
         except InputError:
             model = " --model MODEL"
         version = f" --engine-version {shlex.quote(server.version)}" if server is not None and server.version else ""
-        # A search in a closed loop goes no further than there are requests.
+        # A search in a closed loop cannot go beyond the number of requests.
         longest = shlex.quote(max(self.rows, key=lambda row: row["completed"])["file"])
         return [
             f"simserve import bench {longest} --gpus GPU{model}{version} --out my-server.yaml",
@@ -224,7 +224,7 @@ class _Kept:
         ]
 
     def summary(self, url: str) -> dict[str, Any]:
-        """Return the answer as JSON has it."""
+        """Return the answer for JSON."""
         server = self.server
         assert server is not None
         return {

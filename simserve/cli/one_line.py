@@ -1,4 +1,4 @@
-"""One line for everything: the word and the flags that name a scenario, declared once for every command."""
+"""Scenarios in one line: the word and the flags that name a scenario, declared once for every command."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -
 
 
 def _rate(text: str | float) -> float:
-    """Return requests a second of ``3``, ``3/s``, ``90/min`` or ``10k/h``.
+    """Return requests a second from ``3``, ``3/s``, ``90/min`` or ``10k/h``.
 
     Raises:
-        UsageError: It is no rate, or one of 0.
+        UsageError: It is not a rate, or is 0.
     """
     found = _RATE.fullmatch(str(text).strip().replace(",", ""))
     if found is None or not float(found[1]):
@@ -43,7 +43,7 @@ def _rate(text: str | float) -> float:
 
 
 def _written(rate: float) -> str:
-    """Return a rate as `_rate` reads it to the bit, in the unit that writes it shortest."""
+    """Return a rate in the unit with the shortest text that `_rate` reads back exactly."""
     whole = ((f"{rate * seconds:.10g}", unit) for unit, seconds in (("", 1), ("/min", 60), ("/h", 3600), ("/d", 86400)))
     return min((text + unit for text, unit in whole if _rate(text + unit) == rate), key=len, default=repr(rate))
 
@@ -136,7 +136,7 @@ class Asked:
     def question(
         self, changes: Sequence[str], *, needs_traffic: bool = True, needs_load: bool = True, is_plan: bool = False
     ) -> Question:
-        """Return what is asked, and say on stderr what was understood from little."""
+        """Return the question, and say on stderr how short input was understood."""
         from simserve.planner.one_line import OneLine, ask
 
         flags = OneLine(**{each.name: getattr(self, each.name) for each in fields(self) if each.name != "scenario"})
@@ -146,7 +146,7 @@ class Asked:
         return asked
 
     def load(self, changes: Sequence[str], *, needs_traffic: bool = True) -> Scenario:
-        """Return the scenario that is asked about, as for `question`."""
+        """Return the scenario in question, as for `question`."""
         return self.question(changes, needs_traffic=needs_traffic).scenario
 
 

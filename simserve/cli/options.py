@@ -1,4 +1,4 @@
-"""The options that several commands share, and JSON on stdout. Knows typer, no command."""
+"""The options that several commands share, and JSON on stdout. Knows typer, but no commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 160
 _SHOWING = ("--html", "--json", "--quiet", "-q", "--verbose", "-v")
-"""Flags that change where an answer goes, not what it is."""
+"""Flags that change how an answer is shown, not the answer."""
 
 
 def _out_folder(text: str) -> Path:
@@ -40,7 +40,7 @@ def share(text: str, key: str | None = None) -> float:
     """Return a share written as ``2%`` or ``0.02``, given with the flag ``key``.
 
     Raises:
-        UsageError: It is neither, or not between 0 and 1.
+        UsageError: It has neither form, or is not between 0 and 1.
     """
     number, percent, rest = text.strip().partition("%")
     try:
@@ -56,7 +56,7 @@ def budget_seconds(budget: str) -> float:
     """Return the seconds of a ``--budget``, such as ``90s`` or ``5 min``.
 
     Raises:
-        UsageError: It is no time, or not above 0.
+        UsageError: It is not a time, or not above 0.
     """
     from simserve.units import parse
 
@@ -88,13 +88,13 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors o
 
 
 def takes_flags(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that spreads the groups of flags which a command takes as one parameter each.
+    """Return a decorator that expands the groups of flags that a command takes as one parameter each.
 
-    A group is a dataclass whose fields are flags, declared once for every command that has them; they take the place of
-    the parameter, the context of the command comes first.
+    A group is a dataclass whose fields are flags, declared once for all commands that have them. The fields replace the
+    parameter; the context of the command comes first.
 
     Args:
-        without: Flags that the command does not have, or has with a meaning of its own.
+        without: Flags that the command does not have, or that have another meaning there.
     """
     return partial(_with_flags, without=frozenset(without))
 
@@ -128,12 +128,12 @@ def _with_flags(command: Callable[..., None], without: frozenset[str]) -> Callab
 
 
 def changes_of(overrides: Sequence[str] | None, seed: int | None) -> list[str]:
-    """Return what ``--set`` and ``--seed`` change of a scenario."""
+    """Return the changes to a scenario by ``--set`` and ``--seed``."""
     return [*(overrides or ()), *([] if seed is None else [f"run.seed={seed}"])]
 
 
 def set_words(changes: Sequence[str]) -> list[str]:
-    """Return changes of a scenario as words of a command line."""
+    """Return changes to a scenario as words of a command line."""
     return [word for change in changes for word in ("--set", change)]
 
 
@@ -141,7 +141,7 @@ def check_page(file: Path | None, key: str = "--html") -> None:
     """Refuse a file that cannot be written, before anything is simulated.
 
     Raises:
-        UsageError: Its folder is not there or may not be written to, or it is a folder itself.
+        UsageError: Its folder does not exist or is not writable, or it is a folder itself.
     """
     if file is None:
         return
@@ -152,7 +152,7 @@ def check_page(file: Path | None, key: str = "--html") -> None:
 
 
 def check_verbose(verbose: bool, flags: Mapping[str, bool]) -> None:
-    """Refuse ``--verbose`` beside one of some flags under which nothing is printed that it could lengthen.
+    """Refuse ``--verbose`` together with flags under which it has no effect.
 
     Raises:
         UsageError: One of them was given.
@@ -173,11 +173,11 @@ def show_brief(
     """Print the brief of an answer, and with ``verbose`` what ``render`` prints below it.
 
     Args:
-        brief: Of the answer.
-        page: Where its page was written; None: nowhere.
+        brief: The brief of the answer.
+        page: Where its page was written; None without a page.
         render: Prints every other figure.
         verbose: Whether nothing is left out.
-        written: Another file of the answer; None: there is none.
+        written: Another file of the answer; None without one.
     """
     from simserve.report.brief import with_page
     from simserve.report.terminal import render_brief
@@ -190,7 +190,7 @@ def show_brief(
 
 
 def given_command(context: typer.Context) -> str:
-    """Return the command line as it was given, without how its answer is shown; empty where nobody handed it on."""
+    """Return the command line as given, without flags on how the answer is shown; empty if it was not passed on."""
     words: list[str] = list(context.find_root().obj or ())
     kept = [
         word
@@ -212,28 +212,28 @@ class Shown:
 
     @property
     def is_printed(self) -> bool:
-        """Whether people read the answer on stdout."""
+        """Whether the answer is printed on stdout for people."""
         return not (self.as_json or self.quiet)
 
     def check(self) -> None:
         """Refuse what cannot be shown, before anything is simulated.
 
         Raises:
-            UsageError: Nothing is printed that ``--verbose`` could lengthen, or the page cannot be written.
+            UsageError: ``--verbose`` has no effect, or the page cannot be written.
         """
         check_verbose(self.verbose, {"--json": self.as_json, "--quiet": self.quiet})
         check_page(self.html)
 
     def notes(self, *scenarios: Scenario) -> None:
-        """Say before the answer which engine versions are not known."""
+        """Print before the answer which engine versions are unknown."""
         print_version_notes(scenarios, as_json=self.as_json, quiet=self.quiet)
 
     def misfit_printed(self, scenario: Scenario) -> AbstractContextManager[None]:
-        """Print the JSON of a deployment that does not fit, where JSON is asked for."""
+        """Print the JSON of a deployment that does not fit, if JSON is asked for."""
         return misfit_printed(scenario, as_json=self.as_json)
 
     def write_page(self, write: Callable[[Path, str], None]) -> None:
-        """Let the page be written where it was asked for, with the command that was given."""
+        """Write the page if it was asked for, with the command as given."""
         if self.html is not None:
             write(self.html, given_command(self.context))
 
@@ -245,14 +245,14 @@ class Shown:
         render: Callable[[Console], None],
         written: Path | None = None,
     ) -> None:
-        """Show an answer: as JSON, as a page, as its brief with ``--verbose`` and all else below.
+        """Show an answer: as JSON, as a page, as its brief, and with ``--verbose`` everything else below.
 
         Args:
             summary: What ``--json`` prints.
-            brief: Makes its brief, which only pages and people need.
+            brief: Makes its brief, which JSON does not need.
             write: Writes its page to a file, with a command and the brief.
             render: Prints every other figure.
-            written: A file of the answer beside its page; None: there is none.
+            written: Another file of the answer besides its page; None without one.
         """
         if self.as_json:
             print_json(summary)
@@ -269,7 +269,7 @@ def print_json(value: Mapping[str, Any]) -> None:
     try:
         text = json.dumps(value, indent=2, allow_nan=False)
     except (TypeError, ValueError):
-        from simserve.metrics.summary import in_json  # half a second, and most answers are plain as they are
+        from simserve.metrics.summary import in_json  # half a second, and most answers are plain already
 
         text = json.dumps(in_json(value), indent=2, allow_nan=False)
     sys.stdout.write(f"{text}\n")
@@ -277,10 +277,11 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 @contextmanager
 def misfit_printed(scenario: Scenario | None, *, as_json: bool) -> Iterator[None]:
-    """Print the JSON of a deployment that does not fit, where JSON is asked for: its memory, with the arithmetic.
+    """Print the JSON of a deployment that does not fit, if JSON is asked for: its memory, with the arithmetic.
 
     Args:
-        scenario: Whose deployment; where it fits, or where there is none, the object says why nothing was found.
+        scenario: The scenario of the deployment; if it fits, or if there is none, the object says why nothing was
+            found.
         as_json: Whether JSON is asked for.
 
     Raises:
@@ -298,7 +299,7 @@ def misfit_printed(scenario: Scenario | None, *, as_json: bool) -> Iterator[None
 
 
 def print_version_notes(scenarios: Iterable[Scenario], *, as_json: bool, quiet: bool) -> None:
-    """Say before the answer which engine versions are not known and whose defaults stand in; on stderr beside JSON."""
+    """Print before the answer which engine versions are unknown and whose defaults apply; with JSON on stderr."""
     from rich.console import Console
 
     from simserve.profiles.engine_profile import load_engine, version_note
@@ -317,14 +318,14 @@ def print_version_notes(scenarios: Iterable[Scenario], *, as_json: bool, quiet: 
 
 
 def console() -> Console:
-    """Return the console that answers go to; a pipe gets lines wide enough for every table."""
+    """Return the console for answers; a pipe gets lines wide enough for every table."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines of text: wrapped on a terminal, an indented one below its own beginning; whole in a pipe."""
+    """Print lines of text: wrapped on a terminal, keeping their indentation; whole in a pipe."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -338,7 +339,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> None:
-    """Print a plain table whose first column is never cut and whose figures stand flush right, and a note below it."""
+    """Print a plain table whose first column is never cut and whose figures are flush right, and a note below it."""
     from rich.table import Table
 
     from simserve.report.quantities import text_columns

@@ -246,7 +246,7 @@ def plan(
 
 
 def _objective(scenario: Scenario, names: Sequence[str]) -> Literal["cost", "gpus"]:
-    """Return what is small where nothing says it: dollars, or GPUs where those to choose from have no price."""
+    """Return the default objective: dollars, or GPUs if those to choose from have no price."""
     from simserve.planner.plan.price import price_of
     from simserve.profiles.hardware import hardware_name
 
@@ -259,13 +259,13 @@ def _objective(scenario: Scenario, names: Sequence[str]) -> Literal["cost", "gpu
 
 
 def _reference(asked: Asked, question: Question) -> list[str]:
-    """Return the words that run what was planned for: there the number of `--gpus` would be a layout, not a limit."""
+    """Return the words that run the planned scenario: the number in `--gpus` would be a layout there, not a limit."""
     gpu = None if question.has_own_gpu else question.scenario.deployment.hardware
     return replace(asked, gpus=gpu).words
 
 
 def _write(result: PlanPage, out: Path) -> Path | None:
-    """Write the scenario on what is to be deployed, autoscaler included; return the file, or None where nothing holds.
+    """Write the scenario on the plan's deployment, autoscaler included; return the file, or None if there is no plan.
 
     Raises:
         UsageError: The file cannot be written.
@@ -298,7 +298,7 @@ def _raise_outcome(result: Plan) -> None:
 
 
 def _names(texts: Sequence[str] | None, option: str) -> Sequence[str]:
-    """Return the names that an option lists, given once or several times."""
+    """Return the names listed by an option that is given once or several times."""
     text = ",".join(texts or ())
     names = [name.strip() for name in text.split(",")]
     if texts and not all(names):

@@ -1,4 +1,4 @@
-"""`simserve gpus`, `models`, `engines`: the catalogues, and what an engine's knobs resolve to."""
+"""`simserve gpus`, `models`, `engines`: the catalogues, and the resolved knobs of an engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _16_BIT_BYTES = 2.0
 _HARDWARE = "h100-sxm-80gb"
 _MODEL = "llama-3.1-8b"
 _TIMES = ("static_max_wait", "frontend_latency", "tokenization_per_token", "frontend_seconds_per_request")
-"""Knobs in seconds whose names do not say so."""
+"""Knobs in seconds whose names do not include the unit."""
 _MONTH = len("2026-07")
 """Characters of a date that the table of GPUs shows."""
 
@@ -275,10 +275,10 @@ def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
 
 
 def _models_named(name: str | None) -> list[ModelProfile]:
-    """Return the profiles and repositories with a name in theirs, or the one model that it stands for.
+    """Return the profiles and repositories whose names contain a name, or the one model that it stands for.
 
     Raises:
-        ProfileError: It is in no name and stands for no model; says why, or what is near.
+        ProfileError: No name contains it and it stands for no model; the message says why, or names the closest.
     """
     from simserve.planner.importers.model_names import find_model
     from simserve.profiles import catalog
@@ -357,7 +357,7 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
 
 
 def print_resolved(resolved: ResolvedEngine) -> None:
-    """Print every knob of an engine, its value, and where the value comes from: what is common is said once."""
+    """Print every knob of an engine, its value, and where the value comes from; the common source is printed once."""
     settings = resolved.model_dump()
     sources = settings.pop("sources")
     common = _common_source(resolved)
@@ -369,7 +369,7 @@ def print_resolved(resolved: ResolvedEngine) -> None:
 
 
 def _common_source(resolved: ResolvedEngine) -> str:
-    """Return how the sources name the defaults of this engine, version and GPU."""
+    """Return the name of the defaults of this engine, version and GPU in the sources."""
     opening = f"{resolved.name} {resolved.version} default"
     defaults = [source for source in resolved.sources.values() if source.startswith(opening)]
     return min(defaults, key=len, default=opening)

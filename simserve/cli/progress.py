@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Tell = Callable[[int, int | None, str], None]
-"""Called with the parts done, all parts (None: unknown), and what is being done."""
+"""Called with the parts done, the number of all parts (None: unknown), and the current activity."""
 
 AFTER_SECONDS = 2.0
 """Commands that end sooner show nothing."""
@@ -17,9 +17,9 @@ REDRAWN_AFTER_SECONDS = 0.1
 
 @contextmanager
 def progress(*, is_shown: bool) -> Iterator[Tell | None]:
-    """Yield what shows a bar on a terminal's stderr once two seconds have passed; None where nothing is to be shown.
+    """Yield a function that shows a bar on a terminal's stderr once two seconds have passed; None to show nothing.
 
-    The bar only moves forward: a part that begins anew, or finds more to do, leaves it where it is until it is past.
+    The bar only moves forward: if a part restarts or grows, the bar waits until the part has caught up.
     """
     if not (is_shown and sys.stderr.isatty()):
         yield None
@@ -28,7 +28,7 @@ def progress(*, is_shown: bool) -> Iterator[Tell | None]:
     from rich.progress import Progress as Bar
 
     due = time.monotonic() + AFTER_SECONDS
-    # No thread that redraws it: a process with one is not forked (`simserve.planner.workers`).
+    # No thread redraws it: a process with threads is not forked (`simserve.planner.workers`).
     with Bar(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("", total=None, visible=False)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_REFERENCE = 240
-"""Characters that name a scenario, above which the commands of an answer name the file that the run wrote instead."""
+"""If a scenario takes more characters to name, the commands of an answer name the file that the run wrote."""
 
 
 @takes_flags()
@@ -164,7 +164,7 @@ def _run(
 
 
 def _tell_of_cut(result: RunResult) -> None:
-    """Say on stderr that a timeline holds the beginning of a long run only."""
+    """Say on stderr that a timeline only covers the beginning of a long run."""
     from simserve.report.timeline import MAX_STEPS
 
     steps = result.simulation.totals.num_steps
@@ -185,10 +185,10 @@ def _flag(key: str, value: object) -> list[str]:
 
 
 def _with_model(asked: Asked, model: str | None, hardware: str | None) -> Asked:
-    """Return what is asked with `--model` and `--hardware` as SCENARIO and `--gpus`.
+    """Return the question with `--model` and `--hardware` turned into SCENARIO and `--gpus`.
 
     Raises:
-        UsageError: One of them stands beside what it stands for.
+        UsageError: One of them is given together with what it stands for.
     """
     if model is not None and (asked.scenario is not None or asked.like is not None):
         refuse_flags({"--model": model}, "is in place of SCENARIO", "change a scenario with --set KEY=VALUE")
@@ -199,6 +199,6 @@ def _with_model(asked: Asked, model: str | None, hardware: str | None) -> Asked:
 
 @contextmanager
 def progress_bar(*, is_shown: bool, label: str = "simulating") -> Iterator[Progress | None]:
-    """Yield what shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
+    """Yield a function that shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
     with progress(is_shown=is_shown) as tell:
         yield None if tell is None else lambda done, total: tell(done, total, label)

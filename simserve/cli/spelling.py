@@ -1,4 +1,4 @@
-"""Flags as other tools call them, in words of this one. Knows no command."""
+"""Flags of other tools, translated into those of simserve. Knows no command."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SAME: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("--dp", "--data-parallel-size"), ("--set", "deployment.data_parallel_size=")),
     **dict.fromkeys(("--ep", "--enable-expert-parallel"), _EXPERT_PARALLEL),
 }
-"""What other tools call a flag -> the words that say the same here, where a command has no flag of that name. Behind an
-equals sign the flag's value follows."""
+"""A flag of other tools -> the words that mean the same here, if a command has no flag of that name. After an equals
+sign the flag's value follows."""
 MEANT = {
     **{flag: " ".join(words).replace("=true", "=true, without a number,") for flag, words in _SAME.items()},
     "--num-gpus": "--gpus 2xH100",
@@ -29,15 +29,15 @@ MEANT = {
     "--dtype": "--quantization",
     "--model": "the first word: simserve COMMAND MODEL",
 }
-"""What other tools call a flag -> what says the same here, for the line that refuses it."""
+"""A flag of other tools -> what means the same here, for the error message."""
 
 
 def said_here(words: Sequence[str], refused: str | None) -> list[str]:
-    """Return a command line whose flags of other tools are those of this one, or the line as it is.
+    """Return a command line with flags of other tools translated, or the line unchanged.
 
     Args:
-        words: The line behind ``simserve``.
-        refused: The flag that its command does not have; None: something else was wrong with it.
+        words: The words after ``simserve``.
+        refused: The flag that its command does not have; None if something else was wrong.
     """
     if refused not in _SAME or words[:1] == ["import"]:
         return list(words)

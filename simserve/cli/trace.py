@@ -132,7 +132,7 @@ def _prefixes(read: Trace) -> dict[str, Any] | None:
 
 
 def _media(recorded: RecordedMedia | None) -> dict[str, float] | None:
-    """Return how many requests have images, or recordings, and how many; recordings also how long they are."""
+    """Return the number of requests with images or recordings, and of these; for recordings also their length."""
     if recorded is None:
         return None
     counts, sizes = recorded.counts, recorded.sizes
@@ -142,7 +142,7 @@ def _media(recorded: RecordedMedia | None) -> dict[str, float] | None:
     if sizes.shape[1] == 1:
         return block | {"mean_seconds": float(sizes[:, 0].mean())}
     frames = sizes[:, 2].clip(min=1)
-    pixels = sizes[:, 0] * sizes[:, 1] * frames  # of a video, those of all its frames
+    pixels = sizes[:, 0] * sizes[:, 1] * frames  # for a video, those of all frames
     return block | {"mean_megapixels": float(pixels.mean() / 1e6)}
 
 

@@ -38,9 +38,9 @@ _SHORTEST_ROUND = 5.0
 _FEWEST_SCRAPES = 5
 _SCRAPES = "scrapes.prom"
 _KEPT_SECONDS = 86_400.0 * 3
-"""How far back `--watch` remembers."""
+"""How far back `--watch` keeps scrapes, seconds."""
 _CLIENT_SECONDS = 10.0
-"""How long a client may take to ask."""
+"""How long a client may take to send its request, seconds."""
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 _LARGEST_PORT = 65_535
 LOOPBACK = "127.0.0.1"
@@ -165,7 +165,7 @@ def twin(
 
 
 def look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float, measured: float) -> Twin:
-    """Return how what was scraped compares with the scenario."""
+    """Return how scrapes compare with the scenario."""
     from simserve.observe.windows import observed
     from simserve.planner.twin.answer import twin as compare
 
@@ -191,7 +191,7 @@ def _check_out(out: Path | None, source: str, *, force: bool) -> None:
 
 
 def _scrapes_file(out: Path | None, source: str) -> Path | None:
-    """Return the file that scrapes of an address are added to, emptied; None where none are kept."""
+    """Return the file to which scrapes of an address are added, emptied; None if none are kept."""
     if out is None or "://" not in source:
         return None
     file = out / _SCRAPES
@@ -207,11 +207,11 @@ def _write(out: Path, answer: Twin) -> None:
 
 
 def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, out: Path | None, *, until_drift: bool) -> None:
-    """Print a line a round, put its figures on a page, and write the last answer.
+    """Print a line per round, serve its figures on a page, and write the last answer.
 
     Raises:
-        InterruptedRunError: By Ctrl-C.
-        Exit: With 99, if asked to end so, at the first drift.
+        InterruptedRunError: On Ctrl-C.
+        Exit: With code 99 at the first drift, if asked for.
     """
     from simserve.planner.twin.answer import gauges_of
 
@@ -232,7 +232,7 @@ def round_seconds(every: str, interval: str) -> float:
     """Return how long a round of ``--watch`` lasts.
 
     Raises:
-        UsageError: It is too short for the scrapes that a look needs.
+        UsageError: It is too short for the scrapes that one comparison needs.
     """
     seconds = seconds_of(every, "--watch", _SHORTEST_ROUND)
     if seconds < _FEWEST_SCRAPES * seconds_of(interval, "--interval"):
@@ -259,10 +259,10 @@ def looks(
     save: Path | None = None,
     tell: Callable[[str], None] = _on_stderr,
 ) -> Iterator[Twin]:
-    """Yield a look every so often, without end; of an engine, what was scraped before is remembered.
+    """Yield a comparison every ``seconds``, without end; earlier scrapes of an engine are kept.
 
-    A round in which the source does not answer is told, by default on stderr, and left out; so it ends only in the
-    first one.
+    A round in which the source does not answer is reported, by default on stderr, and skipped; only in the first round
+    is that an error.
     """
     from simserve.observe.scrapes import in_order
 
@@ -356,7 +356,7 @@ def _render(answer: Twin) -> None:
 
 
 def _changes(hours: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the hours at which another number of replicas is needed."""
+    """Return the hours at which the number of replicas needed changes."""
     return [row for index, row in enumerate(hours) if not index or row["replicas"] != hours[index - 1]["replicas"]]
 
 
@@ -365,13 +365,13 @@ def _figure(value: float | None) -> str:
 
 
 class MetricsEndpoint:
-    """Serves one page from a thread of its own while the block runs; empty until the first `show`.
+    """Serves one page from its own thread while the block runs; the page is empty until the first `show`.
 
     Args:
-        address: ``PORT`` or ``HOST:PORT``; without a host, this machine alone. Port 0 is any that is free.
+        address: ``PORT`` or ``HOST:PORT``; without a host, only for this machine. Port 0 is any free port.
 
     Raises:
-        UsageError: It is no address, or cannot be listened at.
+        UsageError: The address is invalid, or its port cannot be opened.
     """
 
     def __init__(self, address: str) -> None:
@@ -395,7 +395,7 @@ class MetricsEndpoint:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing: a line a round is all that is printed."""
+                """Print nothing: there is only one line per round."""
 
         try:
             self._server = ThreadingHTTPServer((host.strip("[]") or LOOPBACK, int(port)), Handler)
@@ -415,13 +415,13 @@ class MetricsEndpoint:
         self._page = text.encode()
 
     def __enter__(self) -> Self:
-        """Begin to serve."""
+        """Start to serve."""
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it."""
+        """Stop to serve."""
         self._server.shutdown()
         self._server.server_close()

@@ -143,7 +143,7 @@ def _check_own(files: Sequence[Path]) -> None:
             continue
         try:
             tool = read_results([file])[0].tool
-        except InputError:  # it is told with what a file of measurements holds
+        except InputError:  # reported with what a file of measurements contains
             continue
         remedy = f"simserve import bench {file} makes a scenario of it, simserve calibrate serving {file} fits to it"
         raise InputError(f"is a result of {tool}, not a file of measurements", file=file, remedy=remedy)
@@ -160,7 +160,7 @@ def _write_points(result: Validation, file: Path) -> None:
 
 @contextmanager
 def _progress(is_shown: bool) -> Iterator[Progress | None]:
-    """Yield what shows the progress on stderr; nothing is shown where it is no terminal."""
+    """Yield a function that shows progress on stderr; nothing is shown unless that is a terminal."""
     if not is_shown:
         yield None
         return

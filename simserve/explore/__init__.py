@@ -1,1 +1,1 @@
-"""`simserve explore`: a page to play with, on the real engine."""
+"""`simserve explore`: an interactive page on the real engine."""

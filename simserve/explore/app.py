@@ -1,7 +1,7 @@
-"""The page as a web application: one HTML file, its scripts, and a question a tab as JSON.
+"""The page as a web application: one HTML file, its scripts, and one question per tab as JSON.
 
-Every answer to bad input is a line with a status from 400 to 499. Nothing is read but what lies in ``page``, nothing is
-written, nothing is asked of another machine, and no other page may ask (content type, host, no cross-origin headers).
+Every answer to bad input is a line with a status from 400 to 499. Only files in ``page`` are read, nothing is written,
+no other machine is contacted, and no other page may ask (content type, host, no cross-origin headers).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _ASKED: dict[str, type[FrozenModel]] = {
 }
 Query = TypeVar("Query", bound=FrozenModel)
 MAX_BODY = 16_384
-"""Bytes of a question."""
+"""Most bytes of a question."""
 BODY_SECONDS = 5.0
-"""A question may take to arrive."""
+"""Most seconds for a question to arrive."""
 WHAT_IF_SECONDS = 60.0
-"""A question of what might be deployed instead may take: hours of traffic are simulated."""
+"""Most seconds for a question about another deployment: hours of traffic are simulated."""
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
     "": (_PAGE / "index.html", "text/html; charset=utf-8"),
@@ -83,7 +83,7 @@ _HEADERS = {
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Return models, GPUs, frameworks and APIs with a word about each, the tour's stops and each query's fields."""
+    """Return models, GPUs, frameworks and APIs with short descriptions, the tour's stops and each query's fields."""
     return {
         "version": __version__,
         "models": [{"name": name, "about": _model(name)} for name in catalog.names("model")],
@@ -129,14 +129,14 @@ def _fields(query: type[FrozenModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[Query]):
-    """What a tab asks.
+    """The question of a tab.
 
     Attributes:
-        about: One line.
+        about: One line about it.
         query: Its inputs.
-        answer: What works on them.
-        seconds: It may take, where that is more than usual.
-        first: What answers sooner and less; asked before ``answer`` where the answer may come in parts.
+        answer: The function that computes the answer.
+        seconds: How long it may take, if longer than usual.
+        first: A function that answers sooner but less fully; called before ``answer`` if the answer may come in parts.
     """
 
     about: str
@@ -173,9 +173,9 @@ def create_app(
     """Return the application.
 
     Args:
-        hosts: Names it answers to, against pages that point their own name at it; ``*``: any.
-        runner: What works on questions.
-        feed: The deployment that the page's twin shows; None: there is none.
+        hosts: Host names that it accepts, against pages that point their own name at it; ``*``: any.
+        runner: What runs the questions.
+        feed: The deployment that the twin of the page shows; None without one.
     """
     app = Starlette(
         routes=[
@@ -197,7 +197,7 @@ def create_app(
 
 
 class _Headers:
-    """Puts the security headers on every response."""
+    """Adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -251,7 +251,7 @@ async def _ask(request: Request) -> Response:
 
 
 def _in_parts(request: Request, asked: Question[Any], query: FrozenModel) -> Response:
-    """Return a response that begins at once, with a first answer before the answer."""
+    """Return a response that starts at once and gives a first answer before the full one."""
 
     def work(check: Check, tell: Tell) -> dict[str, Any]:
         soon = None if asked.first is None else asked.first(query, check)
@@ -298,7 +298,7 @@ async def _body(request: Request) -> dict[str, Any]:
     """Return the JSON object that was sent.
 
     Raises:
-        InputError: It is too large, too slow, or none.
+        InputError: It is too large, too slow, or not a JSON object.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise _Refused(415, "must be application/json", key="content-type")
@@ -323,7 +323,7 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 class _Refused(InputError):
-    """A request that is none."""
+    """An invalid request."""
 
     def __init__(self, status: int, rule: str, *, key: str) -> None:
         super().__init__(rule, key=key)
@@ -336,7 +336,7 @@ async def _failure(_request: Request, error: SimserveError) -> Response:
 
 
 def _refusal(error: SimserveError) -> tuple[int, str]:
-    """Return the status and the kind of what a question may end with."""
+    """Return the status and the kind of an error that a question may end with."""
     if isinstance(error, _Refused):
         return error.status, "input"
     if isinstance(error, InfeasibleError):
@@ -351,7 +351,7 @@ def _error(status: int, text: str, kind: str = "input") -> Response:
 
 
 def _media_types(question: Question[Any]) -> dict[str, Any]:
-    """Return how an answer may come: whole, or where there is a first one in lines of JSON."""
+    """Return how an answer may come: whole, or if there is a first one, in lines of JSON."""
     whole = {"application/json": {"schema": {"type": "object"}}}
     return whole if question.first is None else {**whole, MEDIA_TYPE: {"schema": {"type": "string"}}}
 

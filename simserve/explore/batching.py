@@ -1,4 +1,4 @@
-"""Static against continuous batching slot by slot, and reserved against paged KV memory: runs of the real engine."""
+"""Static against continuous batching by slots, and reserved against paged KV memory, in runs of the real engine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MOST_SHOWN = 400
 
 
 def batching(query: BatchingQuery, _check: Check) -> dict[str, Any]:
-    """Return which request held which slot in which step, under both forms; every step takes one unit of time.
+    """Return which request held which slot in which step, for both kinds of batching; a step takes one unit of time.
 
-    The prefill of a prompt of one token is its first step, as the first of its answer.
+    A prompt is one token; its prefill is the first step of a request and yields the first token of its answer.
     """
     forms = {form: _form(_replay(query, form), query, form) for form in ("static", "continuous")}
     static, continuous = forms["static"], forms["continuous"]
@@ -106,11 +106,11 @@ def _form(found: Replay, query: BatchingQuery, form: str) -> dict[str, Any]:
 
 
 def paging(query: PagingQuery, check: Check) -> dict[str, Any]:
-    """Return what each way to reserve KV memory makes of it: requests at once, waste, throughput, and a block map.
+    """Return the results of each way to reserve KV memory: requests at once, waste, throughput, and a block map.
 
     Raises:
         InfeasibleError: The model does not fit.
-        InputError: The deployment is none.
+        InputError: The deployment is invalid.
     """
     ways = {way: _way(query, way, check) for way in _ALLOCATIONS}
     paged, static = ways["paged"], ways["static"]
@@ -174,7 +174,7 @@ def _lengths(mean: int, longest: int) -> dict[str, Any]:
 
 
 def _map(result: RunResult, query: PagingQuery, way: str) -> list[list[int]]:
-    """Return (tokens reserved, tokens held) of the requests that ran when a third of the run was over."""
+    """Return (tokens reserved, tokens held) of the requests that were running after a third of the run."""
     records, block = result.simulation.records, result.summary["simserve"]["memory"]["block_size"]
     now = result.simulation.end_time / 3
     inside = np.flatnonzero((records.scheduled_time <= now) & (records.finish_time > now))[:_MOST_SHOWN]

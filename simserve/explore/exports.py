@@ -1,4 +1,4 @@
-"""What each tab shows, as a scenario that `simserve run` takes."""
+"""The content of each tab as a scenario for `simserve run`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from simserve.version import __version__
 
 Export = Callable[[Any, Check], tuple[str, dict[str, Any]]]
 _ANSWER = 128
-"""Tokens of an answer during which a sequence has about the length that is asked."""
+"""Tokens of an answer short enough for a sequence to stay near the length asked for."""
 
 
 def export(question: str, query: FrozenModel, check: Check) -> str:
-    """Return the text of a scenario file for a question of the page, with what to do with it on top.
+    """Return the text of a scenario file for a question of the page, with instructions at the top.
 
     Raises:
-        InputError: What is asked is no scenario.
+        InputError: The question is not a valid scenario.
         TooLongError: It took too long.
     """
     words, mapping = EXPORTS[question](query, check)
@@ -96,7 +96,7 @@ def _parallel(query: ParallelQuery, _check: Check) -> tuple[str, dict[str, Any]]
 
 
 def _kept_full(query: DeploymentQuery, sequences: int, context: int, **deployment: Any) -> dict[str, Any]:
-    """Return a closed loop of so many sequences, whose mean length while they decode is about ``context``."""
+    """Return a closed loop of ``sequences`` sequences, whose mean length while they decode is about ``context``."""
     answer = min(_ANSWER, max(context - 1, 1))
     prompt = max(context - answer // 2, 1)
     engine = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}

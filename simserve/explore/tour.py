@@ -1,7 +1,7 @@
 """The tour: six stops that ask for a prediction, and what simserve computes for each of them.
 
-What a stop asks is text and stands here whole; what is true is computed when it is asked for, by the functions behind
-the tabs. Each stop leads to a tab with the very settings that it used.
+The questions are text and all in this module; the answers are computed on request by the functions behind the tabs.
+Each stop leads to a tab with exactly the settings that it used.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from simserve.units import HOURS_PER_MONTH, format_bytes
 _SMALL, _LARGE = "llama-3.1-8b", "llama-3.1-70b"
 _H100, _L40S = "h100-sxm-80gb", "l40s-48gb"
 _CONTEXT = 2000
-"""Tokens of each sequence where a stop says nothing else."""
+"""Tokens of each sequence unless a stop says otherwise."""
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LONG_TAIL = (*(50,) * 7, 500)
 """Seven short answers and a long one."""
 _SLOTS = 8
 _FLEET_RATE = 40.0
 _HEADROOM = 0.2
-"""Share of traffic that a fleet must be able to take on top, as in the tab."""
+"""Share of additional traffic that a fleet must be able to sustain, as in the tab."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What a stop says before anything is computed.
+    """The text of a stop before anything is computed.
 
     Attributes:
         id: Its name in links.
-        title: Of its chapter.
-        setting: What is given.
+        title: Title of its chapter.
+        setting: What is known.
         ask: The question.
-        choices: What one may answer; empty: a number.
-        unit: Of the number.
+        choices: Possible answers; empty: a number.
+        unit: Unit of the number.
         low: Left end of the slider, which is logarithmic.
         high: Right end.
-        start: Where the slider stands.
-        tab: Where one goes on.
-        values: The settings there, where they are not the tab's own.
+        start: Initial position of the slider.
+        tab: The tab that continues the stop.
+        values: The settings there that differ from the defaults of the tab.
     """
 
     id: str
@@ -170,7 +170,7 @@ def described() -> list[dict[str, Any]]:
 
 
 def tour(query: TourQuery, check: Check) -> dict[str, Any]:
-    """Return what is true at a stop: ``truth``, ``answer``, ``lines``, what to ``play`` and the equations.
+    """Return the solution of a stop: ``truth``, ``answer``, ``lines``, what to ``play`` and the equations.
 
     Raises:
         TooLongError: It took too long.
@@ -428,7 +428,7 @@ def _most(hardware: str, check: Check) -> tuple[float, float]:
 
 
 def _bills(rate: float, loads: Mapping[str, tuple[float, float]]) -> dict[str, tuple[int, float]]:
-    """Return how many of each GPU traffic needs, and their dollars a month."""
+    """Return how many GPUs of each kind the traffic needs, and their dollars a month."""
     needed = {name: math.ceil(rate * (1 + _HEADROOM) / most) for name, (most, _) in loads.items()}
     return {name: (count, count * loads[name][1] * HOURS_PER_MONTH) for name, count in needed.items()}
 

@@ -1,4 +1,4 @@
-"""Attention variants, speculative decoding and ways to lay a model over GPUs: what each costs and gains a step."""
+"""Attention variants, speculative decoding and layouts of a model on GPUs: what each costs and gains per step."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LATENT, _ROTARY = 512, 64
 
 
 def attention(query: MemoryQuery, _check: Check) -> dict[str, Any]:
-    """Return KV of a token, and requests that fit, with the model's heads grouped otherwise.
+    """Return the KV bytes of a token and the requests that fit, for other groupings of the model's heads.
 
     Raises:
-        InputError: The deployment is none.
+        InputError: The deployment is invalid.
     """
     found = resolved_query(query)
     model, room = found.shape.model, max(found.memory.kv_bytes, 0.0)
@@ -77,10 +77,10 @@ def _kv_row(name: str, per_token: float, room: float, query: MemoryQuery) -> dic
 
 
 def speculation(query: SpeculationQuery, _check: Check) -> dict[str, Any]:
-    """Return the closed form over k, and what the engine makes of it batch by batch.
+    """Return the closed form over k, and the result of the engine for each batch size.
 
     Raises:
-        InputError: The deployment is none.
+        InputError: The deployment is invalid.
     """
     rate, cost = query.acceptance_rate, query.draft_cost
     drafts = list(range(1, _MOST_DRAFTS + 1))
@@ -121,10 +121,10 @@ def speculation(query: SpeculationQuery, _check: Check) -> dict[str, Any]:
 
 
 def parallel(query: ParallelQuery, _check: Check) -> dict[str, Any]:
-    """Return every way to lay a model over the GPUs: replicas x pipeline x tensor.
+    """Return every layout of a model on the GPUs: replicas x pipeline x tensor.
 
     Raises:
-        InputError: No way is a deployment.
+        InputError: No layout is a valid deployment.
     """
     rows, refused = _layouts(query)
     best = _most_tokens(rows)
@@ -153,7 +153,7 @@ def parallel(query: ParallelQuery, _check: Check) -> dict[str, Any]:
 
 
 def best_layout(query: ParallelQuery) -> dict[str, Any] | None:
-    """Return the keys of a deployment for the layout with the most tokens a second; None where none fits."""
+    """Return the deployment keys of the layout with the most tokens a second; None if none fits."""
     best = _most_tokens(_layouts(query)[0])
     return None if best is None else dict(best["deployment"])
 
@@ -163,7 +163,7 @@ def _most_tokens(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _layouts(query: ParallelQuery) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
-    """Return the layouts that are deployments, and those that are not, with the reason."""
+    """Return the layouts that are valid deployments, and the others with the reason."""
     rows: list[dict[str, Any]] = []
     refused: list[dict[str, str]] = []
     sizes = [size for size in (1, 2, 4, 8, 16) if query.gpus % size == 0]

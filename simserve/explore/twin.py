@@ -1,6 +1,6 @@
-"""The twin beside the page: looks at a running deployment in a thread of its own, and keeps what it saw last.
+"""The twin of the page: observes a running deployment in its own thread, and keeps the latest state.
 
-What is looked at comes from the command line, never from the page.
+What it observes is set on the command line, never by the page.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ WhatIf = Callable[[Twin, list[str], Check], Twin]
 
 
 class TwinFeed:
-    """The last look at a deployment, and when the next one comes.
+    """The latest look at a deployment, and when the next one is due.
 
     Args:
-        looks: Returns looks one after another: one of saved metrics, without end of an address. It is given what tells
-            of a look that failed.
-        source: Names what is looked at, for the page.
-        scenario: Names what is thought to be deployed.
-        every: Seconds between looks; None: there is one.
-        what_if: Returns another look at the hours of one, with some of the scenario's settings changed (as ``--set``
-            takes them); None: nobody may ask.
+        looks: Returns looks one after another: one for saved metrics, endless ones for an address. It gets a function
+            to call when a look fails.
+        source: Name of what is observed, for the page.
+        scenario: Name of the scenario that describes the deployment.
+        every: Seconds between looks; None for a single look.
+        what_if: Returns another look at the same hours, with some of the scenario's settings changed (as ``--set``
+            takes them); None if that may not be asked.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class TwinFeed:
         self._count = 0
 
     def start(self) -> None:
-        """Begin to look; the thread ends with the process."""
+        """Start to look; the thread ends with the process."""
         threading.Thread(target=self.look, name="twin", daemon=True).start()
 
     def look(self) -> None:
-        """Look, and keep what is seen; where a source does not answer, keep what was seen before and why."""
+        """Look, and keep the result; if the source does not answer, keep the previous result and the reason."""
         while True:
             try:
                 for found in self._looks(self._miss):
@@ -65,7 +65,7 @@ class TwinFeed:
         """Return ``changes`` and the ``summary`` of the hours of the last look with these.
 
         Raises:
-            InputError: There was no look yet, or the settings go with nothing.
+            InputError: There was no look yet, or the settings are not valid together.
             TooLongError: It took too long.
         """
         last = self._last
@@ -76,8 +76,8 @@ class TwinFeed:
         return {"changes": changes, "summary": in_json({**found.summary, "series": {}})}
 
     def state(self) -> dict[str, Any]:
-        """Return ``source scenario every_s``, the last ``summary`` or null, how many looks there were (``count``),
-        why the last one failed (``error``), and when the next one comes (``due_s``, since 1970).
+        """Return ``source scenario every_s``, the last ``summary`` or null, the number of looks (``count``), why the
+        last one failed (``error``), and when the next one is due (``due_s``, since 1970).
         """
         with self._lock:
             due = None if self._every is None else self._due

@@ -1,4 +1,4 @@
-"""What should I deploy: the planner on the page, with few choices and little time, and the manifests of its answer."""
+"""What to deploy: the planner on the page, with few choices and little time, and manifests for its answer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _FIGURES = (
     "p95_tpot_ms",
     "attainment",
 )
-"""What is told of the cheapest fleet."""
+"""Figures shown of the cheapest fleet."""
 _FLEETS = ("label", "usd_per_month", "p95_tpot_ms")
-"""What is told of each of the others."""
+"""Figures shown of each of the others."""
 _OF_GPUS = (
     "label",
     "num_gpus",
@@ -43,24 +43,24 @@ _OF_GPUS = (
     "p95_tpot_ms",
     "attainment",
 )
-"""What is told of the fleet that does most on fixed GPUs."""
+"""Figures shown of the fleet with the highest throughput on fixed GPUs."""
 _LOADS = ("label", "rate", "tokens_per_second_per_gpu", "tokens_per_second_per_user", "holds")
-"""What is told of the answer, and of each load and fleet that no other beats in a short run."""
+"""Figures shown of the answer, and of each load and fleet on the Pareto front of short runs."""
 _SECONDS_PER_DAY = 86_400.0
 _NOT_HERE = ("Run it",)
 """Sections that name a command of the terminal."""
 _FLAG = " (--spare-replicas 1)"
-"""What the terminal adds to the line about a lost replica; here it is a control."""
+"""What the terminal adds to the line about a lost replica; the page has a control for it."""
 
 
 def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
-    """Return an answer within a second: the GPUs that were named, weights as stored, KV cache as the engine has it.
+    """Return an answer within a second: on the GPUs named, with weights as stored and the engine's KV cache format.
 
-    None where nothing holds in that format, and where more is asked than a second tells: workers of each role, an
-    autoscaler, or what fixed GPUs can do. `wizard` looks at the other formats, and around what it finds.
+    None if nothing meets the SLO in that format, and for questions that take longer: separate workers, an autoscaler,
+    or what fixed GPUs can do. `wizard` tries the other formats, and variants of what it finds.
 
     Raises:
-        InputError: The traffic is none, or a GPU cannot run the model at all.
+        InputError: The traffic is invalid, or a GPU cannot run the model at all.
         TooLongError: It took too long.
     """
     if query.throughput or query.is_apart or query.is_scaled:
@@ -68,7 +68,7 @@ def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
 
     def until_found(done: int, _known: int) -> None:
         check(0, 1)
-        # A piece of work a GPU, and one that confirms the best. As Ctrl-C would on the terminal, it ends there.
+        # One part per GPU, and one that confirms the best. Then it stops, as by Ctrl-C on the terminal.
         if done == len(query.hardware) + 1:
             raise KeyboardInterrupt
 
@@ -85,13 +85,13 @@ def first(query: WizardQuery, check: Check) -> dict[str, Any] | None:
 
 
 def wizard(query: WizardQuery, check: Check) -> dict[str, Any]:
-    """Return the cheapest fleet that holds the SLO, or what the GPUs can do at most; what lost; the scenario to
-    go on with; and its manifests.
+    """Return the cheapest fleet that meets the SLO, or the most that the GPUs can do; the runners-up; the scenario to
+    continue with; and its manifests.
 
     Raises:
-        InputError: The traffic is none, a GPU cannot run the model at all, or what is asked does not go together.
+        InputError: The traffic is invalid, a GPU cannot run the model at all, or the inputs contradict each other.
         TooLongError: It took too long.
-        KeyboardInterrupt: Ctrl-C, as of an export: the best until then is no answer.
+        KeyboardInterrupt: Ctrl-C, for example in an export: the best by then is not an answer.
     """
     if query.is_scaled and (query.is_apart or query.spare_replicas):
         rule = "is a day for which an autoscaler is looked for: of equal replicas, without spare ones"
@@ -109,7 +109,7 @@ def _plan(query: WizardQuery, progress: Check, over: tuple[str, ...] = ()) -> Pl
         hardware=query.hardware,
         max_gpus=query.max_gpus,
         objective="throughput" if query.throughput else "cost",
-        # What fixed GPUs can do is a load of its own: there is none to add to.
+        # The answer for fixed GPUs is itself a load: there is none to add headroom to.
         headroom=0.0 if query.throughput else query.headroom,
         spare_replicas=query.spare_replicas,
         over=over,
@@ -141,10 +141,10 @@ def _answer(query: WizardQuery, plan: PlanPage) -> dict[str, Any]:
     told, shown = (_OF_GPUS, _LOADS) if query.throughput else (_FIGURES, _FLEETS)
     fleets = summary["pareto"]
     if best and query.throughput:
-        # What holds in long runs is not among the points, which are short ones.
+        # The answer, from long runs, is not among the points, which are from short runs.
         fleets = [{**best, "holds": True}, *fleets]
     elif best and best["label"] not in {each["label"] for each in fleets}:
-        # Of one price the plan takes the weights as they are; a quantised one may be faster.
+        # At equal price the plan keeps the weights as they are; a quantised fleet may be faster.
         fleets = [best, *fleets]
     return {
         "objective": summary["objective"],
@@ -159,7 +159,7 @@ def _answer(query: WizardQuery, plan: PlanPage) -> dict[str, Any]:
 
 
 def _scaled(scaled: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what is different of the fleet with its autoscaler, where that pays; its percentiles are not known."""
+    """Return the figures that differ with the autoscaler, if it pays; its percentiles are unknown."""
     if scaled is None:
         return {}
     usd = scaled["usd_per_month"]
@@ -216,7 +216,7 @@ def _equations(query: WizardQuery, summary: Mapping[str, Any], lines: Sequence[s
 
 
 def _manifests(scenario: str) -> list[dict[str, Any]]:
-    """Return for each target what deploys a scenario, or why it cannot be said there."""
+    """Return for each target the files that deploy a scenario, or why it cannot express it."""
     loaded = from_mapping(parse_yaml(scenario, "explore.yaml", InputError))
     found: list[dict[str, Any]] = []
     for target in WHOLE:

@@ -1,1 +1,1 @@
-"""From the records of a run to its figures: latency, objectives, throughput, dollars, and what binds."""
+"""From the records of a run to its figures: latency, objectives, throughput, dollars, and the bottleneck."""

@@ -1,7 +1,7 @@
-"""Dollars of tokens behind an API: price lists times traffic, and what a prompt cache takes off. Knows no GPU.
+"""Dollars of tokens at an API: price lists times traffic, and what a prompt cache saves. Knows no GPU.
 
-The prompt cache is the API's: it knows what requests have in common and when they are sent, not what a server of one's
-own finds in its cache.
+The prompt cache is the API's: it depends on what requests have in common and when they are sent, not on what a
+self-hosted server finds in its cache.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class ApiPrices:
     """What an API charges.
 
     Attributes:
-        name: How results call it.
+        name: Its name in results.
         price: Dollars a million tokens.
         prompt_tiers: Prices of long prompts, ascending.
-        prompt_caching: Offers to cache prompts; empty: where cached tokens have a price, prefixes of any length.
-        batch_discount: Share taken off for requests that may wait; None: no such offer.
-        volume_discounts: Discounts by the spending of a month, ascending.
-        date: When the price was seen; None for a price of the user's own.
+        prompt_caching: Offers to cache prompts; empty: prefixes of any length, if cached tokens have a price.
+        batch_discount: Discount for requests that may wait, as a share; None without such an offer.
+        volume_discounts: Discounts by the spending in a month, ascending.
+        date: When the price was seen; None for a price given by the user.
         source: Where it was read.
-        latency: How fast it answers; None: not known.
+        latency: How fast it answers; None if unknown.
     """
 
     name: str
@@ -75,14 +75,14 @@ class ApiPrices:
         written_tokens: ArrayLike = 0.0,
         write_factor: float = 1.0,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the dollars of prompts and of answers, one each a request, before any discount.
+        """Return the dollars of the prompt and of the answer of each request, before any discount.
 
         Args:
             prompt_tokens: Tokens of each prompt, cached and written ones included.
             output_tokens: Tokens of each answer.
             cached_tokens: Tokens of each prompt that the API's cache holds.
-            written_tokens: Tokens of each prompt that are put into it.
-            write_factor: Price of those over that of other prompt tokens.
+            written_tokens: Tokens of each prompt that are written to it.
+            write_factor: Price of written tokens over that of other prompt tokens.
         """
         prompt = np.atleast_1d(np.asarray(prompt_tokens, dtype=np.float64))
         output, cached, written = (
@@ -102,11 +102,11 @@ class ApiPrices:
         return (full * per_input + cached * per_cached) / _MILLION, output * per_output / _MILLION
 
     def batch_factor(self, batch_share: float) -> float:
-        """Return what is left of the price when a share of the requests takes the batch discount."""
+        """Return the factor on the price if a share of the requests takes the batch discount."""
         return 1 - batch_share * (self.batch_discount or 0.0)
 
     def net(self, gross: float) -> float:
-        """Return what a month's list-price dollars cost after the volume discounts."""
+        """Return the cost of a month's list-price dollars after the volume discounts."""
         discounted = 0.0
         for each, upper in zip(self.volume_discounts, self._upper_sums(), strict=True):
             discounted += each.discount * max(0.0, min(gross, upper) - each.above_usd_per_month)
@@ -128,7 +128,7 @@ class ApiPrices:
 
 
 def latency_figures(api: ApiPrices) -> dict[str, Any] | None:
-    """Return how fast an API answers, by whom and when that was measured; None where it is not known."""
+    """Return how fast an API answers, and who measured that when; None if unknown."""
     found = api.latency
     if found is None:
         return None
@@ -144,13 +144,13 @@ def latency_figures(api: ApiPrices) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBills:
-    """What each of some requests costs at an API.
+    """Cost of each of some requests at an API.
 
     Attributes:
         input_usd: Dollars of its prompt, before any discount.
         output_usd: Dollars of its answer.
         cached_tokens: Tokens of its prompt that were found in the API's cache.
-        caching: The offer that was taken; None: prompts are not cached, or the provider states no rules.
+        caching: The caching offer that was chosen; None if prompts are not cached, or the provider states no rules.
     """
 
     input_usd: NDArray[np.float64]
@@ -171,14 +171,14 @@ def request_bills(
     rows: Tokens,
     is_sent: NDArray[np.bool_] | None = None,
 ) -> RequestBills:
-    """Return what some requests of a run would have cost at an API, cached as is cheapest for all of them.
+    """Return what some requests of a run would have cost at an API, with the caching that is cheapest for all of them.
 
     Args:
         prices: What the API charges.
         records: What happened to all requests; the API gets them at the same times.
-        specs: What arrived, for what the prompts have in common.
+        specs: The requests drawn, for what their prompts have in common.
         rows: Which of the records are billed.
-        is_sent: Which of the records the API gets at all, and so may find the prefixes of; None: every one.
+        is_sent: Which of the records the API gets at all, whose prefixes it may find; None: all.
     """
     prompts, answers = records.prompt_tokens[rows], records.output_tokens[rows]
     inputs, outputs = prices.tokens_usd(prompts, answers)
@@ -199,17 +199,17 @@ def request_bills(
 def cached_prefixes(
     prefixes: PrefixSegments, prompt_tokens: Tokens, arrival_time: NDArray[np.float64], offer: PromptCaching | None
 ) -> tuple[Tokens, Tokens]:
-    """Return how many tokens of each prompt an API's cache holds when it arrives, and how many it is given to keep.
+    """Return how many tokens of each prompt an API's cache holds when it arrives, and how many are written to it.
 
-    A request finds the longest prefix whose parts were all part of a prompt within the lifetime, and gives the cache
-    what another request of the run begins with, too: who caches at a price marks nothing else. A prompt is there for
-    others as soon as it has arrived.
+    A request finds the longest prefix whose parts were all part of a prompt within the lifetime. It writes to the cache
+    what another request of the run also starts with: clients who pay for writes mark nothing else. Others can find a
+    prompt as soon as it has arrived.
 
     Args:
         prefixes: What the tokens of each request are.
         prompt_tokens: Tokens of each prompt.
-        arrival_time: When each is sent, seconds; NaN: never.
-        offer: The rules; None: prefixes of any length, kept for good.
+        arrival_time: When each is sent, seconds; NaN if never.
+        offer: The rules; None: prefixes of any length, kept forever.
     """
     cache = _Cache(offer, np.bincount(prefixes.segments) > 1)
     read, written = np.zeros(len(prompt_tokens), dtype=np.int64), np.zeros(len(prompt_tokens), dtype=np.int64)
@@ -226,14 +226,14 @@ def cached_prefixes(
 
 @dataclass(slots=True)
 class _Cache:
-    """What an API keeps: segment -> (the token before which what it has of it ends, when it was used last)."""
+    """What an API keeps: segment -> (end of the tokens kept of it, time of its last use)."""
 
     offer: PromptCaching | None
     is_shared: NDArray[np.bool_]
     kept: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def take(self, parts: list[tuple[int, int]], prompt: int, now: float) -> tuple[int, int]:
-        """Return the tokens of a prompt that are found, and those that are put there, from the first one on."""
+        """Return the number of leading tokens of a prompt that are found, and of further ones that are written."""
         found = shared = 0
         is_found = True
         for segment, end in parts:
@@ -259,7 +259,7 @@ class _Cache:
 def _of_records(specs: RequestSpecs, records: RequestRecords) -> PrefixSegments:
     """Return what the requests have in common, in the order of the records, which is that of arrival.
 
-    Where the two orders differ, a request is known by its conversation, its turn and its lengths.
+    If the two orders differ, a request is identified by its conversation, its turn and its lengths.
     """
     assert specs.prefixes is not None  # the caller has looked
     if not specs.sends_out_of_order and len(specs) == len(records):
@@ -273,6 +273,6 @@ def _of_records(specs: RequestSpecs, records: RequestRecords) -> PrefixSegments:
 
 
 def _keys(requests: RequestSpecs | RequestRecords) -> list[tuple[int, ...]]:
-    """Return what a request is known by in both tables; answers may be cut, prompts are not."""
+    """Return what identifies each request in both tables; answers may be cut, prompts are not."""
     columns = [each for each in (requests.session, requests.turn) if each is not None] + [requests.prompt_tokens]
     return list(zip(*(column.tolist() for column in columns), strict=True))

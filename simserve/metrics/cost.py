@@ -1,12 +1,12 @@
-"""What a run costs: from what a scenario says about money, and GPU-hours, to dollars, watts, joules and grams of CO2.
+"""What a run costs: from the prices in a scenario and GPU-hours to dollars, watts, joules and grams of CO2.
 
-Which offer, whose and on what terms is the scenario's; the prices to choose from are the hardware profile's.
+The scenario chooses the offer, its provider and its terms; the hardware profile has the prices to choose from.
 
-A board that runs a step draws what that step is bound by: matrix products near the board limit, reading memory
-less than half of it. Published: the prefill of large models reaches the board limit while decoding does not
-(Patel et al., POLCA, arXiv:2308.12908; Splitwise, arXiv:2311.18677), and decoding drew 137 to 300 W on an H200 of
-700 W (Ma et al., arXiv:2605.11999). `BUSY_SHARES` are rounded from those figures and fitted to nothing: an
-estimate, not a measurement.
+The power of a board depends on what limits the running step: matrix products draw close to the board limit, reading
+memory less than half of it. Published: the prefill of large models reaches the board limit while decoding does not
+(Patel et al., POLCA, arXiv:2308.12908; Splitwise, arXiv:2311.18677), and decoding drew 137 to 300 W on an H200 of 700 W
+(Ma et al., arXiv:2605.11999). `BUSY_SHARES` are rounded from those figures and not fitted to anything: an estimate, not
+a measurement.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Purchase = Literal["on_demand", "reserved", "spot", "owned"]
 Usd = Annotated[float, Field(ge=0)]
 Fall = Annotated[float, Field(ge=-1, lt=1)]
 PUE = 1.3
-"""Power usage effectiveness where none is given: an assumption between new sites (1.1 to 1.2) and the mean of
-all, 1.56 (Uptime Institute, Global Data Center Survey 2024)."""
+"""Power usage effectiveness where none is given: an assumption between new sites (1.1 to 1.2) and the mean of all
+sites, 1.56 (Uptime Institute, Global Data Center Survey 2024)."""
 ELECTRICITY_USD_PER_KWH = 0.08
 """Dollars a kWh where none are given: about the mean of US industry in 2024, 8.1 cents (EIA, Electric Power
 Monthly, table 5.3)."""
 CARBON_G_PER_KWH = 473.0
-"""Grams of CO2 a kWh where none are given: the world's mean of 2024 (Ember, Global Electricity Review 2025)."""
+"""Grams of CO2 a kWh where none are given: the world mean of 2024 (Ember, Global Electricity Review 2025)."""
 _TERMS = {"on_demand": "on-demand", "reserved": "reserved", "spot": "spot"}
 
 _MILLION = 1e6
@@ -64,9 +64,9 @@ BUSY_SHARES: Mapping[str, float] = {
     "host": 0.1,
     "draft": 0.36,
 }
-"""Part of a step -> share of the span from idle to the board limit that it draws. Reading memory: 300 of 700 W on
-an H200 that idles at 76 W. Communication and drafting: as reading memory. Host: clocks are up and the
-cores wait, 137 W."""
+"""Part of a step -> share of the span from idle to the board limit that it draws. Reading memory: 300 of 700 W on an
+H200 that idles at 76 W. Communication and drafting: like reading memory. Host: clocks are high and the cores wait, 137
+W."""
 _JOULES_PER_KWH = 3.6e6
 
 
@@ -84,16 +84,16 @@ class OwnedSpec(FrozenModel):
 
 
 class DailySpec(FrozenModel):
-    """How traffic moves over 24 hours. `daily: {}` is a wave as of a public chat service."""
+    """How traffic varies over 24 hours. `daily: {}` is a wave like that of a public chat service."""
 
     hourly: tuple[Annotated[float, Field(ge=0)], ...] | None = None
-    """24 numbers in proportion to the traffic of each hour. Absent: one wave a day, of the two ratios below."""
+    """24 numbers in proportion to the traffic of each hour. Absent: one wave a day with the two ratios below."""
     peak_to_mean: Annotated[float, Field(ge=1, le=100)] | None = None
     """Traffic of the busiest hour over the mean. Absent: 1.7."""
     peak_to_trough: Annotated[float, Field(ge=1, le=1e6)] | None = None
     """Traffic of the busiest hour over that of the quietest. Absent: 3.3."""
     rate_is: Literal["peak", "mean"] = "peak"
-    """Whether the scenario's own rate is that of the busiest hour, which a fleet must hold, or the mean."""
+    """Whether the scenario's own rate is that of the busiest hour, which the fleet must sustain, or the mean."""
 
     @field_validator("hourly")
     @classmethod
@@ -117,7 +117,7 @@ class PricingSpec(FrozenModel):
     purchase: Purchase | None = None
     """Terms: `on_demand` (as if absent), `reserved`, `spot`, or `owned`, which is bought and written off."""
     provider: Annotated[str, Field(min_length=1)] | None = None
-    """Whose price: a seller, as the hardware profile names it, or a class of sellers, whose price is fitted:
+    """Whose price: a provider named in the hardware profile, or a class of providers with a fitted price:
     `specialised cloud` (as if absent), `hyperscaler` or `marketplace`."""
     owned: OwnedSpec | None = None
     """Price and years of GPUs that are bought; only with `purchase: owned`."""
@@ -126,27 +126,27 @@ class PricingSpec(FrozenModel):
     pue: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power of the whole site over that of its computers. Absent: 1.3."""
     host_watts_per_gpu: Watts | None = None
-    """Power of the server beside its GPUs, a GPU's share of it. Absent: none, and figures are of the boards."""
+    """Power of the rest of the server, per GPU. Absent: none, and figures cover the boards alone."""
     carbon_g_per_kwh: Annotated[float, Field(ge=0)] | None = None
-    """Grams of CO2 a kWh of the grid. Absent: 473, the world's mean of 2024."""
+    """Grams of CO2 a kWh of the grid. Absent: 473, the world mean of 2024."""
     api: str | None = None
     """API that `simserve cost` compares with: a name that `simserve apis` lists, or the path of a profile file."""
     batch_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of the requests that could take the API's batch discount. Absent: none."""
     operations_hours_per_month: Usd | None = None
-    """Hours a month that people spend on running the deployment."""
+    """Hours a month that engineers spend on running the deployment."""
     engineer_usd_per_hour: Usd | None = None
-    """Dollars an hour of theirs."""
+    """Dollars for one hour of an engineer."""
     platform_usd_per_month: Usd | None = None
-    """Dollars a month for what runs beside the GPUs: gateway, monitoring, storage."""
+    """Dollars a month for what runs besides the GPUs: gateway, monitoring, storage."""
     spare_replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Replicas that are paid for beside those that serve, for when one fails. Absent: none."""
+    """Replicas paid for in addition to those that serve, in case one fails. Absent: none."""
     daily: DailySpec | None = None
-    """How traffic moves over the day, for `simserve cost`. Absent: the same all day."""
+    """How traffic varies over the day, for `simserve cost`. Absent: the same all day."""
     api_price_fall_per_year: Fall | None = None
-    """Share by which the API's price falls in a year; below 0 it rises. Absent: 0.3."""
+    """Share by which the API's price falls in a year; negative if it rises. Absent: 0.3."""
     gpu_price_fall_per_year: Fall | None = None
-    """Share by which the price of a rented GPU-hour falls in a year. Absent: 0.2; what is owned does not fall."""
+    """Share by which the price of a rented GPU-hour falls in a year. Absent: 0.2; owned GPUs do not get cheaper."""
     traffic_growth_per_year: Annotated[float, Field(ge=-1, le=100)] | None = None
     """Share by which traffic grows in a year. Absent: none."""
 
@@ -172,7 +172,7 @@ class PricingSpec(FrozenModel):
 
     @property
     def operations_usd_per_month(self) -> float:
-        """Dollars a month of people's hours; 0 where none are given."""
+        """Dollars a month for the hours of engineers; 0 if none are given."""
         return (self.operations_hours_per_month or 0.0) * (self.engineer_usd_per_hour or 0.0)
 
 
@@ -181,10 +181,10 @@ class GpuHour:
     """What one GPU costs for an hour.
 
     Attributes:
-        usd: Dollars, electricity left out where it is paid apart; None where nobody's price is known.
+        usd: Dollars, without electricity where that is paid separately; None if no price is known.
         source: Where the price comes from, in words.
         pays_electricity: Whether electricity comes on top: owned GPUs.
-        date: When the newest of the prices was seen; None for a price of the scenario's own.
+        date: When the newest of the prices was seen; None for a price given in the scenario.
     """
 
     usd: float | None
@@ -194,7 +194,7 @@ class GpuHour:
 
 
 def with_link(price: GpuHour, usd_per_gpu_hour: float | None) -> GpuHour:
-    """Return the price of a GPU with its part of a link that is billed apart; itself without such a price."""
+    """Return the price of a GPU plus its share of a separately billed link; unchanged without such a price."""
     if not usd_per_gpu_hour or price.usd is None:
         return price
     source = f"{price.source}, and ${usd_per_gpu_hour:g} for the link between the pools"
@@ -205,7 +205,8 @@ def gpu_hour(pricing: PricingSpec, hardware: HardwareProfile) -> GpuHour:
     """Return what one GPU costs for an hour on the scenario's terms.
 
     Raises:
-        ScenarioError: The hardware profile has no price on these terms or of this provider; names what there is.
+        ScenarioError: The hardware profile has no price on these terms or from this provider; the message lists those
+            it has.
     """
     if pricing.gpu_hour_usd is not None:
         return GpuHour(pricing.gpu_hour_usd, "scenario")
@@ -222,7 +223,7 @@ def gpu_hour(pricing: PricingSpec, hardware: HardwareProfile) -> GpuHour:
 
 
 def _of_seller(pricing: PricingSpec, hardware: HardwareProfile, kind: RentalKind) -> GpuHour | None:
-    """Return what one seller asks; of several offers of one day the median."""
+    """Return the price of one provider; the median of several offers of one day."""
     found = offers(hardware.prices, kind, pricing.provider)
     if not found:
         return None
@@ -232,7 +233,7 @@ def _of_seller(pricing: PricingSpec, hardware: HardwareProfile, kind: RentalKind
 
 
 def _of_class(at: SellerClass, hardware: HardwareProfile, kind: RentalKind) -> GpuHour | None:
-    """Return what a class of sellers asks, and what that is fitted to."""
+    """Return the price of a class of providers, and what it is fitted to."""
     price = class_price(hardware.prices, kind, at)
     if price is None:
         return None
@@ -286,7 +287,7 @@ def _owned(owned: OwnedSpec, hardware: HardwareProfile) -> GpuHour:
 
 
 def grid(pricing: PricingSpec) -> Grid:
-    """Return what electricity is and costs, with what stands for what the scenario does not say."""
+    """Return the source and price of electricity, with defaults for what the scenario does not state."""
     usd, carbon = pricing.electricity_usd_per_kwh, pricing.carbon_g_per_kwh
     return Grid(
         usd_per_kwh=ELECTRICITY_USD_PER_KWH if usd is None else usd,
@@ -306,18 +307,18 @@ def cost(
     tiers_usd_per_hour: float = 0.0,
     encoders_usd_per_hour: float = 0.0,
 ) -> dict[str, float]:
-    """Return the dollars of the run, every key of `COST_KEYS`; NaN without a price or any work.
+    """Return the dollars of the run, every key of `COST_KEYS`; NaN without a price or without any work.
 
-    Every GPU is paid for the whole time, busy or not. ``usd_per_million_output_tokens`` puts all of it on the
+    Every GPU is paid for the whole time, busy or not. ``usd_per_million_output_tokens`` divides all of it by the
     generated tokens; ``usd_per_million_tokens`` and ``tokens_per_usd`` count prompt tokens too.
 
     Args:
-        num_gpus: GPUs that are paid for; a mean where replicas come and go.
+        num_gpus: GPUs that are paid for; a mean if replicas start and stop.
         gpu_hour_usd: Price of one GPU for an hour; None if there is none.
-        electricity_usd_per_hour: What electricity costs on top.
-        api_usd_per_hour: What an API costs that serves a part of the requests.
-        tiers_usd_per_hour: What KV tiers cost that are paid for apart.
-        encoders_usd_per_hour: What the GPUs of an encoder pool cost, which ``num_gpus`` leaves out; NaN: no price.
+        electricity_usd_per_hour: Cost of electricity, if charged on top.
+        api_usd_per_hour: Cost of an API that serves some of the requests.
+        tiers_usd_per_hour: Cost of KV tiers that are paid for separately.
+        encoders_usd_per_hour: Cost of the GPUs of an encoder pool, which are not in ``num_gpus``; NaN without a price.
         throughput: Rates over the measured window.
     """
     if gpu_hour_usd is None:
@@ -343,7 +344,7 @@ class Grid:
         usd_per_kwh: Dollars a kWh.
         grams_co2_per_kwh: Grams of CO2 a kWh.
         pue: Power of the site over that of its computers.
-        host_watts_per_gpu: Power of the server beside its GPUs, a GPU's share.
+        host_watts_per_gpu: Power of the rest of the server, per GPU.
     """
 
     usd_per_kwh: float
@@ -384,7 +385,7 @@ def energy(
 ) -> dict[str, float]:
     """Return the energy of a run: power, energy a token, CO2 and dollars.
 
-    ``encoder_watts`` are those of all boards of an encoder pool together, ``watts_mean`` those of the site.
+    ``encoder_watts`` is the power of all boards of an encoder pool together, ``watts_mean`` that of the site.
     ``joules_per_token`` and ``grams_co2_per_thousand_tokens`` are over prompt and output tokens together,
     ``joules_per_output_token`` over output tokens alone; NaN where there are none.
 
@@ -394,7 +395,7 @@ def energy(
         grid: Where the electricity comes from.
         tokens_per_second: Prompt and output tokens a second.
         output_tokens_per_second: Output tokens a second.
-        num_encoders: GPUs of an encoder pool, which ``num_gpus`` leaves out; a mean where they come and go.
+        num_encoders: GPUs of an encoder pool, which are not in ``num_gpus``; a mean if they start and stop.
         watts_per_encoder: Mean power of one of their boards.
     """
     site_watts = num_gpus * grid.site_watts(watts_per_gpu) + num_encoders * grid.site_watts(watts_per_encoder)

@@ -1,7 +1,7 @@
-"""What a run adds to its figures where it has it: KV tiers behind the prefix cache, speculative decoding, and kinds of
-requests (classes, thinking, images, audio, LoRA adapters, agents' tasks, rounds).
+"""Figures of optional features: KV tiers behind the prefix cache, speculative decoding, and kinds of requests (classes,
+thinking, images, audio, LoRA adapters, agents' tasks, rounds).
 
-Knows records and totals; not what was thought, no pixels, no sounds, no weights, no scheduler.
+Knows records and totals; knows no text of thoughts, no pixels, no sounds, no weights, no scheduler.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
 
 OFFLOAD = "KV offload"
-"""What binds where steps wait for the second tier more than for anything else."""
+"""The bottleneck where steps wait for the second tier more than for anything else."""
 _NOTICEABLE = 0.05
-"""Share of the busy time from which waiting for loads is part of the explanation."""
+"""Waiting for loads is part of the explanation from this share of the busy time on."""
 OFFLOAD_KEYS = ("num_blocks", "peak_usage", "loaded_bytes", "written_bytes", "load_seconds")
 _SPECULATION_KEYS = (
     "method",
@@ -79,9 +79,10 @@ MEDIA_KEYS = (
     "ttft_share",
 )
 _WAITING_SHARE = 0.2
-"""Share of TTFT from which waiting for the encoder pool is what binds, as with other waits (`metrics.throughput`)."""
+"""The encoder pool is the bottleneck if waiting for it takes this share of TTFT, as for other waits
+(`metrics.throughput`)."""
 ENCODERS = "encoder_disaggregation.replicas"
-"""What binds then."""
+"""The name of that bottleneck."""
 LORA_KEYS = (
     "num_adapters",
     "adapters_used",
@@ -93,9 +94,9 @@ LORA_KEYS = (
     "busy_share",
 )
 LOADING = "LoRA loads"
-"""What binds where steps wait for adapters more than for anything else."""
+"""The bottleneck where steps wait for adapters more than for anything else."""
 _TAIL = 0.9
-"""Share of the answers of a round after which its tail begins."""
+"""The tail of a round starts after this share of its answers."""
 ROUND_KEYS = (
     "begun",
     "finished",
@@ -136,25 +137,25 @@ WITHOUT: Mapping[str, dict[str, Any]] = {
     "tasks": dict.fromkeys(TASK_KEYS),
     "rounds": dict.fromkeys(ROUND_KEYS),
 }
-"""Blocks of a summary, as they are in a run that has nothing of the kind."""
+"""Blocks of a summary for a run without these features."""
 LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
-"""Latencies of a class: inter-token gaps are pooled over all."""
+"""Latencies reported for a class; inter-token gaps are pooled over all classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierPrices:
-    """What KV tiers cost beside the GPUs.
+    """Cost of KV tiers on top of the GPUs.
 
     Attributes:
-        usd_per_gpu_hour: Those of replicas, over their GPUs.
-        store_usd_per_hour: A store that they share.
+        usd_per_gpu_hour: Of the tiers of each replica, divided by its GPUs.
+        store_usd_per_hour: Of a store that replicas share.
     """
 
     usd_per_gpu_hour: float = 0.0
     store_usd_per_hour: float = 0.0
 
     def usd_per_hour(self, num_gpus: float) -> float:
-        """Return the dollars of an hour for a fleet of so many GPUs."""
+        """Return the dollars an hour for a fleet of ``num_gpus`` GPUs."""
         return num_gpus * self.usd_per_gpu_hour + self.store_usd_per_hour
 
 
@@ -177,10 +178,10 @@ def offload_figures(offload: OffloadTotals, block_bytes: float) -> dict[str, Any
 def tier_figures(offload: OffloadTotals, records: RequestRecords, block_bytes: float) -> list[dict[str, Any]]:
     """Return the figures of each tier behind the prefix cache, the nearest first.
 
-    ``hit_rate``: share of the prompt tokens of the requests that were scheduled that was loaded from it.
-    ``recomputed_bytes``: blocks that were found there and computed all the same, as that was faster.
-    ``load_us_per_token compute_us_per_token``: what a replica takes for a token; the latter is an estimate at the pace
-    of a full chunk, without attention. ``is_used``: whether anything was loaded from it.
+    ``hit_rate``: share of the prompt tokens of scheduled requests that was loaded from it. ``recomputed_bytes``: blocks
+    found there but computed again because that was faster. ``load_us_per_token compute_us_per_token``: time of a
+    replica for a token; the latter is an estimate at the speed of a full chunk, without attention. ``is_used``: whether
+    anything was loaded from it.
 
     Args:
         offload: Of the run.
@@ -209,7 +210,7 @@ def tier_figures(offload: OffloadTotals, records: RequestRecords, block_bytes: f
 
 
 def unused_tiers(offload: OffloadTotals) -> list[str]:
-    """Return which tiers had what requests asked for, and were not used since computing it was faster."""
+    """Return the tiers that held blocks of requests but were not used because computing those was faster."""
     return [
         f"{each.name} tier not used: a token takes {format_seconds(each.load_token_seconds)} to load, about "
         f"{format_seconds(offload.token_seconds)} to compute"
@@ -219,7 +220,7 @@ def unused_tiers(offload: OffloadTotals) -> list[str]:
 
 
 def name_offload(found: dict[str, Any], offload: OffloadTotals, totals: RunTotals) -> None:
-    """Let the second tier be what binds, where steps wait for it half of their time, or for links and mostly for it."""
+    """Name the second tier the bottleneck if steps wait for it half of their time, or for links and mostly for it."""
     part = (
         totals.seconds_by_part["communication"] if found["binding"] == PARTS["communication"] else totals.busy_seconds
     )
@@ -228,7 +229,7 @@ def name_offload(found: dict[str, Any], offload: OffloadTotals, totals: RunTotal
 
 
 def offload_sentences(offload: OffloadTotals, busy: float) -> list[str]:
-    """Return that steps, which ran for ``busy`` seconds, waited for the second tier, where they did for long."""
+    """Return a sentence if steps, which ran for ``busy`` seconds, waited long for the second tier."""
     if not busy > 0 or offload.load_seconds < _NOTICEABLE * busy:
         return []
     share = f"{offload.load_seconds / busy:.0%} of their time"
@@ -240,16 +241,17 @@ def offload_sentences(offload: OffloadTotals, busy: float) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationFacts:
-    """What is known of speculative decoding besides what a run counts.
+    """What is known about speculative decoding besides what a run counts.
 
     Attributes:
-        method: Who drafts.
-        draft_model: Its name; None where no model of its own drafts.
+        method: How drafts are made.
+        draft_model: Its name; None without a separate draft model.
         num_speculative_tokens: Drafts a step.
-        expected_tokens: Tokens a step that the acceptance given leads to, of an answer without end.
-        mean_batch: Sequences in a decode step on average; None: no request decoded.
-        decode_speedup: Of decode steps at that batch, against the same batch without drafts.
-        break_even_batch: Fewest sequences at which decode steps are slower than without drafts; None: none.
+        expected_tokens: Tokens a step that follow from the given acceptance, for an endless answer.
+        mean_batch: Mean number of sequences in a decode step; None if no request decoded.
+        decode_speedup: Speed of decode steps at that batch over that of the same batch without drafts.
+        break_even_batch: Fewest sequences at which decode steps are slower than without drafts; None if there is no
+            such batch.
     """
 
     method: str
@@ -265,9 +267,9 @@ def speculation_summary(facts: SpeculationFacts, counted: SpeculationTotals, tot
     """Return the block ``speculation`` of a summary.
 
     vLLM's terms: ``num_drafts`` counts the times a sequence was drafted for, ``acceptance_rate`` is accepted over
-    drafted tokens, ``mean_acceptance_length`` one more than accepted tokens a draft. What the last step of an answer
-    would have brought beyond its end does not count, so short answers stay below ``expected_acceptance_length``. Where
-    pools differ, ``counted`` and the facts are those of the one that drafts most.
+    drafted tokens, ``mean_acceptance_length`` one more than accepted tokens a draft. Tokens that the last step would
+    have added beyond the end of an answer do not count, so short answers stay below ``expected_acceptance_length``. If
+    pools differ, ``counted`` and the facts are those of the pool that drafts most.
     """
     drafted = counted.num_drafts * facts.num_speculative_tokens
     accepted = counted.num_tokens - counted.num_drafts
@@ -296,19 +298,19 @@ def reasoning_figures(
     in_window: NDArray[np.bool_],
     usd_per_million_output_tokens: float,
 ) -> dict[str, Any]:
-    """Return what completed requests of the window thought.
+    """Return the figures of thinking, over the completed requests of the window.
 
-    ``ttfvt_ms``: statistics of the time to the first visible token, over the requests that have one.
-    ``thinking_tokens visible_tokens thinking_share``: tokens before answers and of them, and the share of the former.
-    ``num_without_answer``: requests whose limit of tokens was used up by thinking.
-    ``usd_per_million_visible_tokens``: the dollars of all output tokens, on the visible ones alone.
+    ``ttfvt_ms``: statistics of the time to the first visible token, over the requests that have one. ``thinking_tokens
+    visible_tokens thinking_share``: tokens before answers and in answers, and the share of the former.
+    ``num_without_answer``: requests that used up their token limit by thinking. ``usd_per_million_visible_tokens``: the
+    dollars of all output tokens, over the visible ones alone.
 
     Args:
         records: One row a request.
         thinking_tokens: Of ``records``.
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
-        usd_per_million_output_tokens: Of thinking and answers together.
+        usd_per_million_output_tokens: Dollars, over thinking and answers together.
     """
     rows = rows_where(in_window & latencies.is_completed)
     thought, generated = thinking_tokens[rows], records.output_tokens[rows]
@@ -335,19 +337,20 @@ def media_figures(
 ) -> dict[str, Any]:
     """Return what images, or recordings, add.
 
-    ``requests``, ``counted`` and ``tokens``: with such, those, and the tokens they become, of all requests drawn;
-    ``token_share``: of all prompt tokens, those of the turns before that prompts hold included. ``mean_preprocess_ms
-    mean_encoder_ms``: CPU and GPU time of a request with such, for these alone: what a turn encodes again, as no
-    cache holds it, is not in it. ``mean_encoder_wait_ms mean_transfer_ms encoder_utilization``: of an encoder pool, how
-    long they wait for a worker, how long their embeddings cross the link, each a mean over the requests with such,
-    and the share of the run in which its GPUs encode; ``mean_encoders peak_encoders``: how many of these there were;
-    None each where the replicas encode. ``ttft_share``: all of these
-    times, of all requests, over TTFT, that of the window: others wait for them too, which is not in it.
+    ``requests``, ``counted`` and ``tokens``: requests with media, the media, and the tokens these become, of all
+    requests drawn; ``token_share``: their share of all prompt tokens, those that prompts repeat from earlier turns
+    included. ``mean_preprocess_ms mean_encoder_ms``: CPU and GPU time of a request for its own media; what a turn
+    encodes again because no cache holds it does not count. ``mean_encoder_wait_ms mean_transfer_ms
+    encoder_utilization``: of an encoder pool, how long media wait for a worker and how long their embeddings take to
+    cross the link, each a mean over the requests with media, and the share of the run in which its GPUs encode;
+    ``mean_encoders peak_encoders``: how many of these there were; all None if the replicas encode. ``ttft_share``: the
+    mean of all these times over all requests, divided by the mean TTFT of the window; waiting of other requests does
+    not count.
 
     Args:
         simulation: The run.
-        specs: What was drawn.
-        columns: The images of these, or the recordings.
+        specs: The requests drawn.
+        columns: Their images or recordings.
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
         counted: ``images`` or ``recordings``.
@@ -381,7 +384,7 @@ def media_figures(
 
 
 def encoder_utilization(simulation: Simulation, specs: RequestSpecs | None) -> float:
-    """Return the share of the run in which the GPUs of the encoder pool encode; 0 without one."""
+    """Return the share of the run in which the GPUs of the encoder pool encode; 0 without a pool."""
     if specs is None or specs.encoder_pool is None or simulation.encoder_wait is None:
         return 0.0
     pool = specs.encoder_pool
@@ -396,7 +399,7 @@ def mean_encoders(simulation: Simulation, pool: EncoderPool, start: float, end: 
 
 
 def name_encoders(bottleneck: dict[str, Any], waits: NDArray[np.float64], latencies: RequestLatencies) -> None:
-    """Name the encoder pool as what binds, where waiting for it is a large share of the time to first tokens."""
+    """Name the encoder pool the bottleneck if waiting for it is a large share of the time to first token."""
     if not np.isfinite(waits).any():
         return
     ttft = latencies.ttft[np.isfinite(latencies.ttft)]
@@ -412,9 +415,10 @@ def name_encoders(bottleneck: dict[str, Any], waits: NDArray[np.float64], latenc
 def lora_figures(loras: LoraTotals, specs: RequestSpecs | None, num_adapters: int, busy: float) -> dict[str, Any]:
     """Return `LORA_KEYS`.
 
-    ``swaps`` are loads to a GPU, ``disk_loads`` those from disk; ``hit_rate`` the share of admissions of requests with
-    an adapter that found it on the GPU; ``load_seconds`` and ``step_seconds`` what steps of all replicas waited for
-    loads, and took longer besides; ``busy_share`` both over ``busy``, the seconds of all steps.
+    ``swaps`` are loads to a GPU, ``disk_loads`` those from disk; ``hit_rate`` is the share of admissions of requests
+    with an adapter that found it on the GPU; ``load_seconds`` and ``step_seconds`` are how long steps of all replicas
+    waited for loads, and how much longer they took besides; ``busy_share`` is both over ``busy``, the seconds of all
+    steps.
     """
     drawn = None if specs is None else specs.adapter
     return {
@@ -430,13 +434,13 @@ def lora_figures(loras: LoraTotals, specs: RequestSpecs | None, num_adapters: in
 
 
 def name_loading(found: dict[str, Any], loras: LoraTotals, busy: float) -> None:
-    """Let loading adapters be what binds, where steps wait for it half of their time."""
+    """Name loading adapters the bottleneck if steps wait for it half of their time."""
     if loras.load_seconds > 0.5 * busy:
         found["binding"] = LOADING
 
 
 def lora_sentences(loras: LoraTotals, busy: float) -> list[str]:
-    """Return that steps waited for adapters, where they did for long."""
+    """Return a sentence if steps waited long for adapters."""
     if not busy > 0 or loras.load_seconds < _NOTICEABLE * busy:
         return []
     return [f"Steps waited for LoRA adapters to be loaded {loras.load_seconds / busy:.0%} of their time."]
@@ -447,10 +451,10 @@ def round_figures(
 ) -> dict[str, Any]:
     """Return `ROUND_KEYS`.
 
-    A round lasts from its sending to its last answer, and has finished if all its requests were answered; times are
-    those of such rounds. ``mean_half_s`` is when half of the answers are there, ``tail_share`` the part of the rounds
-    in which fewer than a tenth are still missing, ``generating_share`` what rounds are of rounds and pauses, and
-    ``usd_per_round`` what the deployment costs over both.
+    A round lasts from when it is sent to its last answer, and has finished if all its requests were answered; times are
+    those of finished rounds. ``mean_half_s`` is when half of the answers are in, ``tail_share`` the part of the rounds
+    in which fewer than 10 % are still missing, ``generating_share`` the share of rounds in rounds and pauses together,
+    and ``usd_per_round`` what the deployment costs over both.
 
     Args:
         records: One row a request.
@@ -486,10 +490,10 @@ def task_figures(
 ) -> dict[str, Any]:
     """Return `TASK_KEYS`.
 
-    Figures are of the tasks whose first call was sent in the measured window, times and tokens of those of them that
-    have finished; ``cancelled_tokens`` were computed for those that clients gave up, and ``cancelled_usd`` is their
-    share of what the window costs. ``task_throughput`` counts those that finish in the window, a second;
-    ``usd_per_task`` is what the deployment costs over that, beside other requests the tasks' share of it by computed
+    Figures are of the tasks whose first call was sent in the measured window, times and tokens of those that have
+    finished; ``cancelled_tokens`` were computed for those that clients gave up, and ``cancelled_usd`` is their share of
+    the cost of the window. ``task_throughput`` is the number that finish in the window, a second; ``usd_per_task`` is
+    the cost of the deployment over that, or where there are other requests too, the tasks' share of it by computed
     tokens.
 
     Args:
@@ -547,10 +551,9 @@ def class_figures(
 ) -> dict[str, dict[str, Any]]:
     """Return the figures of each class by its name, in the order of the scenario.
 
-    ``submitted``, how each request ended and ``total_*`` cover the whole run, all else the measured window, with the
-    definitions of the whole run's figures: ``request_throughput request_goodput output_throughput``, ``mean_ median_
-    p50_ p90_ p95_ p99_`` of ``ttft_ms tpot_ms e2el_ms``, and ``slo`` with ``attainment`` and ``by_metric``. Undefined
-    figures are NaN.
+    ``submitted``, how requests ended and ``total_*`` cover the whole run, all else the measured window, defined as for
+    all requests: ``request_throughput request_goodput output_throughput``, ``mean_ median_ p50_ p90_ p95_ p99_`` of
+    ``ttft_ms tpot_ms e2el_ms``, and ``slo`` with ``attainment`` and ``by_metric``. Undefined figures are NaN.
     """
     request_class = records.request_class
     assert request_class is not None

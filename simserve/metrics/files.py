@@ -1,8 +1,8 @@
 """The files of a result, written and read: `result.json`, requests and time series in Parquet, the resolved scenario.
 
-The same result gives the same bytes. Read back, tables are as they were; the metadata hold what no other file does: the
-simulation as plain JSON values, records, arrays and histograms of the classes listed here, and nothing else is ever
-made from what a file says. Knows where a result goes, not how it came about or how a report looks.
+The same result gives the same bytes. Tables are read back as they were written. The metadata hold what is in no other
+file: the simulation as plain JSON values, records, arrays and histograms of the classes listed here; no other class is
+ever created from a file. Knows where a result goes, not how it came about or how a report looks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCENARIO_FILE = "scenario.resolved.yaml"
 BACKGROUND_KEY = "simserve"
 """Key of the metadata of `requests.parquet`."""
 DIGEST_KEY = "simserve_digest"
-"""Likewise: SHA-256 of the two text files, so that a page is never made of figures that no run gave."""
+"""Likewise: SHA-256 of the two text files, so that a page never shows figures that no run returned."""
 _HOMES: Mapping[str, str] = {
     "RunTotals": "simserve.sim.recorder",
     "TimeSeries": "simserve.sim.recorder",
@@ -58,19 +58,20 @@ _HOMES: Mapping[str, str] = {
     "EncoderLives": "simserve.sim.autoscaler",
     "SLO": "simserve.metrics.latency",
 }
-"""The records that are known, and the module of each: most results hold two of them, and import no more."""
+"""The known records and the module of each: most results hold two of them and import no others."""
 _KIND = "kind"
 _MOMENTS = ("count", "total", "total_squares", "minimum", "maximum")
 _ENCODING = "PARQUET_VERSION v2, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 1000"
-"""Of Parquet: floats split by byte and whole numbers by difference, before they are compressed. Smaller than one page
-after another under zstd, in less than half the time; dictionaries are for names, not for times that never recur."""
+"""Of Parquet: floats are split by byte and whole numbers stored as differences before compression. The files are
+smaller than plain pages under zstd, and written in less than half the time; dictionaries are for names, not for times
+that never recur."""
 
 
 def background_text(result: RunResult) -> str:
-    """Return, as JSON, what of a result stands in none of its tables: totals, the ITL histogram, the background.
+    """Return, as JSON, the parts of a result that are in none of its tables: totals, the ITL histogram, the background.
 
     Raises:
-        TypeError: A part of the simulation has no form here.
+        TypeError: A part of the simulation cannot be written.
     """
     simulation = result.simulation
     document = {
@@ -92,12 +93,12 @@ def background_text(result: RunResult) -> str:
 
 
 def read_result(folder: Path) -> RunResult:
-    """Return the result that lies in a folder, with everything that a report shows.
+    """Return the result in a folder, with everything that a report shows.
 
-    Reasons of failed requests and which of them a length limit cut are counted in the summary alone.
+    Why requests failed and which were cut at a length limit is only counted in the summary.
 
     Raises:
-        InputError: The folder lacks a file of a result, or one is none of simserve's.
+        InputError: A file is missing from the folder, or one was not written by simserve.
     """
     if not folder.is_dir():
         raise InputError("is no folder of a result", file=folder, remedy="name what a run wrote with --out")
@@ -135,10 +136,10 @@ def read_result(folder: Path) -> RunResult:
 
 
 def check_unchanged(folder: Path) -> None:
-    """Refuse a result whose text files are not what the run wrote, as its requests say; without these nobody knows.
+    """Refuse a result whose text files differ from what the run wrote, by the digest in `requests.parquet`, if any.
 
     Raises:
-        InputError: They are others, or the requests cannot be read.
+        InputError: They differ, or the requests cannot be read.
     """
     if not all((folder / name).is_file() for name in (RESULT_FILE, SCENARIO_FILE, REQUESTS_FILE)):
         return
@@ -148,7 +149,7 @@ def check_unchanged(folder: Path) -> None:
 
 
 def digest_of(summary: str, scenario: str) -> str:
-    """Return by what a reader tells that the text files of a result are as they were written."""
+    """Return the digest by which a reader checks that the text files of a result are unchanged."""
     return hashlib.sha256(f"{summary}\0{scenario}".encode()).hexdigest()
 
 
@@ -245,7 +246,7 @@ def _names(kind: type[Any]) -> set[str]:
 
 
 def _texts(column: NDArray[Any]) -> list[str | None]:
-    """Return a column of texts, None where it is null."""
+    """Return a column of strings, None where it is null."""
     texts: list[str | None] = np.ma.filled(np.ma.asarray(column, dtype=object), None).tolist()
     return texts
 
@@ -259,7 +260,7 @@ def encoded(value: Any) -> Any:
     """Return a value as JSON values; a record carries its kind.
 
     Raises:
-        TypeError: It is of a kind that is not listed.
+        TypeError: Its class is not listed.
     """
     if isinstance(value, Histogram):
         filled = np.flatnonzero(value.counts)
@@ -284,7 +285,7 @@ def encoded(value: Any) -> Any:
 
 
 def _stored_fields(record: Any) -> list[str]:
-    """Return the fields of a record that its metadata do not keep out of files."""
+    """Return the fields of a record, except those whose metadata exclude them from files."""
     return [each.name for each in fields(record) if each.metadata.get("is_stored", True)]
 
 
@@ -292,7 +293,7 @@ def decoded(value: Any) -> Any:
     """Return what `encoded` was given; lists come back as tuples.
 
     Raises:
-        InputError: The file was written by a version whose records are others.
+        InputError: The file was written by a version with different records.
     """
     if isinstance(value, list):
         return tuple(decoded(each) for each in value)
@@ -324,10 +325,10 @@ def _histogram(stored: Mapping[str, Any]) -> Histogram:
 
 
 def write_result(result: RunResult, folder: Path) -> list[Path]:
-    """Write the files of a result into ``folder``, which is made if need be, and return their paths.
+    """Write the files of a result into ``folder``, which is created if needed, and return their paths.
 
-    Each file appears whole or not at all; `result.json` is the last. The metadata of `requests.parquet` hold what no
-    other file does and a report needs: see `simserve.metrics.files`.
+    Each file appears whole or not at all; `result.json` is the last. The metadata of `requests.parquet` hold what a
+    report needs and is in no other file: see `simserve.metrics.files`.
 
     Raises:
         OSError: The folder or a file cannot be written.
@@ -384,7 +385,7 @@ def _write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def _database() -> Iterator[Any]:
-    """Yield what reads and writes tables: a connection of its own, whose tables no other sees."""
+    """Yield a connection that reads and writes tables; no other connection sees them."""
     connection = _opened().cursor()
     try:
         yield connection
@@ -396,7 +397,7 @@ def _database() -> Iterator[Any]:
 def _opened() -> Any:
     """Return an empty database with one thread, so that rows and bytes come in the same order every time.
 
-    Opened once a process: that takes as long as writing a dozen short tables.
+    Opened once per process: opening takes as long as writing a dozen short tables.
     """
     import duckdb  # lazy: only runs that write files need it
 
@@ -449,5 +450,5 @@ def _select(column: Column) -> str:
 
 
 def _is_constant(cells: NDArray[Any]) -> bool:
-    """Return whether whole numbers are all the same, as often who served or how a request ended: one is enough."""
+    """Return whether integers are all the same, as who served a request or how it ended often is: one is enough."""
     return cells.dtype.kind in "iu" and len(cells) > 0 and bool((cells == cells[0]).all())

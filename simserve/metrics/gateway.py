@@ -1,7 +1,7 @@
-"""The fleet and its gateway in figures: what stands between clients and replicas, and the replicas behind it.
+"""Figures of the fleet and its gateway: what is between clients and replicas, and the replicas behind it.
 
-Requests refused, given up, lost, tried again; response cache, second answers, fair turns, an API beside the replicas,
-regions, streams; pools, how many replicas there were when, the KV caches that went between them.
+Requests refused, given up, lost, retried; response cache, second answers, fair turns, an API beside the replicas,
+regions, streams; pools, the number of replicas over time, the KV caches sent between them.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from simserve.workload.requests import RequestSpecs
 
 NOTICEABLE = 0.01
-"""Share of the requests from which a mechanism is part of the explanation."""
+"""A mechanism is part of the explanation if it affects this share of the requests or more."""
 _LONG_WAIT = 1.0
-"""Mean seconds of waiting from which turns are part of the explanation."""
+"""Fair turns are part of the explanation if a class waits for this many seconds or more on average."""
 CACHE_KEYS = ("requests", "hit_share", "by_class", "output_tokens", "asked_first", "expired")
 SECOND_KEYS = ("requests", "share", "discarded_output_tokens")
 STREAM_KEYS = ("events", "tokens_per_event", "api_server_busy", "mean_event_delay_ms")
 SATURATED = 0.95
-"""Share of the run in which a core is at work from which it is what binds: the rest is the run's start and end."""
+"""A core that is busy for this share of the run is the bottleneck: the rest is the start and end of the run."""
 FALLING_BEHIND = 0.85
-"""The same of an engine's own server, which closed loops that start and end together leave idle for a while."""
+"""The same for an engine's own server, which idles for a while if closed-loop clients start and end together."""
 API_SERVER = "API server"
 _RULES = {
     "rate_limit": "the token bucket",
@@ -59,9 +59,9 @@ _RULES = {
     "deadline": "its deadline",
     "api_limit": "the API's rate limit",
 }
-"""Reason of a refusal -> what refused, in words."""
+"""Reason for a refusal -> what refused, in words."""
 _STORM = 1.5
-"""Attempts a request from which retries are a load of their own."""
+"""From this many attempts per request on, retries are a load of their own."""
 TRANSFER_KEYS = ("count", "link_seconds", "waited_seconds", "stalled_seconds")
 _NOTICEABLE = 0.05
 OVERFLOW_KEYS = ("api", "requests", "share", "usd_per_hour", "limited", "p95_ttft_ms")
@@ -75,13 +75,13 @@ WITHOUT: Mapping[str, dict[str, Any]] = {
     "asked_again": dict.fromkeys(SECOND_KEYS),
     "fairness": {},
 }
-"""Blocks of a summary, as they are in a run that has nothing of the kind."""
+"""Blocks of a summary for a run without these features."""
 Prices = Mapping[str, float | None]
 """Dollars a GPU-hour by pool; None: unknown."""
 
 
 def gateway_figures(front: FrontTotals, records: RequestRecords) -> dict[str, dict[str, Any]]:
-    """Return the figures of each mechanism that there is, of ``response_cache asked_again fairness``."""
+    """Return the figures of those of ``response_cache asked_again fairness`` that the run uses."""
     found = {}
     if front.first_questions is not None:
         found["response_cache"] = _cache_figures(front, records)
@@ -95,9 +95,9 @@ def gateway_figures(front: FrontTotals, records: RequestRecords) -> dict[str, di
 def _cache_figures(front: FrontTotals, records: RequestRecords) -> dict[str, Any]:
     """Return `CACHE_KEYS`.
 
-    All over the whole run. ``hit_share``: hits over completed requests, and ``by_class`` over those of each class;
-    ``output_tokens``: of the answers it gave; ``asked_first``: requests whose question nobody had asked before;
-    ``expired``: requests that found their answer too old.
+    All cover the whole run. ``hit_share``: hits over completed requests, and ``by_class`` over those of each class;
+    ``output_tokens``: of the answers from the cache; ``asked_first``: requests whose question nobody had asked before;
+    ``expired``: requests whose cached answer was too old.
     """
     hits, completed = served_by(records, CACHE), records.status == COMPLETED
     by_class = {
@@ -116,7 +116,7 @@ def _cache_figures(front: FrontTotals, records: RequestRecords) -> dict[str, Any
 
 
 def _second_figures(front: FrontTotals, asked_again: int, records: RequestRecords) -> dict[str, Any]:
-    """Return `SECOND_KEYS` of requests asked twice.
+    """Return `SECOND_KEYS` for requests asked twice.
 
     ``share``: of all requests that were sent; the tokens are those of the first answers, which nobody reads.
     """
@@ -150,7 +150,7 @@ def _fairness_figures(
 
 
 def gateway_sentences(front: FrontTotals, records: RequestRecords) -> list[str]:
-    """Return what the front kept from the replicas, and what it gave them twice."""
+    """Return sentences on what the gateway kept from the replicas and what it sent them twice."""
     sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))
     if not sent:
         return []
@@ -187,10 +187,10 @@ def overflow_figures(
 ) -> dict[str, Any]:
     """Return `OVERFLOW_KEYS`.
 
-    ``requests`` and their ``share`` of the completed ones are over the whole run, as are ``limited``, the times that
-    the API answered 429, and ``p95_ttft_ms`` of what it answered; the dollars are over those that were completed in the
-    measured window, at list price. With ``specs``, which tell what prompts have in common, the API's prompt cache is
-    used as `simserve.metrics.api_cost` has it: it knows the requests that it gets, and no others.
+    ``requests`` and their ``share`` of the completed ones cover the whole run, as do ``limited``, the number of answers
+    429 of the API, and ``p95_ttft_ms`` of its other answers; the dollars cover the requests completed in the measured
+    window, at list price. With ``specs``, which tell what prompts have in common, the API's prompt cache works as in
+    `simserve.metrics.api_cost`: it sees only the requests that the API gets.
     """
     went = served_by(records, API)
     finish = records.finish_time
@@ -224,7 +224,7 @@ def region_figures(
 ) -> dict[str, dict[str, Any]]:
     """Return ``requests served_elsewhere mean_ttft_ms p95_ttft_ms attainment`` by region of the clients.
 
-    ``served_elsewhere`` is the share of the answered ones whose replica was in another region; all figures are of the
+    ``served_elsewhere`` is the share of the answered ones whose replica was in another region; all figures cover the
     measured window.
     """
     home = simulation.records.client_region
@@ -237,14 +237,14 @@ def region_figures(
 
 
 def region_sentences(simulation: Simulation) -> list[str]:
-    """Return how many requests went to another region than the nearest, where that is noticeable."""
+    """Return how many requests went to a region other than the nearest, if that is noticeable."""
     elsewhere = _served_elsewhere(simulation)
     share = float(np.nanmean(elsewhere)) if np.isfinite(elsewhere).any() else 0.0
     return [f"{share:.0%} of the requests were served in another region than their client's."] * (share >= NOTICEABLE)
 
 
 def _served_elsewhere(simulation: Simulation) -> NDArray[np.float64]:
-    """Return 1 where the replica is in another region than the client, else 0; NaN where none served it."""
+    """Return 1 if the replica is in another region than the client, else 0; NaN if none served the request."""
     records, timeline = simulation.records, simulation.timeline
     assert records.client_region is not None
     assert timeline is not None
@@ -276,7 +276,7 @@ def _of_region(
 def stream_figures(stream: StreamTotals) -> dict[str, Any]:
     """Return `STREAM_KEYS`.
 
-    ``api_server_busy``: share of the run in which the API-server cores of the busiest replica were at work.
+    ``api_server_busy``: share of the run in which the API-server cores of the busiest replica were busy.
     ``mean_event_delay_ms``: how long an event waited for its core.
     """
     count = stream.num_events
@@ -289,7 +289,7 @@ def stream_figures(stream: StreamTotals) -> dict[str, Any]:
 
 
 def name_api_server(bottleneck: dict[str, Any], simulation: Simulation) -> None:
-    """Name the API server as what binds, where the cores of one are at work nearly all the time."""
+    """Name the API server the bottleneck if the cores of one are busy nearly all the time."""
     stream, seconds = simulation.stream, simulation.api_token_seconds
     if stream is not None and stream.busiest_share >= SATURATED:
         bottleneck["binding"] = API_SERVER
@@ -307,7 +307,7 @@ def name_api_server(bottleneck: dict[str, Any], simulation: Simulation) -> None:
 
 
 def _busiest_share(simulation: Simulation) -> float:
-    """Return the share of the run in which the engine's own API server of the busiest replica was at work."""
+    """Return the share of the run in which the engine's own API server of the busiest replica was busy."""
     records, end_time = simulation.records, simulation.end_time
     served = records.replica_id >= 0
     if not simulation.api_token_seconds or not served.any() or not end_time > 0.0:
@@ -317,7 +317,7 @@ def _busiest_share(simulation: Simulation) -> float:
 
 
 def loss_sentences(simulation: Simulation) -> list[str]:
-    """Return what limited the run beside its steps: refusals, clients that hung up, losses, retries."""
+    """Return sentences on what limited the run besides its steps: refusals, clients that hung up, losses, retries."""
     records, timeline = simulation.records, simulation.timeline
     sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))
     if not sent:
@@ -343,7 +343,7 @@ def loss_sentences(simulation: Simulation) -> list[str]:
 
 
 def _capacity_sentences(simulation: Simulation) -> list[str]:
-    """Return which capacity was missing for a while because of what was done to the replicas."""
+    """Return sentences on capacity that was missing for a while because of faults, updates and starts of replicas."""
     timeline = simulation.timeline
     assert timeline is not None
     found = []
@@ -382,7 +382,7 @@ def pool_figures(
 
     ``role replicas gpus busy mfu mbu kv_usage_mean kv_usage_peak mean_batch seconds_by_part``: over the replicas of the
     pool and the whole run. ``requests attainment usd_per_hour usd_per_million_output_tokens``: of the requests of the
-    measured window that were answered there (with disaggregation: that decoded there), and of its GPUs in that time.
+    measured window that the pool answered (with disaggregation: decoded), and of its GPUs in that time.
     """
     return {
         pool.name: _figures(pool, simulation.end_time)
@@ -393,9 +393,9 @@ def pool_figures(
 
 
 def mean_gpu_hour_usd(simulation: Simulation, window: Window, prices: Prices, otherwise: float | None) -> float | None:
-    """Return the price of a GPU-hour over the GPUs of all pools that were paid for in a window; None where unknown.
+    """Return the mean price of a GPU-hour over the GPUs of all pools that were paid for in a window; None if unknown.
 
-    Where it is not known of each, ``otherwise``.
+    If the price of one of them is unknown, return ``otherwise``.
     """
     costs = [_usd_per_hour(simulation, number, window, prices.get(each.name)) for number, each in _numbered(simulation)]
     gpus = sum(_gpus(simulation, number, window) for number, _ in _numbered(simulation))
@@ -404,7 +404,7 @@ def mean_gpu_hour_usd(simulation: Simulation, window: Window, prices: Prices, ot
 
 
 def drafted(simulation: Simulation) -> SpeculationTotals | None:
-    """Return what drafts add up to, on the pool that drafted most; None where none drafts."""
+    """Return the totals of drafts on the pool that drafted most; None if none drafts."""
     found = [pool.totals.speculation for pool in simulation.pools if pool.totals.speculation is not None]
     return max(found, key=lambda each: each.num_drafts) if found else simulation.totals.speculation
 
@@ -441,7 +441,7 @@ def _answered(
 
 
 def _served(simulation: Simulation, number: int, window: Window) -> NDArray[np.bool_]:
-    """Return which requests of the window a replica of a pool worked on last."""
+    """Return which requests of the window were last worked on by a replica of a pool."""
     timeline, replica = simulation.timeline, simulation.records.replica_id
     pool_of = np.zeros(0, dtype=np.int64) if timeline is None else timeline.pool
     served: NDArray[np.bool_] = (replica >= 0) & window.has_arrived
@@ -450,16 +450,16 @@ def _served(simulation: Simulation, number: int, window: Window) -> NDArray[np.b
 
 
 def transfer_figures(transfers: Mapping[str, float]) -> dict[str, float | None]:
-    """Return how many KV caches crossed a link, for how long, and what waited for it.
+    """Return how many KV caches crossed a link, how long it was in use, and what waited for it.
 
     ``link_seconds``: links in use; ``waited_seconds``: caches that waited for their link; ``stalled_seconds``: prefill
-    replicas that stood still because ``max_in_transfer`` caches were on their way.
+    replicas that stopped because ``max_in_transfer`` caches were in transfer.
     """
     return {key: transfers.get(key) for key in TRANSFER_KEYS}
 
 
 def pool_sentences(simulation: Simulation) -> list[str]:
-    """Return which pool is the fuller one, and whether links or back-pressure hold up the other."""
+    """Return which pool is more heavily loaded, and whether links or back-pressure hold up the other."""
     pools = simulation.pools
     figures = {pool.name: _figures(pool, simulation.end_time) for pool in pools}
     busy = ", ".join(f"{name} {each['busy']:.0%}" for name, each in figures.items())
@@ -476,7 +476,7 @@ def pool_sentences(simulation: Simulation) -> list[str]:
 
 
 def _kv_transfer_sentences(records: RequestRecords) -> list[str]:
-    """Return what the way from the prefill to the decode replica adds to TTFT; empty where no cache went it."""
+    """Return what KV transfers from prefill to decode replicas add to TTFT; empty if there were none."""
     if records.prefill_end_time is None:
         return []
     handed_over = np.isfinite(records.prefill_end_time) & np.isfinite(records.first_token_time)
@@ -512,12 +512,12 @@ def replica_figures(simulation: Simulation) -> dict[str, Any]:
     """Return ``mean peak launched gpu_hours timeline killed replaced updates`` of the replicas over the whole run.
 
     A replica counts, and its GPUs are paid for, from its launch until it is given back. ``timeline`` has an entry for
-    every instant at which that changed: ``time_s``, ``launched`` (paid for) and ``ready`` (taking requests or
-    answering the last of them). ``killed``: restarts by the liveness probe. ``updates``: of each rolling update its
-    ``start_s end_s`` (None: not over), the replicas that were ready before and the fewest in its course.
+    every change of the fleet: ``time_s``, ``launched`` (paid for) and ``ready`` (taking requests or answering the last
+    of them). ``killed``: restarts by the liveness probe. ``updates``: for each rolling update its ``start_s end_s``
+    (None: not finished), the replicas that were ready before it and the fewest ready during it.
 
     Args:
-        simulation: The run, in which something decides.
+        simulation: A run whose fleet can change.
     """
     timeline, end = simulation.timeline, simulation.end_time
     assert timeline is not None

@@ -1,7 +1,7 @@
-"""Latencies of requests, TTFT, TPOT, ITL and E2E, how long agents' tasks took, and which of them met their objectives.
+"""Latencies of requests (TTFT, TPOT, ITL, E2E), durations of agents' tasks, and which of them met their objectives.
 
 A task has finished if all of its calls were answered in full; what a call waited for does not matter here. Knows no
-scheduler, and no rates: goodput is in `simserve.metrics.throughput`.
+scheduler and no rates: goodput is in `simserve.metrics.throughput`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MS = 1e3
 """Milliseconds a second."""
 TERMS = ("ttft", "tpot", "e2e", "ttfvt")
 NAMED_TERMS = TERMS[:3]
-"""Those that every result names; the last one only where it has a bound."""
+"""The terms in every result; the remaining one appears only if it has a bound."""
 TASK = "task"
 """The bound on the makespan of agents' tasks, beside those on latencies of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLatencies:
-    """Latencies of the agent's task that each request is a call of, shape [requests]; 0 where it is of none.
+    """Latencies of the agent's task that each request belongs to, shape [requests]; 0 for a request without a task.
 
     Attributes:
         makespan: From the first call of the task to its last answer, seconds; NaN if it has not finished.
-        model: How long of it at least one of its calls was with the server, seconds.
+        model: How long at least one of its calls was at the server, seconds.
         is_first: Whether the request is the first call of a task.
     """
 
@@ -57,8 +57,9 @@ class RequestLatencies:
         is_completed: Whether the request was answered in full.
         request_class: Index into ``class_names``; None without classes.
         class_names: The classes of requests.
-        task: Of the tasks that requests are calls of; None: there are none.
-        thinking_ttfvt: First visible token's time - arrival, of completed requests that have one; None: nobody thinks.
+        task: Latencies of the tasks that requests belong to; None without tasks.
+        thinking_ttfvt: First visible token's time - arrival, of completed requests that have one; None if no request
+            thinks.
     """
 
     ttft: NDArray[np.float64]
@@ -72,7 +73,7 @@ class RequestLatencies:
 
     @property
     def ttfvt(self) -> NDArray[np.float64]:
-        """First visible token's time - arrival: TTFT where nothing is hidden before it."""
+        """First visible token's time - arrival: TTFT if no hidden token precedes it."""
         return self.ttft if self.thinking_ttfvt is None else self.thinking_ttfvt
 
 
@@ -81,7 +82,7 @@ def request_latencies(records: RequestRecords) -> RequestLatencies:
     is_completed = records.status == COMPLETED
     ttft = records.first_token_time - records.arrival_time
     e2e = records.finish_time - records.arrival_time
-    # The difference of the two times, not of the two latencies, so that a late arrival costs no digits.
+    # The difference of the two times, not of the two latencies, so that a late arrival loses no digits.
     tpot = (records.finish_time - records.first_token_time) / np.maximum(records.output_tokens - 1, 1)
     has_gaps = is_completed & (records.output_tokens >= 2) & np.isfinite(records.itl_max)
     if not has_gaps.all():
@@ -104,7 +105,7 @@ def _task_latencies(records: RequestRecords) -> TaskLatencies | None:
         return None
     is_first = np.zeros(len(records), dtype=bool)
     is_first[tasks.row] = True
-    # Place -1, of no task, is the one behind the last.
+    # Index -1 (no task) selects the appended last entry.
     makespan, model = np.append(tasks.makespan, 0.0), np.append(tasks.model, 0.0)
     return TaskLatencies(makespan=makespan[tasks.of_row], model=model[tasks.of_row], is_first=is_first)
 
@@ -112,10 +113,9 @@ def _task_latencies(records: RequestRecords) -> TaskLatencies | None:
 def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], itl: Histogram) -> dict[str, float]:
     """Return ``mean_ median_ std_ p50_ p90_ p95_ p99_`` of the four latencies, ms, NaN where undefined.
 
-    TTFT, TPOT and E2E are over the completed requests that arrived in the window (TPOT: those of them that
-    have one). ITL pools every gap between consecutive tokens over the whole run, from a histogram.
-    Percentiles are numpy's linear ones, standard deviations those of the population, as in ``vllm bench
-    serve``.
+    TTFT, TPOT and E2E are over the completed requests that arrived in the window (TPOT: those that have one). ITL pools
+    every gap between consecutive tokens over the whole run, from a histogram. Percentiles are numpy's linear ones and
+    standard deviations those of the population, as in ``vllm bench serve``.
 
     Args:
         latencies: Seconds, one row a request.
@@ -139,11 +139,10 @@ def latency_summary(latencies: RequestLatencies, in_window: NDArray[np.bool_], i
 def further_latencies(
     records: RequestRecords, latencies: RequestLatencies, in_window: NDArray[np.bool_]
 ) -> dict[str, dict[str, float]]:
-    """Return what other tools report beside the four, with their statistics, ms, over the same requests.
+    """Return further latencies that other tools report, with their statistics, ms, over the same requests.
 
-    ``queue_time_ms`` is the time from the scheduler's queue to the first step (vLLM's
-    ``request_queue_time_seconds``); ``ntpot_ms`` is E2E over all output tokens, the first among them (inference-perf's
-    normalized time per output token).
+    ``queue_time_ms`` is the time from the scheduler's queue to the first step (vLLM's ``request_queue_time_seconds``);
+    ``ntpot_ms`` is E2E over all output tokens, including the first (inference-perf's normalized time per output token).
 
     Args:
         records: One row a request.
@@ -162,7 +161,7 @@ def further_latencies(
 
 
 def describe(values: NDArray[np.float64]) -> dict[str, float]:
-    """Return ``mean median std p50 p90 p95 p99`` of those values that are defined, in their unit; NaN without any."""
+    """Return ``mean median std p50 p90 p95 p99`` of the defined values, in their unit; NaN if there are none."""
     mean = float(values.mean()) if len(values) else np.nan
     if not np.isfinite(mean):
         # Some are undefined.
@@ -170,7 +169,7 @@ def describe(values: NDArray[np.float64]) -> dict[str, float]:
         if not len(values):
             return _statistics(np.nan, np.nan, [np.nan] * len(PERCENTILES))
         mean = float(values.mean())
-    # As numpy's own, which takes the mean once more.
+    # The same as numpy's own, which computes the mean once more.
     deviations = values - mean
     np.multiply(deviations, deviations, out=deviations)
     std = float(np.sqrt(deviations.sum() / len(values)))
@@ -195,19 +194,19 @@ class Tasks:
     """The tasks of a run, by number; times are seconds.
 
     Attributes:
-        task: Numbers of the tasks, ascending, shape [T] as all others.
-        row: The first of its calls to be sent, as a row of the records.
+        task: Numbers of the tasks, ascending, shape [T] like all others.
+        row: The row in the records of its first call.
         calls: Calls that were sent.
-        begin: When that one was sent.
-        end: When the last answer came; NaN of a task that has not finished.
-        model: How long at least one of its calls was with the server: blocked on the model.
+        begin: When its first call was sent.
+        end: When the last answer came; NaN for a task that has not finished.
+        model: How long at least one of its calls was at the server: blocked on the model.
         input_tokens: Prompt tokens of its calls that were answered.
         output_tokens: Generated tokens, likewise.
-        computed_tokens: Prompt tokens that no cache held, and generated ones, of all calls.
-        computed_share: Share of the computed tokens of the whole run that are theirs; 1 where there are only tasks.
-        has_failed: Whether a call came to nothing, and the client did not give the task up.
-        is_cancelled: Whether its client gave it up: a call was hung up for that, or never sent.
-        of_row: Place of the task of each row in these columns, -1: of none, shape [requests].
+        computed_tokens: Prompt tokens found in no cache and generated tokens, of all calls.
+        computed_share: Share of tasks in the computed tokens of the whole run; 1 if there are only tasks.
+        has_failed: Whether a call failed although the client did not give the task up.
+        is_cancelled: Whether its client gave it up: a call was cancelled for that or never sent.
+        of_row: Index of the task of each row in these columns, -1 for none, shape [requests].
     """
 
     task: Integers
@@ -226,18 +225,18 @@ class Tasks:
 
     @property
     def makespan(self) -> Floats:
-        """From its first call to its last answer; NaN of a task that has not finished."""
+        """From its first call to its last answer; NaN for a task that has not finished."""
         return self.end - self.begin
 
     @property
     def tool(self) -> Floats:
-        """How long none of its calls was with the server: blocked on tools, and on clients that wait to try again."""
+        """How long none of its calls was at the server: blocked on tools, and on clients that wait before a retry."""
         return np.maximum(self.makespan - self.model, 0.0)
 
     def usd(self, total: float) -> Floats:
         """Return the dollars of each task: its share of ``total`` by computed tokens.
 
-        They add up to that, or beside other requests to the share of tasks.
+        They add up to ``total``, or where there are other requests too, to the share of tasks.
         """
         return total * self.computed_share * self.computed_tokens / max(int(self.computed_tokens.sum()), 1)
 
@@ -282,7 +281,7 @@ def tasks_of(records: RequestRecords) -> Tasks | None:
 
 
 def _computed(records: RequestRecords) -> Integers:
-    """Return the tokens that were computed for each request: of its prompt those that no cache held, and its answer."""
+    """Return the tokens that were computed for each request: prompt tokens found in no cache, and its answer."""
     was_served = (records.status == COMPLETED) | np.isfinite(records.scheduled_time)
     prompts = np.maximum(records.prompt_tokens - records.cached_tokens, 0) * was_served
     return np.where(np.isfinite(records.arrival_time), prompts + records.output_tokens, 0).astype(np.int64)
@@ -292,16 +291,16 @@ def _covered(group: Integers, num_groups: int, begin: Floats, end: Floats) -> Fl
     """Return how long at least one interval of each group lasts.
 
     Args:
-        group: Of each interval, ascending.
-        num_groups: How many.
-        begin: Of each interval, ascending within a group.
-        end: Of each interval.
+        group: Group of each interval, ascending.
+        num_groups: Number of groups.
+        begin: Start of each interval, ascending within a group.
+        end: End of each interval.
     """
     count = len(group)
     by_end = np.argsort(end, kind="stable")
     rank = np.empty(count, dtype=np.int64)
     rank[by_end] = np.arange(count)
-    # The latest end so far, group by group: ranks of a later group are above all of those before it.
+    # The latest end so far, group by group: ranks of a later group are above those of all earlier groups.
     latest = np.maximum.accumulate(group * count + rank)
     before = np.full(count, -math.inf)
     is_same = group[1:] == group[:-1]
@@ -319,8 +318,9 @@ class SLO:
         tpot: Bound on TPOT.
         e2e: Bound on E2E.
         task: Bound on the makespan of agents' tasks.
-        attainment: Share of submitted requests that must meet every bound, in (0, 1]; and of tasks, theirs.
-        by_class: Objective of a class of requests, instead of this one.
+        attainment: Share of submitted requests that must meet every bound, in (0, 1]; also of tasks that must meet
+            theirs.
+        by_class: Objectives of classes of requests, which replace this one for them.
         ttfvt: Bound on the time to the first visible token.
     """
 
@@ -347,11 +347,11 @@ class Attainment:
     """Shares of submitted requests, NaN without a request.
 
     Attributes:
-        all_terms: Share that met every bound. With a bound on tasks: that of requests that met theirs, or of tasks,
-            whichever is smaller.
+        all_terms: Share that met every bound. With a bound on tasks: the share of requests that met their bounds or
+            that of tasks, whichever is smaller.
         by_metric: Share that met the bound on ``ttft``, ``tpot``, ``e2e``, ``ttfvt``; NaN where there is no bound. With
-            a bound on tasks: also ``task``, the share of those begun that finished in time.
-        met: Whether each submitted request (or task) met it: of those that ``all_terms`` is the share of.
+            a bound on tasks: also ``task``, the share of started tasks that finished in time.
+        met: Whether each submitted request (or task) met the objective; ``all_terms`` is the mean of these.
     """
 
     all_terms: float
@@ -362,9 +362,9 @@ class Attainment:
 def requests_meeting(latencies: RequestLatencies, slo: SLO, terms: tuple[str, ...] = TERMS) -> NDArray[np.bool_]:
     """Return whether each request was completed within every bound of ``terms``, shape [requests].
 
-    With all of `TERMS`, also of the bound on its task, if there is one. A latency on its bound meets it. Where TPOT is
-    undefined (a single token, or an answer that arrives in one piece) it is met: there is no gap between tokens to be
-    too long.
+    With all of `TERMS`, also within the bound on its task, if there is one. A latency equal to its bound meets it. An
+    undefined TPOT (a single token, or an answer that arrives in one piece) meets its bound: no gap between tokens can
+    be too long.
     """
     met = latencies.is_completed.copy()
     if slo.task is not None and latencies.task is not None and terms == TERMS:
@@ -376,7 +376,7 @@ def requests_meeting(latencies: RequestLatencies, slo: SLO, terms: tuple[str, ..
 
 
 def bounds(latencies: RequestLatencies, slo: SLO, term: str) -> NDArray[np.float64]:
-    """Return the bound on ``term`` of each request, inf where there is none; without classes, one for all."""
+    """Return the bound on ``term`` of each request, inf if there is none; without classes, one bound for all."""
     whole = np.array([_bound(slo, term)])
     if latencies.request_class is None or not slo.by_class:
         return whole
@@ -424,7 +424,7 @@ def _share(met: NDArray[np.bool_], submitted: NDArray[np.bool_]) -> float:
 def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[float]:
     """Return what ``np.percentile(values, shares)`` returns.
 
-    Values are parted at one percentile after the other, the smallest first: what lies below it is looked at no more.
+    Values are partitioned at one percentile after the other, the smallest first; values below it are not visited again.
 
     Args:
         values: At least one, none of them NaN.
@@ -443,10 +443,10 @@ def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[fl
 
 
 def _between(low: float, high: float, part: float) -> float:
-    # As numpy interpolates: from the nearer end, so that it is monotone.
+    # Interpolated as in numpy: from the nearer end, so that it is monotone.
     return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
 
 
 def rows_where(counted: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
-    """Return what selects the rows that count: where all do, a slice, with which nothing is copied."""
+    """Return an index of the rows that count; if all do, a slice, which copies nothing."""
     return slice(None) if counted.all() else counted

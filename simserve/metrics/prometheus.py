@@ -1,8 +1,8 @@
 """`metrics.prom`: what vLLM's ``/metrics`` would say at the end of a run, in Prometheus' text format 0.0.4.
 
 Names, meanings and buckets are those of vLLM 0.33 (``vllm/v1/metrics/loggers.py``), so that dashboards and alerts made
-for it read a simulated run. Counters and histograms cover the whole run and all replicas, under ``engine="all"``;
-gauges are those after the last event. A file that ends in ``.prom`` is what node_exporter's textfile collector reads.
+for it can read a simulated run. Counters and histograms cover the whole run and all replicas, under ``engine="all"``;
+gauges are values after the last event. node_exporter's textfile collector reads files that end in ``.prom``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write_prometheus(result: RunResult, folder: Path) -> Path:
 
 
 def prometheus_text(result: RunResult) -> str:
-    """Return the snapshot of a run; of several replications, of the first."""
+    """Return the snapshot of a run; with several replications, that of the first."""
     labels = {"model_name": str(result.scenario["model"]), "engine": "all"}
     lines = [*_gauges(result, labels), *_counters(result, labels), *_histograms(result, labels)]
     return "\n".join(lines) + "\n"
@@ -132,7 +132,7 @@ def _histograms(result: RunResult, labels: Labels) -> Iterator[str]:
 
 
 def _times(result: RunResult) -> Sequence[Measure]:
-    """Return what is measured in seconds: name, meaning, upper bounds, one value a request."""
+    """Return the metrics in seconds: name, meaning, upper bounds, one value a request."""
     records = result.simulation.records
     latencies = request_latencies(records)
     tokens = np.where(records.output_tokens > 1, latencies.tpot, 0.0)
@@ -173,7 +173,7 @@ def _times(result: RunResult) -> Sequence[Measure]:
 
 
 def _sizes(result: RunResult) -> Sequence[Measure]:
-    """Return what is counted: name, meaning, upper bounds, one value a request."""
+    """Return the counted metrics: name, meaning, upper bounds, one value a request."""
     records = result.simulation.records
     longest = int(result.summary["simserve"]["engine_resolved"].get("max_model_len") or records.prompt_tokens.max())
     sizes = one_two_five(longest)
@@ -187,13 +187,13 @@ def _sizes(result: RunResult) -> Sequence[Measure]:
 
 
 def one_two_five(most: int) -> tuple[float, ...]:
-    """Return 1, 2, 5, 10, 20, ... up to ``most``, as vLLM lays out its histograms of tokens."""
+    """Return 1, 2, 5, 10, 20, ... up to ``most``, the buckets of vLLM's histograms of tokens."""
     decades = range(math.ceil(math.log10(max(most, 1))) + 1)
     return tuple(float(step * 10**decade) for decade in decades for step in (1, 2, 5) if step * 10**decade <= most)
 
 
 def gaps_up_to(histogram: Histogram, seconds: float) -> float:
-    """Return the weight of the durations up to ``seconds``, exact to the part of one bin that it cuts."""
+    """Return the weight of the durations up to ``seconds``, exact except for part of the one bin that it cuts."""
     if not histogram.count:
         return 0.0
     if seconds >= histogram.maximum:
@@ -204,7 +204,7 @@ def gaps_up_to(histogram: Histogram, seconds: float) -> float:
 
 
 def _histogram(name: str, about: str, labels: Labels, counts: Mapping[float, int], total: float) -> Iterator[str]:
-    """Yield a histogram: by upper bound how many values lie within it, infinity last, and their sum."""
+    """Yield a histogram: for each upper bound the number of values up to it, infinity last, and their sum."""
     yield from _head(name, "histogram", about)
     for bound, count in counts.items():
         yield _sample(f"{name}_bucket", {**labels, "le": "+Inf" if math.isinf(bound) else repr(bound)}, count)

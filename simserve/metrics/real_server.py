@@ -1,10 +1,10 @@
 """A run beside a real server: whether an objective holds there.
 
-A real server is one draw: its steps are slower or faster than simulated by one factor, its first tokens by another, for
-all requests alike. The two are drawn apart from each other, as measured sources show them (docs/promises.md). Sampling
-error of the simulation is another thing (`simserve.metrics.replications`): more requests make it smaller, and leave
-this as it is. Knows requests and errors, not how the errors were learnt; simulates nothing. The interval of each figure
-is `simserve.profiles.expected_errors`'s.
+A real server is one draw: its steps are slower or faster than simulated by one factor and its first tokens by another,
+the same for all requests. The two factors are drawn independently, as measured sources show (docs/promises.md).
+Sampling error of the simulation is separate (`simserve.metrics.replications`): more requests reduce it, but not this
+error. Knows requests and errors, not how the errors were learnt; simulates nothing. The interval of each figure comes
+from `simserve.profiles.expected_errors`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Demand:
 
     Attributes:
         rows: Which requests; None: all.
-        share: Of them.
+        share: The share of these requests.
     """
 
     rows: NDArray[np.bool_] | None
@@ -59,18 +59,18 @@ class _Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a run shows of an objective: seconds of every measured request beside its limits, shape [requests].
+    """What a run shows about an objective: seconds of every measured request and its limits, shape [requests].
 
     Attributes:
         wait: From arrival to the first step that worked on the request.
         base: From there to its first token.
         rest: From its first token to its last.
-        thought: From its first token to its first visible one, where that is limited; infinite without a visible one.
-        tpot: Its TPOT; 0 where it has none.
-        limits: On TTFT, TPOT, E2E and the first visible token; infinite where there is none.
+        thought: From its first token to its first visible one, if that has a limit; infinite without a visible one.
+        tpot: Its TPOT; 0 if it has none.
+        limits: On TTFT, TPOT, E2E and the time to the first visible token; infinite if there is none.
         is_answered: Whether it was answered in full.
         demands: Which shares of requests must meet them.
-        growing_share: Of the time of a step, what grows with the requests in it.
+        growing_share: Share of the time of a step that grows with the number of requests in it.
         expected: Errors to expect.
         expected_measured: Errors to expect once loads of the server have been measured.
     """
@@ -88,27 +88,28 @@ class Evidence:
     expected_measured: Expectation
 
     def once_measured(self) -> Evidence:
-        """Return the same of a server that was measured and does what is predicted of it."""
+        """Return the same for a server that was measured and performs as predicted."""
         return replace(self, expected=self.expected_measured)
 
     def probability(self, load_ratio: float | None) -> float:
         """Return the share of real servers of this kind on which the objective holds.
 
-        A server whose steps are slower by s has a TPOT longer by s. Under open arrivals requests then stay longer, and
-        there are more of them in a step: with the share e of a step that grows with them, by ``s (1 - e) / (1 - e s)``
-        (steps linear in their requests, Little's law). It finishes less, by the error of throughput, which raises the
-        load ratio r to r'; waiting grows by ``(1 - r) / (1 - r')`` (M/G/1 in heavy traffic: Kingman, 1961), and at 1 it
-        does not keep up. What of a first token is no waiting, and waiting where that is more, is longer by the error of
-        TTFT. The sampling error of the run is not in it.
+        If steps are slower by a factor s, so is TPOT. Under open arrivals requests then stay longer and there are more
+        of them in a step: if a share e of a step grows with them, TPOT grows by ``s (1 - e) / (1 - e s)`` (steps linear
+        in their requests, Little's law). The server finishes fewer requests, by the error of throughput, which raises
+        the load ratio r to r'; waiting grows by ``(1 - r) / (1 - r')`` (M/G/1 in heavy traffic: Kingman, 1961), and at
+        r' = 1 the server does not keep up. The error of TTFT lengthens the part of TTFT that is not waiting, and also
+        the waiting where that gives more. The sampling error of the run is not included.
 
         Args:
-            load_ratio: Offered over finishable load of open arrivals; None: not known, or a closed loop, whose clients
-                do not send more to a slower server.
+            load_ratio: Offered over finishable load of open arrivals; None if unknown, or for a closed loop, whose
+                clients do not send more to a slower server.
         """
         if load_ratio is not None and load_ratio >= 1:
             return 0.0
         errors, crowding = self.expected.metrics, 0.0 if load_ratio is None else min(self.growing_share, load_ratio)
-        # Slowest steps that limits on all but first tokens allow, and those at which the queue does not grow for ever.
+        # The slowest steps that the limits on all but first tokens allow, and the slowest at which the queue does not
+        # grow forever.
         most = np.minimum(_over(self.limits[1], self.tpot), _over(self.limits[2], self.rest))
         slowest = self._kept_up_to(np.minimum(most, _over(self.limits[3], self.thought)))
         if slowest <= 0:
@@ -124,7 +125,7 @@ class Evidence:
         return float(min(max(weights @ np.array(kept), 0.0), 1.0))
 
     def _slowest_first(self, share: float, crowding: float, load_ratio: float | None) -> float:
-        """Return the largest factor on first tokens at which the objective holds, with steps as slow as a share has."""
+        """Return the largest factor on first tokens at which the objective holds, at a quantile of TPOT errors."""
         steps = self.expected.metrics["tpot"].factor(share)
         steps *= (1 - crowding) / max(1 - crowding * steps, 1e-12)
         queueing = 0.0
@@ -143,7 +144,7 @@ class Evidence:
 
 
 def _over(limit: Floats, value: Floats) -> Floats:
-    """Return how many times a value fits into its limit; infinitely often where it is 0."""
+    """Return limit over value; infinite if the value is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found: Floats = np.where(value > 0, limit / value, np.where(limit >= 0, np.inf, _FAILED))
     return found
@@ -158,16 +159,16 @@ def evidence_of(
     expected: Expectation,
     expected_measured: Expectation | None = None,
 ) -> Evidence:
-    """Return what a run shows of an objective.
+    """Return what a run shows about an objective.
 
     Args:
         records: One row a request.
         latencies: Likewise, seconds.
         submitted: Whether the request counts, shape [requests]: it was sent, and in the measured window.
         slo: The objective.
-        totals: What the steps of the run add up to.
+        totals: Totals of the steps of the run.
         expected: Errors to expect of a real server.
-        expected_measured: Likewise once loads of it have been measured; None: the same.
+        expected_measured: Likewise, once loads of it have been measured; None: the same.
     """
     ttft = np.nan_to_num(latencies.ttft[submitted])
     waited = np.nan_to_num((records.scheduled_time - records.arrival_time)[submitted])
@@ -204,10 +205,10 @@ def evidence_of(
 
 
 def _with_tasks(evidence: Evidence, task: TaskLatencies, begun: NDArray[np.bool_], slo: SLO, most: float) -> Evidence:
-    """Return evidence with a row for each task behind those of requests, as of one request that lasts as long.
+    """Return evidence with a row for each task after those of requests, like one request that lasts as long.
 
-    What a task is blocked on the model for grows as its calls do, and is made up as those of the run are on average: an
-    estimate. What it is blocked on tools for is the same on any server.
+    The time that a task is blocked on the model grows as its calls do, and is assumed to have the same parts as the
+    calls of the run on average: an estimate. The time that it is blocked on tools is the same on any server.
 
     Args:
         evidence: Of the requests.

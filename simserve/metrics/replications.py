@@ -19,9 +19,10 @@ from simserve.metrics.thresholds import parse_threshold
 from simserve.sim.records import Histogram
 
 PILOT_RUNS = 5
-"""Runs before an interval is asked how narrow it is: of fewer, the spread is mostly chance."""
+"""Runs before the width of an interval is judged: with fewer, the spread is mostly chance."""
 ATTAINMENT_HALF_WIDTH = 0.01
-"""How narrow the interval of the attainment must be whatever the precision of latencies: a percentage point."""
+"""Largest half width of the interval of the attainment, whatever the precision asked of latencies: one percentage
+point."""
 _CONFIDENCE = 0.95
 _SHOWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 POOLED_STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
@@ -85,10 +86,10 @@ class Sample:
     """The latencies of one replication.
 
     Attributes:
-        values: ``ttft_ms tpot_ms e2el_ms`` -> those of the measured requests, seconds, in any order.
+        values: ``ttft_ms tpot_ms e2el_ms`` -> values of the measured requests, seconds, in any order.
         itl: Every gap between tokens, seconds.
         rates: The four rates of a run that keeps up with steady open arrivals (`simserve.metrics.throughput.borne`);
-            empty: its summary's hold.
+            empty: those of its summary hold.
     """
 
     values: Mapping[str, NDArray[np.float64]]
@@ -101,17 +102,17 @@ def confidence_intervals(
 ) -> dict[str, dict[str, float | None]]:
     """Return 95 % intervals of the headline figures over independent replications.
 
-    The headline figures are all statistics of the four latencies, the four rates, and ``slo_attainment``.
-    Each has ``mean half_width low high replications``. Rates and attainment: Student's t on the values of the
-    replications in which they are defined; rates of steady open arrivals that all of them keep up with are those of
-    what came. Latencies, where their samples are there: the figure of all requests
-    together, and the jackknife that leaves out one replication after the other (Efron and Tibshirani, "An Introduction
-    to the Bootstrap", 1993, chapter 11): a percentile of a short run is biased, and the mean of such percentiles as
-    well. The interval is None below two replications, and where runs are too short for their load to have settled.
+    The headline figures are all statistics of the four latencies, the four rates, and ``slo_attainment``. Each has
+    ``mean half_width low high replications``. Rates and attainment: Student's t on the values of the replications in
+    which they are defined; if all replications keep up with steady open arrivals, rates are those of the arrivals.
+    Latencies, if there are samples: the figure of all requests together, and the jackknife that leaves out one
+    replication at a time (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 11): a percentile of
+    a short run is biased, and so is the mean of such percentiles. The interval is None for fewer than two replications,
+    and if runs are too short to have settled at their load.
 
     Args:
         summaries: What `simserve.metrics.summary.summarize` returned, one a replication.
-        samples: Their latencies, in the same order; empty: their summaries are all that is known.
+        samples: Their latencies, in the same order; empty if only the summaries are known.
     """
     names = (*POOLED_RATES, *(f"{statistic}_{latency}" for latency in LATENCIES for statistic in POOLED_STATISTICS))
     columns = {name: [summary[name] for summary in summaries] for name in names}
@@ -127,7 +128,7 @@ def confidence_intervals(
 
 
 def _common_rates(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """Return which rates are known in the long run: none where a replication falls behind."""
+    """Return the names of the rates known in the long run; none if a replication falls behind."""
     return POOLED_RATES if all(sample.rates for sample in samples) else ()
 
 
@@ -149,13 +150,13 @@ def _jackknifed(samples: Sequence[Sample]) -> dict[str, dict[str, float | None]]
 
 
 def _of_jackknife(whole: float, without: Sequence[float], each: Sequence[float]) -> dict[str, float | None]:
-    """Return the interval from the figure of all, those without each, and those of each alone, seconds, in ms.
+    """Return the interval (ms) from the figures of all samples, of all but each, and of each alone (seconds).
 
     Student's t on the pseudo-values, moved for their skewness (Johnson, "Modified t tests and confidence intervals for
-    asymmetrical populations", JASA 73, 1978): a few congested runs make the tail. Where they do, their spread is itself
-    known from those few: the degrees of freedom are those of a variance with that kurtosis (Satterthwaite, "An
-    approximate distribution of estimates of variance components", Biometrics Bulletin 2, 1946). The spread of the runs'
-    own figures is a floor: far out in the tail pseudo-values understate it.
+    asymmetrical populations", JASA 73, 1978): a few congested runs make the tail. The spread is then known from those
+    few runs only: the degrees of freedom are those of a variance with that kurtosis (Satterthwaite, "An approximate
+    distribution of estimates of variance components", Biometrics Bulletin 2, 1946). The spread of the runs' own figures
+    is a lower bound: far out in the tail pseudo-values understate it.
     """
     kept = np.array([value for value in without if not math.isnan(value)])
     count = len(kept)
@@ -176,10 +177,10 @@ def _of_jackknife(whole: float, without: Sequence[float], each: Sequence[float])
 
 
 def _degrees_of_freedom(values: NDArray[np.float64]) -> float:
-    """Return the degrees of freedom of the sample variance of some values by their kurtosis: ``n - 1`` where it is 3.
+    """Return the degrees of freedom of a sample variance, from the kurtosis of the values: ``n - 1`` if that is 3.
 
-    The variance of a sample variance is ``sigma^4 (kurtosis / n - (n - 3) / (n (n - 1)))``; of Student's it is
-    ``2 sigma^4 / degrees``.
+    The variance of a sample variance is ``sigma^4 (kurtosis / n - (n - 3) / (n (n - 1)))``; for Student's t it is ``2
+    sigma^4 / degrees``.
     """
     count, deviations = len(values), values - values.mean()
     variance = float(np.mean(deviations**2))
@@ -202,7 +203,7 @@ def _left_out(columns: Sequence[NDArray[np.float64]]) -> tuple[list[float], list
 
 
 def _powers(values: NDArray[np.float64], center: float) -> tuple[float, float]:
-    """Return the sums of the deviations from a centre, and of their squares."""
+    """Return the sum of the deviations from a centre, and that of their squares."""
     deviations = values - center
     return float(np.sum(deviations)), float(np.sum(deviations**2))
 
@@ -210,18 +211,18 @@ def _powers(values: NDArray[np.float64], center: float) -> tuple[float, float]:
 def _described_without(
     ascending: NDArray[np.float64], places: NDArray[np.int64], center: float, sums: tuple[float, float]
 ) -> list[float]:
-    """Return `_described` of the values but those at some ascending places, without a copy of all of them.
+    """Return `_described` of the values except those at some ascending places, without copying them all.
 
     Args:
         ascending: All values.
-        places: Of those that are left out.
+        places: Places of the values to leave out.
         center: Near the middle of the values.
         sums: `_powers` of all of them.
     """
     left = len(ascending) - len(places)
     if not left:
         return _described(np.zeros(0))
-    # The r-th that is kept stands behind as many dropped ones as have fewer than r + 1 kept before them.
+    # The r-th kept value is preceded by as many dropped ones as have fewer than r + 1 kept values before them.
     kept_before = places - np.arange(len(places))
     at = (left - 1) * np.array(PERCENTILES) / 100
     low = np.floor(at).astype(np.int64)
@@ -244,7 +245,7 @@ def _described(ascending: NDArray[np.float64]) -> list[float]:
 
 
 def _gaps(samples: Sequence[Sample]) -> tuple[list[float], list[list[float]], list[list[float]]]:
-    """Return the same of the gaps between tokens, and of each sample alone."""
+    """Return the same for the gaps between tokens, and also for each sample alone."""
     together = Histogram()
     for sample in samples:
         together.merge(sample.itl)
@@ -274,14 +275,14 @@ def _gap_figures(together: Histogram, counts: NDArray[np.float64], total: float,
 def pool(summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ()) -> dict[str, Any]:
     """Return the summary of all replications together, with their confidence intervals.
 
-    What counts a whole run (``duration completed failed total_*``, requests, reasons, preemptions, steps)
-    adds up. Latencies, where their samples are there, are those of all requests together. Every other figure is the
-    mean over the replications in which it is defined. The stability is the worst, the bottleneck and what describes the
-    scenario are the first's; thresholds are judged on the pooled figures.
+    Totals of a whole run (``duration completed failed total_*``, requests, reasons, preemptions, steps) are added up.
+    Latencies, if there are samples, are those of all requests together. Every other figure is the mean over the
+    replications in which it is defined. The stability is the worst one; the bottleneck and the description of the
+    scenario are those of the first replication; thresholds are judged on the pooled figures.
 
     Args:
         summaries: One a replication, at least one.
-        samples: The latencies of each; empty: percentiles are the means of theirs.
+        samples: The latencies of each; empty: percentiles are means of those of the summaries.
     """
     pooled: dict[str, Any] = _pool("", [dict(summary) for summary in summaries])
     inner = pooled["simserve"]
@@ -303,7 +304,7 @@ def pool(summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ())
 def have_settled(summaries: Sequence[Mapping[str, Any]]) -> bool | None:
     """Return whether at least half of the runs are long enough for their load; None where that is not known.
 
-    How much of each counts is drawn with it: of runs of a length that just does, some lose more to the warm-up.
+    How much of a run counts is random: of runs that are barely long enough, some lose more to the warm-up.
     """
     verdicts = [summary["simserve"]["settled"] for summary in summaries]
     return None if None in verdicts else 2 * sum(verdicts) >= len(verdicts)
@@ -315,9 +316,9 @@ class Width:
 
     Attributes:
         metric: The figure, such as `p99_ttft_ms`.
-        half_width: Half the interval over the mean (of the attainment: half the interval); inf where fewer than two
-            runs define the figure.
-        allowed: What it may be.
+        half_width: Half the interval over the mean (of the attainment: half the interval); inf if the figure is defined
+            in fewer than two runs.
+        allowed: Its largest allowed value.
     """
 
     metric: str
@@ -326,13 +327,13 @@ class Width:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the figure is known as precisely as was asked."""
+        """Whether the figure is as precise as asked."""
         return self.half_width <= self.allowed
 
 
 def widest(summaries: Sequence[Mapping[str, Any]], precision: float, samples: Sequence[Sample] = ()) -> Width | None:
-    """Return the figure that is furthest from the asked precision: mean, median, p90, p95 or p99 of a latency, or
-    the attainment. None where none is defined.
+    """Return the figure furthest from the precision asked: mean, median, p90, p95 or p99 of a latency, or the
+    attainment; None if none is defined.
 
     Args:
         summaries: What `simserve.metrics.summary.summarize` returned, one a replication.
@@ -374,7 +375,7 @@ def _interval(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _pool(path: str, values: Sequence[Any]) -> Any:
-    """Pool what stands at one key path; ``path`` is dotted and empty at the top."""
+    """Pool the values at one key path; ``path`` is dotted, and empty at the top."""
     first = values[0]
     if path.startswith(_FACTS):
         return first
@@ -386,7 +387,7 @@ def _pool(path: str, values: Sequence[Any]) -> Any:
         return first
     if path in _TOTALS or path.startswith(_TOTAL_GROUPS):
         return sum(numbers)
-    # Of equal numbers the mean is the number, and a count stays one.
+    # The mean of equal numbers is the number itself, so that a count stays an integer.
     return numbers[0] if min(numbers) == max(numbers) else float(np.mean(numbers))
 
 

@@ -1,6 +1,6 @@
 """RunResult: the figures of a run, the tables behind them (requests and time series, as columns), and the scenario.
 
-Knows no picture, no file and no exit code.
+Knows no plots, no files and no exit codes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Column:
         name: As in the file; the unit is in the name.
         cells: Shape [rows]; NaN is null. None: null throughout.
         sql_type: Its type in the file.
-        labels: What the integers in ``cells`` stand for; empty if for themselves.
+        labels: What the integers in ``cells`` stand for; empty for plain integers.
         is_null_below_zero: Whether a negative integer is null.
     """
 
@@ -62,12 +62,12 @@ class Column:
 def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     """Return the columns of ``requests.parquet``, one row a request, in order of arrival.
 
-    ``class session_id turn`` are null without classes and sessions, the latter two also for requests that stand alone
-    beside conversations; ``slo_ok`` without an SLO. ``served_by`` is
-    ``replica``, ``api`` or ``cache`` for completed requests, and null for the others. ``ttft_ms`` is
-    there as soon as a first token is; ``tpot_ms e2el_ms`` only for completed requests. With disaggregation the times
-    of the transfer follow, with agents' tasks ``task_id``; where requests think, what they thought and when
-    their answers began; with LoRA adapters the number of each request's, null for the base model.
+    ``class session_id turn`` are null without classes and sessions, the latter two also for single requests beside
+    conversations; ``slo_ok`` is null without an SLO. ``served_by`` is ``replica``, ``api`` or ``cache`` for completed
+    requests, and null for the others. ``ttft_ms`` is set once there is a first token; ``tpot_ms e2el_ms`` only for
+    completed requests. With disaggregation the times of the KV transfer follow; with agents' tasks ``task_id``; if
+    requests think, the thinking tokens and when the answers began; with LoRA adapters the number of each request's
+    adapter, null for the base model.
     """
     latencies = request_latencies(records)
     return [
@@ -104,8 +104,8 @@ def task_columns(tasks: Tasks, usd: float) -> list[Column]:
     """Return the columns of the table of tasks, one row a task.
 
     Args:
-        tasks: They.
-        usd: Dollars of the run, which are shared out among them.
+        tasks: The tasks.
+        usd: Dollars of the run, which are divided among them.
     """
     return [
         Column("task_id", tasks.task, "BIGINT"),
@@ -122,7 +122,7 @@ def task_columns(tasks: Tasks, usd: float) -> list[Column]:
 
 
 def _turns(records: RequestRecords) -> NDArray[np.int64] | None:
-    """Return the turn of each request, -1 where it stands alone beside conversations."""
+    """Return the turn of each request, -1 for a single request beside conversations."""
     if records.turn is None or records.session is None:
         return records.turn
     return np.where(records.session < 0, -1, records.turn)
@@ -156,7 +156,7 @@ def _adapter_column(records: RequestRecords) -> list[Column]:
 
 
 def _served_by(records: RequestRecords) -> NDArray[np.int8]:
-    """Return who answered each request; -1, which becomes null, where nobody did."""
+    """Return who answered each request; -1, which becomes null, if nobody did."""
     servers = np.zeros(len(records), dtype=np.int8) if records.served_by is None else records.served_by
     answered: NDArray[np.int8] = np.where(records.status == COMPLETED, servers, -1).astype(np.int8)
     return answered
@@ -165,7 +165,7 @@ def _served_by(records: RequestRecords) -> NDArray[np.int8]:
 def series_columns(series: TimeSeries) -> list[Column]:
     """Return the columns of ``timeseries.parquet``, one row a bin: its edges, and means over it.
 
-    The numbers of replicas are there where something decides in the run.
+    The numbers of replicas are included if the fleet can change during the run.
     """
     replicas = {"replicas_launched": series.replicas_launched, "replicas_ready": series.replicas_ready}
     return [
@@ -190,8 +190,8 @@ class RunResult:
         scenario: The resolved scenario, as plain values.
         simulation: What happened; of several replications, the first.
         slo: The objective that ``slo_ok`` is judged by; None without one.
-        background: What pictures show besides (`simserve.report.background`), as plain values; empty where nobody
-            asked for pictures.
+        background: Further values that plots show (`simserve.report.background`), as plain values; empty if no plots
+            were asked for.
         folder: Where relative paths of the scenario start; None: the working folder.
     """
 
@@ -209,15 +209,15 @@ class RunResult:
 
     @cached_property
     def latencies(self) -> RequestLatencies:
-        """Of every request, seconds."""
+        """Latencies of every request, seconds."""
         return request_latencies(self.simulation.records)
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """One row a task of agents, in order of their numbers; the dollars of all add up to the run's.
+        """One row per agents' task, by number; the dollars of all tasks add up to those of the run.
 
         Columns ``task_id calls arrival_s finish_s makespan_s model_s tool_s prompt_tokens output_tokens usd``. Dollars
-        are those of the deployment over the run, by the tokens that had to be computed for each task.
+        are those of the deployment over the run, divided by the tokens computed for each task.
 
         Raises:
             UsageError: The workload has no tasks.
@@ -236,12 +236,12 @@ class RunResult:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row an engine step of the first replication, in the order in which they begin.
+        """One row per engine step of the first replication, in order of start.
 
-        Columns as of `simserve.sim.step_log.StepTable`: ``replica_id start_s seconds prompt_tokens decode_tokens
+        Columns are those of `simserve.sim.step_log.StepTable`: ``replica_id start_s seconds prompt_tokens decode_tokens
         context_tokens num_sequences num_admitted num_preempted num_finished``.
 
-        ``attrs["num_steps_of_run"]`` is how many steps there were; the table holds the first 2,000,000 of them.
+        ``attrs["num_steps_of_run"]`` is the number of steps; the table holds the first 2,000,000 of them.
 
         Raises:
             UsageError: The run did not keep its steps.

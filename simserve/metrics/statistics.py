@@ -1,4 +1,4 @@
-"""Figures from samples: percentiles, Student's t, intervals of means, and what is undefined (NaN here, null outside).
+"""Figures from samples: percentiles, Student's t, intervals of means, and undefined values (NaN here, null outside).
 
 Knows no metric.
 """
@@ -16,24 +16,23 @@ from numpy.typing import NDArray
 _MAX_TERMS = 100_000
 _SERIES_FROM = 50.0
 _SMALL = 1e-300
-"""Of the quantiles of Student's t: most terms of the continued fraction, half the degrees of freedom from which a
-series takes over, and what stands for 0 in a denominator."""
+"""For the quantiles of Student's t: the most terms of the continued fraction, half the degrees of freedom from which a
+series takes over, and what replaces 0 in a denominator."""
 _EPSILON = 2.0**-52
 NUM_BATCHES = 20
 """Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30 (1982): more than 30
-batches gain next to nothing, and fewer are longer, so less alike their neighbours."""
+batches gain next to nothing; fewer batches are longer and so less correlated with their neighbours."""
 BEYOND_PERCENTILE = 10
-"""Values that must lie beyond a percentile for it to be more than the luck of one or two."""
+"""Values that must lie beyond a percentile so that it does not depend on one or two of them."""
 _CONFIDENCE = 0.95
 
 
 @lru_cache(maxsize=256)
 def two_sided_quantile(degrees_of_freedom: float, confidence: float) -> float:
-    """Return the t that a variable of Student's distribution stays below, in size, with this probability.
+    """Return the t that the absolute value of a variable with Student's distribution stays below with this probability.
 
-    Newton's method from the normal quantile: the distribution function is concave above 0, so every step stays
-    short of the root and none has to be taken back. The relative error is below 1e-12 up to 10,000
-    degrees of freedom, and below 1e-10 beyond.
+    Newton's method from the normal quantile: the distribution function is concave above 0, so no step overshoots the
+    root. The relative error is below 1e-12 up to 10,000 degrees of freedom, and below 1e-10 beyond.
 
     Args:
         degrees_of_freedom: > 0, not necessarily whole; infinite: the normal distribution.
@@ -103,7 +102,7 @@ class Interval:
 
     Attributes:
         mean: Its middle.
-        half_width: Half of its width; NaN where it cannot be known.
+        half_width: Half of its width; NaN if unknown.
     """
 
     mean: float
@@ -121,10 +120,10 @@ class Interval:
 
 
 def needed_requests(share: float) -> float:
-    """Return how many requests leave ten beyond the percentile at ``share``: 200 for 0.95, 1,000 for 0.99.
+    """Return how many requests put ten beyond the percentile at ``share``: 200 for 0.95, 1,000 for 0.99.
 
     Args:
-        share: In 0..1; at 1 no number is enough, and it is inf.
+        share: In 0..1; at 1 no number is enough: inf.
     """
     return math.ceil(BEYOND_PERCENTILE / (1 - share) - 1e-6) if share < 1 else math.inf
 
@@ -132,9 +131,9 @@ def needed_requests(share: float) -> float:
 def batch_means(values: NDArray[np.float64], num_batches: int = NUM_BATCHES) -> Interval:
     """Return the mean of a stationary sequence, with its interval.
 
-    The sequence is cut into ``num_batches`` of one length (what is left over at the start is dropped), whose means
-    are taken for independent: Student's t on them. They are, when a batch is many times as long as the memory of the
-    sequence; where it is shorter, the interval is too narrow.
+    The sequence is cut into ``num_batches`` of equal length (a remainder at the start is dropped), and Student's t is
+    applied to their means. These are treated as independent. They are if a batch is many times as long as the memory of
+    the sequence; with shorter batches the interval is too narrow.
 
     Args:
         values: In order of time, without NaN; fewer than two a batch give an unknown half width.
@@ -148,7 +147,7 @@ def batch_means(values: NDArray[np.float64], num_batches: int = NUM_BATCHES) -> 
 
 
 def mean_interval(values: NDArray[np.float64]) -> Interval:
-    """Return the mean of independent values, with its interval: Student's t; of one value, unknown."""
+    """Return the mean of independent values, with its interval by Student's t; unknown for a single value."""
     count = len(values)
     if count < 2:
         return Interval(mean=float(values.mean()) if count else math.nan, half_width=math.nan)
@@ -157,5 +156,5 @@ def mean_interval(values: NDArray[np.float64]) -> Interval:
 
 
 def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
-    """Return how many standard errors a two-sided interval reaches to either side, by Student's t."""
+    """Return the half width of a two-sided interval in standard errors, by Student's t."""
     return two_sided_quantile(degrees_of_freedom, confidence)

@@ -1,4 +1,4 @@
-"""One run in figures: exactly what `result.json` holds. Knows records and totals; no file, no picture."""
+"""The figures of one run: exactly what `result.json` holds. Knows records and totals; knows no files and no plots."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ _MEMORY_KEYS = (
 
 
 MEMORIES_PER_RUN = 12
-"""How many times the memory of its queue a run must last to be called settled."""
+"""A run counts as settled if it lasts this many times the memory of its queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a summary says besides what happened in the run.
+    """What a summary states besides what happened in the run.
 
     Attributes:
         version: Of simserve.
@@ -90,41 +90,42 @@ class RunFacts:
         scenario_hash: Identifies the resolved scenario.
         scenario_name: Its name.
         fidelity: ``roofline``, ``fitted`` or ``measured``.
-        fidelity_by_operator: The same of each operator.
+        fidelity_by_operator: The same for each operator.
         expectation: Errors to expect of a real server.
         engine_resolved: Every knob of the engine as it was used.
-        formats: Number formats of weights and KV cache, and where they come from; over several pools the first one's,
-            with those of each below ``pools``.
+        formats: Number formats of weights and KV cache, and where they come from; with several pools those of the
+            first, and those of each under ``pools``.
         memory: Where the bytes of one GPU went.
         num_gpus: GPUs of the fleet.
         gpu_hour_usd: Price of one GPU for an hour, None if unknown.
         gpu_hour_source: Where that price is from.
-        pays_electricity: Whether electricity comes on top of it.
+        pays_electricity: Whether electricity is charged on top of it.
         grid: Where electricity comes from.
         idle_watts: Power of one GPU without work.
         board_watts: The most it draws.
         slo: Objective, None if there is none.
         warmup: ``auto``, ``none`` or seconds.
-        peak_flops: Of one replica in the dtype it computes in, FLOP/s.
+        peak_flops: Of one replica, in the dtype in which it computes, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
         thresholds: Metric -> expressions.
         quality: Published figures of the number formats, see `simserve.profiles.model`.
-        overflow: What the API charges that requests overflow to, None without one.
-        limit_gains: What a larger limit of the scheduler would bring, see `simserve.metrics.throughput`.
-        speculation: What is known of speculative decoding, None without it.
+        overflow: Prices of the API that requests overflow to, None without one.
+        limit_gains: What a larger limit of the scheduler would gain, see `simserve.metrics.throughput`.
+        speculation: What is known about speculative decoding, None without it.
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
-        warnings: What a reader has to know before all else, such as a model whose architecture is assumed.
+        warnings: What a reader must know first, such as that the architecture of the model is assumed.
         num_adapters: LoRA adapters that requests ask for, None without.
-        round_pause: Seconds between two rounds of rollouts; None: there are no rounds.
-        tier_prices: What KV tiers cost beside the GPUs; None: there are none.
-        encoders_usd_per_hour: What the GPUs of an encoder pool cost; NaN: they have no price.
-        encoder_power: Power of one of those without work, and the most it draws, watts; None: there is no such pool.
-        offered: How the traffic compares with what the deployment can finish; None where it is not offered at a rate.
-        finishable: Requests a second that it finishes with its queue never empty; None likewise.
-        waiting: Share of the time to first tokens that requests waited for their first step.
-        tells_operators: Whether the seconds of steps are told by operator, which trials of a search have no use for.
+        round_pause: Seconds between two rounds of rollouts, None without rounds.
+        tier_prices: Cost of KV tiers on top of the GPUs, None without tiers.
+        encoders_usd_per_hour: Cost of the GPUs of an encoder pool, NaN without a price.
+        encoder_power: Idle and maximum power of one of those GPUs, watts; None without an encoder pool.
+        offered: How the traffic compares with what the deployment can finish; None where requests do not arrive at a
+            rate.
+        finishable: Requests a second that it finishes while its queue is never empty; None likewise.
+        waiting: Share of the time to first token that requests spent waiting for their first step.
+        tells_operators: Whether the seconds of steps are broken down by operator; trials of a search do not need that.
     """
 
     version: str
@@ -170,13 +171,13 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The run as its figures need it.
+    """What the figures of a run are computed from.
 
     Attributes:
         latencies: Of every request.
         sojourns: Of the requests that were sent.
         verdict: Whether the run kept up with its traffic.
-        window: What of it is measured.
+        window: The measured part of the run.
         meets_slo: Whether each request met every bound, shape [requests]; None without an SLO.
     """
 
@@ -190,7 +191,7 @@ class Measured:
 def summarize(
     simulation: Simulation, facts: RunFacts, measured: Measured | None = None, specs: RequestSpecs | None = None
 ) -> dict[str, Any]:
-    """Return the figures of one run, every key always there, None where a figure is undefined.
+    """Return the figures of one run: every key is always present, and an undefined figure is None.
 
     ``duration completed failed total_*`` cover the whole run: from the first arrival to the last departure,
     and the tokens of completed requests; ``failed`` counts rejected, timed out and failed ones. Latencies,
@@ -200,9 +201,9 @@ def summarize(
 
     Args:
         simulation: The run.
-        facts: What there is to say besides.
-        measured: What `measure` returned of it; None: it is measured here.
-        specs: What arrived, for the prompt cache of an API that requests overflow to; None: it caches nothing.
+        facts: What the summary states besides.
+        measured: What `measure` returned for it; None to measure it here.
+        specs: The requests drawn, for the prompt cache of an API that requests overflow to; None if it caches nothing.
     """
     measured = measured or measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
     headline = _headline(simulation, facts, measured, specs)
@@ -212,7 +213,7 @@ def summarize(
 
 
 def add_interval(summary: dict[str, Any], facts: RunFacts) -> None:
-    """Put what a real server would show beside the figures of a summary."""
+    """Add the prediction intervals of a real server to the figures of a summary."""
     summary["simserve"]["prediction_interval"] = prediction_interval(summary, facts.expectation, facts.waiting)
 
 
@@ -225,7 +226,7 @@ def measure(
         simulation: The run.
         slo: Objective, None if there is none.
         warmup: ``auto``, ``none`` or seconds.
-        offered: How the traffic compares with what the deployment can finish; None: not known.
+        offered: How the traffic compares with what the deployment can finish, None if unknown.
     """
     records = simulation.records
     latencies = request_latencies(records)
@@ -322,7 +323,7 @@ def _headline(
 def _thresholds(
     simulation: Simulation, facts: RunFacts, measured: Measured, attained: float, scalars: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Return what becomes of the conditions, where the scenario has any."""
+    """Return the results of the scenario's thresholds, if it has any."""
     if not facts.thresholds:
         return []
     figures = Figures(
@@ -339,7 +340,7 @@ def _of_features(
     specs: RequestSpecs | None,
     block_bytes: float,
 ) -> dict[str, Any]:
-    """Return the blocks of what a run may have, each asked for where it has it."""
+    """Return the blocks of optional features, each filled where the run uses it."""
     records, totals, latencies, window = simulation.records, simulation.totals, measured.latencies, measured.window
     found = dict(features.WITHOUT)
     if records.request_class is not None:
@@ -368,7 +369,7 @@ def _of_features(
 
 
 def _of_fleet(simulation: Simulation, facts: RunFacts, measured: Measured) -> dict[str, Any]:
-    """Return the blocks of what may stand between clients and replicas, each asked for where a run has it."""
+    """Return the blocks of what is between clients and replicas, each filled where the run uses it."""
     found = dict(gateway.WITHOUT)
     if simulation.pools:
         prices = facts.pool_gpu_hour_usd
@@ -386,7 +387,7 @@ def _of_fleet(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
 
 
 def _replicas(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
-    """Return the figures of `simserve.metrics.gateway.replica_figures`, also where all were there throughout."""
+    """Return the figures of `simserve.metrics.gateway.replica_figures`, also for a fleet that never changes."""
     count, end = simulation.num_replicas, simulation.end_time
     if simulation.timeline is not None:
         return gateway.replica_figures(simulation)
@@ -403,7 +404,7 @@ def _replicas(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
 
 
 def statuses(records: RequestRecords) -> dict[str, int]:
-    """Return how many requests were sent, how each ended, and how many the model's length limit cut."""
+    """Return how many requests were sent, how each ended, and how many were cut at the model's length limit."""
     sent = np.isfinite(records.arrival_time)
     counts = np.bincount(records.status[rows_where(sent)], minlength=len(STATUSES))
     by_status = {status: int(count) for status, count in zip(STATUSES, counts, strict=True)}
@@ -412,7 +413,7 @@ def statuses(records: RequestRecords) -> dict[str, int]:
 
 
 def reasons(records: RequestRecords) -> dict[str, int]:
-    """Return how many requests were lost for each known reason; without one, under their status."""
+    """Return how many requests were lost for each reason; those without a known reason count under their status."""
     lost = np.isfinite(records.arrival_time) & (records.status != COMPLETED) & (records.status != UNFINISHED)
     counts = np.bincount(records.reason[lost], minlength=len(REASONS))
     by_reason = {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if reason}
@@ -421,7 +422,7 @@ def reasons(records: RequestRecords) -> dict[str, int]:
 
 
 def _load_ratio(facts: RunFacts) -> dict[str, float | None]:
-    """Return offered over finishable load, of varying rates that of the highest five minutes too."""
+    """Return offered over finishable load; for varying rates also that of the busiest five minutes."""
     offered = facts.offered
     return {
         "load_ratio": None if offered is None else offered.mean,
@@ -431,12 +432,12 @@ def _load_ratio(facts: RunFacts) -> dict[str, float | None]:
 
 
 def settled(measured: Measured, offered: Offered | None) -> bool | None:
-    """Return whether the measured requests are many enough for their latencies to be those of a steady state.
+    """Return whether enough requests are measured for their latencies to be those of a steady state.
 
-    They are where the window outlasts the memory of the queue by far. That memory is about ``4 r / (1 - r)^2``
+    They are if the window is much longer than the memory of the queue. That memory is about ``4 r / (1 - r)^2``
     requests at the load ratio r (the relaxation time of M/M/c in heavy traffic, ``1 / (c mu (1 - sqrt r)^2)``; Cohen,
-    "The Single Server Queue", 1982, III.7.3), and at least what is in the system at once. None without a load ratio of
-    a steady rate.
+    "The Single Server Queue", 1982, III.7.3), and at least the number in the system. None without a load ratio of a
+    steady rate.
     """
     if offered is None or offered.peak is not None:
         return None
@@ -445,14 +446,14 @@ def settled(measured: Measured, offered: Offered | None) -> bool | None:
 
 
 def settling_requests(load_ratio: float, in_system: float) -> float:
-    """Return how many measured requests make a run settled (see `settled`); inf at a load ratio of 1 and more."""
+    """Return how many measured requests make a run settled (see `settled`); inf at a load ratio of 1 or more."""
     if load_ratio >= 1:
         return math.inf
     return MEMORIES_PER_RUN * max(4 * load_ratio / (1 - load_ratio) ** 2, in_system)
 
 
 def _load(simulation: Simulation) -> str:
-    """Return ``open``, ``closed``, or ``mixed`` where clients of a closed loop stand beside open arrivals."""
+    """Return ``open``, ``closed``, or ``mixed`` where there are both closed-loop clients and open arrivals."""
     if not simulation.is_open_loop:
         return "closed"
     return "mixed" if simulation.has_clients else "open"
@@ -460,7 +461,7 @@ def _load(simulation: Simulation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Money:
-    """What a run costs: dollars, energy, and what an API took over; with the price of a GPU-hour on average."""
+    """What a run costs: dollars, energy, the share served by an API, and the mean price of a GPU-hour."""
 
     dollars: dict[str, float]
     energy: dict[str, float]
@@ -495,7 +496,7 @@ def _money(
 def _encoders_usd_per_hour(
     simulation: Simulation, facts: RunFacts, window: Window, specs: RequestSpecs | None
 ) -> float:
-    """Return what the GPUs of an encoder pool cost in the window, those that were there; as `RunFacts` says it."""
+    """Return the dollars an hour of the encoder GPUs that were present in the window, as in `RunFacts`."""
     if simulation.encoder_lives is None or specs is None or specs.encoder_pool is None:
         return facts.encoders_usd_per_hour
     pool = specs.encoder_pool
@@ -544,7 +545,7 @@ def latency_values(measured: Measured) -> dict[str, NDArray[np.float64]]:
 
 
 def steady_rates(simulation: Simulation, measured: Measured) -> dict[str, float]:
-    """Return the four rates in the long run of one that keeps up with steady open arrivals; else none."""
+    """Return the four long-run rates of a run that keeps up with steady open arrivals; of any other, none."""
     records = simulation.records
     is_steady = simulation.is_stationary and not simulation.has_changing_fleet and records.turn is None
     if not is_steady or measured.verdict == "overloaded" or not np.ptp(records.arrival_time) > 0:
@@ -596,7 +597,7 @@ def _bottleneck(simulation: Simulation, facts: RunFacts, measured: Measured) -> 
 
 
 def _sentences(simulation: Simulation) -> list[str]:
-    """Return what limited a run beside its steps, of what it has."""
+    """Return sentences on what limited a run besides its steps."""
     records, totals, found = simulation.records, simulation.totals, list[str]()
     if simulation.pools:
         found += gateway.pool_sentences(simulation)
@@ -614,7 +615,7 @@ def _sentences(simulation: Simulation) -> list[str]:
 
 
 def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
-    """Return ``busy``, the share of the run with a step running, and ``mfu mbu``, of the peak while busy."""
+    """Return ``busy``, the share of the run with a step running, and ``mfu mbu``, shares of the peaks while busy."""
     totals, pools = simulation.totals, simulation.pools
     flops, moved = facts.peak_flops * totals.busy_seconds, facts.peak_bandwidth * totals.busy_seconds
     if pools:
@@ -630,13 +631,13 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
 def _energy(
     simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: float, specs: RequestSpecs | None
 ) -> dict[str, float]:
-    """Return power and energy: how busy the GPUs were over the whole run, a token at the rates of the window."""
+    """Return power and energy: from the busy share of the whole run, and a token at the rates of the window."""
     totals = simulation.totals
     watts = board_watts(facts.idle_watts, facts.board_watts, simulation.busy_share, totals.seconds_by_part)
     encoders, num_encoders = 0.0, 0.0
     if facts.encoder_power is not None and specs is not None and specs.encoder_pool is not None:
         num_encoders = features.mean_encoders(simulation, specs.encoder_pool, 0.0, simulation.end_time)
-        # An encoder computes: its batches are as long as prompts.
+        # An encoder is limited by compute: its batches are as long as prompts.
         encoders = board_watts(*facts.encoder_power, features.encoder_utilization(simulation, specs), {"compute": 1.0})
     return energy(
         num_encoders=num_encoders,
@@ -669,16 +670,16 @@ def _count(selected: NDArray[np.bool_]) -> int:
 def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, caches_prefixes: bool) -> dict[str, Any]:
     """Return the use of the KV pools, averaged over time.
 
-    ``usage_*``: share of the capacity that is reserved. ``internal_waste``: share of what is reserved that
-    holds no token. ``external_waste``: share of the capacity that is free, but in pieces too small for the
-    request that waits for it. ``prefix_hit_rate gpu_hit_rate offload_hit_rate``: share of prompt tokens found in the
-    prefix cache, in all, on the GPU and in the tiers behind it, over the requests that were scheduled. ``tiers``: of
-    each of those, as `tier_figures` has them.
+    ``usage_*``: share of the capacity that is reserved. ``internal_waste``: share of what is reserved that holds no
+    token. ``external_waste``: share of the capacity that is free, but in pieces too small for the request that waits
+    for it. ``prefix_hit_rate gpu_hit_rate offload_hit_rate``: share of prompt tokens found in the prefix cache, in all,
+    on the GPU and in the tiers behind it, over the requests that were scheduled. ``tiers``: the figures of each tier,
+    see `tier_figures`.
 
     Args:
         simulation: The run.
         num_blocks: KV blocks of a replica.
-        block_bytes: Of one of them, over all GPUs of a replica.
+        block_bytes: Bytes of one block, over all GPUs of a replica.
         caches_prefixes: Whether there is a prefix cache.
     """
     totals, records = simulation.totals, simulation.records
@@ -717,16 +718,16 @@ def _hit_rates(simulation: Simulation, *, caches_prefixes: bool) -> dict[str, fl
 
 
 def or_null(figure: float) -> float | None:
-    """Return a figure as JSON has it: None where it is undefined or unbounded."""
+    """Return a figure for JSON: None where it is undefined or infinite."""
     return figure if math.isfinite(figure) else None
 
 
 _PLAIN = frozenset({str, int, bool})
-"""What JSON takes as it is: most of a summary, known at a glance."""
+"""Types that JSON takes as they are: most of a summary, and cheap to recognise."""
 
 
 def in_json(value: Any) -> Any:
-    """Return a value in what JSON knows: undefined and unbounded numbers become None, numpy's scalars plain ones."""
+    """Return a value for JSON: undefined and infinite numbers become None, numpy scalars plain numbers."""
     if value is None or type(value) in _PLAIN:
         return value
     if type(value) is float:
@@ -745,7 +746,7 @@ def in_json(value: Any) -> Any:
 
 
 class FrozenDict(dict[str, Any]):
-    """A dictionary that cannot be changed, so that a summary stays what the run gave."""
+    """A dictionary that cannot be changed, so that a summary stays as the run returned it."""
 
     def _refuse(self, *_arguments: Any, **_keywords: Any) -> NoReturn:
         raise TypeError("a summary is read-only; copy it with copy.deepcopy or dict(...)")
@@ -761,7 +762,7 @@ class FrozenDict(dict[str, Any]):
 
 
 _UNCHANGING = frozenset({str, int, float, bool})
-"""Most of a summary; asked by name, since asking an abstract class takes ten times as long."""
+"""Types of most of a summary; checked by type, since a check against an abstract class takes ten times as long."""
 
 
 def frozen(summary: Mapping[str, Any]) -> FrozenDict:
@@ -773,7 +774,7 @@ def _frozen(value: Any) -> Any:
     if value is None or type(value) in _UNCHANGING:
         return value
     if isinstance(value, FrozenDict):
-        # A result made of another: all in it has been frozen.
+        # A result made from another: everything in it is frozen already.
         return value
     if isinstance(value, Mapping):
         return frozen(value)

@@ -1,6 +1,6 @@
 """Conditions on the figures of a run, as k6 writes them: ``ttft_ms: ["p(95)<1000"]``; and figures by their dotted keys.
 
-Knows no file and no exit code.
+Knows no files and no exit codes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What thresholds can ask for.
+    """The figures that thresholds can use.
 
     Attributes:
         latencies: ``ttft_ms tpot_ms e2el_ms`` -> defined values of the measured requests, **seconds**.
@@ -95,7 +95,7 @@ def parse_threshold(metric: str, expression: str) -> Threshold:
 
     Raises:
         ValueError: Unknown metric, an expression that cannot be read, or an aggregation that the metric does
-            not have; the message is a rule and a remedy, ready to stand behind ``thresholds``.
+            not have; the message is a rule and a remedy, to be appended to ``thresholds``.
     """
     known = (*LATENCIES, ATTAINMENT, *SCALARS)
     if metric not in known:
@@ -194,10 +194,10 @@ def _of_values(threshold: Threshold, values: NDArray[np.float64]) -> float:
 
 
 def at(summary: Mapping[str, Any], key: str) -> Any:
-    """Return what stands at a dotted key of a summary.
+    """Return the value at a dotted key of a summary.
 
     Raises:
-        KeyError: Nothing does.
+        KeyError: There is none.
     """
     value: Any = summary
     for part in key.split("."):
@@ -209,7 +209,7 @@ def figure_at(summary: Mapping[str, Any], key: str) -> float | None:
     """Return the figure at a dotted key of a summary; None where it is undefined.
 
     Raises:
-        KeyError: Nothing stands there.
+        KeyError: There is no such key.
     """
     value = at(summary, key)
     return None if value is None else float(value)

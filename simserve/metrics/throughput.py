@@ -1,5 +1,5 @@
-"""What a run gets through: who was waiting when, whether the run kept up with its traffic, which requests are measured,
-at what rate requests and tokens were served in their window, and what limits it.
+"""Throughput of a run: who waited when, whether the run kept up with its traffic, which requests are measured, the
+rates of requests and tokens in the measured window, and what limited the run.
 
 Knows records and totals of a run, not how they came about.
 """
@@ -26,37 +26,36 @@ if TYPE_CHECKING:
 Stability = Literal["stable", "backlogged", "overloaded"]
 _BATCH = 5
 EDGE_SOJOURNS = 3.0
-"""Mean E2E that a measured window begins after the first arrival and ends before the last one, at least. Until then
-the system still fills up, from then on requests finish in one that empties: with neither cut, E2E of runs of 2,000
-requests at 66 % load comes out 1.3 % too low."""
+"""A measured window starts at least this many mean E2E after the first arrival and ends as many before the last one:
+the system fills up first and empties at the end. With neither cut, E2E of runs of 2,000 requests at 66 % load comes out
+1.3 % too low."""
 _MIN_REQUESTS = 100
-"""Fewest requests, before and after the cut, that have a steady state worth the name."""
+"""Fewest requests, before and after the cut, for a steady state to mean anything."""
 _MIN_SOJOURNS = 10.0
 """A cut window must be this many mean E2E long: what is in flight at its edges is then a small part of it."""
 _MIN_ARRIVALS = 50
-"""Fewest arrivals that can show a trend, or at a steady rate a queue that was worked off."""
+"""Fewest arrivals that can show a trend, or at a steady rate a backlog."""
 _NUM_BLOCKS = 20
 _POINTS_PER_BLOCK = 10
 _SIGNIFICANCE = 3.0
-"""Growth over the period, in standard deviations of a queue without drift whose steps are as large."""
+"""Growth over the period, in standard deviations of a queue without drift that has steps of the same size."""
 _LEAST_QUEUE_GROWTH = 0.01
-"""Share of the arrivals that must pile up in the queue: the load exceeds the capacity by 1 %."""
+"""Least share of the arrivals that pile up in the queue of an overloaded run: the load exceeds the capacity by 1 %."""
 _LEAST_SYSTEM_GROWTH = 0.05
-"""The same for the number in the system, which grows a little wherever the load does."""
+"""The same for the number in the system, which grows a little whenever the load does."""
 _LEAST_END = 0.5
-"""Share of its peak at which a queue that grows to the end must end."""
+"""A queue that grows to the end must end at this share of its peak or more."""
 _LEAST_STEADINESS = 0.6
-"""Growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: it
-falls while a system fills up, and does not under overload."""
+"""Least growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: growth
+slows while a system fills up, but not under overload."""
 _LONGEST_STAY = 0.25
 """The arrivals must last four times the typical stay, or the system is still filling up."""
 _WAITING_SHARE = 0.2
 _WAIT_OF_RUN = 0.05
-"""A run is backlogged when waiting is a fifth of the time in the system and the slowest twentieth of the
-requests waited a twentieth of the run. The second keeps a steady queue at high load apart from one that was worked
-off; it is dropped where there is no steady state to keep apart: a closed loop, a trace, all at once. A few requests at
-a steady rate last so short a time that any wait is a twentieth of it: they show no backlog. Waiting is what limits a
-run from the same fifth on."""
+"""A run is backlogged if waiting is 20 % of the time in the system and the slowest 5 % of the requests waited 5 % of
+the run. The second condition tells a steady queue at high load from one that was worked off. It is dropped where there
+is no steady state: a closed loop, a trace, all requests at once. A few requests at a steady rate take so short a time
+that any wait is 5 % of it: they show no backlog. Waiting limits a run from the same 20 % on."""
 PARTS = {
     "weights": "memory bandwidth (weights)",
     "kv": "memory bandwidth (KV reads)",
@@ -65,9 +64,9 @@ PARTS = {
     "host": "CPU and kernel launches",
     "draft": "drafting",
 }
-"""What a share of the step time is bound by."""
+"""What limits each part of the step time."""
 LIMITS = {"seats": "max_num_seqs", "blocks": "KV memory", "budget": "max_num_batched_tokens", "loras": "max_loras"}
-"""What holds up the head of the queue. ``step``, that it arrived while a step was running, is no limit."""
+"""What holds up the head of the queue. ``step`` (it arrived while a step was running) is not a limit."""
 NONE = "none"
 _ACTIVITIES = {
     "weights": "reading the weights",
@@ -78,20 +77,20 @@ _ACTIVITIES = {
     "draft": "drafting",
 }
 STATIC_LIMIT = "static_batch_size"
-"""What holds up the queue of static batching: the running batch is full, and nobody joins it."""
+"""What holds up the queue of static batching: the running batch is full, and no request joins it."""
 _LEAST_GAIN = 1.1
-"""What twice a limit must bring in throughput for it to be what binds."""
+"""Least factor on throughput of doubling a limit for that limit to be the bottleneck."""
 _NOTICEABLE_GAIN = 1.005
-"""What is written as a gain of one percent at least."""
+"""Least factor that is printed as a gain of 1 % or more."""
 _THROTTLING_GAIN = 2.0
-"""What binds whatever the load is: a limit that halves what the GPUs could do."""
+"""A limit that halves what the GPUs could do is the bottleneck at any load."""
 _PREEMPTIONS_PER_REQUEST = 0.1
 _IDLE_SHARE = 0.5
 USERS_KEYS = ("users", "clients", "request_rate", "waiting", "waiting_share", "pause_s", "requests_per_user_hour")
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Return a quotient; NaN where the denominator, which is never below 0, is 0."""
+    """Return a quotient; NaN if the denominator, which is never negative, is 0."""
     return float(numerator) / float(denominator) if denominator > 0 else math.nan
 
 
@@ -101,11 +100,11 @@ class Sojourns:
 
     Attributes:
         arrival: Seconds on the simulation clock, ascending.
-        queue_exit: When a step first worked on it, or it left without that; inf if it still waits.
-        system_exit: When it was answered, refused or given up; inf if it is still there.
+        queue_exit: When a step first worked on it, or it left without one; inf if it still waits.
+        system_exit: When it was answered, refused or given up; inf if it is still in the system.
         end_time: When the simulation stopped looking, seconds.
-        last_beginning: The last arrival that waited for no answer: turns of conversations come after it, fewer and
-            fewer; NaN if nothing was sent.
+        last_beginning: The last arrival that did not wait for an answer: only turns of conversations come after it,
+            fewer and fewer; NaN if nothing was sent.
     """
 
     arrival: NDArray[np.float64]
@@ -120,7 +119,7 @@ class Sojourns:
 
     @property
     def run_end(self) -> float:
-        """The last arrival or departure; where requests are left unfinished, the end of the simulation."""
+        """The last arrival or departure; if requests are left unfinished, the end of the simulation."""
         if not len(self):
             return float("nan")
         last = max(float(self.system_exit.max()), float(self.arrival[-1]))
@@ -129,16 +128,16 @@ class Sojourns:
     def waits(self) -> NDArray[np.float64]:
         """Return the seconds from arrival to the first step, up to ``end_time`` for those that still wait.
 
-        A wait after a preemption is not in it.
+        Waits after a preemption do not count.
         """
         return np.minimum(self.queue_exit, self.end_time) - self.arrival
 
     def times_in_system(self) -> NDArray[np.float64]:
-        """Return the seconds from arrival to departure, up to ``end_time`` for those that are still there."""
+        """Return the seconds from arrival to departure, up to ``end_time`` for those still in the system."""
         return np.minimum(self.system_exit, self.end_time) - self.arrival
 
     def num_in_system_at_arrivals(self) -> NDArray[np.float64]:
-        """Return the number of earlier requests that each request met in the system."""
+        """Return how many earlier requests each request found in the system."""
         departed = np.searchsorted(ascending(self.system_exit), self.arrival, side="right")
         present: NDArray[np.int64] = np.arange(len(self)) - departed
         return np.maximum(present, 0).astype(np.float64)
@@ -147,8 +146,7 @@ class Sojourns:
 def sojourns(records: RequestRecords, end_time: float) -> Sojourns:
     """Return the stays of all requests that were sent.
 
-    A request without a finish time that is not unfinished was refused where it stood: it leaves when it
-    arrives.
+    A request without a finish time that is not unfinished was refused on arrival: it leaves when it arrives.
     """
     is_sent = np.isfinite(records.arrival_time)
     sent = slice(None) if is_sent.all() else np.flatnonzero(is_sent)
@@ -173,7 +171,7 @@ def sojourns(records: RequestRecords, end_time: float) -> Sojourns:
 def num_present(
     arrival: NDArray[np.float64], leave: NDArray[np.float64], grid: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return how many have arrived and not left at each time of ``grid`` (ascending, seconds)."""
+    """Return how many have arrived but not left at each time of ``grid`` (ascending, seconds)."""
     return _count_until(arrival, grid) - _count_until(leave, grid)
 
 
@@ -183,11 +181,11 @@ def _count_until(times: NDArray[np.float64], grid: NDArray[np.float64]) -> NDArr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """How the traffic compares with what the deployment finishes with its queue never empty.
+    """How the traffic compares with what the deployment finishes while its queue is never empty.
 
     Attributes:
         mean: Load ratio: requests offered a second over those that can be finished.
-        peak: Of rates that vary, the same of the highest five minutes; None where they do not.
+        peak: The same for the busiest five minutes; None for a steady rate.
     """
 
     mean: float
@@ -199,19 +197,19 @@ def stability(
 ) -> Stability:
     """Return the verdict on a run.
 
-    Where it is known how the traffic compares with what the deployment can finish, that decides: a load ratio of 1 and
-    more is ``overloaded``, however short the run. Otherwise the queue's trend does:
+    If the load ratio is known, it decides: 1 or more is ``overloaded``, however short the run. Otherwise the trend of
+    the queue decides:
 
-    * ``overloaded``: open loop, and what waits (or what is in the system, over the second half of the
-      arrivals) grows through to the last arrival. The growth must exceed three standard deviations of what a
-      queue at exactly its capacity would show, estimated from the steps between the means of 20 blocks of the
-      period, be a noticeable share of the arrivals (1 % waiting, 5 % in the system), and end near its peak.
-    * ``backlogged``: not overloaded, but requests waited long: all came at once, a closed loop has more
-      clients than seats, a burst was worked off.
+    * ``overloaded``: open loop, and the number waiting (or the number in the system, over the second half of the
+      arrivals) grows until the last arrival. The growth must exceed three standard deviations of what a queue at
+      exactly its capacity would show, estimated from the steps between the means of 20 blocks of the period, be a
+      noticeable share of the arrivals (1 % waiting, 5 % in the system), and end near its peak.
+    * ``backlogged``: not overloaded, but requests waited long: all came at once, a closed loop has more clients than
+      seats, or a burst was worked off.
     * ``stable``: neither.
 
-    The number in the system is tested too because a replica with free seats slows down before it queues; it
-    must not be levelling off, as it does while a system fills up.
+    The number in the system is tested too because a replica with free seats slows down before requests queue. Its
+    growth must not level off, as it does while a system fills up.
     """
     is_overload = _is_growing(sojourns) if offered is None else offered.mean >= 1
     if is_open_loop and is_overload:
@@ -311,27 +309,27 @@ def find_window(
 ) -> Window:
     """Return the measured window of a run.
 
-    ``warmup: none``, and ``auto`` where there is no steady state to wait for, is the whole run: first arrival
-    to last departure, as ``vllm bench serve`` counts. A fleet that scales or breaks has none: the hole that a start or
-    a loss leaves is what is asked about. Otherwise the window starts at the end of the warm-up
-    and ends three mean E2E before the last arrival (of a conversation, where there are any), so that neither filling up
-    nor draining is in it: a request counts for latency if it *arrives* in the window, for throughput if it is
-    *completed* in it. Little's law then holds in both.
+    ``warmup: none``, and ``auto`` where there is no steady state to wait for, is the whole run: first arrival to last
+    departure, as ``vllm bench serve`` counts. A fleet that scales or fails has none: the gap that a start or a failure
+    leaves is part of the question. Otherwise the window starts at the end of the warm-up and ends three mean E2E before
+    the last arrival (of a conversation, where there are any), which leaves out filling up and draining: a request
+    counts for latency if it *arrives* in the window, for throughput if it is *completed* in it. Little's law then holds
+    for both.
 
     * ``auto``: MSER-5 on TTFT, on E2E and on the number in the system, each in order of arrival; the latest
       cut of the three, at most half the requests, and only where the start lies below the rest; at least three mean
-      E2E. Runs of fewer than 100 requests, or whose remaining window is shorter than ten mean E2E, are reported whole.
-    * Seconds: that long after the first arrival, up to the last one. Without steady arrivals the window ends with the
-      run. Longer than that, and the window is empty.
+      E2E. Runs of fewer than 100 requests, or with less than ten mean E2E left, are reported whole.
+    * Seconds: from that long after the first arrival to the last one. Without steady arrivals the window ends with the
+      run. A warm-up longer than that leaves an empty window.
 
     Args:
         records: One row a request.
         latencies: Likewise, seconds.
         sojourns: The requests that were sent.
         warmup: ``auto``, ``none`` or seconds.
-        is_steady: Whether arrivals are open-loop and stationary, and the run keeps up with them.
-        has_changing_fleet: Whether replicas come and go, or break, in the run.
-        slowness: ``2 / (1 - load ratio)`` where that is known: stays of a request that a system takes to fill up.
+        is_steady: Whether arrivals are open-loop and stationary and the run keeps up with them.
+        has_changing_fleet: Whether replicas start, stop or fail in the run.
+        slowness: ``2 / (1 - load ratio)`` where known: how many stays of a request a system takes to fill up.
     """
     if not len(sojourns):
         return Window(start=np.nan, end=np.nan, has_arrived=np.zeros(len(records), bool), is_whole_run=True)
@@ -376,7 +374,7 @@ def _warmup_end(records: RequestRecords, latencies: RequestLatencies, sojourns: 
 
 
 def _warmup_length(sequence: NDArray[np.float64]) -> int:
-    """Return the MSER-5 cut if what it cuts lies below the rest, else 0.
+    """Return the MSER-5 cut if the values it removes are below the rest, else 0.
 
     A run starts empty, so a warm-up is always too low. A high start is a chance burst: it is part of the
     steady state, and cutting it biases the mean (by -6 % in an M/M/1 queue at 90 % load over 5,000 requests).
@@ -397,11 +395,11 @@ def _window(records: RequestRecords, start: float, end: float, *, is_whole_run: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Rates over the window, a second: requests completed in it, and their tokens; NaN if it has no length.
+    """Rates per second over the window: requests completed in it, and their tokens; NaN if it has no length.
 
     Attributes:
         requests: Requests completed.
-        good_requests: Those of them that met every SLO term; NaN without an SLO.
+        good_requests: Those that met every SLO term; NaN without an SLO.
         output_tokens: Tokens generated.
         tokens: Prompt and generated tokens.
     """
@@ -424,7 +422,7 @@ def throughput(
         records: One row a request.
         window: What is measured.
         meets_slo: Whether each request met the SLO, shape [requests]; None without one.
-        counted: Which requests are looked at, shape [requests]; None: all.
+        counted: Which requests count, shape [requests]; None: all.
     """
     if not window.seconds > 0:
         return Throughput(requests=np.nan, good_requests=np.nan, output_tokens=np.nan, tokens=np.nan)
@@ -445,18 +443,18 @@ def throughput(
 
 
 def borne(records: RequestRecords, window: Window, meets_slo: NDArray[np.bool_] | None) -> Throughput:
-    """Return what a run that keeps up with steady open arrivals serves in the long run: what came, at its rate.
+    """Return the long-run rates of a run that keeps up with steady open arrivals: what arrived, at its rate.
 
-    What is completed in a window of a short run is less: the run begins empty and drains, and windows that are long
-    enough are found where less comes than on average.
+    The rates measured in the window of a short run are lower: the run starts empty and drains, and long enough windows
+    are found where fewer requests than average arrive.
 
     Args:
-        records: One row a request, not all of which come at one time.
-        window: Whose requests say which share meets the SLO.
+        records: One row a request; they must not all arrive at the same time.
+        window: The requests in it give the share that meets the SLO.
         meets_slo: Whether each request met it, shape [requests]; None without one.
     """
     arrival, done = records.arrival_time, records.status == COMPLETED
-    # The first arrival begins the time in which the others come.
+    # The first arrival starts the period in which the others arrive.
     per_second = (1.0 - 1.0 / len(records)) / float(arrival.max() - arrival.min())
     prompt_tokens, output_tokens = int(records.prompt_tokens[done].sum()), int(records.output_tokens[done].sum())
     good = np.nan
@@ -476,10 +474,10 @@ class UsersFacts:
 
     Attributes:
         users: All of them.
-        clients: Those that a closed loop holds; None: they come at a rate.
+        clients: Those of a closed loop; None if requests arrive at a rate.
         think_time: Mean seconds between an answer and the next request of a client.
         rate: Requests/s of an open loop; NaN in a closed one.
-        classes: Those whose requests are the users', where others are not; None: all are.
+        classes: The classes of the users' requests; None: all.
     """
 
     users: int
@@ -495,11 +493,11 @@ def users_figures(
     window: Window,
     request_class: NDArray[np.int16] | None = None,
 ) -> dict[str, Any]:
-    """Return `USERS_KEYS`; None each where the scenario counts no users.
+    """Return the figures `USERS_KEYS`, each None if the scenario has no number of users.
 
     From the mean E2E latency R of the measured window, by Little's law: ``clients`` that think for Z send
     ``request_rate`` = clients / (R + Z); of all users ``waiting`` = rate x R wait for an answer at any moment, and
-    ``pause_s`` = users / rate - R is how long each is content with what it has.
+    ``pause_s`` = users / rate - R is how long each pauses between an answer and the next request.
     """
     if facts is None:
         return dict.fromkeys(USERS_KEYS)
@@ -522,11 +520,11 @@ def users_figures(
 
 @dataclass(frozen=True, slots=True)
 class LimitGain:
-    """By which factor throughput would grow with a larger limit of the scheduler.
+    """Factor by which throughput would grow with a larger limit of the scheduler.
 
     Attributes:
         twice: With twice the limit.
-        most: With whatever multiple of it brings most.
+        most: With the multiple of the limit that gains most.
     """
 
     twice: float
@@ -549,25 +547,25 @@ def bottleneck(
 ) -> dict[str, Any]:
     """Return ``binding`` (a name), ``explanation`` (a sentence), ``step_shares`` and ``waiting_shares``.
 
-    In this order: KV memory, if there was a preemption for every tenth request; the limit that held up most of the
-    queue, if requests waited a fifth of their time in the system and more of that limit would relieve it (twice as
-    much gains a tenth or more; at an overload, up to eight times as much also gains what is lacking, or doubles what
-    can be finished), else what takes most of the step time; nothing, if the fleet was idle for half of the run; else
-    the part that takes most of the step time, which is what a faster step must shorten.
+    In this order: KV memory, if there was a preemption for every tenth request. The limit that held up most of the
+    queue, if requests waited for 20 % of their time in the system and a larger limit would help (doubling it gains 10 %
+    or more; under overload, up to eight times as much also makes up what is lacking, or doubles what can be finished),
+    else what takes most of the step time. Nothing, if the fleet was idle for half of the run. Else the part that takes
+    most of the step time: a faster step must shorten that.
 
     Args:
         seconds_by_part: Seconds of steps by part, keys of `PARTS`.
-        blocked_seconds: Waiting requests x seconds by what held up the head of the queue, keys of `LIMITS`
-            and ``step``.
+        blocked_seconds: Waiting requests x seconds by what held up the head of the queue; keys of `LIMITS` and
+            ``step``.
         busy_share: Share of the run in which the replicas ran a step, NaN if there was no run.
-        waiting_share: Share of the requests' time in the system before their first step; NaN if there was
-            none.
+        waiting_share: Share of the requests' time in the system before their first step; NaN if no time was spent
+            there.
         preemptions_per_request: Preemptions over completed requests, NaN if none was completed.
         mean_batch: Sequences in a step on average, NaN if there was no step.
         max_batch: Sequences that a step may hold at most.
-        is_static: Whether requests are batched statically: then a batch, not a seat, is waited for.
-        limit_gains: By key of `LIMITS`, the factor on throughput that a larger limit would bring.
-        load_ratio: Offered over finishable throughput; None where the traffic is not offered at a rate.
+        is_static: Whether requests are batched statically: they then wait for a batch, not for a seat.
+        limit_gains: By key of `LIMITS`, the factor on throughput of a larger limit.
+        load_ratio: Offered over finishable throughput; None where requests do not arrive at a rate.
         swaps: Whether preempted requests keep their KV in host memory.
     """
     step_shares, waiting_shares = _shares(seconds_by_part), _shares(blocked_seconds)
@@ -595,7 +593,7 @@ def bottleneck(
         binding, explanation = NONE, f"The fleet is idle {1 - busy_share:.0%} of the time"
     else:
         binding = PARTS[_largest(step_shares)]
-        # One request is enough to keep a step running: how full the steps are says how much room is left.
+        # One request is enough to keep a step running: the room left shows in how full the steps are.
         explanation = (
             f"The GPUs are busy {busy_share:.0%} of the time and serve {mean_batch:.3g} requests at once on average, "
             f"of {max_batch:,} at most"
@@ -609,7 +607,7 @@ def bottleneck(
 
 
 def _does_not_relieve(gain: LimitGain | None, load_ratio: float | None) -> str:
-    """Return why more of a limit would leave the queue as it is; "" where it would not, or nothing is known of it."""
+    """Return why a larger limit would not shorten the queue; "" where it would, or where that is not known."""
     if gain is None:
         return ""
     if gain.twice < _LEAST_GAIN:
@@ -641,7 +639,7 @@ def _shares(amounts: Mapping[str, float]) -> dict[str, float]:
 def requests_in_kv(simulation: Simulation) -> float | None:
     """Return about how many requests of this traffic the KV memory of one replica holds at once.
 
-    Its capacity over the mean reservation of a running request; None without a KV cache or a finished request.
+    That is its capacity over the mean reservation of a running request; None without a KV cache or a finished request.
     """
     records, totals = simulation.records, simulation.totals
     running_seconds = float(np.nansum(records.finish_time - records.scheduled_time))
@@ -653,11 +651,11 @@ def requests_in_kv(simulation: Simulation) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What an error of a run's figures depends on, besides the deployment.
+    """What the errors of a run's figures depend on besides the deployment.
 
     Attributes:
-        in_flight: Requests in the system on average, a replica; NaN where none was answered.
-        waiting: Share of the time to first tokens that requests waited for their first step.
+        in_flight: Mean number of requests in the system per replica; NaN if none was answered.
+        waiting: Share of the time to first token that requests spent waiting for their first step.
         at_once: Share of the requests that arrived in the first instant.
         host: Share of the step time that is host work.
     """
@@ -673,7 +671,7 @@ def conditions(records: RequestRecords, totals: RunTotals, num_replicas: int) ->
 
     Args:
         records: Its requests.
-        totals: What its steps add up to.
+        totals: Totals of its steps.
         num_replicas: Replicas that served it.
     """
     answered = np.isfinite(records.finish_time)

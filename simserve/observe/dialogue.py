@@ -1,7 +1,7 @@
-"""One request and its streamed answer: how prompts of a length are written, and when each piece of an answer came.
+"""One request and its streamed answer: how prompts of a length are made, and when each piece of an answer arrived.
 
-Protocol: OpenAI's completions and chat completions with ``stream``, as engines serve them. Prompts are token ids where
-the server takes them, which is exact on any model; words otherwise.
+Protocol: OpenAI's completions and chat completions with ``stream``, as engines serve them. Prompts are token ids if the
+server accepts them, which is exact for any model; else words.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from simserve.errors import InputError
 from simserve.observe.target import Server
 
 LARGEST_EVENT = 1_000_000
-"""Bytes of one event of a stream."""
+"""Most bytes of one event of a stream."""
 
 ANSWER_SECONDS = 60.0
-"""Longest silence within an answer."""
+"""Longest silence within an answer, seconds."""
 
 PAUSE_SECONDS = 1.0
-"""How long who was refused waits, where the server does not say."""
+"""How long a refused client waits if the server does not say, seconds."""
 LONGEST_PAUSE = 60.0
-"""How long it waits at most, whatever the server says."""
+"""Longest such wait, whatever the server says, seconds."""
 
 _IS_BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 _MOST_PIECES = 10
-"""Pieces of an answer for each token that was asked for, beyond which it has no end."""
+"""An answer with more pieces than this per token asked for is taken to be endless."""
 
 _ID_RANGES = ((1_000, 20_000), (100, 1_000), (10, 100))
-"""Ids that prompts are made of, the first that a server takes: small ones are often signs of their own."""
+"""Ranges of ids for prompts, of which the first that a server accepts is used: small ids are often special tokens."""
 _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "life", "child", "world", "school", "state", "family")
 _PROBES = (16, 48)
-"""Prompts from which the tokens of a word and of what stands around them are found, words."""
+"""Words of the prompts from which the tokens per word and around the words are found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a server is asked.
+    """How to send requests to a server.
 
     Attributes:
-        path: Of completions or chat completions.
+        path: Path of completions or chat completions.
         ids: Lowest and highest token id of prompts; None: prompts are words.
-        ignores_eos: Whether it is asked to write on to the asked length.
-        counts: Whether its answers end with how many tokens there were.
-        tokens_per_word: Of a prompt of words.
-        extra_tokens: What stands around a prompt of words, tokens.
+        ignores_eos: Whether it is asked to continue to the length asked for.
+        counts: Whether its answers end with the number of tokens.
+        tokens_per_word: Tokens per word, for prompts of words.
+        extra_tokens: Tokens around a prompt of words.
     """
 
     path: str
@@ -63,17 +63,17 @@ class Dialect:
 
 @dataclass(slots=True)
 class Exchange:
-    """One request, and what came of it.
+    """One request and its result.
 
     Attributes:
-        prompt_tokens: As the server counted them, or as asked where it does not.
-        asked_tokens: Length of the answer that was asked for.
-        sent: When, seconds of `time.perf_counter`.
-        pieces: When each piece of the answer came.
-        output_tokens: As the server counted them, or the pieces where it does not.
-        error: Why there is no answer; empty: there is one.
-        is_busy: Whether the server says that it has too much to do.
-        has_ended: Whether the server has said that the answer is whole.
+        prompt_tokens: As counted by the server, or as asked if it does not count them.
+        asked_tokens: Length of the answer asked for.
+        sent: When it was sent, seconds of `time.perf_counter`.
+        pieces: When each piece of the answer arrived.
+        output_tokens: As counted by the server, or the pieces if it does not count them.
+        error: Why there is no answer; empty if there is one.
+        is_busy: Whether the server says that it is overloaded.
+        has_ended: Whether the server has said that the answer is complete.
         pause: Seconds to wait before the next request.
     """
 
@@ -89,7 +89,7 @@ class Exchange:
 
 
 async def learn_dialect(client: httpx.AsyncClient, server: Server, rng: np.random.Generator) -> Dialect:
-    """Return how a server is to be asked, after a few requests of two tokens each.
+    """Return how to send requests to a server, after a few requests of two tokens each.
 
     Raises:
         InputError: It answers none of them.
@@ -101,7 +101,7 @@ async def learn_dialect(client: httpx.AsyncClient, server: Server, rng: np.rando
             return await _sized(client, server, dialect, rng) if dialect.ids is None else dialect
         error = answer.error or error
         if answer.is_busy:
-            # That has nothing to do with how it is asked.
+            # This does not depend on how it is asked.
             break
     raise InputError(f"answers no request: {error[:200]}", file=server.url, remedy="try it with curl first")
 
@@ -114,7 +114,7 @@ def _candidates() -> Iterator[Dialect]:
 
 
 async def _sized(client: httpx.AsyncClient, server: Server, dialect: Dialect, rng: np.random.Generator) -> Dialect:
-    """Return the dialect with how many tokens its words have, as the server counts them."""
+    """Return the dialect with the tokens per word as counted by the server."""
     if not dialect.counts:
         return dialect
     few, many = [(await ask(client, server, dialect, words, 2, rng)).prompt_tokens for words in _PROBES]
@@ -132,15 +132,15 @@ async def ask(
     output_tokens: int,
     rng: np.random.Generator,
 ) -> Exchange:
-    """Send one request and return its exchange; what goes wrong is in its ``error``.
+    """Send one request and return its exchange; failures are in its ``error``.
 
     Args:
-        client: Who asks.
-        server: Whom.
-        dialect: How.
-        prompt_tokens: Length of the prompt, which begins like no other, so that no prefix cache knows it.
+        client: The HTTP client.
+        server: The server.
+        dialect: How to send requests to it.
+        prompt_tokens: Length of the prompt, whose beginning is unique, so that no prefix cache holds it.
         output_tokens: Length of the answer.
-        rng: What the prompt is drawn from.
+        rng: Generator for the prompt.
     """
     exchange = Exchange(prompt_tokens, output_tokens)
     body = _body(server, dialect, prompt_tokens, output_tokens, rng)
@@ -190,7 +190,7 @@ def _body(
 
 
 def _pause(response: httpx.Response) -> float:
-    """Return how long to wait after a refusal: as the server says in seconds, within bounds."""
+    """Return how long to wait after a refusal: the seconds that the server states, within bounds."""
     try:
         asked = float(response.headers.get("Retry-After", ""))
     except ValueError:
@@ -199,7 +199,7 @@ def _pause(response: httpx.Response) -> float:
 
 
 async def _beginning(response: httpx.Response) -> str:
-    """Return the first words of what a server answers instead."""
+    """Return the first words of a response without an answer."""
     body = b""
     async for piece in response.aiter_bytes():
         body += piece
@@ -212,7 +212,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     """Yield the JSON objects of a stream of server-sent events, to its end or ``[DONE]``.
 
     Raises:
-        httpx.DecodingError: An event is too large, or no JSON object.
+        httpx.DecodingError: An event is too large, or not a JSON object.
     """
     kept = b""
     async for piece in response.aiter_bytes():
@@ -236,7 +236,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 
 
 def _take(exchange: Exchange, event: dict[str, Any], now: float) -> None:
-    """Note what an event of a stream says."""
+    """Add an event of a stream to its exchange."""
     if event.get("error"):
         exchange.error = str(event["error"])[:200]
         return
@@ -257,7 +257,7 @@ def _take(exchange: Exchange, event: dict[str, Any], now: float) -> None:
 
 
 def _is_piece(choice: dict[str, Any]) -> bool:
-    """Return whether a choice brings tokens: not the role that a chat begins with, nor an empty end."""
+    """Return whether a choice contains tokens, unlike the role at the start of a chat or an empty end."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return bool(choice.get("text")) or choice.get("finish_reason") is None

@@ -1,10 +1,11 @@
-"""Loads on a live server within a budget: clients in a closed loop, or Poisson arrivals, for a share of the time each.
+"""Loads on a live server within a budget: closed-loop clients or Poisson arrivals, each load for a share of the time.
 
-Never sends more than it may: not after the budget's end, not more requests than allowed, not to another address. A
-measured run is written as ``vllm bench serve --save-result --save-detailed`` does, figures by that tool's definitions
-(vllm/benchmarks/serve.py, ``calculate_metrics``): TPOT is (latency - TTFT) / (output tokens - 1) of each request with
-more than one token; ITL pools every gap between the pieces of an answer. Summaries are ms, the lists seconds. An answer
-that comes in one piece has no TPOT here, where that tool says 0: something on the way holds answers back.
+Stays within its limits: nothing is sent after the end of the budget, beyond the allowed number of requests, or to
+another address. A measured run is written in the format of ``vllm bench serve --save-result --save-detailed``, with
+that tool's definitions (vllm/benchmarks/serve.py, ``calculate_metrics``): TPOT is (latency - TTFT) / (output tokens -
+1) of each request with more than one token; ITL pools every gap between the pieces of an answer. Summaries are in ms,
+lists in seconds. An answer that arrives in one piece has no TPOT here, where that tool writes 0: something on the way
+holds answers back.
 """
 
 from __future__ import annotations
@@ -25,36 +26,37 @@ from simserve.observe.target import Server, find_out, is_this_machine, trusted_a
 from simserve.rng import stream
 
 DIGITS = 6
-"""Decimals of the seconds of a file: microseconds."""
+"""Decimals of seconds in a file: microseconds."""
 PERCENTILES = (50, 90, 95, 99)
 LENGTH_SPREAD = 0.3
-"""Lengths are drawn evenly from this much below to this much above what is asked, as ``--random-range-ratio`` does:
-equal lengths leave step times and prompts hard to tell apart."""
+"""Lengths are drawn uniformly from this share below to this share above the mean, as with ``--random-range-ratio``:
+with equal lengths, the effects of steps and prompts are hard to separate."""
 MOST_FAILURES = 8
-"""Failures in a row, beside one of each client, after which a load is given up."""
+"""Failures in a row, in addition to one per client, after which a load is abandoned."""
 MOST_IN_FLIGHT = 512
-"""Requests in flight of an open loop: a server that does not keep up is not buried."""
+"""Most requests in flight of an open loop, so that a server that does not keep up is not swamped."""
 OVERTIME = 0.5
-"""Of a load's share: how long the requests in flight at its end may take before they are cut off."""
+"""Time for the requests in flight at the end of a load before they are cut off, as a share of the load's time."""
 TICK_SECONDS = 0.25
 Tell = Callable[[int, int | None, str], None]
 
 
 class Answered(NamedTuple):
-    """One request that was answered; times in seconds of one clock."""
+    """One answered request; times in seconds of one clock."""
 
     sent: float
     """When it was sent."""
     pieces: Sequence[float]
-    """When each piece of the answer came, at least one."""
+    """When each piece of the answer arrived; at least one."""
     prompt_tokens: int
     output_tokens: int
 
 
 def held_back(answers: Sequence[Answered]) -> list[bool]:
-    """Return which answers came in one piece that the server made of several: their times are not the server's.
+    """Return which answers arrived in one piece although the server produced several: their times are not the server's.
 
-    A server that drafts brings several tokens in a step: as many as a piece of its other answers holds are no sign.
+    A server that drafts sends several tokens per step: an answer no longer than a piece of its other answers is not a
+    sign.
     """
     in_pieces = [each for each in answers if len(each.pieces) > 1]
     of_a_piece = max((-(-each.output_tokens // len(each.pieces)) for each in in_pieces), default=1)
@@ -75,9 +77,9 @@ def bench_file(
 
     Args:
         answers: At least one, in the order in which they were sent.
-        backend: Who was asked: its engine.
+        backend: Engine of the server.
         model: The name under which the model is served.
-        request_rate: Requests/s of Poisson arrivals, or ``"inf"`` of a closed loop.
+        request_rate: Requests/s of Poisson arrivals, or ``"inf"`` for a closed loop.
         max_concurrency: Clients of a closed loop.
         date: When it was measured.
         failed: Requests that were not answered.
@@ -131,7 +133,7 @@ class Load:
     """Clients in a closed loop, or Poisson arrivals.
 
     Attributes:
-        concurrency: Clients, each of which sends its next request when it has its answer; None: an open loop.
+        concurrency: Clients, each of which sends its next request when it gets its answer; None: an open loop.
         rate: Requests/s of an open loop.
     """
 
@@ -140,7 +142,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """What it is called, and its file: ``clients-8``, ``rate-2.5``."""
+        """Its name and that of its file: ``clients-8``, ``rate-2.5``."""
         return f"rate-{self.rate:g}" if self.concurrency is None else f"clients-{self.concurrency}"
 
 
@@ -149,12 +151,12 @@ class Plan:
     """What is sent.
 
     Attributes:
-        loads: In their order.
+        loads: The loads, in order.
         prompt_tokens: Mean length of the prompts.
         output_tokens: Mean length of the answers.
         budget: Seconds in all.
         max_requests: Requests in all.
-        seed: What lengths, prompts and arrivals are drawn from.
+        seed: Seed of lengths, prompts and arrivals.
     """
 
     loads: Sequence[Load]
@@ -167,12 +169,12 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """What came of a load; filled while it runs.
+    """The results of a load; filled while it runs.
 
     Attributes:
         load: The load.
-        exchanges: Requests that have ended, in the order of their ends.
-        cut: Requests that were in flight when their time was over.
+        exchanges: Finished requests, in the order in which they ended.
+        cut: Requests that were still in flight when the time was up.
     """
 
     load: Load
@@ -181,7 +183,7 @@ class Run:
 
     @property
     def answers(self) -> list[Answered]:
-        """Those that were answered, in the order in which they were sent."""
+        """The answered requests, in the order in which they were sent."""
         found = [
             Answered(each.sent, each.pieces, each.prompt_tokens, each.output_tokens)
             for each in self.exchanges
@@ -191,7 +193,7 @@ class Run:
 
     @property
     def errors(self) -> list[str]:
-        """Why the others were not."""
+        """Why the others were not answered."""
         return [each.error for each in self.exchanges if each.error]
 
 
@@ -209,16 +211,16 @@ def observe(
 
     Args:
         url: Its address, as `simserve.observe.target.address_of` returns it.
-        plan: What is sent.
+        plan: What to send.
         model: Which of its models; None: the only one.
-        api_key: What it wants to hear as a bearer token.
-        tell: Told how much of the budget is used.
-        found: Told what the server is, before anything is measured.
-        keep: Told of each run that is over, also of one that was interrupted; runs without an answer as well.
+        api_key: Bearer token for the server.
+        tell: Called with the used part of the budget.
+        found: Called with the server, before anything is measured.
+        keep: Called with each run that has ended, also if interrupted or without an answer.
 
     Raises:
-        InputError: Nothing there answers as such a server does.
-        KeyboardInterrupt: The user stopped it; what had ended has been kept.
+        InputError: Nothing there answers like such a server.
+        KeyboardInterrupt: The user stopped it; what has ended is kept.
     """
     asyncio.run(_Session(plan, model, tell, found, keep).measure(url, api_key))
 
@@ -266,7 +268,7 @@ class _Session:
     async def _measure_load(
         self, client: httpx.AsyncClient, server: Server, dialect: Dialect, load: Load, share: float, end: float
     ) -> None:
-        """Measure at one load for a share of the time, and keep what came of it however it ends."""
+        """Measure at one load for a share of the time, and keep the result however it ends."""
         self._doing = f"{load.concurrency} clients" if load.concurrency else f"{load.rate:g} requests/s"
         run, clients = Run(load), _Clients(self, client, server, dialect)
         stop = time.perf_counter() + share
@@ -283,7 +285,7 @@ class _Session:
         return self._left >= 0
 
     def lengths(self, load: Load, number: int) -> tuple[int, int, np.random.Generator]:
-        """Return the lengths of a request of a load, and what its prompt is drawn from."""
+        """Return the lengths of a request of a load, and the generator for its prompt."""
         rng = stream(self._plan.seed, f"observe.{load.name}", number)
         shares = rng.uniform(1 - LENGTH_SPREAD, 1 + LENGTH_SPREAD, size=2)
         asked = (self._plan.prompt_tokens, self._plan.output_tokens)
@@ -296,7 +298,7 @@ class _Session:
 
     @asynccontextmanager
     async def _shown(self) -> AsyncIterator[None]:
-        """Tell how much of the budget is used while something is measured."""
+        """Report the used part of the budget during a measurement."""
         ticking = asyncio.create_task(self._tick())
         try:
             yield
@@ -311,7 +313,7 @@ class _Session:
 
 
 class _Clients:
-    """Those who send at one load."""
+    """The senders of one load."""
 
     def __init__(self, session: _Session, client: httpx.AsyncClient, server: Server, dialect: Dialect) -> None:
         self._session, self._client, self._server, self._dialect = session, client, server, dialect
@@ -320,7 +322,7 @@ class _Clients:
         self._in_flight = 0
 
     async def send(self, run: Run, stop: float) -> None:
-        """Send until no request that is sent could end before ``stop``, and wait for the answers."""
+        """Send until no further request could end before ``stop``, and wait for the answers."""
         try:
             async with asyncio.TaskGroup() as group:
                 if run.load.concurrency is not None:
@@ -338,11 +340,11 @@ class _Clients:
             is_first = False
             pause = await self._one(run)
             if pause:
-                # Who was refused does not ask again at once.
+                # A refused client does not retry at once.
                 await asyncio.sleep(min(pause, max(stop - time.perf_counter(), 0.0)))
 
     async def _arrivals(self, run: Run, stop: float, group: asyncio.TaskGroup) -> None:
-        """Send at random times, whatever has been answered."""
+        """Send at random times, regardless of answers."""
         rate = run.load.rate or 1.0
         times = stream(self._session.seed, f"observe.arrivals.{run.load.name}")
         due = time.perf_counter()
@@ -361,7 +363,7 @@ class _Clients:
         return not is_hopeless and time.perf_counter() + self._longest < stop
 
     async def _one(self, run: Run) -> float:
-        """Send a request, keep what came of it, and return how long to wait after it, seconds."""
+        """Send a request, keep its result, and return how long to wait after it, seconds."""
         prompt, output, rng = self._session.lengths(run.load, self._sent)
         self._sent += 1
         self._in_flight += 1

@@ -1,8 +1,8 @@
-"""Scrapes of an engine's ``/metrics`` over time, out of files: text with times, folders of it, Prometheus' answers.
+"""Scrapes of an engine's ``/metrics`` over time, from files: text with times, folders of it, answers of Prometheus.
 
-Knows how scrapes are written down, not what they mean; reads no URL. Their text is read within bounds: any text gives
-samples or none. Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ and OpenMetrics, whose exemplars
-are passed over.
+Knows the formats of scrapes, not their meaning; reads no URL. Text is read within bounds: any text gives samples or
+none. Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ and OpenMetrics, whose exemplars are
+skipped.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 from simserve.errors import InputError
 
 MOST_SAMPLES = 200_000
-"""Samples that are read; a server of one model writes some thousands."""
+"""Most samples that are read; a server of one model writes a few thousand."""
 LONGEST_LINE = 65_536
-"""Characters of a line that is looked at."""
+"""Most characters of a line that is parsed."""
 _SAMPLE = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)"
     r"(?:\{((?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*)\})?"
@@ -30,16 +30,16 @@ _SAMPLE = re.compile(
 )
 _LABEL = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*\"((?:[^\"\\]|\\.)*)\"")
 _MOST_SECONDS = 1e11
-"""Times below are in seconds (OpenMetrics), those from here on in milliseconds (Prometheus' own format)."""
+"""Times below this are in seconds (OpenMetrics), others in milliseconds (Prometheus' own format)."""
 _ESCAPED = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 LARGEST_FILE = 256_000_000
-"""Bytes of all the files that are read."""
+"""Most bytes of all files that are read."""
 MOST_SCRAPES = 50_000
-"""Scrapes that are read: a week at one every 15 s is 40,320."""
+"""Most scrapes that are read: a week at one every 15 s is 40,320."""
 MARK = "# scraped_at "
-"""Begins a line that says when the scrape below it was made, seconds since 1970."""
+"""Start of a line with the time of the scrape below it, seconds since 1970."""
 PREFIXES = ("vllm:", "sglang:", "trtllm_", "trtllm:")
-"""How the metrics of an engine that is read begin."""
+"""Prefixes of the engine metrics that are read."""
 START = "process_start_time_seconds"
 _MARK = re.compile(r"^#[ \t]+scraped_at[ \t]+(\d{1,11}(?:\.\d+)?)[ \t]*\r?$", re.MULTILINE)
 _TIME_IN_NAME = re.compile(r"(?<![\d.])(\d{9,11}(?:\.\d+)?)(?!\d)")
@@ -55,8 +55,8 @@ class Sample:
     Attributes:
         name: The metric's name.
         labels: Label -> value.
-        value: The figure; infinite where the text says so, never NaN.
-        time: When it was read, seconds since 1970; None: the line does not say.
+        value: The figure; infinite if the text says so, never NaN.
+        time: When it was read, seconds since 1970; None if the line does not say.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Sample:
 
 
 def samples_of(text: str) -> list[Sample]:
-    """Return the samples of a page of metrics, in its order; lines that are none, and NaN, are left out."""
+    """Return the samples of a page of metrics, in its order; invalid lines and NaN are left out."""
     found: list[Sample] = []
     for line in text.splitlines():
         if line.startswith("#") or not line or len(line) > LONGEST_LINE:
@@ -100,11 +100,11 @@ def _unescaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What a server's page said at one time.
+    """The content of a server's page at one time.
 
     Attributes:
-        time: Seconds since 1970; None: not known.
-        samples: Its figures, those of an engine alone.
+        time: Seconds since 1970; None if unknown.
+        samples: Its figures, only those of an engine.
     """
 
     time: float | None
@@ -116,8 +116,8 @@ def scrapes_of(text: str, where: object, time: float | None = None) -> list[Scra
 
     Args:
         text: What was read.
-        where: Names it in errors.
-        time: When a page was read that does not say it.
+        where: Name of the text in errors.
+        time: When the page was read, if it does not say.
 
     Raises:
         InputError: It holds no metrics of an engine.
@@ -134,7 +134,7 @@ def scrapes_of(text: str, where: object, time: float | None = None) -> list[Scra
 
 
 def in_order(scrapes: Iterable[Scrape]) -> list[Scrape]:
-    """Return scrapes by their time, those of one instant together; what has no time comes first."""
+    """Return scrapes by time, with those of one instant merged; scrapes without a time come first."""
     by_time: dict[float, list[Sample]] = {}
     untimed: list[Scrape] = []
     for scrape in scrapes:
@@ -148,8 +148,8 @@ def in_order(scrapes: Iterable[Scrape]) -> list[Scrape]:
 def read_scrapes(path: Path) -> list[Scrape]:
     """Return the scrapes of a file, or of the files of a folder, by time.
 
-    Files may be compressed by gzip. A page's time is that of a line ``# scraped_at SECONDS``, else of its samples, else
-    of the file's name.
+    Files may be gzipped. The time of a page comes from a line ``# scraped_at SECONDS``, else from its samples, else
+    from the file's name.
 
     Raises:
         InputError: There is no such file, it is too large, or it holds no metrics of an engine.
@@ -183,7 +183,7 @@ def _check_size(size: int, path: Path) -> None:
 
 
 def _content(file: Path) -> bytes:
-    """Return the bytes of a file, decompressed if it is gzip, one more than may be read at most.
+    """Return the bytes of a file, decompressed if it is gzip, at most one more than may be read.
 
     Raises:
         InputError: It cannot be read, or is a damaged gzip file.
@@ -202,7 +202,7 @@ def _content(file: Path) -> bytes:
 
 
 def text_of(scrape: Scrape) -> str:
-    """Return a scrape as `scrapes_of` reads it; what its samples are labelled with stands in it, nothing else."""
+    """Return a scrape as text for `scrapes_of`; it contains the labels of its samples and nothing else."""
     lines = [] if scrape.time is None else [f"{MARK}{scrape.time:.3f}"]
     for sample in scrape.samples:
         labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
@@ -255,7 +255,7 @@ def _labels_of(row: object) -> dict[str, str]:
 
 
 def _points_of(row: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
-    """Yield times and values, those that are numbers."""
+    """Yield those times and values that are numbers."""
     points = row.get("values")
     for point in points if isinstance(points, list) else [row.get("value")]:
         if not isinstance(point, list) or len(point) != 2:

@@ -1,7 +1,7 @@
-"""Scrapes of a live server or of a Prometheus server, by GET alone, bounded in bytes and in time.
+"""Scrapes of a live server or of a Prometheus server, only by GET, bounded in bytes and in time.
 
-A key is taken from the environment (`TOKEN_VARIABLE`), sent as a bearer token to the address that was named and to no
-other, and written nowhere: redirects are not followed.
+A key is taken from the environment (`TOKEN_VARIABLE`), sent as a bearer token only to the given address, and never
+written: redirects are not followed.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine,
 from simserve.observe.windows import COUNTERS, GAUGES, HISTOGRAMS
 
 TOKEN_VARIABLE = "SIMSERVE_METRICS_TOKEN"
-"""Environment variable with the bearer token of a server that asks for one."""
+"""Environment variable with the bearer token of a server that requires one."""
 
 LARGEST_ANSWER = 64_000_000
-"""Bytes of an answer of Prometheus that are read."""
+"""Most bytes of an answer of Prometheus that are read."""
 ANSWER_SECONDS = 60.0
 
 SHORTEST_STEP = 1.0
 _STEPS_A_QUERY = 400
-"""Prometheus refuses more than 11,000 points a series; fewer keep an answer small."""
+"""Steps per query: Prometheus refuses more than 11,000 points per series; fewer keep an answer small."""
 
 
 @contextmanager
 def client_for(url: str) -> Iterator[httpx.Client]:
-    """Yield who asks a server.
+    """Yield an HTTP client for a server.
 
     Raises:
-        UsageError: It is no address, or it holds a password.
+        UsageError: It is not an address, or it contains a password.
     """
     url_of(url, example="http://localhost:8000/metrics", secret=f"put the token into {TOKEN_VARIABLE}")
     token = os.environ.get(TOKEN_VARIABLE)
@@ -58,7 +58,7 @@ def page(
     """Return the text of a page.
 
     Raises:
-        InputError: Nobody answers, or not in time, or with too much, or with an error.
+        InputError: There is no answer, or it is late, too large, or an error.
     """
     body = bytearray()
     until = time.monotonic() + seconds
@@ -83,10 +83,10 @@ def page(
 
 
 def scrape_now(client: httpx.Client, url: str) -> Scrape:
-    """Return what the page of a server says now; ``/metrics`` is put behind an address that lacks it.
+    """Return the current content of a server's page; ``/metrics`` is appended to an address that lacks it.
 
     Raises:
-        InputError: It does not answer, or holds no metrics of an engine.
+        InputError: It does not answer, or has no metrics of an engine.
     """
     now = time.time()
     address = (
@@ -103,15 +103,15 @@ def scrape_for(
     keep: Callable[[Scrape], None],
     miss: Callable[[InputError], None],
 ) -> None:
-    """Scrape a server for a time, to its end whatever it answers meanwhile: counters tell later what was missed.
+    """Scrape a server for a time, to its end whatever it answers meanwhile: later counters include what was missed.
 
     Args:
-        client: Who asks.
+        client: The HTTP client.
         url: The server.
         seconds: For how long.
         interval: Between two scrapes, seconds.
-        keep: Takes every scrape as it comes.
-        miss: Takes why one failed; what it raises ends the time.
+        keep: Called with every scrape.
+        miss: Called with the reason of a failed scrape; what it raises ends the scraping.
 
     Raises:
         InputError: The first scrape failed.
@@ -125,7 +125,7 @@ def scrape_for(
             if not count:
                 raise
             miss(failure)
-        # What answers slowly, or is slow to fail, does not make the whole longer.
+        # Slow answers and slow failures do not extend the total time.
         count = max(count + 1, math.ceil((time.monotonic() - start) / interval))
         if count * interval > seconds or count > MOST_SCRAPES:
             return
@@ -133,7 +133,7 @@ def scrape_for(
 
 
 def version_of(client: httpx.Client, url: str) -> str | None:
-    """Return the version that a vLLM beside a page of metrics tells at ``/version``; None: it tells none."""
+    """Return the version that vLLM reports at ``/version`` beside a page of metrics; None if it reports none."""
     base = url.rstrip("/").removesuffix("/metrics").removesuffix("/v1")
     try:
         text = page(client, f"{base}/version")
@@ -146,15 +146,15 @@ def version_of(client: httpx.Client, url: str) -> str | None:
 def query_prometheus(
     client: httpx.Client, url: str, *, end: float, seconds: float, step: float, match: str = ""
 ) -> list[Scrape]:
-    """Return what a Prometheus server has of an engine's metrics, by ``/api/v1/query_range``.
+    """Return a Prometheus server's data on an engine's metrics, by ``/api/v1/query_range``.
 
     Args:
-        client: Who asks.
+        client: The HTTP client.
         url: The server.
         end: Last time, seconds since 1970.
-        seconds: How far back.
-        step: Between two figures, seconds.
-        match: Further matchers of the series, such as ``namespace="chat"``.
+        seconds: How far back to go.
+        step: Seconds between two figures.
+        match: Further matchers for the series, such as ``namespace="chat"``.
 
     Raises:
         InputError: It does not answer, refuses, or has no such metrics.

@@ -1,6 +1,6 @@
-"""What a live server is: its address, and model, engine, version and KV room as its own pages tell them.
+"""What a live server is: its address, and the model, engine, version and KV capacity that its own pages report.
 
-Pages: ``/v1/models`` of every OpenAI-compatible server, and what engines have beside it: ``/version`` and ``/metrics``
+Pages: ``/v1/models`` of every OpenAI-compatible server, and what engines have besides: ``/version`` and ``/metrics``
 (vLLM, TensorRT-LLM), ``/get_server_info`` (SGLang), ``/props`` (llama.cpp).
 """
 
@@ -20,28 +20,28 @@ from simserve.errors import InputError, UsageError
 from simserve.observe.scrapes import Sample, samples_of
 
 LARGEST_PAGE = 8_000_000
-"""Bytes of a page that are read."""
+"""Most bytes of a page that are read."""
 
 PAGE_SECONDS = 10.0
-"""A page that takes longer is none."""
+"""A page that takes longer, in seconds, counts as missing."""
 
 _PREFIXES = {"vllm:": "vllm", "sglang:": "sglang", "trtllm_": "tensorrt-llm", "llamacpp:": "llama.cpp"}
-"""How the names of an engine's metrics begin."""
+"""Prefix of the names of an engine's metrics -> the engine."""
 _OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorrt_llm": "tensorrt-llm"}
-"""Who owns the model, as ``/v1/models`` of an engine says."""
+"""Owner of the model in ``/v1/models`` -> the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server says of itself.
+    """What a server reports about itself.
 
     Attributes:
         url: Its address, without credentials and without ``/v1``.
         model: The name under which it serves the model.
-        engine: The engine's profile; empty: it does not say.
-        version: The engine's version; empty: it does not say.
-        max_model_len: Longest prompt and answer together, tokens; None: it does not say.
-        kv: What it says of its KV cache: ``num_gpu_blocks``, ``block_size`` and their like.
+        engine: The engine's profile; empty if not reported.
+        version: The engine's version; empty if not reported.
+        max_model_len: Longest prompt and answer together, tokens; None if not reported.
+        kv: What it reports about its KV cache: ``num_gpu_blocks``, ``block_size`` and the like.
     """
 
     url: str
@@ -53,15 +53,15 @@ class Server:
 
 
 def url_of(text: str, *, example: str, secret: str) -> httpx.URL:
-    """Return the address of a server, read.
+    """Return the parsed address of a server.
 
     Args:
         text: As typed.
-        example: An address as it should be, for the message.
+        example: A correct address, for the message.
         secret: Where a secret belongs, for the message.
 
     Raises:
-        UsageError: It is no address, or it holds a password.
+        UsageError: It is not an address, or it contains a password.
     """
     try:
         url = httpx.URL(text)
@@ -75,10 +75,10 @@ def url_of(text: str, *, example: str, secret: str) -> httpx.URL:
 
 
 def address_of(text: str) -> str:
-    """Return the address of a server without its path ``/v1`` and without what does not belong there.
+    """Return the address of a server without the path ``/v1`` and without parts that do not belong there.
 
     Raises:
-        UsageError: It is no address, or it holds a password.
+        UsageError: It is not an address, or it contains a password.
     """
     url = url_of(
         text, example="http://localhost:8000", secret="put the key in an environment variable: --api-key-env NAME"
@@ -88,7 +88,7 @@ def address_of(text: str) -> str:
 
 
 def is_this_machine(url: str) -> bool:
-    """Return whether an address is one of this machine itself, which no proxy knows."""
+    """Return whether an address is this machine's own, which no proxy can reach."""
     host = httpx.URL(url).host
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -97,12 +97,12 @@ def is_this_machine(url: str) -> bool:
 
 
 def trusted_authorities(url: str) -> ssl.SSLContext:
-    """Return whose certificates are trusted: as ``SSL_CERT_FILE`` or ``SSL_CERT_DIR`` say, else the public ones.
+    """Return the trusted certificate authorities: from ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``, else the public ones.
 
-    Nobody's where an address has no TLS: reading the public ones takes a fiftieth of a second.
+    None are read for an address without TLS: reading the public ones takes 0.02 s.
 
     Raises:
-        UsageError: The file does not hold any.
+        UsageError: The file contains none.
     """
     if url.startswith("http:"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -117,12 +117,12 @@ async def find_out(client: httpx.AsyncClient, url: str, model: str | None = None
     """Return what the server at an address is.
 
     Args:
-        client: Who asks.
+        client: The HTTP client.
         url: Its address, as `address_of` returns it.
         model: Which of its models; None: the only one.
 
     Raises:
-        InputError: Nothing answers there, what answers lists no models, or not this one.
+        InputError: Nothing answers there, or it does not list models, or not this one.
     """
     listed = await _models(client, url)
     names = [each["id"] for each in listed]
@@ -149,17 +149,17 @@ async def find_out(client: httpx.AsyncClient, url: str, model: str | None = None
 
 
 async def page(client: httpx.AsyncClient, url: str) -> str | None:
-    """Return the text of a page within its bounds; None where there is none.
+    """Return the text of a page within its bounds; None if there is none.
 
     Raises:
-        httpx.ConnectError: Nobody listens there.
+        httpx.ConnectError: No server listens there.
     """
     text, _ = await _page_or_reason(client, url)
     return text
 
 
 async def _page_or_reason(client: httpx.AsyncClient, url: str) -> tuple[str | None, str]:
-    """Return the text of a page, or None and what came instead."""
+    """Return the text of a page, or None and what was answered instead."""
     body = b""
     try:
         async with client.stream("GET", url, timeout=PAGE_SECONDS) as response:
@@ -185,7 +185,7 @@ async def _models(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
     try:
         text, reason = await _page_or_reason(client, f"{url}/v1/models")
     except httpx.ConnectError as failure:
-        # Of what goes wrong before anybody listens, only TLS has a reason of its own.
+        # Of the failures to connect, only those of TLS have their own reason.
         why = f": {failure}" if "SSL" in str(failure) or "certificate" in str(failure).lower() else ""
         if "CERTIFICATE_VERIFY_FAILED" in why:
             remedy = "name who signed its certificate in the environment: SSL_CERT_FILE=authority.pem"
@@ -217,7 +217,7 @@ def _engine_of(told: Mapping[str, Any], metrics: Sequence[Sample]) -> str:
 
 
 async def _details(client: httpx.AsyncClient, url: str, engine: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the version of an engine, empty where it is not said, and what else the page says that it stands on."""
+    """Return the version of an engine, empty if not reported, and what else the page with it reports."""
     version = _mapping(await page(client, f"{url}/version")).get("version")
     details: Mapping[str, Any] = {}
     if engine == "sglang":

@@ -1,8 +1,8 @@
-"""What an engine did between two scrapes, in one language for vLLM, SGLang and TensorRT-LLM.
+"""What an engine did between two scrapes, in common terms for vLLM, SGLang and TensorRT-LLM.
 
-A counter that falls was reset: what it shows then is what came since. Figures that can be none, negative and infinite
-counters, are left out and counted. Names: docs.vllm.ai (design/metrics), docs.sglang.io (references/
-production_metrics), the TensorRT-LLM metrics of docs.nvidia.com/dynamo and of trtllm-serve.
+A counter that falls was reset: it then shows what was counted since. Invalid figures (negative and infinite counters)
+are left out and counted. Names: docs.vllm.ai (design/metrics), docs.sglang.io (references/ production_metrics), the
+TensorRT-LLM metrics of docs.nvidia.com/dynamo and of trtllm-serve.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ HISTOGRAMS = {
         "trtllm_e2e_request_latency_seconds",
     ),
 }
-"""What is measured -> the engines' names for it, counters without ``_total``; of an engine's own the first that is
-there counts."""
+"""Measured quantity -> the engines' names for it, counters without ``_total``; of an engine's names the first one
+present is used."""
 _SUMMED = ("running", "waiting")
-"""Gauges that are added over engines; of the others the mean is taken."""
+"""Gauges that are added up over engines; others are averaged."""
 _MOST_COUNT = 2.0**53
 
 Key = tuple[str, frozenset[tuple[str, str]]]
@@ -71,12 +71,12 @@ Key = tuple[str, frozenset[tuple[str, str]]]
 
 @dataclass(slots=True)
 class Counts:
-    """A histogram: how many values lie in each bucket, and their sum.
+    """A histogram: the number of values in each bucket, and their sum.
 
     Attributes:
         buckets: Upper bound -> values above the bound before it and up to this one.
         total: Sum of the values.
-        count: How many.
+        count: Number of values.
     """
 
     buckets: dict[float, float] = field(default_factory=lambda: defaultdict(float))
@@ -85,11 +85,11 @@ class Counts:
 
     @property
     def mean(self) -> float:
-        """Mean of the values, NaN of none."""
+        """Mean of the values, NaN without any."""
         return self.total / self.count if self.count else math.nan
 
     def add(self, other: Counts) -> None:
-        """Take in the values of another."""
+        """Add the values of another."""
         for bound, count in other.buckets.items():
             self.buckets[bound] += count
         self.total += other.total
@@ -100,7 +100,7 @@ class Counts:
         return np.array(sorted(self.buckets), dtype=np.float64)
 
     def values(self) -> NDArray[np.float64]:
-        """Return how many values lie in each bucket, as `bounds` has them."""
+        """Return the number of values in each bucket, in the order of `bounds`."""
         return np.array([self.buckets[bound] for bound in sorted(self.buckets)], dtype=np.float64)
 
 
@@ -109,12 +109,12 @@ class Window:
     """What happened between two scrapes.
 
     Attributes:
-        start: When it begins, seconds since 1970.
+        start: When it starts, seconds since 1970.
         end: When it ends.
-        counters: Name -> how much it grew; a name that is missing is not told.
+        counters: Name -> how much it grew; missing names are not reported.
         gauges: Name -> mean of its two ends.
-        histograms: Name -> values that came.
-        arrivals: Requests that came; NaN: not told.
+        histograms: Name -> values added.
+        arrivals: Requests that arrived; NaN if not reported.
     """
 
     start: float
@@ -132,19 +132,19 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """An engine over a stretch of time.
+    """An engine over a period of time.
 
     Attributes:
         engine: Its profile.
-        model: What it serves, as it says; empty: it does not say.
-        num_engines: Engines that are counted together.
+        model: The model that it reports to serve; empty if it reports none.
+        num_engines: Engines counted together.
         about: Labels of vLLM's ``cache_config_info``, and SGLang's ``max_total_num_tokens``.
-        windows: In order; of a single scrape one, from the start of the server, if both times are known.
-        whole: All that is known: the windows together, or what a single scrape has counted since the start.
+        windows: In order; for a single scrape one from the start of the server, if both times are known.
+        whole: Everything known: the windows together, or the counts of a single scrape since the start.
         is_single: Whether there is a single scrape.
-        in_flight: Requests that were there at the first scrape.
+        in_flight: Requests in the system at the first scrape.
         num_resets: Counters that fell.
-        num_refused: Figures that can be none.
+        num_refused: Invalid figures.
     """
 
     engine: str
@@ -160,17 +160,17 @@ class Observed:
 
     @property
     def hit_rate(self) -> float:
-        """Share of prompt tokens that the prefix cache held; NaN: not told."""
+        """Share of prompt tokens found in the prefix cache; NaN if not reported."""
         return hit_rate(self.whole)
 
     @property
     def rate(self) -> float:
-        """Requests a second over the whole; NaN: not told."""
+        """Requests a second over the whole period; NaN if not reported."""
         return self.whole.arrivals / self.whole.seconds if self.whole.seconds > 0 else math.nan
 
 
 def hit_rate(window: Window) -> float:
-    """Return the share of prompt tokens that the prefix cache held; NaN where it is not told."""
+    """Return the share of prompt tokens found in the prefix cache; NaN if not reported."""
     queries = window.counters.get("queries", window.counters.get("prompt", 0.0) if "hits" in window.counters else 0.0)
     if queries:
         return min(window.counters.get("hits", 0.0) / queries, 1.0)
@@ -178,14 +178,14 @@ def hit_rate(window: Window) -> float:
 
 
 def mean_length(seen: Observed, name: str) -> float:
-    """Return the mean of ``prompt_tokens`` or ``output_tokens`` that counters tell; NaN where they tell none."""
+    """Return the mean of ``prompt_tokens`` or ``output_tokens`` by the counters; NaN if they report none."""
     tokens = seen.whole.counters.get({"prompt_tokens": "prompt", "output_tokens": "generated"}[name], math.nan)
     finished = seen.whole.counters.get("finished", 0.0)
     return tokens / finished if finished else math.nan
 
 
 class _Series:
-    """The figures of one scrape, by series; engines side by side are told apart by their labels."""
+    """The figures of one scrape, by series; engines side by side are distinguished by their labels."""
 
     def __init__(self, scrape: Scrape) -> None:
         self.time = scrape.time
@@ -203,16 +203,16 @@ class _Series:
             self.values[key] = sample.value
 
     def name_of(self, names: Sequence[str], ending: str = "") -> str | None:
-        """Return the first of an engine's names that is there."""
+        """Return the first of an engine's names that is present."""
         return next((name for name in names if name + ending in self.by_name), None)
 
     def told(self) -> set[str]:
-        """Return the counters and histograms that are told."""
+        """Return the counters and histograms that are reported."""
         counters = {what for what, names in COUNTERS.items() if self.name_of(names)}
         return counters | {what for what, names in HISTOGRAMS.items() if self.name_of(names, "_count")}
 
     def gauges(self) -> Iterator[tuple[str, float]]:
-        """Yield the gauges that are told."""
+        """Yield the gauges that are reported."""
         for what, names in GAUGES.items():
             name = self.name_of(names)
             if name is not None:
@@ -221,13 +221,13 @@ class _Series:
 
 
 class _Growth:
-    """What grew from one scrape to the next, and how often a counter fell."""
+    """Growth from one scrape to the next, and the number of counters that fell."""
 
     def __init__(self) -> None:
         self.num_resets = 0
 
     def between(self, before: _Series | None, after: _Series) -> tuple[dict[str, float], dict[str, Counts]]:
-        """Return what counters and histograms grew by; all that they show where there is no scrape before."""
+        """Return the growth of counters and histograms; their full values if there is no earlier scrape."""
         counters: dict[str, float] = {}
         for what, names in COUNTERS.items():
             name = after.name_of(names)
@@ -242,7 +242,7 @@ class _Growth:
         return counters, histograms
 
     def _grown(self, before: _Series | None, after: _Series, key: Key) -> tuple[float, bool]:
-        """Return how much a series grew, and whether it was reset; one that was not there before grew by nothing."""
+        """Return how much a series grew, and whether it was reset; a series that was not there before has not grown."""
         value = after.values[key]
         if before is None:
             return value, False
@@ -285,7 +285,8 @@ class _Growth:
                 found.buckets[bound] += count
                 below = max(below, counts[bound])
                 if group in untold:
-                    # Without their sum values lie in the middle of their buckets, in the open one at its edge.
+                    # Without their sum, values are assumed in the middle of their buckets, in the open bucket at its
+                    # edge.
                     found.total += count * (edge if math.isinf(bound) else (edge + bound) / 2)
                 edge = bound
         if untold - cumulative.keys():
@@ -294,14 +295,14 @@ class _Growth:
 
 
 def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
-    """Return what scrapes tell of an engine.
+    """Return what scrapes show about an engine.
 
     Args:
         scrapes: By time.
-        where: Names them in errors.
+        where: Name of the scrapes in errors.
 
     Raises:
-        InputError: There is no engine's metric, or several scrapes whose times are not known.
+        InputError: There are no metrics of an engine, or several scrapes without known times.
     """
     if not scrapes:
         raise InputError("holds no scrape", file=where)
@@ -317,7 +318,7 @@ def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
         after = _Series(scrape)
         num_refused += after.num_refused
         if before.told() - after.told():
-            # A page cut short, or of no numbers: what was counted meanwhile shows in the next one.
+            # A truncated page, or one without numbers: what was counted meanwhile shows in the next one.
             continue
         windows.append(_window(growth, before, after))
         before, last = after, scrape
@@ -343,7 +344,7 @@ def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
 
 
 def _window(growth: _Growth, before: _Series, after: _Series) -> Window:
-    assert before.time is not None  # observed() has refused others
+    assert before.time is not None  # observed() refuses others
     assert after.time is not None
     counters, histograms = growth.between(before, after)
     old, new = dict(before.gauges()), dict(after.gauges())
@@ -360,7 +361,7 @@ def _window(growth: _Growth, before: _Series, after: _Series) -> Window:
 
 
 def _since_start(growth: _Growth, only: _Series, samples: Sequence[Sample]) -> Window:
-    """Return what a single scrape has counted, over the time since the server's start where both are known."""
+    """Return the counts of a single scrape, over the time since the server's start if both times are known."""
     counters, histograms = growth.between(None, only)
     starts = [sample.value for sample in samples if sample.name == START]
     end = only.time or 0.0
@@ -373,7 +374,7 @@ def _since_start(growth: _Growth, only: _Series, samples: Sequence[Sample]) -> W
 
 
 def together(windows: Sequence[Window]) -> Window:
-    """Return windows as one: counts are added, gauges are means over time."""
+    """Return windows as one: counts are added up, gauges are means over time."""
     whole = Window(windows[0].start, windows[-1].end, {}, {}, {}, 0.0)
     weights: dict[str, float] = defaultdict(float)
     for window in windows:

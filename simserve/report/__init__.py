@@ -1,1 +1,1 @@
-"""What a run says to a reader: the terminal answer, figures and the HTML page. The only place with matplotlib."""
+"""The presentation of a run: the terminal answer, plots and the HTML page. The only place with Matplotlib."""

@@ -14,15 +14,15 @@ from simserve.units import HOURS_PER_MONTH
 Verdict = Literal["holds", "missed", "none"]
 
 _OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")
-"""Reasons that say no more than the fate."""
+"""Reasons that add nothing to the status."""
 _MOST_GAVE_UP = 0.5
-"""Share of the requests that were given up, above which the latencies of the others say little."""
+"""If more than this share of the requests was given up, the latencies of the others say little."""
 _CLOSED = {
     "budget": "clients ask at the same time: latencies include waiting for the prompts of others",
     "seats": "more clients than are served at once: every latency includes queueing",
     "blocks": "the KV cache holds fewer requests than there are clients: every latency includes queueing",
 }
-"""What a closed loop waits for the most (`waiting_shares`) -> the caveat; whatever has no name here is the first."""
+"""What a closed loop waits for most (`waiting_shares`) -> the caveat; for anything else the first one applies."""
 _LOST = ("failed", "rejected", "timed_out", "unfinished")
 
 
@@ -52,7 +52,7 @@ def answer(result: RunResult) -> str:
     else:
         held = "holds" if verdict(result) == "holds" else "is missed"
         asked, met = share_asked(result.slo.attainment), share(simserve["slo"]["attainment"])
-        # Of requests and tasks, the share that is smaller is the attainment.
+        # The attainment is the smaller share, of requests or of tasks.
         whose = "tasks" if simserve["slo"]["by_metric"].get("task") == simserve["slo"]["attainment"] else "requests"
         told = f"The SLO {held}: {met} of {whose} met it ({asked} asked); {state}."
     missing, failed = classes_missing(result), len(result.threshold_failures)
@@ -65,17 +65,17 @@ def answer(result: RunResult) -> str:
 
 
 _MOST_CLASSES = 2
-"""Classes that miss their objective and are named in the answer."""
+"""Most classes named in the answer that miss their objective."""
 NO_WAY_OUT = "No single change of those tried is enough. To search for combinations:"
 
 
 def has_no_way_out(result: RunResult) -> bool:
-    """Return whether changes to a run that misses its SLO were tried, and none of them is enough."""
+    """Return whether changes to a run that misses its SLO were tried and none is enough."""
     return fails(result) and result.summary["simserve"].get("advice") == ()
 
 
 def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what would hold, one pair of a sentence and its command each; empty where nothing is known that would."""
+    """Return what would meet the SLO, as pairs of a sentence and its command; empty if nothing is known to."""
     return [(_way_out(each), each["command"]) for each in summary["simserve"].get("advice") or ()]
 
 
@@ -88,7 +88,7 @@ def _way_out(each: Mapping[str, Any]) -> str:
 
 
 def _changed(changes: Mapping[str, Any]) -> str:
-    """Return what is different, in words where it is one thing that has them: ``'With 2 replicas'``."""
+    """Return what is different, in words if it is a single change that has them: ``'With 2 replicas'``."""
     if len(changes) == 1:
         [(key, value)] = changes.items()
         words = {
@@ -107,12 +107,12 @@ def _yaml(value: object) -> str:
 
 
 def share_asked(value: float) -> str:
-    """Return a share that somebody wrote, with the digits it was written with: ``'95%'``."""
+    """Return a share from user input, with the digits of the input: ``'95%'``."""
     return f"{100 * value:.10g}%"
 
 
 def classes_missing(result: RunResult) -> list[str]:
-    """Return the classes that miss their own objective, with what they reached and what is asked."""
+    """Return the classes that miss their own objective, with the share reached and the share asked."""
     if result.slo is None:
         return []
     missing = []
@@ -141,7 +141,7 @@ def steady_state_caveat(result: RunResult) -> str | None:
 
 
 def warning_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return what leads an answer, one line each: ``'Warning: the architecture ...'``."""
+    """Return the warnings before an answer, one line each: ``'Warning: the architecture ...'``."""
     return [f"Warning: {each}." for each in summary.get("warnings", ())]
 
 
@@ -177,7 +177,7 @@ def _overload(result: RunResult) -> str:
 
 
 def statuses(simserve: Any) -> str:
-    """Return how many requests were lost, and how: ``'12 failed (prompt too long)'``."""
+    """Return how many requests were lost, by status and reason: ``'12 failed (prompt too long)'``."""
     requests, reasons = simserve["requests"], simserve["rejected"]["by_reason"]
     lost_by = listed([f"{count(requests[fate])} {fate.replace('_', ' ')}" for fate in _LOST if requests[fate]])
     known = listed([name.replace("_", " ") for name, lost in reasons.items() if lost and name not in _OBVIOUS])
@@ -185,5 +185,5 @@ def statuses(simserve: Any) -> str:
 
 
 def _sentence(text: str) -> str:
-    start = text[:1] if "." in text.split(" ", 1)[0] else text[:1].upper()  # a key stays as it is written
+    start = text[:1] if "." in text.split(" ", 1)[0] else text[:1].upper()  # keys keep their spelling
     return f"{start}{text[1:].rstrip('.')}."

@@ -1,4 +1,4 @@
-"""Pictures of what many runs find, as sketches: capacity, differences, sweeps, fleets of a plan, dollars."""
+"""Plots of the answers from many runs, as sketches: capacity, differences, sweeps, fleets of a plan, dollars."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SERIES: tuple[tuple[str, Dashes, Shape], ...] = (
     (ORANGE, (6.4, 1.6, 1.0, 1.6), "diamond"),
     (SKY, SOLID, "wedge"),
 )
-"""Colour, dashes and shape of the first, second, ... line: told apart by any eye, and without colour."""
+"""Colour, dashes and shape of the first, second, ... line: distinct for the colour-blind and without colour."""
 _MOST_LINES = len(SERIES)
 _SHARES = ("slo_attainment", "busy", "kv_usage_mean")
 _UNITS = {
@@ -65,7 +65,7 @@ _UNITS = {
     "deployment.engine.max_num_batched_tokens": "tokens",
     "deployment.tensor_parallel_size": "GPUs",
 }
-"""Of keys whose name does not carry it."""
+"""Units of keys whose names do not include one."""
 _COMPARED = (
     ("p95_ttft_ms", "TTFT p95"),
     ("p95_tpot_ms", "TPOT p95"),
@@ -74,40 +74,40 @@ _COMPARED = (
     ("usd_per_million_output_tokens", "dollars a token"),
 )
 _NAMES = 0.3
-"""Share of the width that the names of compared figures take."""
+"""Share of the width for the names of compared figures."""
 _HEADROOM = 1.12
-"""Of the largest figure that an axis leaves for the words beside it."""
+"""Factor on the largest figure that leaves room on the axis for the words beside it."""
 _CIRCLE = 9.0
-"""Points: what goes round one point among others."""
+"""Points: size of the circle around a marked point."""
 _LEAST_NAME_GAP = 0.08
-"""Of the height between two points of a front that are both named."""
+"""Least gap, as a share of the height, between two points of a front that both get names."""
 _SLOWEST_DRAWN = 2.0
-"""Times the TTFT of the slowest fleet that holds, up to which fleets are drawn."""
+"""Fleets are drawn up to this multiple of the TTFT of the slowest fleet that meets the SLO."""
 _RANGE = 0.36
-"""Of a row: how thick the interval of real servers is."""
+"""Thickness of the interval of real servers, as a share of a row."""
 _LIMIT = 0.025
-"""Of a limit: half the width of the stroke that marks it."""
+"""Half the width of the stroke that marks a limit, as a share of the limit."""
 _ROOM = 1.15
-"""Factor beside the first and the last point of a logarithmic axis, for the circle."""
+"""Factor of room beyond the first and the last point of a logarithmic axis, for the circle."""
 _BILL_ROOM = 1.5
-"""Factor below the least and above the greatest bill, for the words beside them."""
+"""Factor of room below the smallest and above the largest bill, for the words beside them."""
 _NAME_SHARE = 0.35
-"""Share of the width that the name of a fleet takes at most, to the left of its point."""
+"""Largest share of the width for the name of a fleet, to the left of its point."""
 _MILLION = 1e6
 _MOST_INPUTS = 8
 _RIGHT_EDGE = 0.96
-"""Share of the width at which the axes of what matters most end."""
+"""Share of the width at which the axes of the tornado plot end."""
 _RIGHT_END = 0.7
-"""Share of the axis from which on words stand left of their point."""
+"""From this share of the axis on, words are to the left of their point."""
 
 
 def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
     """Return mean, p95, limit and the interval of real servers of every latency on one axis of time.
 
-    An interval that is open reaches to the end of the axis.
+    An open interval extends to the end of the axis.
 
     Args:
-        latencies: Of a brief.
+        latencies: The lines of a brief.
 
     Returns:
         None where no latency has a mean.
@@ -167,15 +167,15 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
 
 
 def _latency_words(line: LatencyLine) -> str:
-    """Return a latency as the pointer tells it, a line each."""
+    """Return the words about a latency at the pointer, one line each."""
     real = f"\n90% of real servers: {line.real_servers}" if line.real_servers else ""
     return f"{line.label}\nmean: {line.mean}\np95: {line.p95}{real}"
 
 
 def capacity_latency(capacity: Capacity) -> Sketch:
-    """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO and the load that is borne."""
+    """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO and the highest load that meets it."""
     slo = objective(capacity.scenario)
-    assert slo is not None  # as the search required; without bounds of its own where only classes have some
+    assert slo is not None  # the search required it; it has no bounds of its own if only classes have some
     levels = capacity.found.levels
     return latency_against_load(
         [level.load for level in levels],
@@ -199,7 +199,7 @@ def latency_against_load(
 
     Args:
         loads: Ascending.
-        ttft: A value a load, NaN where undefined.
+        ttft: One value per load, NaN where undefined.
         tpot: As ``ttft``.
         bounds: Of the SLO, seconds.
         label: Of the load.
@@ -247,8 +247,8 @@ def goodput_against_load(
 
     Args:
         loads: Ascending.
-        answered: A value a load. What is within the SLO is answered: where a rate over its own span of a short run says
-            less, the line stands at ``good``.
+        answered: One value per load. Requests within the SLO are answered: where the rate of a short run comes out
+            lower, the line is drawn at ``good``.
         good: As ``answered``.
         knee: Load and requests/s where ``good`` is highest.
         label: Of the load.
@@ -280,12 +280,12 @@ def _line(points: Iterable[tuple[float, float]], color: str, dashes: Dashes, sha
 
 
 def load_label(*, is_closed: bool) -> str:
-    """Return what the axis of the load says."""
+    """Return the label of the load axis."""
     return "clients" if is_closed else "requests/s that arrive"
 
 
 def _borne(capacity: Capacity) -> list[Mark]:
-    """Return the largest load that holds, with its interval; nothing where none does."""
+    """Return the highest load that meets the SLO, with its interval; nothing if none does."""
     value, interval = capacity.found.largest.value, capacity.found.interval
     if not value:
         return []
@@ -332,8 +332,8 @@ def differences(comparison: Comparison) -> Sketch:
 
 
 def compared_dollars(comparison: Comparison) -> Sketch | None:
-    """Return dollars a month against p95 TTFT of the base and of each variant; None where one of them is unknown."""
-    from simserve.planner.compare import FIGURES  # searches and pools of workers, needed by comparisons alone
+    """Return dollars a month against p95 TTFT of the base and of each variant; None if one of them is unknown."""
+    from simserve.planner.compare import FIGURES  # searches and worker pools, only needed for comparisons
 
     marks: list[Mark] = []
     reach: list[tuple[float, float]] = []
@@ -348,7 +348,7 @@ def compared_dollars(comparison: Comparison) -> Sketch | None:
         reach.append(spot)
     x = log_time([time / _ROOM for time, _ in reach] + [time * _ROOM for time, _ in reach], "TTFT p95, logarithmic")
     for (time, usd), variant in zip(reach, (comparison.base, *comparison.variants), strict=True):
-        # Names on the left of their points stand below them, the others above: two that are as dear do not meet.
+        # Names to the left of their points are below them, the others above: two of equal price do not overlap.
         is_left_of = x.share(time) > 0.6
         right, up = (-7, -13) if is_left_of else (7, 5)
         marks.append(Note(text=variant.name, x=time, y=usd, right=right, up=up, is_left_of=is_left_of))
@@ -385,7 +385,7 @@ def _relative(difference: Difference) -> tuple[float, float] | None:
 
 
 def sweep_curves(sweep: Sweep, figure_name: str, label: str) -> Sketch | None:
-    """Return a figure of the points against the first key with numbers, one line a value of the next key.
+    """Return a figure of the points against the first numeric key, one line for each value of the next key.
 
     Args:
         sweep: The rows.
@@ -432,7 +432,7 @@ def _numbers(sweep: Sweep, key: str) -> set[float]:
 
 
 def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
-    """Return dollars a month against p95 TTFT of the fleets that were simulated; None where none was priced.
+    """Return dollars a month against p95 TTFT of the simulated fleets; None if none was priced.
 
     Args:
         summary: Of a plan.
@@ -446,7 +446,7 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
         return None
     held = [each["p95_ttft_ms"] for each in seen if each.get("holds")]
     if held:
-        # Fleets that are slower by far would press those that matter into a corner.
+        # Fleets that are far slower would squeeze those that matter into a corner.
         seen = [each for each in seen if each["p95_ttft_ms"] <= _SLOWEST_DRAWN * max(held)]
     marks: list[Mark] = []
     for holds, (color, _, shape), label in ((False, SERIES[1], "does not hold"), (True, SERIES[0], "holds")):
@@ -494,7 +494,7 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
 def _front_marks(seen: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, x: Axis, y: Axis) -> list[Mark]:
     """Return a line through the fleets that hold and that no other beats in dollars and TTFT, each with its GPUs.
 
-    Names stand on the side on which there is nothing: below and left of the line. That of the plan has its own.
+    Names are on the empty side of the line: below and left. The name of the plan is placed separately.
     """
     held = sorted(
         (each for each in seen if each.get("holds")), key=lambda each: (each["p95_ttft_ms"], each["usd_per_month"])
@@ -510,7 +510,7 @@ def _front_marks(seen: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | No
     named = [] if best is None or not best.get("usd_per_month") else [y.share(best["usd_per_month"])]
     for each, (at, price) in zip(front, places, strict=True):
         height = y.share(price)
-        # Words that would lie on those of another point are left to the pointer.
+        # Words that would overlap those of another point only show at the pointer.
         if all(abs(height - other) > _LEAST_NAME_GAP for other in named):
             named.append(height)
             is_left_of = x.share(at) > _NAME_SHARE
@@ -521,7 +521,7 @@ def _front_marks(seen: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | No
 
 
 def plan_waterfall(summary: Mapping[str, Any]) -> Sketch | None:
-    """Return how the traffic becomes replicas and these dollars a month, step by step, beside the API; None unpriced.
+    """Return how the traffic leads to replicas and dollars a month, step by step, beside the API; None if unpriced.
 
     Args:
         summary: Of a plan.
@@ -568,13 +568,13 @@ def plan_waterfall(summary: Mapping[str, Any]) -> Sketch | None:
 def break_even(summary: Mapping[str, Any]) -> Sketch | None:
     """Return dollars a month of self-hosting and of the API against the requests of a month.
 
-    Self-hosting is drawn for the fleet of the answer: beyond what it holds another replica is needed.
+    Self-hosting is drawn for the fleet of the answer: beyond what it can serve, another replica is needed.
 
     Args:
         summary: Of `simserve cost`.
 
     Returns:
-        None where one of the two sides is unknown.
+        None if one of the two sides is unknown.
     """
     own, api, even = summary["self_host"], summary["api"], summary["break_even"]["requests_per_month"]
     asked = (summary.get("day") or summary.get("terms") or {}).get("requests_per_month")
@@ -600,7 +600,7 @@ def against_requests(
     most: float,
     label: str = "million requests a month",
 ) -> Sketch:
-    """Return what a month costs at an API and on a fleet, over the requests of the month.
+    """Return the cost of a month at an API and on a fleet, against the requests of the month.
 
     Args:
         api: Its name.
@@ -637,7 +637,7 @@ def _beside(text: str, x: float, y: float, end: float) -> Note:
 
 
 def tornado(summary: Mapping[str, Any]) -> Sketch | None:
-    """Return by how much each input moves the saving of self-hosting; None where there is none.
+    """Return how much each input changes the saving of self-hosting; None if there is none.
 
     Args:
         summary: Of `simserve cost`.

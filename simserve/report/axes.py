@@ -1,4 +1,4 @@
-"""Axes of the house: size, type, grid and colours, round logarithmic ticks, clock time. Knows no run."""
+"""House style of axes: size, type, grid and colours, round logarithmic ticks, clock time. Knows no run."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ COLOR_ROLES = {
     SKY: "sky",
     GREY: "grey",
 }
-"""Colour in a picture -> the custom property of the page that replaces it."""
+"""Colour in a plot -> the custom property of the page that replaces it."""
 
 WIDTH_INCHES = 4.6
 TEXT_POINTS = 9.0
 _MAX_TICKS = 7
 _EVEN_STEPS = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
-"""Ticks a decade, from short ranges to long ones."""
+"""Ticks per decade, from short ranges to long ones."""
 
 
 def canvas(
@@ -48,9 +48,9 @@ def canvas(
 
     Args:
         height: Inches; the width is always 4.6.
-        left: Share of the width, as ``right``.
+        left: Left end of the axes, as a share of the width, like ``right``.
         right: Right end of the axes.
-        bottom: Share of the height, as ``top``.
+        bottom: Lower end of the axes, as a share of the height, like ``top``.
         top: Upper end of the axes.
     """
     from simserve.report.figure import ShownFigure
@@ -68,7 +68,7 @@ def canvas(
 
 
 def legend(figure: Figure, axes: Axes, columns: int) -> None:
-    """Name the curves above the axes, where none of them can run, each label once."""
+    """Name the curves above the axes, where they cannot overlap a curve, each label once."""
     named = {label: handle for handle, label in reversed(list(zip(*axes.get_legend_handles_labels(), strict=True)))}
     if named:
         figure.legend(
@@ -110,7 +110,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def _close_ticks(low: float, high: float) -> list[float]:
-    """Return round values within less than a decade, where no step of a decade gives three."""
+    """Return round values within less than a decade, for which steps of a decade give fewer than three."""
     power = 10.0 ** math.floor(math.log10(high - low))
     for step in (0.2 * power, 0.5 * power, power, 2 * power):
         first, last = math.ceil(low / step), math.floor(high / step)
@@ -120,7 +120,7 @@ def _close_ticks(low: float, high: float) -> list[float]:
 
 
 def clock(edges: Floats) -> tuple[Floats, str]:
-    """Return seconds in the unit a person would choose for their span, and the label of their axis."""
+    """Return seconds in the natural unit for their span, and the label of their axis."""
     span = float(edges[-1])
     for limit, factor, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min")):
         if span < limit:

@@ -1,6 +1,6 @@
 """What the page of a run shows besides its figures: operators on the roofline, and the deployment at other loads.
 
-Plain values, computed once with the run and stored with its files. Knows scenario and profiles, no picture.
+Plain values, computed once with the run and stored with its files. Knows scenario and profiles, no plots.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from simserve.sim.records import COMPLETED
 
 
 def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_page: bool = False) -> dict[str, Any]:
-    """Return ``roofline`` and ``loads``, each None where there is nothing to show.
+    """Return ``roofline`` and ``loads``, each None if there is nothing to show.
 
-    The decode step of the roofline is the run's mean one: its sequences, their contexts half grown.
+    The decode step of the roofline is the run's mean step: its mean number of sequences, halfway through their output.
 
     Args:
-        asked: What was run.
-        result: What came of it.
+        asked: The scenario that was run.
+        result: Its result.
         with_page: Whether the deployment is run at other loads too, up to a second (`simserve.report.other_loads`).
 
     Raises:
-        InputError: A profile is missing by now.
+        InputError: A profile no longer exists.
     """
     resolved, records = resolve(asked), result.simulation.records
     done = records.status == COMPLETED
     if not done.any():
         return {"roofline": None, "loads": None}
-    # Where everything was answered elsewhere, no step says where a replica stands on its roofline.
+    # If all requests were answered elsewhere, there is no step to place on the roofline.
     has_steps = result.summary["simserve"]["steps"]["mean_batch"] is not None
     found = _roofline(resolved, result, done) if has_steps else None
     loads = None
@@ -46,8 +46,8 @@ def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_pa
 
 
 def _loads(resolved: ResolvedScenario, finishable_rate: float | None) -> dict[str, Any] | None:
-    """Return the deployment at other loads; None where the user stopped it: the run itself is done by then."""
-    from simserve.report.other_loads import other_loads  # the planner: needed by runs that write a page
+    """Return the deployment at other loads; None if the user interrupts it: the run itself is already done."""
+    from simserve.report.other_loads import other_loads  # imports the planner; only needed by runs that write a page
 
     try:
         return other_loads(resolved, finishable_rate)

@@ -1,4 +1,4 @@
-"""The brief of an answer: does it hold, what to do, latencies, load, dollars a month, trust. One for every medium.
+"""The brief of an answer: whether it holds, what to do, latencies, load, dollars a month, trust. One for every medium.
 
 The terminal, the page and the notebook show the same brief, each in its own form. Knows no width and no markup.
 """
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
 ASKED_FILES = ("film.html", "timeline.json", "timeline.json.gz", "metrics.prom")
-"""Files of a result that are there only where they were asked for."""
+"""Files of a result that are only written on request."""
 STORED = ("scenario.resolved.yaml",)
-"""What stands after a command of simserve in the folder of a result."""
+"""Arguments that name the scenario in the folder of a result."""
 NOW = "Now"
-"""Name of the line that says whether a deployment holds its own traffic, in answers about more than that."""
+"""Name of the line that says whether a deployment can sustain its own traffic, in answers about more than that."""
 SLO_MISSED = "SLO missed"
-"""What stands behind GPUs that are priced though they miss the SLO."""
+"""Note after GPUs that are priced although they miss the SLO."""
 FILES = "Files"
 """Name of the line that says where the files of an answer are."""
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
 LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
-"""What scales the load of a scenario."""
+"""Keys that scale the load of a scenario."""
 _MOST_MILLISECONDS = 10_000
-"""What is told in milliseconds at most, beside shorter times."""
+"""Longest time that is given in milliseconds beside shorter ones."""
 _SECONDS_FROM_MEAN = 1000.0
-"""Mean in milliseconds from which its line is told in seconds."""
+"""Mean in milliseconds from which its line is in seconds."""
 _TOLD_AS_TIMES = 2.0
-"""Times the own cost from which an API's is told so, and not in percent more."""
+"""From this multiple of the self-hosting cost on, an API's cost is given as a multiple, not in percent."""
 _TOKENS_STEP = 1024
 """Tokens to which a context length is rounded up."""
 
@@ -70,7 +70,7 @@ class Way:
     Attributes:
         told: The sentence.
         command: The command; empty where there is no room for it.
-        instead: What is told where there is no room for the command; None: that ``-v`` prints it.
+        instead: What is shown if there is no room for the command; None: that ``-v`` prints it.
     """
 
     told: str
@@ -79,7 +79,7 @@ class Way:
 
     @property
     def shorter(self) -> Way:
-        """What stands in its place where there is no room for the command."""
+        """The form to use if there is no room for the command."""
         return self.instead or Way(f"{self.told.rstrip(':')}: the command is long, -v prints it", "")
 
 
@@ -87,7 +87,7 @@ class Way:
 class LatencySeconds:
     """One latency in numbers: mean, 95th percentile, ends of the interval of real servers, limit of the SLO.
 
-    The upper end is infinite where the slowest of them cannot keep up.
+    The upper end is infinite if the slowest of them cannot keep up.
     """
 
     mean: float | None
@@ -112,7 +112,7 @@ class LatencyLine:
 
     @property
     def text(self) -> str:
-        """In one sentence."""
+        """The latency in one sentence."""
         real = f" ({self.real_servers})" if self.real_servers else ""
         return f"{self.mean} mean{real}, {self.p95} p95{'; ' if self.limit else ''}{self.limit}"
 
@@ -124,22 +124,22 @@ class Fact:
     label: str
     text: str
     is_extra: bool = False
-    """Whether it gives way where there is no room for every line."""
+    """Whether it is dropped if there is no room for every line."""
     is_whole: bool = False
-    """Whether all of its clauses stand, whatever lines they take."""
+    """Whether all of its clauses are shown, however many lines they take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """What to know of an answer before anything else.
+    """What to know about an answer before anything else.
 
     Attributes:
         verdict: ``holds``, ``missed`` or ``none``.
-        answer: Does it hold, in one sentence.
+        answer: Whether it holds, in one sentence.
         subject: What was asked about: model, GPUs, engine, traffic.
-        warnings: What leads an answer, one line each.
+        warnings: Warnings before the answer, one line each.
         ways: What to do, the best first.
-        latencies: TTFT, TPOT, ITL, E2E; empty where nothing was measured.
+        latencies: TTFT, TPOT, ITL, E2E; empty if nothing was measured.
         facts: Cost, load, trust, in the order a reader asks.
     """
 
@@ -157,8 +157,8 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
 
     Args:
         result: The run.
-        reference: What stands after a command of simserve to name the scenario of the run.
-        folder: Where its files are; None: nowhere.
+        reference: Arguments that name the scenario of the run in a command of simserve.
+        folder: Where its files are; None without files.
     """
     has_completed = bool(result.summary["completed"])
     lines = [
@@ -189,7 +189,7 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
 
 
 def _subject(result: RunResult) -> str:
-    """Return what ran: model, GPUs, engine, the size of a mean request, and the formats with where they come from."""
+    """Return what ran: model, GPUs, engine, the size of a mean request, and the formats with their origin."""
     formats, summary = result.summary["simserve"]["formats"], result.summary
     model = facts.fleet_title(result.scenario)
     completed = summary["completed"]
@@ -201,7 +201,7 @@ def _subject(result: RunResult) -> str:
 
 
 def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
-    """Return what to do: of a run that fails what would hold, of another where to look next; never nothing."""
+    """Return what to do: what would meet the SLO if a run misses it, else where to look next; never empty."""
     words = reference or ("SCENARIO.yaml",)
     named = " ".join(shlex.quote(word) for word in words)
     summary, inner = result.summary, result.summary["simserve"]
@@ -230,7 +230,7 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
 
 
 def _longer_context(result: RunResult, words: Sequence[str], longest: int) -> Way:
-    """Return what helps prompts that are too long: to split them, to raise the limit that was set, or more room."""
+    """Return the remedy for prompts that are too long: split them, raise the limit that was set, or add memory."""
     engine, named = result.summary["simserve"]["engine_resolved"], " ".join(shlex.quote(word) for word in words)
     if longest <= engine["max_model_len"]:
         told = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
@@ -250,7 +250,7 @@ def _longer_context(result: RunResult, words: Sequence[str], longest: int) -> Wa
 
 
 def _longest_request(result: RunResult) -> int | None:
-    """Return the context that the longest request needs, where prompts were too long; None where none was."""
+    """Return the context that the longest request needs if prompts were too long; None if none was."""
     if not result.summary["simserve"]["rejected"]["by_reason"].get("prompt_too_long"):
         return None
     records = result.simulation.records
@@ -261,8 +261,8 @@ def _longest_request(result: RunResult) -> int | None:
 def latency_lines(result: RunResult) -> list[LatencyLine]:
     """Return the four latencies, each with the interval in which 9 of 10 real servers have their mean.
 
-    One that no request has, as the time a token of answers that come whole, is left out unless the SLO limits it.
-    Where requests think, the time to the first visible token stands behind TTFT.
+    A latency that no request has (such as TPOT, if answers arrive whole) is left out unless the SLO limits it. If
+    requests think, the time to the first visible token follows TTFT.
     """
     summary, inner = result.summary, result.summary["simserve"]
     found = inner.get("prediction_interval") or {}
@@ -282,9 +282,9 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
 def _visible_ends(
     summary: Mapping[str, Any], known: Mapping[str, Any], mean: float | None
 ) -> tuple[float, float] | None:
-    """Return between which ends the mean time to the first visible token is expected: TTFT's, and steps of thinking.
+    """Return the interval of the mean time to the first visible token: that of TTFT plus steps of thinking.
 
-    As those of E2E are made up (`simserve.metrics.real_server`).
+    Composed like that of E2E (`simserve.metrics.real_server`).
     """
     first, step = known.get("mean_ttft_ms"), known.get("mean_tpot_ms")
     if mean is None or not first or not step or not summary["mean_tpot_ms"]:
@@ -302,7 +302,7 @@ def _latency_line(
     *,
     is_open: bool,
 ) -> LatencyLine:
-    """Return one of them; ``figures`` and ``ends`` in milliseconds."""
+    """Return the line of one latency; ``figures`` and ``ends`` in milliseconds."""
     unit, factor = latency_unit(figures["p99"])
     mean, tail = figures["mean"], figures["p95"]
     if (mean or 0.0) >= _SECONDS_FROM_MEAN:
@@ -325,13 +325,13 @@ def _latency_line(
 
 
 def _real_servers(ends: Sequence[float], unit: str, factor: float, *, is_open: bool) -> str:
-    """Return both ends of an interval in milliseconds, the high one in seconds where it is far beyond its own line.
+    """Return both ends of an interval in milliseconds, the high one in seconds if it is far larger.
 
     Args:
         ends: Of the interval.
-        unit: That of the line.
-        factor: Milliseconds in it.
-        is_open: Whether the slowest servers queue without end: there is no high end to tell.
+        unit: Unit of the line.
+        factor: Milliseconds per unit.
+        is_open: Whether the queue of the slowest servers grows without end, so that there is no high end.
     """
     low, high = ends
     if is_open:
@@ -346,7 +346,7 @@ def _in_unit(milliseconds: float | None, unit: str, factor: float) -> str:
 
 
 def _load(result: RunResult) -> str:
-    """Return how the load compares with what can be sustained, how far the SLO reaches, and the bottleneck."""
+    """Return how the load compares with what can be sustained, up to which load the SLO holds, and the bottleneck."""
     inner = result.summary["simserve"]
     binding = inner["bottleneck"]["binding"]
     limits = "no bottleneck" if binding == "none" else f"bottleneck: {binding}"
@@ -354,7 +354,7 @@ def _load(result: RunResult) -> str:
 
 
 def load_text(result: RunResult) -> str:
-    """Return the load beside what the deployment can sustain, and output tokens a second.
+    """Return the load, what the deployment can sustain, and output tokens a second.
 
     ``'5.50 requests/s, 44% of the 12.6 it can sustain; 1,137 output tokens/s'``.
     """
@@ -373,7 +373,7 @@ def load_text(result: RunResult) -> str:
 def _output_text(result: RunResult) -> str:
     """Return output tokens a second, with the interval of real servers: ``'3,240 output tokens/s (2,120 to 4,490)'``.
 
-    Of steady open arrivals, which are served as they come, the interval would say nothing.
+    For steady open arrivals, which are served as they come, the interval would carry no information.
     """
     text = f"{number(result.summary['output_throughput'])} output tokens/s"
     found = result.summary["simserve"].get("prediction_interval") or {}
@@ -388,7 +388,7 @@ def _times(ratio: float) -> str:
 
 
 def _slo_reach(result: RunResult) -> str:
-    """Return the highest load tried at which the SLO held, by runs at other loads or by the advice; empty if none."""
+    """Return the highest load tried at which the SLO held, from runs at other loads or the advice; empty if none."""
     advised = [
         value
         for each in result.summary["simserve"].get("advice") or ()
@@ -404,7 +404,7 @@ def _slo_reach(result: RunResult) -> str:
 
 
 def _held_loads(result: RunResult) -> list[float]:
-    """Return the loads, up to the first that missed it, at which the SLO held."""
+    """Return the loads at which the SLO held, up to the first that missed it."""
     found, slo = result.background.get("loads"), result.slo
     if not found or slo is None:
         return []
@@ -419,12 +419,12 @@ def _held_loads(result: RunResult) -> list[float]:
 def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:
     """Return dollars a month of the deployment, beside the cheapest API for the same weights or the one that is named.
 
-    Which of the two costs less is not said of GPUs that miss the SLO: `simserve cost` prices those that hold it.
+    For GPUs that miss the SLO it does not say which of the two costs less: `simserve cost` prices those that meet it.
 
     Args:
         summary: Of a run.
-        gpus: Of its deployment, in words.
-        held: Whether it holds the SLO.
+        gpus: GPUs of its deployment, in words.
+        held: Whether it meets the SLO.
     """
     inner = summary["simserve"]
     hourly, month = inner["cost"]["usd_per_hour"], inner.get("month")
@@ -440,7 +440,7 @@ def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:
 
 
 def api_text(month: Mapping[str, Any]) -> str:
-    """Return what an API asks for a month of the same traffic, and which side costs less."""
+    """Return what an API charges for a month of the same traffic, and which side costs less."""
     api, own = month["api"], month["self_host_usd_per_month"]
     if api is None:
         return "no API is known to serve these weights"
@@ -456,12 +456,12 @@ def api_text(month: Mapping[str, Any]) -> str:
 
 
 def asked_by(api: Mapping[str, Any]) -> str:
-    """Return what an API asks for a month: ``'deepinfra-qwen3-32b asks $2,333'``."""
+    """Return what an API charges for a month: ``'deepinfra-qwen3-32b asks $2,333'``."""
     return f"{api['name']} asks {dollars(api['usd_per_month'])}"
 
 
 def trust_text(result: RunResult) -> str:
-    """Return what the latencies rest on, and what makes them those of this run alone."""
+    """Return what the latencies are based on, and what makes them specific to this run."""
     inner = result.summary["simserve"]
     found = inner.get("prediction_interval")
     parts = []
@@ -487,13 +487,13 @@ def trust_text(result: RunResult) -> str:
 
 
 def resting(told: str, basis: str) -> list[str]:
-    """Return what rests on measured servers and on which, the more telling clause first: it stays where room is short.
+    """Return what is based on measured servers and on which, the more important clause first: it is kept longest.
 
-    That nobody measured a server like it stands in one clause with what rests on others all the same.
+    If no server like it was measured, one clause says both that and what is based on others.
 
     Args:
-        told: What rests on them.
-        basis: As ``prediction_interval`` names it.
+        told: What is based on them.
+        basis: The basis in ``prediction_interval``.
     """
     known, _, lacking = basis.partition("foreign: ")
     if lacking:
@@ -515,11 +515,11 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
 
     Args:
         scenario: The deployment and its traffic.
-        reference: What stands after a command of simserve to name the scenario.
+        reference: Arguments that name the scenario in a command of simserve.
 
     Raises:
         InfeasibleError: The model does not fit.
-        InputError: A profile or trace is missing by now.
+        InputError: A profile or trace no longer exists.
     """
     from simserve.planner.cost.month import month
     from simserve.scenario.resolve import resolve
@@ -547,7 +547,7 @@ def about(
         deployed: Of the deployment at its own traffic.
         answered: The answer.
         verdict: Of the answer.
-        more: What else to know, right below whether it holds.
+        more: Further lines, directly below the one that says whether it holds.
         ways: What to do.
     """
     return replace(
@@ -560,17 +560,17 @@ def about(
 
 
 def fact_text(brief: Brief, label: str) -> str:
-    """Return what a brief says under a label; empty where it has none."""
+    """Return the text of a brief under a label; empty if it has none."""
     return next((each.text for each in brief.facts if each.label == label), "")
 
 
 def with_page(brief: Brief, page: Path | None, written: Path | None = None) -> Brief:
-    """Return a brief that ends with where the page of the answer is.
+    """Return a brief whose last line says where the page of the answer is.
 
     Args:
-        brief: Of an answer that writes no files but those.
-        page: The file; None: none was asked for.
-        written: Another file of the answer; None: there is none.
+        brief: The brief of an answer that writes no other files.
+        page: The file; None if none was asked for.
+        written: Another file of the answer; None without one.
     """
     files = " ".join(str(each) for each in (written, page) if each is not None) or "none"
     where = files if page is not None else f"{files}; --html FILE writes a page"

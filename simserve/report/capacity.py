@@ -1,4 +1,4 @@
-"""The answer of `simserve capacity` on a terminal, as a page, in a notebook: load, what breaks first, the curve."""
+"""The answer of `simserve capacity` on a terminal, as a page, in a notebook: the load, what fails first, the curve."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 _WIDEST = 100
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT", "task": "the makespan of tasks"}
 _LEAST_SHARE = 0.01
-"""Of the largest load: less than that on nine in ten real servers is told as such, and not as a rate."""
+"""A load on nine in ten real servers below this share of the highest load is described in words, not as a rate."""
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
 class Capacity(capacity_answer.Capacity):
-    """The most load that a deployment can sustain: ``.summary``, ``.plot``, and itself as a page in a notebook."""
+    """The highest load that a deployment can sustain: ``.summary``, ``.plot``, and a page in a notebook."""
 
     @property
     def plot(self) -> CapacityPlots:
-        """Its figures: ``latency()`` and ``goodput()`` against the load."""
+        """Its plots: ``latency()`` and ``goodput()`` against the load."""
         return CapacityPlots(self)
 
     def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one page that needs nothing else.
+        """Write the answer as one self-contained page.
 
         Args:
-            file: Where to.
-            command: How to reproduce it.
-            brief: What opens the page; None: it is made by a run of the deployment as it is.
+            file: Path of the page.
+            command: The command that reproduces it.
+            brief: The brief at the top of the page; None: from a run of the deployment as it is.
         """
         from simserve.report.page import write_page
 
@@ -54,7 +54,7 @@ class Capacity(capacity_answer.Capacity):
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlots:
-    """The figures of a capacity."""
+    """The plots of a capacity."""
 
     answer: capacity_answer.Capacity
 
@@ -74,7 +74,7 @@ class CapacityPlots:
 
 
 def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> None:
-    """Print what the brief leaves out: what breaks, the table of loads, how far to trust it."""
+    """Print what the brief leaves out: what fails, the table of loads, how far to trust it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -84,7 +84,7 @@ def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> Non
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, name in enumerate(header(capacity)):
-        # Two lines a title: on 80 columns they would be cut off.
+        # Titles take two lines: on 80 columns they would be cut off.
         table.add_column(
             name.replace(" ", "\n", 1), justify="left" if position == len(_HEADER) - 1 else "right", no_wrap=True
         )
@@ -99,7 +99,7 @@ def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> Non
 
 
 def _capacity_lines(capacity: capacity_answer.Capacity) -> list[str]:
-    """Return the answer in sentences: what warns, how much, what breaks first, where goodput peaks."""
+    """Return the answer in sentences: warnings, the load, what fails first, where goodput peaks."""
     return [*warning_lines(capacity.summary), *_answer_lines(capacity)]
 
 
@@ -175,7 +175,7 @@ def rows(capacity: capacity_answer.Capacity) -> list[tuple[str, ...]]:
 
 
 def _trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
-    """Return on how many requests the answer rests, and what limits it."""
+    """Return how many requests the answer is based on, and what limits it."""
     requests: dict[str, Any] = capacity.summary["requests"]
     needed = requests["needed"]
     enough = (
@@ -201,12 +201,12 @@ def _capacity_html(capacity: capacity_answer.Capacity) -> str:
 def capacity_brief(
     capacity: capacity_answer.Capacity, reference: Sequence[str] = STORED, *, has_load: bool = True
 ) -> Brief:
-    """Return the brief: the largest load, then the deployment at its own traffic, what to do, how far to trust it.
+    """Return the brief: the highest load, then the deployment at its own traffic, what to do, how far to trust it.
 
     Args:
         capacity: The answer.
-        reference: What stands after a command of simserve to name the scenario.
-        has_load: Whether the traffic has a load of its own; else the deployment is shown at the largest load.
+        reference: Arguments that name the scenario in a command of simserve.
+        has_load: Whether the scenario sets a load; else the deployment is shown at the highest load.
     """
     (answered, *_), found = _answer_lines(capacity), capacity.found
     verdict: Verdict = "holds" if found.largest.value else "missed"
@@ -225,7 +225,7 @@ def capacity_brief(
 
 
 def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, reference: Sequence[str]) -> Brief:
-    """Return the brief of a deployment without a load of its own: what it does at the largest one."""
+    """Return the brief of a deployment whose scenario sets no load, at the highest load."""
     scenario, load = capacity.scenario, capacity.found.largest.value
     arrivals = scenario.workload.arrivals
     assert arrivals is not None  # a load was found
@@ -245,7 +245,7 @@ def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, referenc
 
 
 def _beside_load(capacity: capacity_answer.Capacity, text: str) -> str:
-    """Return the own load beside the largest one, and what nine in ten real servers sustain."""
+    """Return the scenario's load beside the highest one, and what nine in ten real servers can sustain."""
     unit, most = "clients" if capacity.is_closed_loop else "requests/s", capacity.found.largest
     own = getattr(capacity.scenario.workload.arrivals, capacity.load_key, None)
     if own is None or not most.value:
@@ -255,7 +255,7 @@ def _beside_load(capacity: capacity_answer.Capacity, text: str) -> str:
 
 
 def _on_real_servers(capacity: capacity_answer.Capacity) -> str:
-    """Return what nine in ten real servers hold; empty where that was not looked for, or nothing is."""
+    """Return the load that nine in ten real servers can sustain; empty if it was not searched for, or there is none."""
     real, most = capacity.sustained, capacity.found.largest.value
     if real is None or not real.load or not most:
         return ""
@@ -268,7 +268,7 @@ def _times(ratio: float) -> str:
 
 
 def _ways(capacity: capacity_answer.Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:
-    """Return what to do: deploy more where the own traffic is too much, else look at the largest load."""
+    """Return what to do: deploy more if the scenario's traffic is too much, else look at the highest load."""
     plan, more = plan_command(reference), plan_command(reference, needs_more=True)
     if not capacity.found.largest.value:
         return [Way("No load is low enough. To find a deployment that holds:", more)]
@@ -291,8 +291,8 @@ def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brie
 
     Args:
         capacity: The answer.
-        command: How to reproduce it.
-        brief: What opens the page; None: it is made here.
+        command: The command that reproduces it.
+        brief: The brief at the top of the page; None: it is made here.
     """
     from simserve.report import answer_plots
     from simserve.report.panels import panel
@@ -327,7 +327,7 @@ def _load(capacity: capacity_answer.Capacity, load: float | None) -> str:
 
 
 def _below(attainment: float, asked: str) -> str:
-    """Return a share that misses what is asked, with so many digits that it does not look the same."""
+    """Return a share below the one asked, with enough digits to show the difference."""
     shown = share(attainment)
     return f"{math.floor(1e4 * attainment) / 1e2:.2f}%" if shown.replace(".0%", "%") == asked else shown
 

@@ -53,39 +53,39 @@ _HEADLINES = (
     ("usd_per_million_output_tokens", "dollars a million output tokens"),
 )
 _MORE_IS_BETTER = frozenset({"slo_attainment", "output_throughput"})
-"""Headlines of which more is better; of the others less is."""
+"""Headline figures for which more is better; for the others less is better."""
 _DECIDES_FROM = 0.01
-"""A figure that moves by less of the base decides nothing."""
+"""A change of less than this share of the base does not decide."""
 _LEAST_GAP_FACTOR = 2.0
-"""The p99 of ITL is a headline where it is so many times longer or shorter; else TPOT says the same."""
+"""The p99 of ITL is a headline if it changes by this factor or more; else TPOT shows the same."""
 _FACTOR_FROM = 10.0
-"""Times the base from which a figure is said as a factor: ``166x`` reads better than ``+16463%``."""
+"""From this multiple of the base on, a change is given as a factor: ``166x`` reads better than ``+16463%``."""
 _COARSE = 2.0
-"""Percent of half an interval from which on decimals say nothing."""
+"""From this half width in percent on, decimals are dropped."""
 _NOTHING = 1e-9
-"""Percent below which a width is rounding."""
+"""Widths below this percentage are rounding errors."""
 _WRITE = {"share": share, "number": number, "dollars": dollars}
 _EQUAL = "(equal)"
-"""What stands for no difference at all."""
+"""Text for no difference at all."""
 _SMALLEST_SHARE = 5e-5
-"""A share that moves by less, interval included, has not moved by any digit that is written."""
+"""A change of a share below this, interval included, does not show in any printed digit."""
 
 
 class Comparison(compare.Comparison):
-    """A base and its variants: ``.summary``, ``.plot``, and itself as a page in a notebook."""
+    """A base and its variants: ``.summary``, ``.plot``, and a page in a notebook."""
 
     @property
     def plot(self) -> ComparisonPlots:
-        """Its figure: ``differences()``."""
+        """Its plot: ``differences()``."""
         return ComparisonPlots(self)
 
     def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one page that needs nothing else.
+        """Write the answer as one self-contained page.
 
         Args:
-            file: Where to.
-            command: How to reproduce it.
-            brief: What opens the page; None: it is made by a run of the deployment as it is.
+            file: Path of the page.
+            command: The command that reproduces it.
+            brief: The brief at the top of the page; None: from a run of the deployment as it is.
         """
         from simserve.report.page import write_page
 
@@ -97,7 +97,7 @@ class Comparison(compare.Comparison):
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlots:
-    """The figure of a comparison."""
+    """The plot of a comparison."""
 
     answer: compare.Comparison
 
@@ -110,7 +110,7 @@ class ComparisonPlots:
 
 
 def render_comparison(comparison: compare.Comparison, console: Console) -> None:
-    """Print what the brief leaves out: what further variants change, the table, and how to read it."""
+    """Print what the brief leaves out: the changes of further variants, the table, and how to read it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -139,7 +139,7 @@ def header(comparison: compare.Comparison) -> list[str]:
 
 
 def comparison_lines(comparison: compare.Comparison) -> list[str]:
-    """Return what warns, then one sentence a variant: what it is shown to change, the headline figures only."""
+    """Return warnings, then one sentence for each variant: the headline figures that it is shown to change."""
     return [*warning_lines(comparison.summary), *_answer_lines(comparison)]
 
 
@@ -157,7 +157,7 @@ def _answer_lines(comparison: compare.Comparison) -> list[str]:
 
 
 def _reading_lines(comparison: compare.Comparison) -> list[str]:
-    """Return how the figures came about, and how to read them."""
+    """Return how the figures were obtained, and how to read them."""
     count = len(comparison.base.summaries)
     if count == 1:
         return ["The same trace through each, once; nothing is drawn, so there are no intervals.", *_real_lines()]
@@ -175,7 +175,7 @@ def _reading_lines(comparison: compare.Comparison) -> list[str]:
 
 
 def _real_text() -> str:
-    """Return how far the ratio of two real servers may be from the simulated one, by latency; empty: not measured."""
+    """Return how far the ratio of two real servers may be from the simulated one, by latency; empty if not measured."""
     pairs = load_error_model().pairs
     shown = [f"{math.expm1(pairs[name].p90):.0%} in {name.upper()}" for name in ("tpot", "ttft") if name in pairs]
     return f"for 90% of real servers the ratio of the two is within {listed(shown)} of this one" if shown else ""
@@ -193,18 +193,18 @@ def _comparison_html(comparison: compare.Comparison) -> str:
 
 
 def _formats_lines(comparison: compare.Comparison) -> list[str]:
-    """Return the number formats of the base, and of each variant that has others."""
+    """Return the number formats of the base, and of each variant that has different ones."""
     base = formats_line(comparison.base.formats)
     others = [(each.name, formats_line(each.formats)) for each in comparison.variants]
     return [f"Simulated with {base}.", *(f"{name}: {told}." for name, told in others if told != base)]
 
 
 def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = STORED) -> Brief:
-    """Return the brief: what the variants change, what each costs and whether it holds, then the base as it is.
+    """Return the brief: what the variants change, what each costs and whether it meets the SLO, then the base as it is.
 
     Args:
         comparison: The answer.
-        reference: What stands after a command of simserve to name the base.
+        reference: Arguments that name the base in a command of simserve.
     """
     answered, *others = _told(comparison)
     if comparison.was_interrupted:
@@ -226,7 +226,7 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
 
 
 def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
-    """Return what to run: the cheapest that holds, of equals the one with the lower latency; else where to look."""
+    """Return what to run: the cheapest that meets the SLO, of equals the faster one; else where to look."""
     best = _best(comparison)
     if best is None:
         return Way(
@@ -247,7 +247,7 @@ def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
 
 
 def _best(comparison: compare.Comparison) -> Variant | None:
-    """Return what holds at the least price, of equals what is faster; None where nothing holds."""
+    """Return the cheapest deployment that meets the SLO, of equals the faster one; None if none meets it."""
     slo = comparison.base.scenario.slo
     asked = None if slo is None else slo.attainment
     best = comparison.base if _is_held(comparison.base, asked) else None
@@ -258,11 +258,11 @@ def _best(comparison: compare.Comparison) -> Variant | None:
 
 
 def _mixed(comparison: compare.Comparison, best: Variant | None) -> Variant | None:
-    """Return the variant to name where no SLO decides between its gains and its losses; None where one side is better.
+    """Return the variant to name if no SLO decides between its gains and its losses; None if one side is better.
 
     Args:
         comparison: The answer.
-        best: What costs the least, of equals what is faster.
+        best: The cheapest, of equals the faster one.
     """
     if comparison.base.scenario.slo is not None:
         return None
@@ -273,7 +273,7 @@ def _mixed(comparison: compare.Comparison, best: Variant | None) -> Variant | No
 
 
 def _moved(variant: Variant, comparison: compare.Comparison) -> tuple[list[str], list[str]]:
-    """Return the headlines in which a variant is shown to be better than the base, and those in which it is worse."""
+    """Return the headlines in which a variant is shown to be better than the base, and those in which worse."""
     gains: list[str] = []
     losses: list[str] = []
     for name, label in _HEADLINES:
@@ -284,7 +284,7 @@ def _moved(variant: Variant, comparison: compare.Comparison) -> tuple[list[str],
 
 
 def _doubts(variant: Variant, runs: int) -> list[str]:
-    """Return which latencies moved by less than the median error of such a ratio of two real servers, and that."""
+    """Return which latencies changed by less than the median error of such a ratio on real servers, with that error."""
     found, pairs = [], load_error_model().pairs
     for name, label in _HEADLINES:
         errors, change = pairs.get(PAIRED.get(name.partition("_")[2], "")), variant.differences[name].relative
@@ -296,7 +296,7 @@ def _doubts(variant: Variant, runs: int) -> list[str]:
 
 
 def _told(comparison: compare.Comparison) -> list[str]:
-    """Return a sentence a variant: that of the best first, the others in their order; the first says which to take."""
+    """Return a sentence for each variant: the best first, the others in their order; the first says which to take."""
     best, lines = _best(comparison), _answer_lines(comparison)
     place = next((at for at, variant in enumerate(comparison.variants) if variant is best), 0)
     mixed = _mixed(comparison, best)
@@ -320,7 +320,7 @@ def _is_held(variant: Variant, asked: float | None) -> bool:
 
 
 def _is_better(variant: Variant, best: Variant) -> bool:
-    """Return whether a variant costs less than the best so far, or as much with its steps shown to be faster."""
+    """Return whether a variant costs less than the best so far, or the same with steps shown to be faster."""
     summaries: Any = variant.summary, best.summary
     price, known = (at(each, FIGURES["usd_per_hour"]) or 0.0 for each in summaries)
     tpot, least = (at(each, FIGURES["mean_tpot_ms"]) or 0.0 for each in summaries)
@@ -332,8 +332,8 @@ def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief 
 
     Args:
         comparison: The answer.
-        command: How to reproduce it.
-        brief: What opens the page; None: it is made here.
+        command: The command that reproduces it.
+        brief: The brief at the top of the page; None: it is made here.
     """
     from simserve.report import answer_plots
     from simserve.report.panels import panel
@@ -374,7 +374,7 @@ def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief 
 
 
 def _month(variant: Variant) -> str:
-    """Return how many requests of a variant meet the SLO, how fast it answers, and what it costs a month."""
+    """Return how many requests of a variant meet the SLO, its latencies, and its cost a month."""
     summary: Any = variant.summary
     hourly, attainment = at(summary, FIGURES["usd_per_hour"]), at(summary, FIGURES["slo_attainment"])
     paid = "no price is known" if hourly is None else f"GPUs {dollars(hourly * HOURS_PER_MONTH)} a month"
@@ -396,7 +396,7 @@ def _rows(comparison: compare.Comparison) -> list[list[str]]:
 
 
 def _cells(comparison: compare.Comparison) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
-    """Return the label, the base's figure, and of each variant its figure, the difference, and whether it is shown."""
+    """Return label, figure of the base, and for each variant its figure, the difference, and whether that is shown."""
     found = []
     base: Any = comparison.base.summary
     summaries = [variant.summary for variant in comparison.variants]
@@ -428,7 +428,7 @@ def _change(difference: Difference, kind: str) -> str:
 
 
 def _absolute(difference: Difference, kind: str) -> str:
-    """Return a difference in percentage points, or, of what may be nothing, in percent of the base."""
+    """Return a difference in percentage points, or for figures that may be 0, in percent of the base."""
     scale, unit = (100.0, " points") if kind == "share" or not difference.base else (100.0 / abs(difference.base), "%")
     moved = scale * difference.mean
     change = f"{moved:+.{_decimals(moved)}f}{unit}"
@@ -437,7 +437,7 @@ def _absolute(difference: Difference, kind: str) -> str:
 
 
 def _of_ratio(relative: float, low: float, high: float) -> str:
-    """Return a ratio less one with its interval: in percent, or as a factor where it is large."""
+    """Return a ratio minus one with its interval: in percent, or as a factor if it is large."""
     if relative >= _FACTOR_FROM - 1:
         change, ends = f"{number(1 + relative)}x", [number(1 + end) for end in (low, high)]
     else:
@@ -449,7 +449,7 @@ def _of_ratio(relative: float, low: float, high: float) -> str:
 
 
 def _decimals(value: float) -> int:
-    """Return how many decimals show a figure: one from a tenth on, below that the first that is not zero."""
+    """Return the decimals for a figure: one from 0.1 on, below that up to the first that is not zero."""
     size = abs(value)
     if size >= 0.1 or size < _NOTHING:
         return 0 if size >= 20 else 1
@@ -457,7 +457,7 @@ def _decimals(value: float) -> int:
 
 
 def _is_headline(variant: Variant, name: str, runs: int) -> bool:
-    """Return whether a figure has changed; of one run of a trace, in which nothing is drawn, any change is one."""
+    """Return whether a figure has changed; in one run of a trace, which draws no random numbers, any change counts."""
     difference = variant.differences[name]
     has_moved = difference.is_shown
     if runs == 1:

@@ -46,7 +46,7 @@ class CostResult:
 
     @property
     def plot(self) -> CostPlots:
-        """Its figures: ``break_even()`` and ``tornado()``."""
+        """Its plots: ``break_even()`` and ``tornado()``."""
 
         return CostPlots(self.summary)
 
@@ -54,7 +54,7 @@ class CostResult:
         """Write the answer as one page that needs nothing else.
 
         Args:
-            file: Where to.
+            file: Path of the page.
             command: How to reproduce it.
             brief: What opens the page; None: what the summary alone says.
         """
@@ -62,7 +62,7 @@ class CostResult:
 
 
 def _api_name(api: Mapping[str, Any]) -> str:
-    """Return the name of an API; of one whose prices were given on the command line there is none."""
+    """Return the name of an API; an API with prices from the command line has none."""
     return "the API" if api["name"] == "given" else str(api["name"])
 
 
@@ -106,7 +106,7 @@ def _requests(amount: float | None) -> str:
 
 
 def sections(summary: Mapping[str, Any]) -> list[Section]:
-    """Return the parts of the answer that say something, in the order a reader asks."""
+    """Return the parts of the answer that are not empty, in the order of a reader's questions."""
     parts = [
         Section(title="Self-host", lines=_self_host_lines(summary)),
         Section(title="API", lines=_api_lines(summary)),
@@ -124,7 +124,7 @@ def sections(summary: Mapping[str, Any]) -> list[Section]:
 
 
 def _way_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return which of several ways is cheapest from which volume on."""
+    """Return which of several ways is cheapest, and from which volume on."""
     lines = []
     for each in summary.get("ways", ()):
         start, end = each["from_requests_per_month"], each["to_requests_per_month"]
@@ -204,7 +204,7 @@ def _api_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _latency_lines(api: Mapping[str, Any]) -> list[str]:
-    """Return how fast the API answers, as somebody measured it; none where nobody is on record."""
+    """Return how fast the API answers, as measured; none if no measurement is known."""
     found = api.get("latency")
     if found is None:
         return []
@@ -217,7 +217,7 @@ def _latency_lines(api: Mapping[str, Any]) -> list[str]:
 
 
 def _caching(api: Mapping[str, Any]) -> str:
-    """Return the rules of an API's prompt cache; nothing where the provider states none."""
+    """Return the rules of an API's prompt cache; nothing if the provider states none."""
     offer = api.get("prompt_caching")
     if offer is None:
         return ""
@@ -362,7 +362,7 @@ def _signed(usd: float) -> str:
 
 
 def render_cost(summary: Mapping[str, Any], console: Console) -> None:
-    """Print the parts of the answer, which the brief sums up."""
+    """Print the parts of the answer that the brief summarises."""
     from rich.table import Table
     from rich.text import Text
 
@@ -384,7 +384,7 @@ def render_cost(summary: Mapping[str, Any], console: Console) -> None:
 
 
 def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None = None) -> Page:
-    """Return the answer as a page: its parts, and where the two sides cost the same.
+    """Return the answer as a page: its parts, and the break-even.
 
     Args:
         summary: Of the answer.
@@ -420,23 +420,23 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
 
 
 def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, reference: Sequence[str] = STORED) -> Brief:
-    """Return the brief: which side costs less, what both cost, how busy the GPUs are, where they break even.
+    """Return the brief: which side costs less, what both cost, how busy the GPUs are, and the break-even.
 
     Args:
         summary: Of the answer.
-        deployed: Of one run of the deployment as it is; None: nothing was simulated.
-        reference: What stands after a command of simserve to name the scenario.
+        deployed: Brief of one run of the deployment as it is; None if nothing was simulated.
+        reference: Arguments that name the scenario in a command of simserve.
     """
     day = summary.get("day")
-    is_as_it_is = day is not None and day["capacity_rate_per_replica"] is None  # its one level is what was sent
+    is_as_it_is = day is not None and day["capacity_rate_per_replica"] is None  # its only level is the traffic as sent
     levels = [] if day is None else summary["load_levels"]
     asked = [each for each in levels if is_as_it_is or (day and each["rate"] == day["mean_rate"])]
-    # Latencies are those of what is priced: of a fleet with more replicas they are not known.
+    # Latencies must be those of the fleet that is priced: with more replicas they are unknown.
     is_priced = deployed is not None and bool(asked) and bool(asked[0]["holds"])
     lines = [] if deployed is None else [Fact(NOW, deployed.answer.rstrip("."))]
     held, is_served = "", True
     if day is not None and deployed is not None and asked and not is_priced:
-        # Of traffic that has no rate the deployment is priced as it is, else as many replicas as hold it.
+        # For traffic without a rate the deployment is priced as it is, else as many replicas as can serve it.
         is_served = not is_as_it_is
         if deployed.verdict == "missed":
             held = " that hold the SLO" if is_served else f", {SLO_MISSED}"
@@ -450,7 +450,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
     lines_of = {each.label: each.text for each in lines}
     if other and " asks " not in other and " asks " in lines_of["Cost"]:
-        # What a run of it says of the API; the one that is compared with serves other weights.
+        # What one run says about the API; the API compared with serves other weights.
         own_side, _, asked_for = lines_of["Cost"].partition("; ")
         lines = [replace(each, text=f"{own_side}; {other}") if each.label == "Cost" else each for each in lines]
         lines.append(Fact("Also", f"of other weights, {asked_for}"))
@@ -472,7 +472,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
 
 
 def _priced_load(summary: Mapping[str, Any]) -> str:
-    """Return how far the GPUs that are priced are used, where that is not what one run of the deployment says."""
+    """Return the load of the GPUs that are priced, if it differs from that of one run of the deployment."""
     own, levels = summary["self_host"], summary["load_levels"]
     if summary["day"]["capacity_rate_per_replica"] is None:
         return f"the GPUs are busy {share(own['busy'])} of the time"
@@ -481,11 +481,11 @@ def _priced_load(summary: Mapping[str, Any]) -> str:
 
 
 def _both(summary: Mapping[str, Any], held: str, *, is_served: bool) -> str:
-    """Return dollars a month of both sides; of a side that is not known, how to give it.
+    """Return dollars a month of both sides; for an unknown side, how to provide it.
 
     Args:
         summary: Of the answer.
-        held: What is said of the GPUs that are priced.
+        held: Note about the GPUs that are priced.
         is_served: Whether they serve all of the traffic within the SLO.
     """
     own, api = summary["self_host"], summary["api"]
@@ -502,7 +502,7 @@ def _both(summary: Mapping[str, Any], held: str, *, is_served: bool) -> str:
 
 
 def _way(summary: Mapping[str, Any], reference: Sequence[str]) -> Way:
-    """Return where to look next: for fewer GPUs, or from arithmetic to a simulation."""
+    """Return what to do next: look for fewer GPUs, or simulate instead of arithmetic."""
     if summary.get("day") is None:
         return Way("This is arithmetic on what was given. To simulate a deployment:", "simserve cost api-vs-self-host")
     if summary["cheaper"] == "api":
@@ -525,7 +525,7 @@ def _body(summary: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CostPlots:
-    """The figures of a cost comparison; None where there is nothing to draw."""
+    """The plots of a cost comparison; None if there is nothing to draw."""
 
     summary: Mapping[str, Any]
 
@@ -537,7 +537,7 @@ class CostPlots:
         return figure_or_none(break_even(self.summary))
 
     def tornado(self) -> Figure | None:
-        """Return by how much each input moves the saving of self-hosting."""
+        """Return how much each input changes the saving of self-hosting."""
         from simserve.report.answer_plots import tornado
         from simserve.report.sketch_figure import figure_or_none
 

@@ -1,4 +1,4 @@
-"""Curves a person can read, from any number of points: pure arrays, no picture."""
+"""Readable curves from any number of points: pure arrays, no plots."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PLATEAU = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurningPoint:
-    """Where a curve that rises stops rising.
+    """Where a rising curve stops rising.
 
     Attributes:
-        at: x of the largest y; of equal ones the first.
+        at: x of the largest y; the first if several are equal.
         value: That y.
-        flat_from: Smallest x whose y is within 2 % of it: what lies beyond gains nothing.
+        flat_from: Smallest x whose y is within 2 % of it: going beyond gains nothing.
         falls_after: Whether some later y is more than 2 % below it.
     """
 
@@ -44,7 +44,7 @@ def turning_point(points: Sequence[tuple[int, float]]) -> TurningPoint:
         points: (x, y) in any order, each x once, at least one.
 
     Raises:
-        ValueError: There is no point, or an x stands twice.
+        ValueError: There are no points, or an x occurs twice.
     """
     ordered = sorted(points)
     if not ordered:
@@ -86,7 +86,7 @@ def cumulative(values: Floats) -> tuple[Floats, Floats]:
 
 
 def cumulative_histogram(histogram: Histogram) -> tuple[Floats, Floats]:
-    """Return the cumulative curve of a histogram, seconds; empty where it is."""
+    """Return the cumulative curve of a histogram, seconds; empty if the histogram is."""
     if histogram.count == 0:
         return np.empty(0), np.empty(0)
     levels = cumulative_levels()

@@ -1,4 +1,4 @@
-"""The answer of `simserve diff` as text, Markdown or HTML: what moved, and what moved too far."""
+"""The answer of `simserve diff` as text, Markdown or HTML: what changed, and what changed too much."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HEADER = ("figure", "before", "after", "change", "")
 
 
 class Diff(diff.Diff):
-    """Two results side by side: ``.summary``, and itself as a page in a notebook."""
+    """Two results side by side: ``.summary``, and a page in a notebook."""
 
     def _repr_html_(self) -> str:
         return _diff_html(self)
 
 
 def _diff_lines(found: diff.Diff) -> list[str]:
-    """Return the answer in sentences: what failed, how much moved, what the two are not alike in."""
+    """Return the answer in sentences: what failed, how many figures changed, what differs between the two."""
     moved, failures = found.moved, found.failures
     is_gate = any(each.tolerance is not None for each in found.moves)
     if failures:
@@ -51,7 +51,7 @@ def _diff_lines(found: diff.Diff) -> list[str]:
 
 
 def _formats(found: diff.Diff) -> list[str]:
-    """Return the number formats of the two, once where they are the same; nothing of results that do not say."""
+    """Return the number formats of the two, once if they are the same; nothing for results without them."""
     told = [formats_line(each["formats"]) for each in found.identities if each.get("formats")]
     if len(told) < len(found.names):
         return []
@@ -59,7 +59,7 @@ def _formats(found: diff.Diff) -> list[str]:
 
 
 def _diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:
-    """Return one row a figure that moved, those that moved too far first; a median is its p50, and shown once."""
+    """Return one row per changed figure, those that changed too much first; a median is its p50, and shown once."""
     ordered = sorted(found.moved, key=lambda move: not move.is_beyond)
     return [
         (each.name, _figure(each, each.before), _figure(each, each.after), _change(each), _note(each))

@@ -38,33 +38,33 @@ WAIT_LABELS = {
     "step": "the running step to end",
 }
 _WHOLE = 0.999
-"""A window of this share of the run is all of it: no warm-up was cut."""
+"""A window of at least this share of the run counts as the whole run: no warm-up was cut."""
 _STEADY = tuple(kind.model_fields["process"].default for kind in STATIONARY)
-"""Arrivals under which a warm-up is looked for."""
+"""Arrival processes for which a warm-up is detected."""
 _BEYOND_LAST = 0.01
 """Share of the requests that lie beyond p99."""
 _NOTICEABLE_WAIT = 0.05
-"""Share of a wait that is worth a word."""
+"""Least share of a wait that is mentioned."""
 _NOTICEABLE_OPERATOR = 0.005
-"""Share of the seconds of all steps from which an operator is named."""
+"""Least share of the seconds of all steps for an operator to be named."""
 CANNOT_KEEP_UP = "the slowest of them cannot keep up with this load: how long requests queue there cannot be told"
 _SHORT = ("tpot", "ttft")
 _NARROW_ARITHMETIC = ("fp8", "int8")
-"""Weight formats that multiply in 8 bit where the GPU can."""
+"""Weight formats that multiply in 8 bit if the GPU can."""
 _FIDELITY = {
     "roofline": "roofline, from datasheet peaks and typical efficiencies",
     "fitted": "curves fitted to measurements",
     "measured": "measured operator by operator",
 }
 _MOST_LISTED = 6
-"""Classes with arrivals of their own that are named one by one."""
+"""Most classes with their own arrivals that are listed one by one."""
 LOOPS = {"open": "open loop", "closed": "closed loop", "mixed": "open loop, and clients in a closed loop"}
-"""What the values of ``simserve.load`` are called."""
+"""The values of ``simserve.load`` in words."""
 _CHANGES_SHOWN = 6
 
 
 def heading(result: RunResult) -> str:
-    """Return what was run on what, with the number formats and where they come from."""
+    """Return the model, its GPUs, and the number formats with their origin."""
     return _deployment_title(result.scenario, result.summary["simserve"]["formats"])
 
 
@@ -90,13 +90,13 @@ def fleet_title(scenario: Mapping[str, Any]) -> str:
 
 
 def _layout(deployment: Mapping[str, Any]) -> str:
-    """Return how a model lies on its GPUs: ``'2 replicas of TP 8 x PP 2'``; empty on one GPU."""
+    """Return how a model is laid out on its GPUs: ``'2 replicas of TP 8 x PP 2'``; empty on one GPU."""
     replicas, sizes = deployment.get("replicas", 1), _sizes(deployment)
     return f"{replicas} replicas{_prefixed(' of ', sizes)}" if replicas > 1 else sizes
 
 
 def _sizes(deployment: Mapping[str, Any]) -> str:
-    """Return how one replica is cut: ``'TP 4 x DP 2 with EP'``; empty where it is not."""
+    """Return the parallelism of one replica: ``'TP 4 x DP 2 with EP'``; empty without any."""
     named = (("TP", "tensor"), ("PP", "pipeline"), ("DP", "data"))
     sizes = [(name, deployment.get(f"{key}_parallel_size", 1)) for name, key in named]
     cut = " x ".join(f"{name} {size}" for name, size in sizes if size > 1)
@@ -121,11 +121,11 @@ def num_gpus(result: RunResult) -> int:
 
 
 def gpus_text(result: RunResult, count: int) -> str:
-    """Return the GPUs that are paid for: ``'4 GPUs'``, of a fleet that changed ``'5.2 GPUs on average'``.
+    """Return the GPUs that are paid for: ``'4 GPUs'``, or for a fleet that changed ``'5.2 GPUs on average'``.
 
     Args:
         result: The run.
-        count: GPUs of the fleet as it was laid out.
+        count: GPUs of the fleet as configured.
     """
     replicas, seconds = result.summary["simserve"]["replicas"], result.summary["duration"]
     if len(replicas["timeline"]) <= 1 or not seconds:
@@ -151,7 +151,7 @@ def _num_gpus(deployment: Mapping[str, Any]) -> int:
 
 
 def measured(result: RunResult) -> str:
-    """Return which requests latencies are over, and where they are too few for the last percentile."""
+    """Return which requests the latencies cover, and a note if they are too few for the last percentile."""
     window, duration = result.summary["simserve"]["window"], result.summary["duration"]
     if window["start_s"] is None or duration is None:
         return "no request was sent"
@@ -170,7 +170,7 @@ def measured(result: RunResult) -> str:
 
 
 def _not_settled(result: RunResult) -> str:
-    """Return that a run is too short for what it measures to be that of a longer one, where it is; else nothing."""
+    """Return a note if a run is too short to measure what a longer one would; else nothing."""
     inner = result.summary["simserve"]
     if inner["settled"] is not False:
         return ""
@@ -182,7 +182,7 @@ def _not_settled(result: RunResult) -> str:
 
 
 def _why_whole(result: RunResult) -> str:
-    """Return why no warm-up was cut, where one might be looked for: the fleet changes; else nothing."""
+    """Return why no warm-up was cut if one would be expected: the fleet changes; else nothing."""
     deployment, workload = result.scenario["deployment"], result.scenario["workload"]
     sources = [each.get("arrivals") for each in (workload, *(workload.get("classes") or ()))]
     changes = any(deployment.get(key) for key in ("autoscaling", "faults", "updates", "liveness"))
@@ -194,7 +194,7 @@ def _why_whole(result: RunResult) -> str:
 
 
 def _too_few(requests: float, *, is_each: bool) -> str:
-    """Return on how many requests p99 rests where those are fewer than ten; else nothing."""
+    """Return how many requests lie beyond p99 if they are fewer than ten; else nothing."""
     beyond = round(_BEYOND_LAST * requests)
     if beyond >= BEYOND_PERCENTILE or not requests:
         return ""
@@ -205,7 +205,7 @@ def _too_few(requests: float, *, is_each: bool) -> str:
 
 
 def _precision_reached(replications: Mapping[str, Any]) -> str:
-    """Return whether the precision asked for was reached, and by how much the widest figure misses it."""
+    """Return whether the precision asked for was reached, and by how much the widest interval misses it."""
     if replications["precision"] is None:
         return ""
     asked, width = f"{100 * replications['precision']:.3g}%", replications["widest"]
@@ -213,14 +213,14 @@ def _precision_reached(replications: Mapping[str, Any]) -> str:
         return f", at most {asked} of every latency"
     if width["half_width"] is None:
         return f"; {width['metric']} is defined in fewer than two of them"
-    if width["metric"] == "slo_attainment":  # a share is asked for in points, whatever the precision
+    if width["metric"] == "slo_attainment":  # a share is held to points, whatever the precision
         points = f"{100 * width['half_width']:.3g} percentage points, {100 * ATTAINMENT_HALF_WIDTH:.3g} was asked"
         return f"; slo_attainment is known to {points}"
     return f"; {width['metric']} is known to {100 * width['half_width']:.3g}%, {asked} was asked"
 
 
 def num_replications(result: RunResult) -> int:
-    """Return how many independent runs the figures are over."""
+    """Return the number of independent runs behind the figures."""
     intervals = result.summary["simserve"]["confidence_intervals"]
     return max(int(each["replications"]) for each in intervals.values()) if intervals else 1
 
@@ -238,7 +238,7 @@ def throughput_lines(result: RunResult) -> list[str]:
 
 
 def memory_lines(result: RunResult) -> list[str]:
-    """Return weights, KV cache and how full it was."""
+    """Return weights, KV cache and its usage."""
     simserve = result.summary["simserve"]
     memory, kv = simserve["memory"], simserve["kv"]
     draft = memory["draft_weights_bytes"]
@@ -277,7 +277,7 @@ def memory_lines(result: RunResult) -> list[str]:
 
 
 def _offload_lines(result: RunResult) -> list[str]:
-    """Return what came from the KV tiers behind the prefix cache, and how long steps waited; empty without one."""
+    """Return what came from the KV tiers behind the prefix cache, and how long steps waited; empty without tiers."""
     simserve = result.summary["simserve"]
     offload, hits = simserve["offload"], simserve["kv"]["offload_hit_rate"]
     if offload["num_blocks"] is None:
@@ -293,7 +293,7 @@ def _offload_lines(result: RunResult) -> list[str]:
 
 
 def lora_lines(result: RunResult) -> list[str]:
-    """Return how often requests found their LoRA adapter on the GPU, and what loads took; empty without adapters."""
+    """Return how often requests found their LoRA adapter on the GPU, and the time of loads; empty without adapters."""
     loras = result.summary["simserve"].get("loras")
     if loras is None or loras["swaps"] is None:
         return []
@@ -305,7 +305,7 @@ def lora_lines(result: RunResult) -> list[str]:
 
 
 def _tier_line(tier: Mapping[str, Any]) -> str:
-    """Return what one of several tiers brought."""
+    """Return the line about one of several tiers."""
     owner = "shared by the replicas" if tier["shared"] else "of each replica"
     found = f"{share(tier['hit_rate'] or 0.0)} of the prompt tokens came from the {tier['tier']} tier"
     waited = f"{format_bytes(tier['loaded_bytes'])}, for which steps waited {format_seconds(tier['load_seconds'])}"
@@ -316,7 +316,7 @@ def _tier_line(tier: Mapping[str, Any]) -> str:
 
 
 def memory_arithmetic(result: RunResult) -> list[str]:
-    """Return how the KV cache follows from the rest, as lines a person can check; no line that does not add up."""
+    """Return how the size of the KV cache follows from the rest, as lines to check; none that does not add up."""
     simserve = result.summary["simserve"]
     memory, engine = simserve["memory"], simserve["engine_resolved"]
     taken = {"weights": memory["weights_bytes"], "runtime": memory["non_torch_bytes"]}
@@ -371,7 +371,7 @@ def cost_lines(result: RunResult) -> list[str]:
 
 
 def energy_lines(result: RunResult) -> list[str]:
-    """Return power, energy a token and CO2, an estimate from how busy the GPUs were and with what."""
+    """Return power, energy a token and CO2: an estimate from how busy the GPUs were and with what."""
     used = result.summary["simserve"]["energy"]
     if used["joules_per_token"] is None:
         return [f"{number(used['watts_mean'])} W; no token was served"]
@@ -383,7 +383,7 @@ def energy_lines(result: RunResult) -> list[str]:
 
 
 def step_lines(result: RunResult) -> list[str]:
-    """Return where the time of the steps went, largest first, and how much of the peaks was used."""
+    """Return where the time of the steps went, largest part first, and how much of the peaks was used."""
     simserve = result.summary["simserve"]
     steps, used = simserve["steps"], simserve["utilization"]
     if not steps["count"]:
@@ -399,7 +399,7 @@ def step_lines(result: RunResult) -> list[str]:
 
 
 def _operator_lines(steps: Mapping[str, Any]) -> list[str]:
-    """Return whose the seconds of the steps are; nothing of a result that was written before that was told."""
+    """Return the seconds of the steps by operator; nothing for older results, which lack them."""
     seconds = steps.get("seconds_by_operator") or {}
     total = sum(seconds.values())
     if not total:
@@ -411,7 +411,7 @@ def _operator_lines(steps: Mapping[str, Any]) -> list[str]:
 
 
 def _format_lines(result: RunResult) -> list[str]:
-    """Return what of a step a low-bit weight format does not shorten; nothing at 16 bit and more."""
+    """Return which parts of a step a low-bit weight format does not shorten; nothing at 16 bit or more."""
     name = result.summary["simserve"]["formats"]["weights"]
     if name in WIDE_FORMATS:
         return []
@@ -439,7 +439,7 @@ def waiting_lines(result: RunResult) -> list[str]:
 
 
 def _wait_for_turns(result: RunResult, seconds: float) -> float:
-    """Return how much of a mean wait was in front of the replicas, under fair turns; 0 where that is little of it."""
+    """Return how much of a mean wait was in front of the replicas, under fair turns; 0 if that is a small part."""
     if not result.scenario["deployment"].get("fairness"):
         return 0.0
     records = result.simulation.records
@@ -457,13 +457,13 @@ def _mean_wait(result: RunResult) -> float | None:
 
 
 def listed_shares(shares: Mapping[str, float | None], labels: Mapping[str, str]) -> str:
-    """Return shares largest first, without those that are zero: ``'compute 43%, reading weights 34%'``."""
+    """Return shares, largest first, without zeros: ``'compute 43%, reading weights 34%'``."""
     present = [(value, name) for name, value in shares.items() if value]
     return ", ".join(f"{labels[name]} {share(value)}" for value, name in sorted(present, reverse=True))
 
 
 def fidelity_lines(result: RunResult) -> list[str]:
-    """Return where the step times come from and how wrong they may be."""
+    """Return where the step times come from and how large their errors may be."""
     simserve = result.summary["simserve"]
     fidelity = simserve["fidelity"]
     source = f"step times: {_FIDELITY.get(fidelity, fidelity)}{_measured_operators(simserve)}"
@@ -471,7 +471,7 @@ def fidelity_lines(result: RunResult) -> list[str]:
 
 
 def real_server_lines(result: RunResult) -> list[str]:
-    """Return between what a real server's figures lie, means over requests; nothing in results of before intervals."""
+    """Return the prediction intervals of a real server's means over requests; nothing for results without them."""
     found = result.summary["simserve"].get("prediction_interval")
     if found is None:
         return []
@@ -496,7 +496,7 @@ def real_server_lines(result: RunResult) -> list[str]:
 
 
 def _latency_range(low: float, high: float, *, is_open: bool = False) -> str:
-    """Return two latencies in one unit, ``'19.1 to 23.0 ms'``; the low one alone where no high one can be told."""
+    """Return two latencies in one unit, ``'19.1 to 23.0 ms'``; only the low one if there is no high end."""
     if is_open:
         unit, factor = latency_unit(low)
         return f"from {number(low / factor)} {unit}"
@@ -505,7 +505,7 @@ def _latency_range(low: float, high: float, *, is_open: bool = False) -> str:
 
 
 def _measured_operators(simserve: Mapping[str, Any]) -> str:
-    """Return which operators are from the user's tables, where not all are."""
+    """Return which operators are timed by the user's tables, if not all are."""
     operators = simserve.get("fidelity_by_operator") or {}
     measured = [name.replace("_", "-") for name, source in operators.items() if source == "measured"]
     if not measured or len(measured) == len(operators):
@@ -514,7 +514,7 @@ def _measured_operators(simserve: Mapping[str, Any]) -> str:
 
 
 def error_lines(error: Mapping[str, Any]) -> list[str]:
-    """Return how far off a foreign server is by metric: in the median, and what 9 in 10 keep within."""
+    """Return the error by metric for a server that was not calibrated: the median, and what 9 in 10 stay within."""
     shown = [
         f"{metric.upper() if metric in _SHORT else metric} {share(each['p50'])}, 90% within {each['p90']:.0%}"
         for metric, each in error.items()
@@ -524,7 +524,7 @@ def error_lines(error: Mapping[str, Any]) -> list[str]:
 
 
 def traffic(result: RunResult) -> str:
-    """Return what arrived: ``'5,000 requests, poisson (rate 5.5)'``, and their mean lengths."""
+    """Return the traffic: ``'5,000 requests, poisson (rate 5.5)'``, and mean lengths."""
     workload, summary = result.scenario["workload"], result.summary
     sent = counted(summary["simserve"]["requests"]["submitted"], "request")
     text = f"{sent}, {_sources(workload)}"
@@ -536,7 +536,7 @@ def traffic(result: RunResult) -> str:
 
 
 def _sources(workload: Mapping[str, Any]) -> str:
-    """Return the processes: the common one, and those of classes with arrivals of their own."""
+    """Return the arrival processes: the common one, and those of classes with their own."""
     classes: Sequence[Mapping[str, Any]] = workload.get("classes") or ()
     own = [each for each in classes if each.get("arrivals")]
     unnamed = "arrivals by class" if workload.get("trace") is None else "trace"
@@ -553,16 +553,16 @@ def _sources(workload: Mapping[str, Any]) -> str:
 
 
 _ROUNDS = ("rounds", "training_time", "weight_update")
-"""Keys of a batch that says how it is sent again."""
+"""Keys of a batch that say how it is sent again."""
 
 
 def _process(source: Mapping[str, Any], unnamed: str) -> str:
-    """Return one process with its settings: ``'gamma (rate 2.0, cv 2.0), in conversations'``."""
+    """Return one arrival process with its settings: ``'gamma (rate 2.0, cv 2.0), in conversations'``."""
     arrivals = dict(source.get("arrivals") or {})
     steps = arrivals.pop("steps", ())
     if steps:
         arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
-    if arrivals.get("rounds") == 1:  # nothing is trained between the rounds of one
+    if arrivals.get("rounds") == 1:  # a single round has no training between rounds
         arrivals = {key: value for key, value in arrivals.items() if key not in _ROUNDS}
     process = str(arrivals.pop("process", unnamed)).replace("_", " ")
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in arrivals.items())
@@ -573,7 +573,7 @@ def _process(source: Mapping[str, Any], unnamed: str) -> str:
 
 
 def fleet_lines(result: RunResult) -> list[str]:
-    """Return how many replicas there were when, and what they took in GPU-hours; empty where that never changed."""
+    """Return the number of replicas over time, and their GPU-hours; empty if the number never changed."""
     pools = pool_lines(result)
     replicas = result.summary["simserve"]["replicas"]
     changes = replicas["timeline"]
@@ -584,7 +584,7 @@ def fleet_lines(result: RunResult) -> list[str]:
         f"{number(replicas['mean'])} replicas on average, {count(replicas['peak'])} at most, "
         f"{number(replicas['gpu_hours'])} GPU-hours from launch to the end"
     ]
-    # Of changes at what is written as one moment, the last.
+    # Of changes at the same printed time, the last.
     later = [_moment(row["time_s"]) for row in changes[1:]] + [""]
     changes = [row for row, following in zip(changes, later, strict=True) if _moment(row["time_s"]) != following]
     shown = changes[:_CHANGES_SHOWN]
@@ -611,7 +611,7 @@ def _event_lines(replicas: Mapping[str, Any]) -> list[str]:
 
 
 def pool_lines(result: RunResult) -> list[str]:
-    """Return a line a pool, and one about the links between them; empty where all replicas are alike."""
+    """Return a line for each pool, and one about the links between them; empty if all replicas are alike."""
     simserve = result.summary["simserve"]
     lines = [
         f"{name} ({each['role']}): {counted(each['replicas'], 'replica')}, {counted(each['gpus'], 'GPU')}; "
@@ -632,7 +632,7 @@ def pool_lines(result: RunResult) -> list[str]:
 
 
 def region_lines(result: RunResult) -> list[str]:
-    """Return a line a region of the clients; empty without regions."""
+    """Return a line for each region of the clients; empty without regions."""
     return [
         f"clients in {name}: {counted(each['requests'], 'request')}, {share(each['served_elsewhere'] or 0.0)} served "
         f"elsewhere; TTFT {number(each['mean_ttft_ms'] or 0.0)} ms on average, "
@@ -643,7 +643,7 @@ def region_lines(result: RunResult) -> list[str]:
 
 
 def _answered(pool: Mapping[str, Any]) -> str:
-    """Return what a pool answered and what it costs, behind its other figures; empty where it answers nobody."""
+    """Return what a pool answered and what it costs, to follow its other figures; empty if it answers no requests."""
     costs = "" if pool["usd_per_hour"] is None else f"; {dollars(pool['usd_per_hour'])} an hour"
     if not pool["requests"]:
         return costs
@@ -654,7 +654,7 @@ def _answered(pool: Mapping[str, Any]) -> str:
 
 
 def stream_lines(result: RunResult) -> list[str]:
-    """Return how many events were sent and what they cost; empty where streaming is not looked at."""
+    """Return how many events were sent and what they cost; empty if streaming is not simulated."""
     stream = result.summary["simserve"]["streaming"]
     if stream["events"] is None:
         return []
@@ -666,7 +666,7 @@ def stream_lines(result: RunResult) -> list[str]:
 
 
 def admission_lines(result: RunResult) -> list[str]:
-    """Return how many attempts were refused and why, and how many requests were sent again; empty without either."""
+    """Return how many attempts were refused and why, and how many requests were retried; empty without either."""
     simserve = result.summary["simserve"]
     refusals, resent = simserve["rejected"]["refusals"], simserve["requests"]["resent"]
     lines = []
@@ -687,7 +687,7 @@ def gateway_lines(result: RunResult) -> list[str]:
 
 
 def user_lines(result: RunResult) -> list[str]:
-    """Return what the users of a scenario come to; empty where it counts none."""
+    """Return the figures of the users of a scenario; empty if it states no users."""
     users = result.summary["simserve"]["users"]
     if users["users"] is None or users["request_rate"] is None:
         return []

@@ -1,4 +1,4 @@
-"""A Matplotlib figure that a notebook shows by itself, whether or not pyplot was ever imported. Imports Matplotlib."""
+"""A Matplotlib figure that a notebook displays, whether or not pyplot was imported. Imports Matplotlib."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 
 class ShownFigure(Figure):
-    """A figure that stands in a notebook as SVG, on white so that any theme can read it."""
+    """A figure that a notebook shows as SVG, on white so that it is readable in any theme."""
 
     def _repr_svg_(self) -> str:
         drawn = io.StringIO()

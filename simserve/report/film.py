@@ -1,11 +1,11 @@
 """The film of a run: its steps, requests, seats and KV memory over a few seconds, on the engine's own clock.
 
-What is shown is what the run recorded (`simserve.report.timeline`): the player in the page moves a clock over it and
-simulates nothing. Several runs of the same requests stand below each other on one clock.
+It shows what the run recorded (`simserve.report.timeline`): the player in the page moves a clock over it and simulates
+nothing. Several runs of the same requests are shown below each other on one clock.
 
-Of a pipeline a film shows rounds. A round is one recorded step of a replica with p stages: every micro-batch passes
-every stage once. It is cut into slots, in each of which a stage works on one micro-batch at most; a slot is as long as
-the slowest micro-batch takes. What a shorter one takes is read off the deployment's own table of step times, by its
+For a pipeline a film shows rounds. A round is one recorded step of a replica with p stages: every micro-batch passes
+every stage once. It is cut into slots, in each of which a stage works on at most one micro-batch; a slot is as long as
+the slowest micro-batch takes. The time of a shorter one comes from the deployment's own table of step times, by its
 tokens. Filling and draining are not part of a round: rounds follow each other as in steady flow. Transfers between
 stages count as work.
 """
@@ -38,15 +38,15 @@ from simserve.sim.step_log import StepLog, Steps
 Floats = NDArray[np.float64]
 FILM_FILE = "film.html"
 MOST_STEPS = 400
-"""Steps that the replica with the most of them takes while a film lasts, where nobody says how long it is."""
+"""Steps of the busiest replica in a film whose length is not given."""
 MOST_REPLICAS = 4
-"""Replicas that a film shows of one run: those with the most in hand."""
+"""Most replicas shown of one run: those with the most requests."""
 MOST_PIPELINE_STAGES = 16
-"""Stages of a pipeline whose rounds are drawn, a row each."""
+"""Most stages of a pipeline that are drawn, one row each."""
 MOST_REQUESTS = 1_500
-"""Requests of one run: a longer queue is cut, and counted."""
+"""Most requests shown of one run: a longer queue is cut, and its rest counted."""
 BEFORE = 0.6
-"""Share of a film that lies before its moment."""
+"""Share of a film before its moment."""
 _MICRO = 6
 """Decimal places kept of seconds."""
 _WAITING = ("queue", "preempted", "link queue", "transfer", "seat queue")
@@ -56,12 +56,12 @@ _SHARE_DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a film lies.
+    """The part of a run that a film shows.
 
     Attributes:
         start: Seconds of the run.
         end: Likewise.
-        why: What makes it worth a look, in words.
+        why: Why it is worth a look, in words.
     """
 
     start: float
@@ -70,13 +70,13 @@ class Moment:
 
 
 class Film:
-    """A film as people hold it: it plays in a notebook, and writes itself as a page.
+    """A film for users: it plays in a notebook, and writes itself as a page.
 
     Args:
         runs: Name -> a run that kept its steps; several of the same requests.
 
     Raises:
-        UsageError: One of them kept no steps.
+        UsageError: One of them did not keep its steps.
     """
 
     def __init__(self, runs: Mapping[str, RunResult]) -> None:
@@ -86,7 +86,7 @@ class Film:
         self.page = film_page(film_of(runs), " and ".join(runs))
 
     def to_html(self, file: str | Path) -> None:
-        """Write it as a page that needs nothing else.
+        """Write it as a self-contained page.
 
         Raises:
             OSError: The file cannot be written.
@@ -94,7 +94,7 @@ class Film:
         write_whole(Path(file), self.page)
 
     def _repr_html_(self) -> str:
-        # A frame of its own: the notebook's styles and scripts stay the notebook's.
+        # In a frame, so that styles and scripts do not mix with those of the notebook.
         return f'<iframe title="film" srcdoc="{escape(self.page)}" style="border:0;width:100%;height:36rem"></iframe>'
 
 
@@ -102,7 +102,7 @@ def worst_moment(result: RunResult) -> Moment:
     """Return the seconds around the deepest queue of a run that kept its steps, or else around its fullest batch.
 
     Raises:
-        InvariantError: The run kept no steps.
+        InvariantError: The run did not keep its steps.
     """
     log, records = _log(result), result.simulation.records
     waited = _peak(records.admitted_time, records.scheduled_time)
@@ -126,13 +126,13 @@ def worst_moment(result: RunResult) -> Moment:
 
 
 def film_of(runs: Mapping[str, RunResult]) -> dict[str, Any]:
-    """Return what the player shows: the moment of the first run, and of every run its replicas and requests.
+    """Return what the player shows: the moment of the first run, and the replicas and requests of every run.
 
     Args:
         runs: Name -> a run that kept its steps; several of the same requests.
 
     Raises:
-        InvariantError: One of them kept no steps.
+        InvariantError: One of them did not keep its steps.
     """
     moment = worst_moment(next(iter(runs.values())))
     return {
@@ -156,7 +156,7 @@ def film_fragment(film: Mapping[str, Any]) -> str:
 
 
 def film_page(film: Mapping[str, Any], title: str) -> str:
-    """Return the film as a page of its own; the same film gives the same bytes."""
+    """Return the film as a page; the same film gives the same bytes."""
     style = (TEMPLATES / "common.css").read_text(encoding="utf-8")
     head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">'
     shown = f"<main>\n<h1>{escape(title)}</h1>\n{film_fragment(film)}\n</main>"
@@ -213,10 +213,10 @@ def _scene(name: str, result: RunResult, moment: Moment) -> dict[str, Any]:
 
 
 def _shapes(result: RunResult) -> list[ResolvedScenario]:
-    """Return the pools of a run, of one pool the run itself.
+    """Return the pools of a run; for a single pool the run itself.
 
     Raises:
-        InputError: A profile is missing by now.
+        InputError: A profile no longer exists.
     """
     resolved = resolve(from_mapping(result.scenario, folder=result.folder))
     return list(resolved.pools or (resolved,))
@@ -250,7 +250,7 @@ def _replica(
 
 
 def _parts(life: Life, number: int) -> Iterator[Life]:
-    """Yield what of a request happens at a replica: of one that was handed over its prefill or the rest."""
+    """Yield the part of a request that a replica handled: after a KV transfer, its prefill or the rest."""
     if life.sender == life.process:
         if life.process == number:
             yield life
@@ -263,10 +263,10 @@ def _parts(life: Life, number: int) -> Iterator[Life]:
 
 
 def _in_a_static_batch(life: Life, steps: Steps) -> Life:
-    """Return a request with what its batch does behind the one delivery of its answer: prompt, tokens, waiting.
+    """Return a request with the phases in its batch before its answer is delivered at once: prompt, tokens, waiting.
 
-    A static batch hands over all its answers when the longest is done, so that a request's first token comes with its
-    last; its own are made in the steps behind that of its prompt, and it then holds its seat until the batch ends.
+    A static batch delivers all answers when the longest is done, so that a request's first token arrives with its last.
+    Its tokens are computed in the steps after that of its prompt, and it then keeps its seat until the batch ends.
     """
     phases: list[tuple[str, float, float]] = []
     for name, start, end in life.phases:
@@ -291,7 +291,7 @@ def _steps(steps: Steps, moment: Moment) -> Iterator[list[float]]:
 
 
 def _drafts(steps: Steps, ahead: int) -> dict[str, Any]:
-    """Return how many drafts a sequence has verified in a step, and how many are accepted in each step, of all."""
+    """Return the drafts verified per sequence in a step, and the total accepted in each step."""
     accepted = np.maximum(steps.gained_tokens - steps.num_decoding, 0.0)
     return {"ahead": ahead, "accepted": np.round(accepted, 1).tolist()}
 
@@ -310,7 +310,7 @@ def _pipeline(replica: Replica, steps: Steps, shapes: Sequence[ResolvedScenario]
 
 
 def _kv(log: StepLog, replica: Replica, moment: Moment) -> Iterator[list[float]]:
-    """Yield when the tokens reserved in the KV cache change, and to how many."""
+    """Yield the times at which the tokens reserved in the KV cache change, and their new number."""
     rows = dict(zip(LEAP_FIELDS, log.step_runs(replica), strict=True))
     starts, used = rows["start_time"], rows["used_after"].astype(np.int64)
     first = max(int(np.searchsorted(starts, moment.start, side="right")) - 1, 0)
@@ -324,13 +324,13 @@ def _kv(log: StepLog, replica: Replica, moment: Moment) -> Iterator[list[float]]
 
 
 def _request(life: Life, steps: Steps, moment: Moment, paces: Floats | None) -> dict[str, Any]:
-    """Return a request: its phases, the tokens it had when it began to decode, and its decode steps before the film.
+    """Return a request: its phases, the tokens it had at the start of decoding, and its decode steps before the film.
 
     Args:
-        life: What became of it.
-        steps: Of its replica.
+        life: Its lifecycle.
+        steps: Steps of its replica.
         moment: When the film plays.
-        paces: Tokens a decode step of every request, where drafts are accepted; None: one.
+        paces: Tokens per decode step of every request, if drafts are accepted; None: one.
     """
     phases: list[list[Any]] = []
     for name, start, end in life.phases:
@@ -347,7 +347,8 @@ def _request(life: Life, steps: Steps, moment: Moment, paces: Floats | None) -> 
     made, begun, last = 0, 0, ""
     for name, start, end in phases:
         if name == "decode":
-            # What computes a prompt, or computes it again, gives a token; who keeps its KV memory goes on as it was.
+            # Computing a prompt, or recomputing it, yields a token; a request that kept its KV memory continues without
+            # one.
             made += int(start <= moment.start and last != "preempted")
             begun = _ended(steps, start, min(end, moment.start))
             if end <= moment.start:
@@ -401,10 +402,10 @@ class Round:
     """One round.
 
     Attributes:
-        slots: How many slots it is long.
-        groups: Micro-batches in order: how many alike, tokens of each, share of a slot that each works at the stage
-            with the most layers.
-        idle: Share of the time of all stages in which they do nothing.
+        slots: Its length in slots.
+        groups: Micro-batches in order: how many equal ones, tokens of each, share of a slot that each takes at the
+            stage with the most layers.
+        idle: Idle share of the time of all stages.
     """
 
     slots: float
@@ -416,10 +417,10 @@ def pipeline_rounds(replica: Replica, steps: Steps, layers: Sequence[int], piece
     """Yield the round of each step of a replica.
 
     Args:
-        replica: The scheduler; its ``times`` price its micro-batches.
+        replica: The scheduler; its ``times`` give the time of its micro-batches.
         steps: Its steps, or some of them.
         layers: Layers of each stage.
-        piece: Tokens of a prompt that go through the stages at once (llama.cpp's ``n_ubatch``); None: whole chunks.
+        piece: Tokens of a prompt that pass through the stages at once (llama.cpp's ``n_ubatch``); None: whole chunks.
     """
     columns = (steps.num_decoding, steps.num_prefilling, steps.prefill_tokens, steps.priced_tokens)
     known: dict[tuple[int, ...], Round] = {}
@@ -434,7 +435,7 @@ def _round(
 ) -> Round:
     stages, width = len(layers), replica.tokens_per_decode
     if not prefilling:
-        # Priced are also those that are done and decode once more, since the scheduler is a step ahead.
+        # The priced tokens include finished requests that decode once more, since the scheduler is a step ahead.
         decoding = max(priced // width, 1)
         count = int(num_micro_batches(np.array(float(decoding)), stages))
         slots = float(rounds(np.array(float(count)), layers))
@@ -444,7 +445,7 @@ def _round(
         shorter = base[min(stages * each, len(base) - 1)] / longest
         groups = [(rest, width * (each + 1), 1.0), (count - rest, width * each, shorter if rest else 1.0)]
     elif piece is not None:
-        # All that is priced travels together, cut into pieces that fill and drain the stages.
+        # All priced tokens pass together, cut into pieces that fill and drain the stages.
         count = max(math.ceil(priced / stages / piece), 1)
         slots, groups = float(count + stages - 1), [(count, round(priced / stages / count), 1.0)]
     else:
@@ -458,7 +459,7 @@ def _round(
 def _with_prompts(
     replica: Replica, stages: int, decoding: int, prefilling: int, tokens: int, priced: int
 ) -> list[tuple[int, int, float]]:
-    """Return the micro-batches of a round with prompts: alike, or one with the largest chunk and the rest alike."""
+    """Return the micro-batches of a round with prompts: all equal, or one with the largest chunk and the rest equal."""
     whole = decoding * replica.tokens_per_decode + tokens
     count = min(decoding + prefilling, stages)
     largest = priced // stages
@@ -473,7 +474,7 @@ def _with_prompts(
 
 
 def _seconds(replica: Replica, tokens: float) -> float:
-    """Return what the tokens of a round take, attention left out."""
+    """Return the seconds for the tokens of a round, without attention."""
     table = replica.times.token_seconds
     last = len(table) - 1
     return table[min(math.ceil(tokens), last)] + replica.times.token_seconds_beyond * max(tokens - last, 0.0)

@@ -1,4 +1,4 @@
-"""A run as HTML: `report.html`, one file that needs nothing else, and a fragment for a notebook."""
+"""A run as HTML: `report.html`, one self-contained file, and a fragment for a notebook."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def render_report(result: RunResult, film: Mapping[str, Any] | None = None) -> s
     """Return the page: the brief, verdicts, latencies, figures, memory, engine, trust, scenario."""
     shown = ""
     if film is not None:
-        from simserve.report.film import film_fragment  # and the timeline: needed where there is a film
+        from simserve.report.film import film_fragment  # imports the timeline; only needed with a film
 
         shown = film_fragment(film)
     content = {

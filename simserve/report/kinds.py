@@ -1,4 +1,4 @@
-"""What requests of a kind of their own did in a run, in lines of text and cells. Empty where there are none."""
+"""Special kinds of requests in a run, in lines of text and cells. Empty if there are none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simserve.units import format_seconds
 
 CLASS_COLUMNS = ("requests", "lost", "TTFT p50", "TTFT p95", "TPOT p95", "E2E p95", "SLO met")
 _LATENCIES = ("p50_ttft_ms", "p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms")
-"""Figures behind the columns of latencies."""
+"""Figures in the columns of latencies."""
 _LOST = ("rejected", "timed_out", "failed", "unfinished")
 """Statuses that a row of classes counts as lost."""
 
@@ -77,7 +77,7 @@ def _lines(result: RunResult, key: str, many: str, one: str, words: tuple[str, s
 
 
 def round_text(result: RunResult) -> str | None:
-    """Return what a round takes and costs, in one line; None where none has finished."""
+    """Return the duration and cost of a round, in one line; None if none has finished."""
     rounds = result.summary["simserve"].get("rounds") or {}
     if not rounds.get("finished"):
         return None
@@ -103,7 +103,7 @@ def round_lines(result: RunResult) -> list[str]:
 
 
 def speculation_lines(result: RunResult) -> list[str]:
-    """Return how many drafts were accepted and how much faster decoding was for it; empty without drafts."""
+    """Return how many drafts were accepted and how much faster that made decoding; empty without drafts."""
     block = result.summary["simserve"]["speculation"]
     if block["method"] is None:
         return []
@@ -128,7 +128,7 @@ def _gain(speedup: float, batch: float, break_even: int | None) -> str:
 
 
 def task_text(result: RunResult) -> str | None:
-    """Return what a task takes and costs, in one line; None where none has finished."""
+    """Return the duration and cost of a task, in one line; None if none has finished."""
     tasks = result.summary["simserve"].get("tasks") or {}
     if not tasks.get("finished"):
         return None
@@ -166,7 +166,7 @@ def task_lines(result: RunResult) -> list[str]:
 
 
 def class_rows(result: RunResult) -> list[Row]:
-    """Return a row a class with the cells of `CLASS_COLUMNS`; empty without classes."""
+    """Return a row per class with the cells of `CLASS_COLUMNS`; empty without classes."""
     classes: Mapping[str, Mapping[str, Any]] = result.summary["simserve"]["classes"]
     return [_row(name, figures) for name, figures in classes.items()]
 

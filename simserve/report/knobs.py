@@ -1,4 +1,4 @@
-"""The engine as it was resolved: which version, which knobs the scenario set, which are that version's defaults."""
+"""The resolved engine: its version, the knobs that the scenario set, and the defaults of that version."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _RARE = (
     "kv_unified",
     "ubatch_size",
 )
-"""Shown only where the scenario sets them."""
+"""Only shown if the scenario sets them."""
 _NOT_KNOBS = ("name", "version", "requested_version", "sources", "notes")
 _SCENARIO = "scenario"
 _LONGEST_LIST = 8
@@ -65,7 +65,7 @@ class Knob:
     Attributes:
         name: vLLM's name.
         text: Its value.
-        source: ``scenario``, or whose default it is.
+        source: ``scenario``, or where the default comes from.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Knob:
 
 
 def engine_name(result: RunResult) -> str:
-    """Return the engine and the version whose defaults hold, and the one asked for where it is another."""
+    """Return the engine and the version whose defaults apply, and the version asked for if it differs."""
     resolved = result.summary["simserve"]["engine_resolved"]
     known, asked = resolved.get("version"), resolved.get("requested_version")
     name = f"{resolved['name']} {known}" if known else str(resolved["name"])

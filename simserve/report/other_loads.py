@@ -1,7 +1,7 @@
-"""A run's deployment at other loads: where goodput is highest, and what latency does until there.
+"""A run's deployment at other loads: where goodput is highest, and latency up to there.
 
-Plain values for the pictures of a run's page. Steady open traffic is run until it settles, as far as the budget goes;
-`simserve capacity` finds the same by more such runs and with replications.
+Plain values for the plots of a run's page. Steady open traffic is run until it settles, as far as the budget allows;
+`simserve capacity` finds the same with more runs and with replications.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
     from simserve.planner.capacity.level import Trial
 
 NUM_REQUESTS = 600
-"""Of the first run of a load, at least."""
+"""Least number of requests of the first run at a load."""
 OVERLOADED_REQUESTS = 2000
-"""Of a load that is never finished, or so nearly that nothing settles."""
+"""Requests at a load that is above the capacity, or so close to it that nothing settles."""
 _FACTORS = (1.0, 1.41, 0.71, 2.0, 0.5, 1.19, 2.83, 1.68)
-"""Times the scenario's load, the most telling first."""
+"""Multiples of the scenario's load, the most informative first."""
 BUDGET = 60_000
-"""Requests that all runs may simulate together: a run that takes more than what is left is not made.
-How many conversations take is foreseen, to a few percent."""
+"""Requests that all runs together may simulate: a run that needs more than what is left is skipped. The number for
+conversations is estimated to a few percent."""
 _LEAST_LOADS = 3
 _MOST_FURTHER = 3
-"""Halvings below and doublings above, where goodput is highest at the end of what was tried."""
+"""Most halvings below or doublings above, if goodput is highest at an end of the loads tried."""
 _LOOKS = 2
 _SPARE = 1.2
-"""Times the requests that a run needs by what a shorter one held at once: it may hold more."""
+"""Factor on the requests that a run needs by the concurrency of a shorter one, which may be lower."""
 _KEPT = ("p95_ttft", "p95_tpot", "goodput", "throughput", "attainment")
 
 
 def other_loads(asked: Scenario | ResolvedScenario, finishable_rate: float | None = None) -> dict[str, Any] | None:
-    """Return what runs at other loads measured; None without an objective, or without a load to scale.
+    """Return the measurements of runs at other loads; None without an objective, or without a load to scale.
 
-    A trace, all requests at once, and what happens at times of its own (faults, autoscaling, a day's curve, a probe
-    that restarts replicas) have no such load; where the budget does not reach for three loads, it is None too. A load
-    above what the deployment finishes is ``overloaded``, however short the run.
+    A trace, all requests at once, and events at fixed times (faults, autoscaling, a daily curve, a probe that restarts
+    replicas) have no such load; also None if the budget is too small for three loads. A load above what the deployment
+    can finish is ``overloaded``, however short the run.
 
     Args:
-        asked: What is deployed, what arrives, what is asked.
-        finishable_rate: Requests/s that it finishes with its queue never empty, where that is known.
+        asked: The deployment, its traffic and its objective.
+        finishable_rate: Requests/s that it finishes while its queue is never empty, if known.
 
     Returns:
         ``loads`` ascending, ``own`` the scenario's, ``is_closed`` whether they are clients, ``requests`` of the run of
-        each, its ``stability``, whether it has ``settled`` (None where that cannot be told), and of each load p95 TTFT
-        and TPOT (seconds), goodput and throughput (requests/s) and attainment, None where undefined.
+            each, its ``stability``, whether it has ``settled`` (None if unknown), and for each load p95 TTFT and TPOT
+            (seconds), goodput and throughput (requests/s) and attainment, None where undefined.
     """
     scenario = asked if isinstance(asked, Scenario) else asked.scenario
     workload = scenario.workload
     no_load = workload.trace is not None or isinstance(workload.arrivals, AllAtOnceArrivals) or has_two_loads(scenario)
-    # A fleet that restarts replicas because they are busy, and tries what they held again, may never come to an end.
+    # A fleet that restarts replicas because they are busy, and then retries their requests, may never finish.
     has_clock = has_own_clock(scenario) or scenario.deployment.liveness is not None
     slo = objective(scenario)
     if no_load or slo is None or has_clock:
@@ -71,7 +71,7 @@ def other_loads(asked: Scenario | ResolvedScenario, finishable_rate: float | Non
         loads.measure(own * factor)
     if len(loads.found) < _LEAST_LOADS:
         return None
-    for _ in range(_LOOKS):  # where goodput is highest by short runs, and by those that have settled
+    for _ in range(_LOOKS):  # the knee by short runs, then by settled ones
         for end, factor in ((max, 2.0), (min, 0.5)):
             loads.further(end, factor)
         loads.settle(slo.attainment)
@@ -89,7 +89,7 @@ def other_loads(asked: Scenario | ResolvedScenario, finishable_rate: float | Non
 
 @dataclass(slots=True)
 class _Loads:
-    """The loads of one deployment that were tried, each by its longest run, within a budget of simulated requests."""
+    """The loads tried for one deployment, each with its longest run, within a budget of simulated requests."""
 
     probe: LoadProbe
     is_closed: bool
@@ -97,7 +97,7 @@ class _Loads:
     _spent: int = 0
 
     def measure(self, load: float, num_requests: int = NUM_REQUESTS) -> None:
-        """Run a load where it was not run for as long, and the budget reaches for it."""
+        """Run a load unless it was already run for as long, if the budget allows."""
         load = float(max(1, round(load))) if self.is_closed else float(f"{load:.4g}")
         needed = self.probe.num_simulated(load, num_requests)
         if (load in self.found and self.found[load].num_simulated >= needed) or self._spent + needed > BUDGET:
@@ -115,7 +115,7 @@ class _Loads:
             self.measure(load, max(self._settling(load), long_run_requests(load)))
 
     def further(self, end: Callable[[Any], float], factor: float) -> None:
-        """Try loads beyond one end, until goodput is highest inside."""
+        """Try loads beyond one end until goodput no longer peaks at that end."""
         for _ in range(_MOST_FURTHER):
             last = end(self.found)
             if self._knee() != last:
@@ -125,7 +125,7 @@ class _Loads:
                 return
 
     def _settling(self, load: float) -> int:
-        """Return the requests of a run that settles; those that show an overload where none does."""
+        """Return the number of requests of a run that settles, or if none settles, of one that shows an overload."""
         assert self.probe.finishable is not None  # the traffic is steady
         if load > highest_promised(self.probe.finishable):
             return OVERLOADED_REQUESTS
@@ -136,7 +136,7 @@ class _Loads:
         return math.ceil(_SPARE * max(needed, seen.num_simulated))
 
     def _around(self, asked: float) -> list[float]:
-        """Return the highest load up to which the SLO holds and the one above it, where both can settle."""
+        """Return the highest load up to which the SLO holds and the next one, without those that cannot settle."""
         assert self.probe.finishable is not None  # the traffic is steady
         loads = sorted(self.found)
         held = [self.found[load].stability != "overloaded" and self.found[load].attainment >= asked for load in loads]
@@ -145,7 +145,7 @@ class _Loads:
         return [load for load in loads[max(first - 1, 0) : first + 1] if load <= most]
 
     def _knee(self) -> float:
-        """Return the load at which most requests a second were within the objective."""
+        """Return the load with the highest goodput."""
         return max(sorted(self.found), key=lambda load: _known(self.found[load].goodput) or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""An answer as HTML: a fragment for a notebook, or a page of its own. Everything that is shown is escaped."""
+"""An answer as HTML: a fragment for a notebook, or a full page. Everything shown is escaped."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from simserve.report.panels import Panel
 
 _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[^\s;]+| \d[\d.]*%?(?:/[a-z]+)?)?)")
-"""A command that ends a sentence, and an option with its number, per month say, or with what it sets."""
+"""A command at the end of a sentence, and an option with its number (possibly per month) or with the key it sets."""
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
-"""Space between a time and its unit, which no line may end in."""
+"""Space between a time and its unit, at which no line may break."""
 _NAMES = ("simserve", "vllm", "sglang", "tgi", "lmdeploy", "ollama")
-"""Words that stay as they are written where a line begins with them."""
+"""Words that keep their spelling at the start of a line."""
 TEMPLATES = Path(__file__).parent / "templates"
-"""Pages and style sheets; ``common.css`` is that of `simserve explore` as well."""
+"""Pages and style sheets; ``common.css`` is shared with `simserve explore`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,10 @@ class Section:
 
     Attributes:
         title: What it is about.
-        lines: Sentences; a command of simserve stands as code.
+        lines: Sentences; commands of simserve are set as code.
         header: Titles of a table's columns; empty: no table.
-        rows: Its cells, the first of each row is its name.
-        panels: Pictures.
+        rows: Its cells; the first of each row is its name.
+        panels: Plots.
         notes: What limits it, in small print.
     """
 
@@ -59,16 +59,16 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer as a page of its own.
+    """An answer as a full page.
 
     Attributes:
-        name: Of what was asked: command and scenario.
-        answer: In one sentence.
+        name: Command and scenario.
+        answer: The answer in one sentence.
         verdict: ``holds``, ``missed`` or ``none``.
-        lines: What else stands above everything.
-        sections: The rest, in the order it is read.
-        command: How to reproduce it; empty: it cannot be said.
-        brief: What opens the page, the answer included; None: the answer alone.
+        lines: Further lines at the top.
+        sections: The rest, in reading order.
+        command: The command that reproduces it; empty if unknown.
+        brief: The brief at the top, which includes the answer; None: the answer alone.
     """
 
     name: str
@@ -114,7 +114,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @cache
 def environment() -> Environment:
-    """Return the templates; what they show is escaped, what they lack is an error."""
+    """Return the templates; values are escaped, and undefined ones are an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     found = Environment(
@@ -134,14 +134,14 @@ def environment() -> Environment:
 
 
 def as_sentence(text: str) -> str:
-    """Return a line as a sentence of its own: a word in front, not a name with digits, gets a capital, and it ends."""
+    """Return a line as a full sentence: a first word without digits gets a capital, and the line a full stop."""
     first = text.split(" ", 1)[0].rstrip(",;:")
     begun = text[:1].upper() + text[1:] if first.replace("-", "").isalpha() and first not in _NAMES else text
     return f"{begun}." if begun[-1:].isalnum() or begun[-1:] in (")", "%", "'") else begun
 
 
 def marked(text: str) -> Markup:
-    """Return prose in which commands of simserve, up to the end of their line, and options stand as code."""
+    """Return prose with options and commands of simserve, up to the end of their line, set as code."""
     from markupsafe import Markup
 
     parts = _CODE.split(text)
@@ -153,7 +153,7 @@ def marked(text: str) -> Markup:
 
 
 def command(text: str) -> Markup:
-    """Return a command whose words are not broken at their hyphens: lines end between words where these have room."""
+    """Return a command whose words are not broken at hyphens: lines break between words if these fit."""
     from markupsafe import Markup
 
     word = Markup("<span>{}</span>")
@@ -161,7 +161,7 @@ def command(text: str) -> Markup:
 
 
 def brief_html(brief: Brief) -> str:
-    """Return a brief as a fragment of HTML, as it opens a page."""
+    """Return a brief as a fragment of HTML, for the top of a page."""
     module: Any = environment().get_template("brief.html").module
     return str(module.show(brief))
 
@@ -186,7 +186,7 @@ def html_table(
 
 
 def html_cells(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table, words flush left and figures flush right on one line, whatever the page around it does.
+    """Return a table, words flush left and figures flush right on one line, whatever the styles of the page.
 
     Args:
         header: Titles of the columns.

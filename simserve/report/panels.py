@@ -1,4 +1,4 @@
-"""The pictures of a run's page in groups, each with what a reader who cannot see it should know."""
+"""The plots of a run's page in groups, each with a description for a reader who cannot see it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture: what it shows, a note below the title, the ``<svg>``."""
+    """One plot: what it shows, a note below the title, the ``<svg>``."""
 
     title: str
     note: str
@@ -38,7 +38,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PanelGroup:
-    """Pictures that answer one question together."""
+    """Plots that together answer one question."""
 
     title: str
     note: str
@@ -46,7 +46,7 @@ class PanelGroup:
 
 
 def figure_groups(result: RunResult) -> list[PanelGroup]:
-    """Return the pictures of a run; none where no step ran."""
+    """Return the plots of a run; none if no step ran."""
     if not result.summary["simserve"]["steps"]["count"]:
         return []
     replications = facts.num_replications(result)
@@ -71,7 +71,7 @@ def figure_groups(result: RunResult) -> list[PanelGroup]:
 
 
 def brief_panel(latencies: Sequence[LatencyLine]) -> Panel | None:
-    """Return the latencies of a brief as a picture beside their table; None where nothing was measured."""
+    """Return the latencies of a brief as a plot beside their table; None if nothing was measured."""
     from simserve.report.answer_plots import latency_ranges
 
     sketch = latency_ranges(latencies)
@@ -140,7 +140,7 @@ def _time_panels(result: RunResult) -> tuple[Panel, ...]:
 
 
 def _change_panels(result: RunResult) -> list[Panel]:
-    """Return the replicas over time, and who met the objective meanwhile; empty where the fleet never changed."""
+    """Return the replicas over time, and the share that met the objective; empty if the fleet never changed."""
 
     if not has_changed(result):
         return []
@@ -173,7 +173,7 @@ def _share_panels(result: RunResult) -> tuple[Panel, ...]:
 
 
 def panel(name: str, title: str, note: str, sketch: Sketch, description: str) -> Panel:
-    """Return a sketch as a picture of a page; ``name`` is unique in it."""
+    """Return a sketch as a plot of a page; ``name`` is unique in it."""
     from markupsafe import Markup
 
     return Panel(title, note, Markup(sketch_svg(sketch, name, f"{title}. {description}")))
@@ -245,23 +245,23 @@ def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
 
 
 def sentence_case(text: str | None) -> str:
-    """Return a text with its first letter large."""
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:] if text else ""
 
 
 _NUM_SPANS = 80
 _LEAST_REQUESTS = 20
-"""Requests of a span, of which the share within the objective is shown."""
+"""Least number of requests of a span for which the share that met the objective is shown."""
 _SHARE_TICKS = ((0, "0%"), (0.25, "25%"), (0.5, "50%"), (0.75, "75%"), (1, "100%"))
 
 
 def has_changed(result: RunResult) -> bool:
-    """Return whether replicas came, went, or were down in a run."""
+    """Return whether replicas started, stopped or failed in a run."""
     return len(result.summary["simserve"]["replicas"]["timeline"]) > 1
 
 
 def replicas_over_time(result: RunResult) -> Sketch | None:
-    """Return the replicas that are paid for and those that are ready; None where that is not known over time."""
+    """Return the replicas that are paid for and those that are ready, over time; None if unknown."""
     series = result.simulation.totals.series
     if series.replicas_launched is None or series.replicas_ready is None:
         return None
@@ -279,8 +279,8 @@ def replicas_over_time(result: RunResult) -> Sketch | None:
 
 
 def attainment_over_time(result: RunResult) -> Sketch | None:
-    """Return the share of the requests that met the objective, by when they arrived; None without an objective, or
-    where all came at once.
+    """Return the share of the requests that met the objective, by arrival; None without an objective, or if all came at
+    once.
 
     The spans hold equal numbers of requests.
     """
@@ -316,14 +316,14 @@ def latency_at_loads(result: RunResult, found: Mapping[str, Any]) -> Sketch:
 
 
 def goodput_at_loads(found: Mapping[str, Any]) -> Sketch:
-    """Return requests/s answered, and within the SLO, against the load, with the knee where it was seen."""
+    """Return requests/s answered, and within the SLO, against the load, with the knee if it was found."""
     answered, good = _values(found["throughput"]), _values(found["goodput"])
     label = load_label(is_closed=found["is_closed"])
     return goodput_against_load(found["loads"], answered, good, knee(found), label, _own(found))
 
 
 def knee(found: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return load and requests/s where most are within the SLO; None where that is the highest load that was tried."""
+    """Return load and requests/s at the knee; None if that is the highest load tried."""
     pairs = list(zip(found["loads"], _values(found["goodput"]), strict=True))
     known = [(load, good) for load, good in pairs if good > 0]
     if not known:
@@ -333,7 +333,7 @@ def knee(found: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def knee_words(found: Mapping[str, Any], unit: str) -> str:
-    """Return where goodput is highest."""
+    """Return the sentence about the knee."""
     seen = knee(found)
     if seen is not None:
         return f"Goodput is highest near {_load(found, seen[0])} {unit}: {number(seen[1])} requests/s within the SLO"
@@ -343,7 +343,7 @@ def knee_words(found: Mapping[str, Any], unit: str) -> str:
 
 
 def borne_words(result: RunResult, found: Mapping[str, Any], unit: str) -> str:
-    """Return up to which of the loads the SLO holds."""
+    """Return the sentence about the loads up to which the SLO holds."""
     asked = math.inf if result.slo is None else result.slo.attainment
     holds = [
         (share or 0.0) >= asked and stability != "overloaded"
@@ -358,7 +358,7 @@ def borne_words(result: RunResult, found: Mapping[str, Any], unit: str) -> str:
 
 
 def runs_words(found: Mapping[str, Any], unit: str) -> str:
-    """Return of how many requests the runs are, and which of them are too short for what they show."""
+    """Return how many requests the runs have, and which runs are too short for what they show."""
     fewest, most = min(found["requests"]), max(found["requests"])
     told = f"From runs of {count(fewest)}" + ("" if fewest == most else f" to {count(most)}") + " requests"
     unsettled = [
@@ -372,7 +372,7 @@ def runs_words(found: Mapping[str, Any], unit: str) -> str:
 
 
 def _own(found: Mapping[str, Any]) -> list[Mark]:
-    """Return the load of the run itself, named on the side where the knee is not."""
+    """Return a mark at the load of the run itself, named on the side away from the knee."""
     at, seen = found["own"], knee(found)
     is_left_of = seen is None or seen[0] >= at
     note = Note(text="this run", x=at, y=None, right=-3 if is_left_of else 3, up=3, is_left_of=is_left_of)

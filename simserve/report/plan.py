@@ -1,4 +1,4 @@
-"""A plan on a terminal and in a notebook: the answer and its arithmetic first. Knows the summary, no search."""
+"""A plan on a terminal and in a notebook: the answer and its arithmetic first. Knows only the summary."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 _WIDEST = 118
 _RUNNERS_UP = "Runners-up, the best of each kind of GPU"
 _TOLD_IN_BRIEF = ("Run it", "How it stands")
-"""Parts whose lines open a page."""
+"""Parts whose lines are in the brief at the top of a page."""
 _LEAST_MORE, _TOLD_AS_TIMES = 1.01, 2.0
-"""Times the traffic below which a plan has no headroom worth a figure, and from which headroom is told in times."""
+"""Least multiple of the traffic that counts as headroom, and the one from which headroom is given as a multiple."""
 _IN_BRIEF = 3
 """Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met."""
 
@@ -67,8 +67,8 @@ class PlanPage(Plan):
     """A plan that shows itself in a notebook, draws itself and writes itself as a page.
 
     Attributes:
-        scenario: What was asked; None: the plan was read from a file, and its deployment cannot be run again.
-        reference: What stands after ``simserve run`` to run the scenario.
+        scenario: What was asked; None if the plan was read from a file, so that its deployment cannot be run again.
+        reference: Arguments of ``simserve run`` that name the scenario.
     """
 
     scenario: Scenario | None = None
@@ -76,15 +76,15 @@ class PlanPage(Plan):
 
     @cached_property
     def brief(self) -> Brief:
-        """What opens the answer: what to deploy, autoscaler included, and one run of it for its latencies."""
+        """The brief of the answer: what to deploy, autoscaler included, and one run of it for its latencies."""
         deployed = self.scaled
         if deployed is None or self.was_interrupted:
             return plan_brief(self.summary, reference=self.reference)
         return plan_brief(self.summary, deployed_brief(self._as_confirmed(deployed)), self.reference)
 
     def _as_confirmed(self, deployed: Scenario) -> Scenario:
-        """Return what is to be deployed under as many requests as a run that confirmed it, if those are more."""
-        # The most that fixed GPUs can do is found at its own load, and confirmed by no runs.
+        """Return the plan's deployment with as many requests as in a run that confirmed it, if those are more."""
+        # The highest load of fixed GPUs is found at that load, without runs that confirm it.
         confirmed, workload = self.summary["best"].get("confirmed"), deployed.workload
         if confirmed is None or not confirmed["is_confirmed"] or workload.num_requests is None:
             return deployed
@@ -95,18 +95,18 @@ class PlanPage(Plan):
 
     @cached_property
     def deployed(self) -> Scenario | None:
-        """The scenario on what is to be deployed; None where nothing holds, or the plan was read from a file."""
+        """The scenario on the plan's deployment; None if nothing meets the SLO, or the plan was read from a file."""
         best = self.summary["best"]
         return None if best is None else self._with(best, best["overrides"])
 
     @cached_property
     def scaled(self) -> Scenario | None:
-        """The same with the autoscaler that was looked for, where it holds at less; the scenario of ``--out``."""
+        """The same with the autoscaler found, if it meets the SLO at lower cost; the scenario of ``--out``."""
         found = worth_scaling(self.summary.get("autoscaling"))
         return self.deployed if found is None else self._with(self.summary["best"], found["overrides"])
 
     def _with(self, best: Mapping[str, Any], overrides: Mapping[str, Any]) -> Scenario | None:
-        """Return the scenario with overrides, at the load of the plan where it is the plan that says it."""
+        """Return the scenario with overrides, at the load of the plan if the plan sets one."""
         if self.scenario is None:
             return None
         changes = dict(overrides)
@@ -117,11 +117,11 @@ class PlanPage(Plan):
 
     @property
     def plot(self) -> PlanPlots:
-        """Its figures: ``candidates()``; of ``throughput`` ``front()``."""
+        """Its plots: ``candidates()``; for the goal ``throughput`` ``front()``."""
         return PlanPlots(self.summary)
 
     def to_html(self, file: str | Path, command: str = "") -> None:
-        """Write the plan as one page that needs nothing else; ``command`` says how to reproduce it."""
+        """Write the plan as one self-contained page; ``command`` is the command that reproduces it."""
         from simserve.report.page import write_page
 
         write_page(plan_page(self.summary, command, self.brief), file)
@@ -133,19 +133,19 @@ class PlanPage(Plan):
 
 @dataclass(frozen=True, slots=True)
 class PlanPlots:
-    """The figures of a plan."""
+    """The plots of a plan."""
 
     summary: Mapping[str, Any]
 
     def candidates(self) -> Figure | None:
-        """Return dollars a month against p95 TTFT of the fleets that were simulated; None where none was priced."""
+        """Return dollars a month against p95 TTFT of the simulated fleets; None if none was priced."""
         from simserve.report.answer_plots import plan_candidates
         from simserve.report.sketch_figure import figure_or_none
 
         return figure_or_none(plan_candidates(self.summary))
 
     def front(self) -> Figure | None:
-        """Return tokens/s a GPU against tokens/s a user; None where the plan is not one of ``throughput``."""
+        """Return tokens/s a GPU against tokens/s a user; None if the goal of the plan is not ``throughput``."""
         from simserve.report.sketch_figure import figure_or_none
 
         return figure_or_none(throughput_front(self.summary) if self.summary["objective"] == "throughput" else None)
@@ -156,8 +156,8 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
 
     Args:
         summary: Of the plan.
-        command: How to reproduce it.
-        brief: What opens the page; None: what the summary alone says.
+        command: The command that reproduces it.
+        brief: The brief at the top of the page; None: one from the summary alone.
     """
     from simserve.report.answer_plots import plan_candidates, plan_waterfall
     from simserve.report.panels import panel
@@ -214,15 +214,15 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
 
 
 def _full_sentence(line: str) -> str:
-    """Return an indented line of the terminal as a sentence of its own; what ends in a command gets no full stop."""
+    """Return an indented line of the terminal as a full sentence; a line that ends in a command gets no full stop."""
     told = line.strip()
-    if not any(sign.isdigit() for sign in told.split(" ", 1)[0]):  # the name of a product stays as it is written
+    if not any(sign.isdigit() for sign in told.split(" ", 1)[0]):  # product names keep their spelling
         told = capital(told)
     return told if ": simserve " in told else f"{told.rstrip('.')}."
 
 
 def _sizing(summary: Mapping[str, Any]) -> str:
-    """Return how many replicas the traffic takes: the line of the arithmetic that says so."""
+    """Return the line of the arithmetic that gives the number of replicas."""
     return next((f"{capital(line)}." for line in summary["best"]["arithmetic"] if "replica" in line), "")
 
 
@@ -236,12 +236,12 @@ def _purchase_panels(bought: Mapping[str, Any]) -> Iterator[Panel]:
 
 
 def plan_brief(summary: Mapping[str, Any], deployed: Brief | None = None, reference: Sequence[str] = ()) -> Brief:
-    """Return the brief of a plan: what to deploy and how to run it, or why nothing holds and what to relax.
+    """Return the brief of a plan: what to deploy and how to run it, or why nothing meets the SLO and what to relax.
 
     Args:
         summary: Of the plan.
-        deployed: Of one run of what is to be deployed; None: it was not run, and its latencies are not shown.
-        reference: What stands after ``simserve run`` to run the scenario.
+        deployed: Brief of one run of the plan's deployment; None if it was not run: its latencies are not shown.
+        reference: Arguments of ``simserve run`` that name the scenario.
     """
     if summary["objective"] == "throughput":
         told = throughput_brief(summary)
@@ -253,13 +253,13 @@ def plan_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
 
 
 def runs_file(brief: Brief, file: Path) -> Brief:
-    """Return the brief of a plan that was written as a scenario: that file is what is run."""
+    """Return the brief of a plan that was written as a scenario: its command runs that file."""
     way = Way(brief.ways[0].told, f"simserve run {shlex.quote(str(file))}")
     return replace(brief, ways=[way, *brief.ways[1:]])
 
 
 def writes_file(brief: Brief, command: str) -> Brief:
-    """Return the brief of a plan that may be written as a scenario by the command: told where its own is too long."""
+    """Return the brief of a plan that ``command`` writes as a scenario: shown if the plan's own command is too long."""
     if not brief.ways:
         return brief
     first = brief.ways[0]
@@ -308,7 +308,8 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         facts += [Fact("", line, is_extra=True) for line in rest if not line.startswith("simserve ")]
     more, *stands = [line.rstrip(".") for line in robustness_lines(summary)]
     if scaled is not None and deployed is not None:
-        # What more traffic and a lost replica do was looked at without the autoscaler; how step times are known stays.
+        # More traffic and a lost replica were tried without the autoscaler; only the source of step times still
+        # applies.
         facts.append(Fact("Load", fact_text(deployed, "Load").partition("; ")[0]))
         stands = stands[-1:]
     else:
@@ -332,7 +333,7 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
 
 
 def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
-    """Return the own load beside what can be sustained, and how much more holds the SLO; empty where not known."""
+    """Return the scenario's load, what can be sustained, and up to how much more the SLO holds; empty if unknown."""
     best = summary["best"]
     borne = best["traffic_borne"]
     if deployed is None or borne is None or borne < 1:
@@ -347,7 +348,7 @@ def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
 
 
 def _sure(summary: Mapping[str, Any]) -> str:
-    """Return on how many real servers the plan holds, and how to be surer where nobody asked for that."""
+    """Return the share of real servers on which the SLO holds, and how to raise it if no confidence was asked for."""
     best = summary["best"]
     is_unsure = best["probability"] < SURE - 0.005 and summary.get("confidence") is None
     without = "" if worth_scaling(summary.get("autoscaling")) is None else " without the autoscaler"
@@ -360,7 +361,7 @@ def _sure(summary: Mapping[str, Any]) -> str:
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
-    """Print every figure: why, how to run it, what lost, how it stands, and which optimisation pays."""
+    """Print every figure: why, how to run it, the runners-up, its headroom, and which optimisations pay."""
     from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -387,7 +388,7 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
 
 
 def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
-    """Yield title, lines and table of each part, in the order they are read."""
+    """Yield title, lines and table of each part, in reading order."""
     if summary["objective"] == "throughput":
         yield from throughput_sections(summary)
         return

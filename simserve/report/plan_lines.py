@@ -1,4 +1,4 @@
-"""A plan in sentences and tables. Knows the summary of a plan, nothing that made it."""
+"""A plan in sentences and tables. Knows only the summary of a plan, not how it was made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simserve.scenario.formats import formats_line
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Titles of the columns, and cells."""
 _NO_GAIN = 1.05
-"""Times the throughput below which a change is not called a gain."""
+"""Least factor on throughput for a change to be called a gain."""
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT"}
 LEVERS = {
     "quantise": "Quantise weights",
@@ -38,23 +38,23 @@ LEVERS = {
 }
 """Name of a lever in the summary -> what it does."""
 CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}
-"""Name of what may change in the summary -> how it is written."""
+"""Name of an input that may change, in the summary -> how it is written."""
 IDLE_BATCH = 2.0
-"""Requests in a step on average below which a GPU mostly serves one user at a time."""
+"""Mean number of requests in a step below which a GPU mostly serves one user at a time."""
 FEW_TOKENS = 1e9
 """Tokens a month below which the people around a fleet usually cost more than an API."""
 SURE = 0.9
 """Probability below which a plan says how to be surer."""
 MISS_PERCENTILE = 95
-"""Percentile that a near miss is shown by."""
+"""Percentile at which a near miss is shown."""
 _MOST_RUNNERS_UP = 8
 _MOST_FRONT = 8
 _SAME_PRICE = 0.005
-"""Dollars a month below which two prices are written alike."""
+"""Dollars a month by which two prices may differ and still be printed the same."""
 
 
 def gpus_of(best: Mapping[str, Any]) -> str:
-    """Return the GPUs of a plan in words, those of an encoder pool beside them."""
+    """Return the GPUs of a plan in words, with those of an encoder pool."""
     pool = best["deployment"].get("encoder_disaggregation")
     return counted(best["num_gpus"], "GPU") + (f" and {pool['replicas']} that encode" if pool else "")
 
@@ -94,25 +94,25 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def worth_scaling(autoscaling: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the setting that holds on every fresh seed and takes less than the fixed fleet; None where none does."""
+    """Return the setting that meets the SLO on every fresh seed and takes less than the fixed fleet, or None."""
     best = None if autoscaling is None else autoscaling["best"]
     return best if best is not None and best["holds"] and best["of_fixed"] < 1 else None
 
 
 def _scaled_cost(scaled: Mapping[str, Any]) -> str:
-    """Return the GPUs that a scaled fleet takes on average, and what a month of its load costs."""
+    """Return the mean number of GPUs of a scaled fleet, and what a month of its load costs."""
     usd = scaled["usd_per_month"]
     return f"{number(scaled['mean_gpus'])} GPUs on average" + ("" if usd is None else f" for {dollars(usd)} a month")
 
 
 def scaled_met_line(scaled: Mapping[str, Any]) -> str:
-    """Return how many requests meet the SLO where a fleet is scaled, and how many fresh runs say so."""
+    """Return the share of requests that meet the SLO with a scaled fleet, and from how many fresh runs."""
     met, seeds = scaled["attainment"], counted(len(scaled["fresh_seeds"]), "fresh seed")
     return f"{share(met['least'])} of requests or more meet the SLO ({share_asked(met['asked'])} asked; {seeds})."
 
 
 def probability_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return on how many real servers the SLO holds, and what that rests on; empty without an SLO."""
+    """Return the share of real servers on which the SLO holds, and what that is based on; empty without an SLO."""
     best, asked = summary["best"], summary.get("confidence")
     if best.get("probability") is None:
         return []
@@ -127,7 +127,7 @@ def probability_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _measuring(after: Mapping[str, Any]) -> str:
-    """Return what two measured loads of a replica bring, in words."""
+    """Return in words what measuring a replica at two loads would gain."""
     money, sure = after["saves_usd_per_month"], share(after["probability"])
     if after["saves_gpus"] > 0 or (money or 0.0) > 0:
         less = counted(after["saves_gpus"], "GPU") if money is None else f"{dollars(money)} a month"
@@ -138,7 +138,7 @@ def _measuring(after: Mapping[str, Any]) -> str:
 
 
 def term(name: str) -> str:
-    """Return a term of an SLO as it is written."""
+    """Return a term of an SLO in words."""
     return _TERMS.get(name, name)
 
 
@@ -156,7 +156,7 @@ def capital(text: str) -> str:
 
 
 def met_line(summary: Mapping[str, Any], *, with_latencies: bool = True) -> str:
-    """Return how many requests meet the SLO, under what, and how many runs say so."""
+    """Return the share of requests that meet the SLO, its bounds, and from how many runs."""
     best = summary["best"]
     spared = summary["spare_replicas"]
     extra = [f"{share(summary['headroom'])} more traffic"] if summary["headroom"] else []
@@ -179,7 +179,7 @@ def met_line(summary: Mapping[str, Any], *, with_latencies: bool = True) -> str:
 
 
 def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return what more traffic, a lost replica and the spot market do to the plan."""
+    """Return the effect of more traffic, a lost replica and spot prices on the plan."""
     best, lines = summary["best"], []
     borne = best["traffic_borne"]
     if borne is not None:
@@ -229,7 +229,7 @@ def _fidelity(fidelity: str) -> str:
 
 
 def miss_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return why nothing holds, what came nearest and what to relax."""
+    """Return why nothing meets the SLO, what came closest and what to relax."""
     miss = summary["nearest_miss"]
     if miss is None:
         return ["Nothing was found before the search was stopped."]
@@ -302,7 +302,7 @@ def single_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _beside_api(month: Mapping[str, Any] | None) -> list[str]:
-    """Return what the listed API with the same weights, or the one that the scenario names, asks for the traffic."""
+    """Return what the listed API with the same weights, or the one named in the scenario, charges for the traffic."""
     if month is None or month["api"] is None:
         return []
     api, even = month["api"], month["break_even_requests_per_month"]
@@ -319,13 +319,13 @@ def _beside_api(month: Mapping[str, Any] | None) -> list[str]:
 
 
 def _cheaper_api_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return, for the top of an answer, that an API serves the traffic for less; empty where none does."""
+    """Return a note, for the top of an answer, that an API serves the traffic for less; empty if none does."""
     month = deployed_month(summary)
     return _beside_api(month) if month is not None and month["cheaper"] == "api" else []
 
 
 def deployed_month(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return a month of the plan beside an API; with an autoscaler what that takes, of which no break-even is known."""
+    """Return a month of the plan beside an API, with an autoscaler if there is one: then no break-even is known."""
     month: Mapping[str, Any] | None = summary["month"]
     scaled = worth_scaling(summary.get("autoscaling"))
     if month is None or scaled is None or scaled["usd_per_month"] is None:
@@ -338,7 +338,7 @@ def deployed_month(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return what an API must cost for the plan to pay, and the cases in which it does not."""
+    """Return the API price above which the plan pays, and the cases in which it does not pay."""
     best, scaled = summary["best"], worth_scaling(summary.get("autoscaling"))
     if best["usd_per_million_tokens"] is None:
         return ["Without a price of the GPU, nothing can be said about an API."]
@@ -362,7 +362,7 @@ def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def runners_up(summary: Mapping[str, Any]) -> tuple[list[str], Table] | None:
-    """Return the best of each kind of GPU that lost and why, with a line on those left off; None where none lost."""
+    """Return the best of each losing kind of GPU and why it lost, with a line on those left out; None if none lost."""
     runners = list(summary["runners_up"])
     if not runners:
         return None
@@ -383,7 +383,7 @@ def runners_up(summary: Mapping[str, Any]) -> tuple[list[str], Table] | None:
 
 
 def front(summary: Mapping[str, Any]) -> Table:
-    """Return the fleets that none beats in dollars, TTFT and TPOT at once."""
+    """Return the Pareto front of fleets in dollars, TTFT and TPOT."""
     shown = summary["pareto"][:_MOST_FRONT]
     rows = [
         (
@@ -399,7 +399,7 @@ def front(summary: Mapping[str, Any]) -> Table:
 
 
 def _told_apart(fleet: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> str:
-    """Return the settings in which a fleet differs from others of the same label; empty where it is the only one."""
+    """Return the settings in which a fleet differs from others with the same label; empty if there are no others."""
     alike = [each["overrides"] for each in shown if each["label"] == fleet["label"]]
     keys = sorted({key for each in alike for key in each if any(other.get(key) != each[key] for other in alike)})
     own = fleet["overrides"] if keys else {}
@@ -408,7 +408,7 @@ def _told_apart(fleet: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) ->
 
 
 def sensitivity(summary: Mapping[str, Any]) -> Table:
-    """Return a row for each thing that may change: the GPUs and dollars that less and more of it take."""
+    """Return a row for each input that may change: the GPUs and dollars needed with less and with more of it."""
     changes = sorted({each["change"] for each in summary["sensitivity"]})
     found = {(each["what"], each["change"]): each for each in summary["sensitivity"]}
     rows = [
@@ -428,7 +428,7 @@ def _needed(each: Mapping[str, Any] | None) -> str:
 
 
 def changes(summary: Mapping[str, Any]) -> Table:
-    """Return the plan and a row for each variant of it: what it costs, and how quick it is or a token's dollars."""
+    """Return the plan and a row for each variant of it: its cost, and its latencies or dollars a token."""
     best = summary["best"]
     rows = [("The plan", "", dollars(best["usd_per_month"]), *_figures(best, best))]
     named = ""
@@ -451,7 +451,7 @@ def _price(each: Mapping[str, Any]) -> str:
 
 
 def _figures(best: Mapping[str, Any], each: Mapping[str, Any]) -> Iterator[str]:
-    """Yield dollars a token where there is no SLO to size for, else latencies."""
+    """Yield dollars a token if there is no SLO, else latencies."""
     if _is_without_slo(best):
         yield dollars(each.get("usd_per_million_tokens"))
     else:
@@ -468,7 +468,7 @@ def _refused(reason: str) -> str:
 
 
 def single_changes(summary: Mapping[str, Any]) -> Table | None:
-    """Return what each change alone makes of the throughput of the deployment as it is; None where none is possible."""
+    """Return the effect of each single change on the throughput of the deployment as it is; None without changes."""
     possible = [each for each in (summary["single_changes"] or {"changes": ()})["changes"] if each["times"] is not None]
     if not possible:
         return None
@@ -476,7 +476,7 @@ def single_changes(summary: Mapping[str, Any]) -> Table | None:
 
 
 def _times(times: float) -> str:
-    """Return a factor as a reader takes it: ``'2.3 times'``, ``'+12%'``, ``'-7.3%'``."""
+    """Return a factor in words: ``'2.3 times'``, ``'+12%'``, ``'-7.3%'``."""
     return f"{times:.2g} times" if times >= 2 else f"{'+' if times >= 1 else '-'}{share(abs(times - 1))}"
 
 

@@ -1,7 +1,7 @@
-"""The pictures of a run and of its deployment as sketches: drawn small, one message each.
+"""The plots of a run and of its deployment as sketches: small, with one message each.
 
 Of the deployment: its operators on the roofline, its memory, dollars against an API. Colours are those of Okabe and
-Ito, told apart by any eye, and lines differ in their dashes too.
+Ito, distinct for the colour-blind, and lines differ in their dashes too.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _SHARE_TICKS = ((0, "0%"), (0.25, "25%"), (0.5, "50%"), (0.75, "75%"), (0.9, "90
 _SHARE_ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares at which an axis may end."""
 _SHARE_ROOM = 1.1
-"""Of the largest share that an axis leaves above it."""
+"""Factor on the largest share that leaves room above it on the axis."""
 _EVEN_TICKS = tuple(each for each in _SHARE_TICKS if each[0] != 0.9)
 _DIFFERENT = 0.25
-"""Share of the axis from either end in which the name of a limit stands on the inner side."""
+"""Within this share of the axis from either end, the name of a limit is on the inner side."""
 _PART_COLORS = {
     "weights": BLUE,
     "kv": SKY,
@@ -103,11 +103,11 @@ def token_latency(result: RunResult) -> Sketch:
 
 _MOST_FLEET_MARKS = 40
 _NOTE_SHARE, _CLOSE = 0.15, 0.02
-"""Of the time axis that a note takes, and within which changes are one."""
+"""Shares of the time axis: the width of a note, and the distance below which changes count as one."""
 
 
 def requests_over_time(result: RunResult) -> Sketch:
-    """Return running and waiting requests over time, and when replicas came, went or broke."""
+    """Return running and waiting requests over time, and when replicas started, stopped or failed."""
     series = result.simulation.totals.series
     edges, (running, waiting) = thinned(series.edges, series.running, series.waiting)
     times, label = clock(edges)
@@ -126,7 +126,7 @@ def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
     """Return a line at every change of the replicas that are ready, named where there is room.
 
     Args:
-        result: Of a run.
+        result: The run.
         seconds: End of the time axis.
         span: The same in the unit of the axis.
     """
@@ -141,7 +141,7 @@ def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
     notes: list[Mark] = []
     named_at = -math.inf
     for (at, count), (following, _) in pairwise([*changes, (math.inf, 0)]):
-        # Of changes close together the last is named; at the right end left of its line, where that is free.
+        # Of changes close together the last is named; at the right end the name is left of its line, if there is room.
         is_left_of = at > (1 - _NOTE_SHARE) * span
         room = (2 if is_left_of else 1) * _NOTE_SHARE
         if following - at >= _CLOSE * span and at - named_at >= room * span:
@@ -152,7 +152,7 @@ def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
 
 
 def kv_over_time(result: RunResult) -> Sketch:
-    """Return the share of KV memory that is reserved over time, up to the round share above its highest."""
+    """Return the share of KV memory reserved over time, on an axis up to the next round share above its maximum."""
     series = result.simulation.totals.series
     edges, (usage,) = thinned(series.edges, series.kv_usage)
     times, label = clock(edges)
@@ -176,7 +176,7 @@ def _share_axis(label: str, most: float) -> Axis:
 
 
 def step_time(result: RunResult) -> Sketch:
-    """Return one stacked bar: which part of the step time goes where."""
+    """Return one stacked bar: where the step time goes."""
     shares = result.summary["simserve"]["bottleneck"]["step_shares"]
     return _stacked(shares, facts.PART_LABELS, _PART_COLORS, "share of step time")
 
@@ -188,7 +188,7 @@ def waiting_time(result: RunResult) -> Sketch:
 
 
 def throughput_curve(points: Sequence[tuple[int, float]], turning_point: TurningPoint) -> Sketch:
-    """Return throughput against ``max_num_seqs``, its turning point named.
+    """Return throughput against ``max_num_seqs``, with its turning point named.
 
     Args:
         points: (``max_num_seqs``, output tokens/s), at least one.
@@ -210,7 +210,7 @@ def throughput_curve(points: Sequence[tuple[int, float]], turning_point: Turning
 
 
 def _is_measured(result: RunResult) -> NDArray[np.bool_]:
-    """Return which requests the latencies of the summary are over: completed, and arrived in the window."""
+    """Return which requests the latencies of the summary cover: completed ones that arrived in the window."""
     window = result.summary["simserve"]["window"]
     latencies, arrival = result.latencies, result.simulation.records.arrival_time
     if window["start_s"] is None:
@@ -311,7 +311,7 @@ def roofline(found: Mapping[str, Any]) -> Sketch:
 
 
 def _roofs(found: Mapping[str, Any], low: float, high: float) -> list[Mark]:
-    """Return what memory and each format's arithmetic allow."""
+    """Return the roofs: what memory bandwidth and the arithmetic of each format allow."""
     marks: list[Mark] = []
     for position, (dtype, peak) in enumerate(sorted(found["peaks"].items(), key=lambda each: -each[1])):
         xs = np.array([low, min(max(peak / found["bandwidth"], low), high), high])
@@ -335,7 +335,7 @@ def _operators(phase: str, points: Sequence[Mapping[str, Any]]) -> Dots:
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[Note]:
-    """Name the operators that take longest, at most seven a phase; of those on one spot the first."""
+    """Name the operators that take longest, at most seven per phase; of those at the same spot the first."""
     notes = []
     for phase, (color, _) in _PHASES.items():
         of_phase = sorted((each for each in points if each["phase"] == phase), key=lambda each: -each["seconds"])
@@ -380,7 +380,7 @@ def memory_bar(summary: Mapping[str, Any]) -> Sketch:
 
 
 def dollars_a_month(month: Mapping[str, Any]) -> Sketch:
-    """Return what a month costs at an API and on this deployment, over the requests of the month.
+    """Return the cost of a month at an API and on this deployment, against the requests of the month.
 
     Args:
         month: ``month`` of a run's summary, with an API.

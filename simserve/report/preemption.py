@@ -1,4 +1,4 @@
-"""What preemption costs a run, and up to which batch a larger one pays."""
+"""What preemption costs a run, and up to which batch size a larger batch pays."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
 
 _RARE_SHARE = 0.005
-"""Below this share of repeated work, preemption is an accident, not a cost."""
+"""Below this share of repeated work, preemption is incidental and not a cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionCost:
-    """What was thrown away.
+    """The work lost to preemption.
 
     Attributes:
         preemptions: How often a request lost its KV cache.
-        recomputed_tokens: Tokens computed again for it.
-        recomputed_share: Of all tokens computed.
+        recomputed_tokens: Tokens computed again because of that.
+        recomputed_share: Their share of all tokens computed.
     """
 
     preemptions: int
@@ -35,9 +35,9 @@ class PreemptionCost:
 
 
 def preemption_cost(simulation: Simulation) -> PreemptionCost | None:
-    """Return the cost of preemption; None where there was none, or where an interrupted run cannot tell it.
+    """Return the cost of preemption; None if there was none, or if it is unknown because the run was interrupted.
 
-    What was prefilled beyond the prompts is what was computed again.
+    Tokens prefilled beyond the prompts were computed again.
     """
     records, series = simulation.records, simulation.totals.series
     preemptions = int(records.num_preemptions.sum())
@@ -70,7 +70,7 @@ def preemption_statement(result: RunResult) -> str | None:
 
 
 def _turning_point(result: RunResult) -> str:
-    """Return up to which ``max_num_seqs`` a larger batch pays, from the short runs beside this one."""
+    """Return up to which ``max_num_seqs`` a larger batch pays, from short runs in addition to this one."""
     points = seats_points(result)
     seats = result.summary["simserve"]["engine_resolved"]["max_num_seqs"]
     room = requests_in_kv(result.simulation)
@@ -88,6 +88,6 @@ def _turning_point(result: RunResult) -> str:
 
 
 def seats_points(result: RunResult) -> list[tuple[int, float]]:
-    """Return (``max_num_seqs``, output tokens/s) of the short runs that a run with preemptions brings; else none."""
+    """Return (``max_num_seqs``, output tokens/s) of the short runs added to a run with preemptions; else none."""
     curve = result.summary["simserve"]["bottleneck"]["seats_curve"]
     return [] if curve is None else list(zip(curve["max_num_seqs"], curve["output_throughput"], strict=True))

@@ -1,4 +1,4 @@
-"""What a plan buys over months: in lines, as a table, as a picture. Knows the summary of a plan alone."""
+"""What a plan buys over months: in lines, as a table, as a plot. Knows only the summary of a plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_ROWS = 12
 _COLORS = {"3": BLUE, "1": GREEN}
 _ROOM = 1.12
 _FAR = 2.0
-"""Times the dearest month from which on a budget is not drawn: it would press the rest together."""
+"""A budget above this multiple of the most expensive month is not drawn: it would compress the rest."""
 
 
 def purchase_lines(purchase: Mapping[str, Any]) -> list[str]:
@@ -35,7 +35,7 @@ def purchase_title(purchase: Mapping[str, Any]) -> str:
 
 
 def purchase_table(purchase: Mapping[str, Any]) -> Table:
-    """Return a row a month, of more than a year a row a quarter or year: replicas by term, dollars; last the sums."""
+    """Return a row per month, beyond a year a row per quarter or year: replicas by term, dollars; the sums last."""
     years = sorted({term for row in purchase["months"] for term in row["committed"]}, reverse=True)
     has_spot = any(row["spot_replicas"] for row in purchase["months"])
     step = -(-len(purchase["months"]) // _MOST_ROWS)
@@ -86,7 +86,7 @@ def purchase_sketch(purchase: Mapping[str, Any]) -> Sketch:
 
 
 def replica_sketch(purchase: Mapping[str, Any]) -> Sketch:
-    """Return the replicas of each month's busiest hour, those on longer terms below."""
+    """Return the replicas of each month's busiest hour, with longer terms below."""
     months = purchase["months"]
     edges = np.arange(len(months) + 1, dtype=np.float64) + 0.5
     total = np.zeros(len(months))
@@ -99,7 +99,7 @@ def replica_sketch(purchase: Mapping[str, Any]) -> Sketch:
         total = total + added
         if added.any():
             layers.append((name, color, total))
-    # The highest area first: each lower one covers its part.
+    # The highest area first: each lower one covers part of it.
     marks: list[Mark] = [
         Steps(edges=edges, values=values, color=color, label=name, is_filled=True)
         for name, color, values in reversed(layers)
@@ -137,7 +137,7 @@ def _bought(purchase: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_spot(purchase: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what spot replicas save, how often they are taken, and what the reserve is for."""
+    """Yield what spot replicas save, how often they are reclaimed, and what the reserve is for."""
     spot, without = purchase["spot"], purchase["without_spot_usd"]
     if spot is None:
         return

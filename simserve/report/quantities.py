@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: three digits that mean something, a unit, and a dash where undefined."""
+"""Numbers for readers: three significant digits, a unit, and a dash where undefined."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _SECONDS_FROM_MS = 10_000.0
 
 
 _LEADS_A_FIGURE = re.compile(r"[^\w\s]*\d")
-"""How a figure begins: with a digit, behind signs such as ``+``, ``$`` or a bracket."""
+"""The start of a figure: a digit, after signs such as ``+``, ``$`` or a bracket."""
 _FIGURES = frozenset({"", "-", UNDEFINED, "same", "(equal)"})
-"""Cells without a digit that stand in a column of figures."""
+"""Cells without a digit that occur in a column of figures."""
 
 
 def text_columns(rows: Sequence[Sequence[str]]) -> tuple[bool, ...]:
-    """Return for each column of a table whether it holds words, flush left, and not figures alone, flush right.
+    """Return for each column of a table whether it holds words (flush left) rather than only figures (flush right).
 
-    The first column names its row: words, whatever it looks like.
+    The first column names its row and counts as words.
     """
     return tuple(place == 0 or not all(map(_is_figure, cells)) for place, cells in enumerate(zip(*rows, strict=True)))
 
@@ -30,7 +30,7 @@ def _is_figure(cell: str) -> bool:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return ``value`` with ``digits`` significant digits, never in powers of ten: ``'1,130'``, ``'0.0427'``."""
+    """Return ``value`` with ``digits`` significant digits, never in scientific notation: ``'1,130'``, ``'0.0427'``."""
     if value is None or not math.isfinite(value):
         return UNDEFINED
     if value == 0:
@@ -52,9 +52,9 @@ def counted(value: float, noun: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share of one as a percentage with the digits that tell it from 0% and 100%: ``'43%'``, ``'99.96%'``.
+    """Return a share of one as a percentage with digits that distinguish it from 0% and 100%: ``'43%'``, ``'99.96%'``.
 
-    Only nothing is 0%, and only everything is 100%.
+    Only exactly 0 is 0%, and only exactly 1 is 100%.
     """
     if value is None or not math.isfinite(value):
         return UNDEFINED
@@ -69,7 +69,7 @@ def share(value: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """Return dollars: cents from a dollar on, three digits below: ``'$15.96'``, ``'$0.000818'``."""
+    """Return dollars: with cents from one dollar on, with three digits below: ``'$15.96'``, ``'$0.000818'``."""
     if value is None or not math.isfinite(value):
         return UNDEFINED
     if value >= 1000:
@@ -78,7 +78,7 @@ def dollars(value: float | None) -> str:
 
 
 def latency_unit(milliseconds: float | None) -> tuple[str, float]:
-    """Return the unit in which latencies of about this size are written, and its milliseconds."""
+    """Return the unit for latencies of about this size, and its length in milliseconds."""
     if milliseconds is not None and milliseconds >= _SECONDS_FROM_MS:
         return "s", 1000.0
     return "ms", 1.0

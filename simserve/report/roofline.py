@@ -1,4 +1,4 @@
-"""A roofline plot: what calls reached over their arithmetic intensity, under the roof of a device. Fits nothing."""
+"""A roofline plot: FLOP/s reached by calls against arithmetic intensity, under the roof of a device. Fits nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The result of a run as people hold it: it draws itself, shows itself in a notebook, and writes its page or folder.
+"""The result of a run for users: it draws its plots, shows itself in a notebook, and writes its page or folder.
 
-`result.plot`: its figures by name. Each returns a Matplotlib figure, which a notebook shows by itself.
+`result.plot` has its plots by name. Each returns a Matplotlib figure, which a notebook displays.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 
 class RunResult(result.RunResult):
-    """The result of a run: ``.summary``, ``.requests``, ``.timeseries``, ``.plot``, and itself as a page in a notebook.
+    """The result of a run: ``.summary``, ``.requests``, ``.timeseries``, ``.plot``, and a page in a notebook.
 
     Attributes:
-        plot: Its figures, such as ``result.plot.latency()``; each is a Matplotlib figure.
+        plot: Its plots, such as ``result.plot.latency()``; each is a Matplotlib figure.
     """
 
     @property
     def plot(self) -> RunPlots:
-        """Its figures."""
+        """Its plots."""
         return RunPlots(self)
 
     def to_html(self, file: str | Path) -> None:
-        """Write the report as one page that needs nothing else."""
+        """Write the report as one self-contained page."""
         from simserve.report.html import render_report
         from simserve.report.page import write_whole
 
         write_whole(Path(file), render_report(self))
 
     def film(self, **others: RunResult) -> Film:
-        """Return some seconds of the run as a film, which plays in a notebook; others of the same requests beside it.
+        """Return some seconds of the run as a film, which plays in a notebook, beside other runs of the same requests.
 
         Args:
             **others: Name -> a run; all of them with ``steps=True``.
 
         Raises:
-            UsageError: One of them kept no steps.
+            UsageError: One of them did not keep its steps.
         """
         from simserve.report.film import Film
 
@@ -57,7 +57,7 @@ class RunResult(result.RunResult):
 
 
 def write_folder(found: RunResult, folder: Path, *, timeline: bool, prometheus: bool, film: bool = False) -> None:
-    """Write a result's files and its report; with ``timeline``, ``prometheus`` and ``film`` those of that name as well.
+    """Write a result's files and its report; with ``timeline``, ``prometheus`` and ``film`` also these files.
 
     Raises:
         OSError: The folder or a file cannot be written.
@@ -87,7 +87,7 @@ def write_folder(found: RunResult, folder: Path, *, timeline: bool, prometheus: 
 
 
 class RunPlots:
-    """The figures of one run.
+    """The plots of one run.
 
     Args:
         result: The run.
@@ -118,13 +118,13 @@ class RunPlots:
         return _figure(requests_over_time(self._result))
 
     def kv(self) -> Figure:
-        """Return the share of KV memory that is reserved, over time."""
+        """Return the share of KV memory reserved over time."""
         from simserve.report.plots import kv_over_time
 
         return _figure(kv_over_time(self._result))
 
     def step_time(self) -> Figure:
-        """Return what the time of the steps went into."""
+        """Return where the time of the steps went."""
         from simserve.report.plots import step_time
 
         return _figure(step_time(self._result))
@@ -155,7 +155,7 @@ class RunPlots:
         return _figure(roofline(found))
 
     def seats(self) -> Figure:
-        """Return throughput against ``max_num_seqs``, as a run with preemptions finds it.
+        """Return throughput against ``max_num_seqs``, as tried by a run with preemptions.
 
         Raises:
             UsageError: The run had no preemptions, so nothing was tried.
@@ -171,7 +171,7 @@ class RunPlots:
 
 
 def _figure(sketch: Sketch) -> Figure:
-    """Return a picture as Matplotlib draws it."""
-    from simserve.report import sketch_figure as matplotlib_drawing  # half a second
+    """Return a sketch as a Matplotlib figure."""
+    from simserve.report import sketch_figure as matplotlib_drawing  # import takes half a second
 
     return matplotlib_drawing.sketch_figure(sketch)

@@ -1,4 +1,4 @@
-"""A small picture as a value: curves, steps, bars, points and words on one pair of axes, with a key.
+"""A small plot as a value: curves, steps, bars, points and words on one pair of axes, with a key.
 
 `simserve.report.sketch_svg` writes it straight into a page, which takes a millisecond; `simserve.report.sketch_figure`
 draws the same with Matplotlib, for a notebook, which takes half a second to import. Neither is imported here.
@@ -23,28 +23,28 @@ Floats = NDArray[np.float64]
 Dashes = tuple[float, ...]
 """Lengths of dashes and gaps, in line widths; empty: solid."""
 Shape = Literal["circle", "square", "triangle", "diamond", "wedge", "cross"]
-"""Of a point; a wedge is a triangle that stands on its tip."""
+"""Shape of a point; a wedge is a triangle on its tip."""
 SOLID: Dashes = ()
 DASHED: Dashes = (5.0, 2.0)
 DOTTED: Dashes = (1.0, 1.65)
 MAX_LINEAR_TICKS = 6
 POINTS_AN_INCH = 72.0
 KEY_LEFT, KEY_HANDLE, KEY_GAP, KEY_ROW = 8.0, 25.0, 16.0, 13.5
-"""Points: where a key above begins, what stands before a label, what between two, and from line to line."""
+"""In points, for a key above the axes: left edge, width of a symbol, gap between entries, line spacing."""
 _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] -/"), frozenset("mwMWGOQ%@&≤")
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Leading digits of the distance between two ticks."""
 _ROOM = 1.05
 _MARGIN = 0.05
 _BETWEEN_POINTS = 5.0
-"""Between the words of two ticks."""
+"""Least points between the words of two ticks."""
 _LEAST_SHARE = 0.15
-"""Of an axis between two ticks whose words carry a unit."""
+"""Least share of an axis between two ticks whose words include a unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A line through points, with a point of some ``shape`` at each, or none."""
+    """A line through points, each marked by a ``shape``, or by none."""
 
     x: Floats
     y: Floats
@@ -69,7 +69,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A part of the one stacked bar of a sketch, from ``start`` along x; without a color only its edge."""
+    """A part of the stacked bar of a sketch, from ``start`` along x; without a color only its outline."""
 
     start: float
     length: float
@@ -117,7 +117,7 @@ class Box:
     thickness: float
     color: str
     words: str = ""
-    """For the pointer; empty: its name and its ends."""
+    """Words at the pointer; empty: its name and its ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Whiskers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
-    """Points of one shape, ``size`` points wide; hollow ones are an outline on nothing."""
+    """Points of one shape, ``size`` points wide; hollow ones are outlines without a fill."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -143,12 +143,12 @@ class Dots:
     opacity: float = 1.0
     size: float = 5.4
     names: Sequence[str] = ()
-    """Of each point, for the pointer; empty: they have none."""
+    """Name of each point, for the pointer; empty without names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Words at a place, moved by so many points right and up; ``y`` None: at the upper end of the axes."""
+    """Words at a place, shifted by ``right`` and ``up`` points; ``y`` None: at the upper end of the axes."""
 
     text: str
     x: float
@@ -164,7 +164,7 @@ Mark = Curve | Steps | Bar | Rule | Level | Band | Box | Whiskers | Dots | Note
 
 
 NamedMark = Curve | Steps | Bar | Dots
-"""Marks that a key explains, where they have a label."""
+"""Marks that a key explains if they have a label."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,13 +172,13 @@ class Axis:
     """One of the two axes.
 
     Attributes:
-        label: What it says.
+        label: Its label.
         low: Its lower end.
         high: Its upper end.
         is_log: Whether it is logarithmic; both ends are above 0 then.
         ticks: Values and their words; None: round ones.
-        words: Of a round value; None: with separators, and as many digits as tell the ticks apart.
-        told: Of any value, under the pointer; None: three digits.
+        words: Formats a round value; None: with separators, and enough digits to distinguish the ticks.
+        told: Formats any value, for the pointer; None: three digits.
         is_whole: Whether only whole numbers are ticks.
         is_drawn: Whether there is a line along it.
     """
@@ -194,13 +194,13 @@ class Axis:
     is_drawn: bool = True
 
     def share(self, value: float) -> float:
-        """Return how far along the axis a value lies, 0 to 1 inside."""
+        """Return the position of a value along the axis, 0 to 1 inside."""
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def shares(self, values: Floats) -> Floats:
-        """Return `share` of every value; of a logarithmic axis those that are not positive lie far outside."""
+        """Return `share` of every value; on a logarithmic axis values that are not positive are far outside."""
         if self.is_log:
             return np.asarray(np.log(np.maximum(values, self.low * 1e-6) / self.low) / math.log(self.high / self.low))
         return np.asarray((values - self.low) / (self.high - self.low))
@@ -233,21 +233,21 @@ def linear_ticks(low: float, high: float, *, is_whole: bool = False) -> list[flo
 
 @dataclass(slots=True, kw_only=True)
 class Sketch:
-    """One picture, 4.6 inches wide.
+    """One plot, 4.6 inches wide.
 
     Attributes:
         height: Inches.
-        left: Share of the width at which the axes begin, as ``right`` where they end.
+        left: Share of the width at which the axes start; they end at ``right``.
         right: See ``left``.
-        bottom: Share of the height, from below, as ``top``.
+        bottom: Share of the height, from below, like ``top``.
         top: See ``bottom``.
         x: The horizontal axis.
         y: The vertical axis.
-        marks: What is drawn, the first below the others.
-        title: Above the axes, on the left.
-        key: Where the labels of the marks are explained; None: nowhere.
+        marks: What is drawn; earlier marks are below later ones.
+        title: Words above the axes, on the left.
+        key: Where the labels of the marks are explained; None without a key.
         has_grid: Whether lines cross the axes at the ticks.
-        instead: Words that stand in place of axes and marks; empty: none.
+        instead: Words in place of axes and marks; empty for none.
     """
 
     height: float = 3.1
@@ -290,7 +290,7 @@ class Sketch:
 
 
 def text_width(text: str, size: float) -> float:
-    """Return about how wide a text is in the sans serif type of a page, in points as ``size`` is."""
+    """Return the approximate width of a text in the sans serif type of a page, in points like ``size``."""
     return size * sum(0.32 if each in _NARROW else 0.9 if each in _WIDE else 0.58 for each in text)
 
 
@@ -314,8 +314,8 @@ def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
     """Return a logarithmic axis of times whose ticks carry their unit.
 
     Args:
-        reach: Seconds that must be seen; those that are not positive cannot be.
-        label: What the axis says.
+        reach: Seconds that must be visible; values that are not positive cannot be.
+        label: Label of the axis.
     """
     low, high = log_reach(reach) or (0.01, 1.0)
     low, high = low / 1.1, high * 1.1
@@ -324,7 +324,7 @@ def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
     axis = Axis(label=label, low=low, high=high, is_log=True, told=lambda seconds: latency(1e3 * seconds))
     ticks: list[float] = []
     for tick in log_ticks(low, high):
-        # Even steps lie closer and closer: what would stand on its neighbour's words is left out.
+        # Even steps get closer and closer: words that would overlap their neighbour's are left out.
         if not ticks or axis.share(tick) - axis.share(ticks[-1]) >= _LEAST_SHARE:
             ticks.append(tick)
     axis.ticks = [(tick, _time_words(tick)) for tick in ticks]
@@ -338,7 +338,7 @@ def log_reach(values: Iterable[float]) -> tuple[float, float] | None:
 
 
 def from_zero(label: str, values: Iterable[float], words: Callable[[float], str] | None = None) -> Axis:
-    """Return an axis from 0 to a little above the largest of ``values``, ``label`` with its unit beside it."""
+    """Return an axis from 0 to a little above the largest of ``values``; ``label`` includes the unit."""
     most = max((value for value in values if math.isfinite(value)), default=0.0)
     return Axis(label=label, high=_ROOM * most if most > 0 else 1.0, words=words)
 
@@ -351,7 +351,7 @@ def around(label: str, values: Sequence[float], words: Callable[[float], str] | 
 
 
 def spaced(axis: Axis, points: float) -> Axis:
-    """Return a linear axis with as many of its ticks as have room for their words; 0 stays one.
+    """Return a linear axis with as many of its ticks as have room for their words; 0 remains a tick.
 
     Args:
         axis: Horizontal, ``points`` long.
@@ -369,7 +369,7 @@ def spaced(axis: Axis, points: float) -> Axis:
 
 
 def dollar_words(value: float) -> str:
-    """Return dollars at a tick, whole ones without cents."""
+    """Return dollars at a tick, whole dollars without cents."""
     if abs(value) < 1e-9:
         return "$0"
     if abs(value) >= 1 and abs(value - round(value)) < 1e-9 * abs(value):
@@ -378,5 +378,5 @@ def dollar_words(value: float) -> str:
 
 
 def _time_words(seconds: float) -> str:
-    """Return a round time; above a second in seconds throughout, as 200 s is no round number of minutes."""
+    """Return a round time in words; above a second always in seconds, as 200 s is not a round number of minutes."""
     return format_seconds(seconds) if seconds < 1 else f"{seconds:,.10g} s"

@@ -1,4 +1,4 @@
-"""A sketch as a Matplotlib figure, which a notebook shows by itself and a reader can change. Imports Matplotlib."""
+"""A sketch as a Matplotlib figure, which a notebook displays and a reader can change. Imports Matplotlib."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MARKERS: dict[Shape, str] = {
 
 
 def sketch_figure(sketch: Sketch) -> Figure:
-    """Return the picture as a figure of its own."""
+    """Return a sketch as a figure."""
     rows = sketch.key_rows if sketch.key == "above" else []
     height = sketch.height + KEY_ROW / POINTS_AN_INCH * max(len(rows) - 1, 0)
     bottom, top = (share * sketch.height / height for share in (sketch.bottom, sketch.top))
@@ -72,7 +72,7 @@ def sketch_figure(sketch: Sketch) -> Figure:
 
 
 def figure_or_none(sketch: Sketch | None) -> Figure | None:
-    """Return the picture as a figure; None where there is none."""
+    """Return a sketch as a figure; None without a sketch."""
     return None if sketch is None else sketch_figure(sketch)
 
 

@@ -1,7 +1,7 @@
-"""A sketch as an ``<svg>`` that stands inside a page: its colours and type follow the page, nothing is fetched.
+"""A sketch as an ``<svg>`` inside a page: its colours and type follow the page, nothing is fetched.
 
-A pointer reads in it the values at the nearest place along an axis, or of the nearest point, in words. Lengths are
-points, 72 an inch. The same sketch gives the same text. Knows no Matplotlib.
+A pointer shows the values at the nearest place along an axis, or at the nearest point, in words. Lengths are points, 72
+to the inch. The same sketch gives the same text. Knows no Matplotlib.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from simserve.report.sketch import (
 )
 
 Nearest = Literal["x", "y", "both"]
-"""By what the nearest spot is found."""
+"""The coordinate by which the nearest spot is found."""
 _TICK = 3.0
 _PAD = 3.5
 """Points between a tick and its words."""
 _HANDLE = 18.0
 _CURVE_DOT = 4.4
 _END = 2.6
-"""Half of the stroke at the end of an interval."""
+"""Half the length of the stroke at the end of an interval."""
 _BAR_SHARE = 0.91
-"""Of the height of the axes that a bar takes."""
+"""Share of the height of the axes that a bar takes."""
 _OUTLINES: dict[Shape, tuple[tuple[float, float], ...]] = {
     "square": ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)),
     "triangle": ((0.0, -0.55), (0.6, 0.5), (-0.6, 0.5)),
@@ -62,13 +62,13 @@ _OUTLINES: dict[Shape, tuple[tuple[float, float], ...]] = {
 }
 """Corners of a shape around its middle, in widths."""
 MOST_PLACES = 80
-"""Places along a curve; a pointer does not tell more apart."""
+"""Most places along a curve; a pointer cannot distinguish more."""
 _INSIDE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where the axes lie, in points from the upper left corner of the picture."""
+    """Where the axes are, in points from the upper left corner of the picture."""
 
     sketch: Sketch
     left: float
@@ -95,7 +95,7 @@ def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
     Args:
         sketch: What to draw.
         name: Unique in the page; letters, digits and dashes.
-        description: What a reader who cannot see it should know.
+        description: Text for a reader who cannot see it.
     """
     width, height = WIDTH_INCHES * POINTS_AN_INCH, sketch.height * POINTS_AN_INCH
     upper = 0.0
@@ -117,7 +117,7 @@ def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
 
 
 def _reading(frame: _Frame) -> str:
-    """Return what the pointer reads, as an attribute: spots of the nearest x, y or point, each with its words."""
+    """Return what the pointer shows, as an attribute: the spots with their words, and how the nearest one is found."""
     axis, found = spots(frame.sketch)
     if not found:
         return ""
@@ -146,7 +146,7 @@ def _grid(frame: _Frame) -> Iterator[str]:
 
 
 def _clipped(frame: _Frame, name: str) -> Iterator[str]:
-    """Yield the marks that end where the axes do."""
+    """Yield the marks that are clipped at the axes."""
     place = _place(frame.left, frame.upper, frame.right - frame.left, frame.lower - frame.upper)
     yield f'<clipPath id="{name}-axes"><rect {place}/></clipPath>'
     yield f'<g clip-path="url(#{name}-axes)">'
@@ -207,7 +207,7 @@ def _whiskers(frame: _Frame, mark: Whiskers) -> Iterator[str]:
 def _points(
     xs: Floats, ys: Floats, color: str, shape: Shape, size: float, *, is_hollow: bool = False, opacity: float = 1.0
 ) -> Iterator[str]:
-    """Yield points of one look, their colour said once."""
+    """Yield points that look the same, with their colour written once."""
     paint = f'fill="none" {_stroke(color, 1.1, ())}' if is_hollow or shape == "cross" else f'fill="{_color(color)}"'
     faint = "" if opacity == 1.0 else f' opacity="{opacity:g}"'
     yield f"<g {paint}{faint}>"
@@ -232,7 +232,7 @@ def _bar(frame: _Frame, bar: Bar) -> str:
 
 
 def _axes(frame: _Frame) -> Iterator[str]:
-    """Yield lines, ticks and their words, and what the axes say."""
+    """Yield lines, ticks and their words, and the labels of the axes."""
     x, y = frame.sketch.x, frame.sketch.y
     if x.is_drawn:
         yield _line((frame.left, frame.lower), (frame.right, frame.lower), INK, 0.8)
@@ -256,7 +256,7 @@ def _axes(frame: _Frame) -> Iterator[str]:
 
 
 def _upright(frame: _Frame, axis: Axis) -> str:
-    """Return what the vertical axis says, left of the words at its ticks."""
+    """Return the label of the vertical axis, to the left of the words at its ticks."""
     widest = max((text_width(text, TEXT_POINTS) for _, text in axis.marked), default=0.0)
     place = max(frame.left - _TICK - _PAD - widest - 6.0, TEXT_POINTS)
     middle = (frame.upper + frame.lower) / 2
@@ -284,7 +284,7 @@ def _words(frame: _Frame) -> Iterator[str]:
 
 
 def _key(sketch: Sketch, height: float) -> tuple[list[str], float, float]:
-    """Return the key, and how far up and down it reaches: above 0 where it takes more than a line."""
+    """Return the key, and how far up and down it extends: above 0 if it takes more than one line."""
     parts: list[str] = []
     if sketch.key == "above":
         rows = sketch.key_rows
@@ -308,7 +308,7 @@ def _key(sketch: Sketch, height: float) -> tuple[list[str], float, float]:
 
 
 def _entry(mark: NamedMark, x: float, y: float) -> Iterator[str]:
-    """Yield how a mark looks and what it is, ``y`` being the line that its words stand on."""
+    """Yield the symbol and label of a mark; ``y`` is the baseline of its words."""
     middle = y - 0.33 * TEXT_POINTS
     if isinstance(mark, Bar):
         side = 0.9 * TEXT_POINTS
@@ -327,7 +327,7 @@ def _entry(mark: NamedMark, x: float, y: float) -> Iterator[str]:
 
 
 def _through(xs: Floats, ys: Floats) -> str:
-    """Return a path through points; those that a reader could not tell from a straight line are left out."""
+    """Return a path through points, without those that a reader could not tell from a straight line."""
     points = list(zip(np.round(xs, 2).tolist(), np.round(ys, 2).tolist(), strict=True))
     kept = [
         point
@@ -400,7 +400,7 @@ class Spot:
 
 
 def spots(sketch: Sketch) -> tuple[Nearest, list[Spot]]:
-    """Return by what the nearest spot is found, and the spots from left to right, of rows from above; maybe none."""
+    """Return the coordinate that finds the nearest spot, and the spots from left to right, rows from the top."""
     lines = [mark for mark in sketch.marks if isinstance(mark, Curve | Steps)]
     bars = [mark for mark in sketch.marks if isinstance(mark, Bar) and mark.label]
     boxes = [mark for mark in sketch.marks if isinstance(mark, Box)]
@@ -414,7 +414,7 @@ def spots(sketch: Sketch) -> tuple[Nearest, list[Spot]]:
 
 
 def _told(axis: Axis, value: float) -> str:
-    """Return a value in words: that of a tick where ticks are names, else with its unit or three digits."""
+    """Return a value in words: the words of the tick if ticks are names, else with its unit or three digits."""
     if axis.told is None and axis.ticks is not None and not axis.is_log:
         near = min(axis.ticks, key=lambda tick: abs(tick[0] - value), default=None)
         if near is not None and not _is_figure(near[1]):

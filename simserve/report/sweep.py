@@ -1,4 +1,4 @@
-"""The answer of `simserve sweep` on a terminal and in a notebook: how many points, and the figures of some of them."""
+"""The answer of `simserve sweep` on a terminal and in a notebook: the number of points, and figures of some."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _FIGURES = (
 
 
 class Sweep(sweep.Sweep):
-    """The rows of a sweep: ``.points`` as a table, ``.summary``, ``.plot``, and itself as a page in a notebook."""
+    """The rows of a sweep: ``.points`` as a table, ``.summary``, ``.plot``, and a page in a notebook."""
 
     @property
     def plot(self) -> SweepPlots:
-        """Its figure: ``curve(figure)``."""
+        """Its plot: ``curve(figure)``."""
         return SweepPlots(self)
 
     def to_html(self, file: str | Path, command: str = "") -> None:
-        """Write the answer as one page that needs nothing else; ``command`` says how to reproduce it."""
+        """Write the answer as one self-contained page; ``command`` is the command that reproduces it."""
         from simserve.report.page import write_page
 
         write_page(_sweep_page(self, command), file)
@@ -51,14 +51,14 @@ class Sweep(sweep.Sweep):
 
 @dataclass(frozen=True, slots=True)
 class SweepPlots:
-    """The figure of a sweep."""
+    """The plot of a sweep."""
 
     answer: sweep.Sweep
 
     def curve(self, figure: str = "p95_ttft_ms") -> Figure | None:
-        """Return a figure of the points (a column of the table) against the first key with numbers.
+        """Return a figure of the points (a column of the table) against the first numeric key.
 
-        None where no key has two numbers, or the figure is undefined throughout.
+        None if no key has two numbers, or the figure is undefined everywhere.
         """
         from simserve.report.answer_plots import sweep_curves
         from simserve.report.sketch_figure import figure_or_none
@@ -99,7 +99,7 @@ def error_lines(answer: sweep.Sweep) -> list[str]:
 
 
 def _sweep_lines(answer: sweep.Sweep, out: Path | None = None) -> list[str]:
-    """Return the answer in sentences: what was found, how many points, in which formats, what the table holds."""
+    """Return the answer in sentences: the result, the number of points, their formats, the content of the table."""
     done = counted(len(answer.rows), "point")
     failed = f", {answer.num_failed} of them without a result" if answer.num_failed else ""
     if answer.was_interrupted:
@@ -115,7 +115,7 @@ def _sweep_lines(answer: sweep.Sweep, out: Path | None = None) -> list[str]:
 
 
 def _found_lines(answer: sweep.Sweep) -> list[str]:
-    """Return at how many points the SLO holds and which of them is cheapest a token; empty where no point has a run."""
+    """Return at how many points the SLO holds and which of those is cheapest per token; empty if no point has a run."""
     done = [place for place, row in enumerate(answer.rows) if row["status"] == OK]
     judged = [place for place in done if answer.asked and answer.asked[place] is not None]
     if not done or (judged and len(judged) < len(done)):
@@ -147,14 +147,14 @@ def _point(row: Row) -> str:
 
 
 def _format_lines(answer: sweep.Sweep) -> list[str]:
-    """Return the number formats of the points and where they come from, a line each where they differ."""
+    """Return the number formats of the points and their origin, one line each if they differ."""
     if len(answer.formats) < 2:
         return [f"{line[:1].upper()}{line[1:]}." for line in answer.formats]
     return [f"{counted(count, 'point')}: {line}." for line, count in answer.formats.items()]
 
 
 def _reach_lines(answer: sweep.Sweep) -> list[str]:
-    """Return from where to where the figures go over the points; empty below two points with a result."""
+    """Return the ranges of the figures over the points; empty for fewer than two points with a result."""
     done = [row for row in answer.rows if row["status"] == OK]
     if len(done) < 2:
         return []
@@ -201,7 +201,7 @@ def _sweep_html(answer: sweep.Sweep) -> str:
 
 
 def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
-    """Return the answer as a page: curves over the first key with numbers, and the table."""
+    """Return the answer as a page: curves over the first numeric key, and the table."""
     from simserve.report.answer_plots import sweep_curves
     from simserve.report.panels import panel
 
@@ -225,7 +225,7 @@ def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
 
 
 def _merit(row: Row) -> tuple[float, float]:
-    """Return what rows are ordered by: the attainment in whole percent, the best first, then dollars."""
+    """Return the sort key of rows: the attainment in whole percent, the best first, then dollars."""
     attained, price = row.get("slo_attainment"), row.get("usd_per_million_output_tokens")
     is_run = row["status"] == OK
     return (-math.floor(100 * attained) if attained is not None else 0 if is_run else 1, price if price else math.inf)

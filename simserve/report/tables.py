@@ -28,8 +28,8 @@ class Cell:
 
     Attributes:
         key: Its dotted key in `result.json`.
-        value: As it stands there; None is undefined.
-        text: For the reader.
+        value: Its value there; None is undefined.
+        text: What a reader sees.
     """
 
     key: str
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table: what it is about, in which unit (empty if the cells carry it), its figures."""
+    """One line of a table: its subject, its unit (empty if the cells include it), its figures."""
 
     label: str
     unit: str
@@ -47,7 +47,7 @@ class Row:
 
 
 def latency_rows(summary: Mapping[str, Any]) -> list[Row]:
-    """Return TTFT, TPOT, ITL and E2E, with mean and percentiles in one unit a row."""
+    """Return TTFT, TPOT, ITL and E2E, with mean and percentiles in one unit per row."""
     intervals = summary["simserve"]["confidence_intervals"] or {}
     rows = []
     for name, label in LATENCY_LABELS.items():
@@ -95,7 +95,7 @@ def headline_rows(summary: Mapping[str, Any]) -> list[Row]:
 
 
 _OPTIONAL_BYTES = ("draft_weights_bytes", "states_bytes", "lora_bytes")
-"""What few deployments have, and is left out where there is none."""
+"""What few deployments have; left out where it is 0."""
 
 
 def memory_rows(summary: Mapping[str, Any]) -> list[Row]:

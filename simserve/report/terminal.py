@@ -1,4 +1,4 @@
-"""The answer of a run on a terminal: a brief of 14 lines, and every figure below it where that is asked for."""
+"""The answer of a run on a terminal: a brief of 14 lines, and every figure below it on request."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDEST = 100
-"""Columns used at most: longer lines are hard to follow."""
+"""Most columns used: longer lines are hard to follow."""
 _LABEL_WIDTH = 11
 MOST_LINES = 14
-"""Lines of a brief, beside its warnings."""
+"""Most lines of a brief, without its warnings."""
 _FEWEST_LATENCIES, _LONG_COMMAND = 2, 4
-"""Latencies that a brief keeps whatever its command takes, and lines of a command that all of them are kept beside."""
+"""Latencies that a brief always keeps, and the most lines of a command with which it keeps all of them."""
 _BRIEF_WIDTH = 80
 _BRIEF_LABEL, _WIDEST_LABEL = 7, 9
 """Columns of the labels of a brief: usually, and at most."""
 _CLAUSE_END = re.compile(r"; (?![^(]*\))")
-"""What ends a clause of a line: a semicolon outside brackets."""
+"""End of a clause of a line: a semicolon outside brackets."""
 _MOST_COMMAND = 5
-"""Lines of a command above which a brief has no room for it."""
+"""Most lines of a command that a brief has room for."""
 _CONTINUED = " \\"
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
 _FILES = (
@@ -73,10 +73,10 @@ def render_run(
 
     Args:
         result: The run.
-        console: Where to.
-        folder: Where its files were written; None: nowhere.
-        reference: What stands after a command of simserve to name the scenario of the run.
-        is_verbose: Whether everything that is known is printed.
+        console: Where to print.
+        folder: Where its files were written; None if they were not.
+        reference: Arguments that name the scenario of the run in a command of simserve.
+        is_verbose: Whether every figure is printed.
     """
     from rich.text import Text
 
@@ -96,13 +96,13 @@ def render_run(
 def render_brief(brief: Brief, console: Console, *, is_whole: bool = False) -> None:
     """Print a brief in at most `MOST_LINES` lines of 80 columns, and its warnings.
 
-    What does not fit is left out, the least important first: further ways, then the last clauses of long lines; never
-    the answer or a warning, nor a part of a command or a clause.
+    What does not fit is left out, the least important first: further ways, then the last clauses of long lines. The
+    answer, warnings, and parts of a command or a clause are never left out.
 
     Args:
         brief: What to print.
-        console: Where to.
-        is_whole: Whether nothing is cut, and a command stands on one line whatever its length.
+        console: Where to print.
+        is_whole: Whether nothing is cut and every command is on one line, whatever its length.
     """
     from rich.text import Text
 
@@ -114,7 +114,7 @@ def render_brief(brief: Brief, console: Console, *, is_whole: bool = False) -> N
 
 @dataclass(frozen=True, slots=True)
 class BriefLine:
-    """One line of a brief on a terminal: its text, its style, and how many columns of it are a label."""
+    """One line of a brief on a terminal: its text, its style, and the columns of its label."""
 
     text: str
     style: str = ""
@@ -122,7 +122,7 @@ class BriefLine:
 
 
 def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[BriefLine]:
-    """Return a brief as lines of at most ``width`` columns; a word that is longer, such as a path, is not broken."""
+    """Return a brief as lines of at most ``width`` columns; longer words, such as paths, are not broken."""
     warned = [wrap(each, width) for each in brief.warnings]
     room = MOST_LINES + sum(map(len, warned))
     if not is_whole:
@@ -158,13 +158,13 @@ def _subject_lines(brief: Brief, width: int) -> list[str]:
 
 
 def _hinting(brief: Brief) -> Brief:
-    """Return a brief whose line of files says how to see what is not printed."""
+    """Return a brief whose line on files says how to see what is not printed."""
     told = [replace(each, text=f"{each.text}; -v prints all") if each.label == FILES else each for each in brief.facts]
     return replace(brief, facts=told)
 
 
 def _squeezed(brief: Brief, width: int, room: int) -> Brief:
-    """Return a brief of which every part has a line: without what matters least where they are too many."""
+    """Return a brief in which every part gets a line, without the least important parts if there are too many."""
 
     def num_lines(told: Brief) -> int:
         way = sum(len(_way_lines(each, width, _BRIEF_LABEL, is_first=True, is_whole=False)) for each in told.ways[:1])
@@ -179,7 +179,7 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
         if extra:
             brief = replace(brief, facts=[each for place, each in enumerate(brief.facts) if place != extra[-1]])
         elif any(each.label == "ITL" for each in brief.latencies) and len(brief.latencies) > 1:
-            # The gap between two tokens says nearly what the time a token does.
+            # ITL says nearly the same as TPOT.
             brief = replace(brief, latencies=[each for each in brief.latencies if each.label != "ITL"])
         elif brief.ways and _is_told(brief.ways[0], width):
             brief = replace(brief, ways=[brief.ways[0].shorter])
@@ -199,31 +199,31 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
 
 
 def _is_told(way: Way, width: int) -> bool:
-    """Return whether one line stands as well for a command that takes several."""
+    """Return whether a single line can replace a command that takes several."""
     return way.instead is not None and not way.instead.command and len(command_lines(way.command, width)) > 1
 
 
 def _shortened(subject: str) -> str:
-    """Return what ran without the repository of its weights, and up to its KV format: ``-v`` prints the rest."""
+    """Return what ran, without the repository of its weights and only up to its KV format: ``-v`` prints the rest."""
     clauses = re.sub(r"(as stored) in [^;]+", r"\1", subject).split("; ")
     last = max((place for place, each in enumerate(clauses) if each.startswith("KV ")), default=len(clauses) - 1)
     return "; ".join(clauses[: last + 1])
 
 
 def _label_column(brief: Brief) -> int:
-    """Return the columns that labels take, blanks included; a longer label stands before its own text alone."""
+    """Return the columns of labels, blanks included; a longer label only moves its own text."""
     fitting = [len(each.label) + 2 for each in brief.facts if len(each.label) + 2 <= _WIDEST_LABEL]
     return max([_BRIEF_LABEL, *fitting])
 
 
 def _fact_lines(fact: Fact, width: int, gap: int, *, most: int | None) -> list[BriefLine]:
-    """Return a labelled text with as many of its clauses as lines allow; the first stands whatever it takes.
+    """Return a labelled text with as many of its clauses as fit; the first is always kept.
 
     Args:
-        fact: What to tell.
+        fact: What to print.
         width: Columns of a line.
         gap: Columns of the label.
-        most: Lines for it; None: all that it takes.
+        most: Most lines for it; None: as many as needed.
     """
     clauses = _CLAUSE_END.split(fact.text)
     lines = _hanging(fact.label, clauses[0], width, gap)
@@ -237,7 +237,7 @@ def _fact_lines(fact: Fact, width: int, gap: int, *, most: int | None) -> list[B
 
 
 def wrap(text: str, width: int, *, initial_indent: str = "", subsequent_indent: str = "") -> list[str]:
-    """Return a text as lines of at most ``width`` columns, broken at blanks alone."""
+    """Return a text as lines of at most ``width`` columns, broken only at blanks."""
     wrapper = TextWrapper(
         width=width,
         initial_indent=initial_indent,
@@ -249,12 +249,12 @@ def wrap(text: str, width: int, *, initial_indent: str = "", subsequent_indent: 
 
 
 def _hanging(label: str, text: str, width: int, gap: int) -> list[str]:
-    """Return a labelled text, its further lines below its first word."""
+    """Return a labelled text, with further lines indented to its first word."""
     return wrap(text, width, initial_indent=f"{label.ljust(gap - 2)}  ", subsequent_indent=" " * gap)
 
 
 def _way_lines(way: Way, width: int, gap: int, *, is_first: bool, is_whole: bool) -> list[BriefLine]:
-    """Return what to do and its command, which a shell takes as it stands."""
+    """Return what to do and its command, in a form that a shell accepts."""
     label = "To do" if is_first else ""
     command = command_lines(way.command, width, is_whole=is_whole) if way.command else []
     if not is_whole and (len(command) > _MOST_COMMAND or max(map(len, command), default=0) > width):
@@ -264,7 +264,7 @@ def _way_lines(way: Way, width: int, gap: int, *, is_first: bool, is_whole: bool
 
 
 def command_lines(command: str, width: int, *, is_whole: bool = False) -> list[str]:
-    """Return a command on as few lines as it takes, broken before its options, and before a path that is long."""
+    """Return a command on as few lines as possible, broken before options and before long paths."""
     if is_whole or len(command) + 2 <= width:
         return [f"  {command}"]
     if len(command) <= width:
@@ -282,7 +282,7 @@ def command_lines(command: str, width: int, *, is_whole: bool = False) -> list[s
 
 
 def _latency_lines(latencies: Sequence[LatencyLine], gap: int, width: int) -> list[BriefLine]:
-    """Return the latencies, each figure under that of the one above, with one blank between where two take too much."""
+    """Return the latencies with aligned figures, separated by two blanks, or by one if the lines are too wide."""
     rows = [
         (f"{each.mean} mean", each.real_servers and f"({each.real_servers})", f"{each.p95} p95") for each in latencies
     ]
@@ -323,7 +323,7 @@ def _latencies(result: RunResult, console: Console) -> Table:
 
 
 def _class_table(classes: Sequence[Row], console: Console) -> Table:
-    """Return a line a class; where it is too wide, titles take two lines and long names break: no figure is cut."""
+    """Return one line per class; if that is too wide, titles take two lines and long names break: no figure is cut."""
     header = ("", *CLASS_COLUMNS)
     table = _columns(len(header), left=1, header=header)
     narrow = _columns(len(header), left=1, header=[title.replace(" ", "\n") for title in header], gap=1)

@@ -1,4 +1,4 @@
-"""The autoscaler of a plan: in lines, as a table, as a picture. Knows the summary of a plan alone."""
+"""The autoscaler of a plan: in lines, as a table, as a plot. Knows only the summary of a plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOM = 1.12
 
 
 def thresholds_lines(autoscaling: Mapping[str, Any] | None) -> list[str]:
-    """Return what the autoscaler is told, what that costs, and the command that shows it."""
+    """Return the settings of the autoscaler, their cost, and the command that runs them."""
     if autoscaling is None:
         return ["No fixed number of replicas of this deployment holds the SLO: there are no thresholds to look for."]
     best = autoscaling["best"]
@@ -61,7 +61,7 @@ def _paid(part: Mapping[str, Any]) -> str:
 
 
 def thresholds_table(autoscaling: Mapping[str, Any] | None) -> Table | None:
-    """Return a row for the cheapest setting that held with each metric and window; None without any."""
+    """Return a row for the cheapest setting that met the SLO with each metric and window; None if none did."""
     rows: dict[tuple[str, float], Mapping[str, Any]] = {}
     for each in [] if autoscaling is None else autoscaling["tried"]:
         key = each["metric"], each["stabilization_s"]
@@ -85,7 +85,7 @@ def thresholds_table(autoscaling: Mapping[str, Any] | None) -> Table | None:
 
 
 def thresholds_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
-    """Return replicas over the hours: with the autoscaler, all the time, and of who knows the load ahead."""
+    """Return replicas over the hours: with the autoscaler, fixed, and with the load known in advance."""
     steps = autoscaling["over_time"]
     hours = [each["time_s"] / SECONDS_PER_HOUR for each in steps]
     edges = np.array([*hours, autoscaling["seconds"] / SECONDS_PER_HOUR])

@@ -1,4 +1,4 @@
-"""What fixed GPUs can do, in sentences, tables and a picture. Knows the summary of a plan, nothing that made it."""
+"""What fixed GPUs can do, in sentences, tables and a plot. Knows only the summary of a plan, not how it was made."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from simserve.units import HOURS_PER_MONTH
 _MOST_LOST = 8
 _MOST_FRONT = 10
 _CIRCLE = 9.0
-"""Points: what goes round one point among others."""
+"""Points: size of the circle around a marked point."""
 
 
 def throughput_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
-    """Yield title, lines and table of each part, in the order they are read."""
+    """Yield title, lines and table of each part, in reading order."""
     if not summary["feasible"]:
         miss = summary["nearest_miss"]
         near = [f"Nearest: {miss['label']}."] if miss["label"] else []
@@ -41,7 +41,7 @@ def throughput_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[
 
 
 def throughput_brief(summary: Mapping[str, Any]) -> Brief:
-    """Return the brief: what the GPUs can do and how to run it, or that nothing holds and what to relax."""
+    """Return the brief: what the GPUs can do and how to run it, or that nothing meets the SLO and what to relax."""
     (_, lines, _), *_ = throughput_sections(summary)
     warnings = warning_lines(summary)
     if not summary["feasible"]:
@@ -92,7 +92,7 @@ def _answer(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _there(summary: Mapping[str, Any]) -> str:
-    """Return the GPUs that there are: ``2 x l4-24gb and 1 x l40s-48gb``."""
+    """Return the available GPUs: ``2 x l4-24gb and 1 x l40s-48gb``."""
     kinds = summary["gpus_by_kind"] or {summary["best"]["hardware"]: summary["max_gpus"]}
     return listed([f"{number_of} x {kind}" for kind, number_of in kinds.items()])
 
@@ -157,9 +157,9 @@ def _whole(value: float | None) -> str:
 
 
 def throughput_front(summary: Mapping[str, Any]) -> Sketch | None:
-    """Return tokens/s a GPU against tokens/s a user: what is unbeaten, the other deployments, the limit on TPOT.
+    """Return tokens/s a GPU against tokens/s a user: the Pareto front, the other deployments, the limit on TPOT.
 
-    None where nothing was run.
+    None if nothing was run.
     """
     front = summary["pareto"]
     if not front:

@@ -1,11 +1,11 @@
-"""`timeline.json`: a run as a Chrome trace, which Perfetto opens: steps, counters, requests with their phases.
+"""`timeline.json`: a run as a Chrome trace for Perfetto: steps, counters, requests with their phases.
 
-A process is a replica (with data-parallel attention a rank of it). Its thread ``engine steps`` holds one slice a step,
-``requests`` one asynchronous span a request with ``queue``, ``prefill`` and ``decode`` inside, and inside those
-``preempted`` and ``recompute`` where it lost its KV cache. A request that was handed over has its span at the decode
+A process is a replica (with data-parallel attention a rank of it). Its thread ``engine steps`` holds one slice per
+step, ``requests`` one asynchronous span per request with ``queue``, ``prefill`` and ``decode`` inside, and inside those
+``preempted`` and ``recompute`` if it lost its KV cache. A request with a KV transfer has its span at the decode
 replica, and between ``prefill`` and ``decode`` the phases ``link queue``, ``transfer`` and ``seat queue``. Times are
-microseconds from the start of the run, whole nanoseconds, so that what follows without a gap does not overlap. The
-same run gives the same bytes.
+microseconds from the start of the run, in whole nanoseconds, so that adjacent spans do not overlap. The same run gives
+the same bytes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from simserve.sim.step_log import StepLog, Steps
 
 TIMELINE_FILE = "timeline.json"
 MAX_STEPS = 200_000
-"""Steps of all replicas that a timeline holds; of a longer run it shows the beginning. About 40 MB of JSON."""
+"""Most steps of all replicas in a timeline, which shows the beginning of a longer run. About 40 MB of JSON."""
 GZIP_BYTES = 32_000_000
-"""From here on the file is compressed, which Perfetto reads as it is."""
+"""From this size on the file is compressed; Perfetto reads it directly."""
 _ENGINE_THREAD = 1
 _KV_TRANSFER = ("link queue", "transfer", "seat queue")
 """Phases between the end of a prefill and the first token at the decode replica."""
@@ -45,10 +45,10 @@ class Timeline:
     """A run as trace events.
 
     Attributes:
-        events: In the order they are written.
+        events: In the order in which they are written.
         until: Seconds of the run that it covers; infinite: all of it.
         num_steps: Steps shown.
-        num_steps_of_run: Steps there were.
+        num_steps_of_run: Steps of the whole run.
     """
 
     events: list[Event]
@@ -58,14 +58,14 @@ class Timeline:
 
 
 def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
-    """Return the timeline of a run that kept its steps; of several replications it shows the first.
+    """Return the timeline of a run that kept its steps; with several replications that of the first.
 
     Args:
         result: Of `simserve.scenario.run.run` with ``keep_steps``.
-        max_steps: The most steps; what comes later is left out, and the spans of requests end there.
+        max_steps: The most steps; later ones are left out, and the spans of requests end there.
 
     Raises:
-        InvariantError: The run kept no steps.
+        InvariantError: The run did not keep its steps.
     """
     log = result.simulation.steps
     if not isinstance(log, StepLog):
@@ -88,7 +88,7 @@ def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
 
 
 def _limit(log: StepLog, max_steps: int) -> tuple[float, int]:
-    """Return up to when all replicas together have at most ``max_steps`` steps, and how many there were."""
+    """Return the time up to which all replicas together take at most ``max_steps`` steps, and all steps."""
     rows = np.concatenate([log.step_runs(replica) for replica in log.replicas], axis=1)
     rows = rows[:, np.argsort(rows[0], kind="stable")]
     counted = np.cumsum(rows[LEAP_FIELDS.index("num_steps")])
@@ -99,7 +99,7 @@ def _limit(log: StepLog, max_steps: int) -> tuple[float, int]:
 
 
 def process_names(replicas: Sequence[Replica]) -> list[str]:
-    """Return what each scheduler is called."""
+    """Return the name of each scheduler."""
     ranks: dict[int, int] = {}
     names = []
     for replica in replicas:
@@ -136,7 +136,7 @@ def _step_events(process: int, steps: Steps) -> Iterator[Event]:
 
 
 def _kv_events(process: int, step_runs: NDArray[np.float64], until: float) -> Iterator[Event]:
-    """Yield the KV tokens reserved, once a leap: at its end what its last step holds."""
+    """Yield the KV tokens reserved, once per leap: at its end, as of its last step."""
     rows = dict(zip(LEAP_FIELDS, step_runs, strict=True))
     kept = rows["start_time"] < until
     last = -1
@@ -172,14 +172,14 @@ def _evictions(log: StepLog) -> dict[int, list[tuple[float, int]]]:
 
 
 def _request_events(result: RunResult, log: StepLog, until: float) -> Iterator[Event]:
-    """Yield the span of each request and what is inside, in the order that nests them."""
+    """Yield the span of each request and the spans inside, in nesting order."""
     end_time = min(result.simulation.end_time, until)
     for life in lives(result, log, until):
         yield from _spans(life, end_time)
 
 
 def lives(result: RunResult, log: StepLog, until: float, since: float = -math.inf) -> Iterator[Life]:
-    """Yield what became of every request that came before ``until`` and had not left at ``since``, in their order."""
+    """Yield the lifecycle of every request that arrived before ``until`` and had not left at ``since``, in order."""
     records, end_time = result.simulation.records, min(result.simulation.end_time, until)
     processes, evictions, lost = _processes(log), _evictions(log), _lost(result)
     for index in np.flatnonzero(np.isfinite(records.arrival_time)).tolist():
@@ -219,7 +219,7 @@ def lives(result: RunResult, log: StepLog, until: float, since: float = -math.in
 
 
 def _on_the_way(records: RequestRecords, index: int, scheduled: float, first: float) -> list[tuple[str, float, float]]:
-    """Return what lies between a request's first step and its first token: its prefill, and how it was handed over."""
+    """Return the phases between a request's first step and its first token: its prefill and its KV transfer."""
     edges = _kv_transfer(records, index)
     if not edges:
         return [("prefill", scheduled, first)]
@@ -235,7 +235,7 @@ def _on_the_way(records: RequestRecords, index: int, scheduled: float, first: fl
 
 
 def _kv_transfer(records: RequestRecords, index: int) -> tuple[float, ...]:
-    """Return when the prompt was computed, its transfer began and ended; empty where it crossed no link."""
+    """Return when the prompt was computed and when its KV transfer started and ended; empty without a transfer."""
     prefill, start, end = records.prefill_end_time, records.transfer_start_time, records.transfer_end_time
     if prefill is None or start is None or end is None or not math.isfinite(prefill[index]):
         return ()
@@ -251,13 +251,13 @@ class Life:
     """A request on the timeline; times in seconds.
 
     Attributes:
-        process: Of the replica that answered it; -1: none.
-        sender: Of the replica that computed its prompt; the same but where it was handed over.
-        about: What a click on it shows, its number as ``request``.
-        arrival: When it came.
+        process: Of the replica that answered it; -1 if none did.
+        sender: Of the replica that computed its prompt; differs from ``process`` after a KV transfer.
+        about: What a click on it shows; its number is ``request``.
+        arrival: When it arrived.
         finish: When it was answered or given up.
         phases: Name, start and end of each, in order.
-        evictions: When it lost its KV cache, was admitted again, had computed it again.
+        evictions: When it lost its KV cache, was admitted again, and had recomputed it.
     """
 
     process: int
@@ -305,7 +305,7 @@ def interruptions(
 
 
 def _count_events(result: RunResult, log: StepLog, until: float) -> Iterator[Event]:
-    """Yield running and waiting requests of each replica, at every moment that changes them."""
+    """Yield running and waiting requests of each replica, at every change."""
     records, evictions = result.simulation.records, _evictions(log)
     changes: dict[int, list[tuple[float, int, int]]] = {identity: [] for identity in _processes(log)}
     for index in np.flatnonzero(records.replica_id >= 0).tolist():
@@ -346,7 +346,7 @@ def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def write_timeline(result: RunResult, folder: Path, max_steps: int = MAX_STEPS) -> Path:
-    """Write ``timeline.json``, or ``timeline.json.gz`` where it is large, into ``folder`` and return its path.
+    """Write ``timeline.json``, or ``timeline.json.gz`` if it is large, into ``folder`` and return its path.
 
     Raises:
         OSError: The file cannot be written.

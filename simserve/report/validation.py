@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 METRICS = {"tpot": "TPOT", "ttft": "TTFT", "e2e": "E2E", "throughput": "throughput"}
-"""Key of a metric -> how it is written."""
+"""Key of a metric -> its name in text."""
 READING = (
     "Median of the absolute error of the mean over requests (of the median where the source says so), in brackets the "
     "bias, above 0 where the simulator is too high. A star: compared but not scored, as its source says that the "
@@ -37,11 +37,11 @@ READING = (
 _MOST_REASONS = 12
 _GROUP = ("source", "engine", "hardware", "model")
 _NAMES = {"hardware": "GPU"}
-"""Key of a group -> how it is written, where otherwise."""
+"""Key of a group -> its name in text, where that differs."""
 _LEAST_FIGURE = len("(+12.3%)")
-"""Columns that the bias takes where it stands below the error."""
+"""Columns of the bias if it is printed below the error."""
 _MOST_ROWS = 40
-"""Rows of a table that a terminal shows: longer ones are on the page and in the JSON."""
+"""Most rows of a table on a terminal: longer ones are on the page and in the JSON."""
 _UNITS: Mapping[Metric, tuple[str, float]] = {
     "tpot": ("ms", 1e3),
     "ttft": ("ms", 1e3),
@@ -49,7 +49,7 @@ _UNITS: Mapping[Metric, tuple[str, float]] = {
     "throughput": ("tokens/s", 1.0),
 }
 _MANY = 300
-"""Numbers of a plot from which on its marks are small."""
+"""From this number of points on, the marks of a plot are small."""
 BAND = 0.2
 """Relative error that the dashed lines mark."""
 NOT_SCORED = "not scored"
@@ -60,7 +60,7 @@ _KINDS: Mapping[str, tuple[str, Shape]] = {
     "tensorrt-llm": (GREEN, "triangle"),
     "others": (SKY, "diamond"),
 }
-"""Engine -> colour and shape, told apart by either; what is not scored lies below the others."""
+"""Engine -> colour and shape, each distinct; points that are not scored are drawn below the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ErrorTable:
 
     @property
     def is_long(self) -> bool:
-        """Whether a page folds it away."""
+        """Whether a page shows it collapsed."""
         return len(self.rows) > _MOST_ROWS
 
 
@@ -129,7 +129,7 @@ def validation_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _room_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how many logged KV rooms the memory plan meets, and the largest miss; nothing without logs."""
+    """Return how many logged KV capacities the memory plan matches, and its largest error; nothing without logs."""
     if not rows:
         return []
     within = sum(row["is_within"] for row in rows)
@@ -141,7 +141,7 @@ def _room_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def error_tables(summary: Mapping[str, Any]) -> list[ErrorTable]:
-    """Return errors by source, by load, by engine, GPU and model, and of the KV memory; without those of no rows."""
+    """Return errors by source, by load, by engine, GPU and model, and of the KV memory; without empty tables."""
     groups = summary["groups"]
     tables = [
         _table("By source", ("source",), summary["sources"]) if len(summary["sources"]) > 1 else None,
@@ -158,7 +158,7 @@ def not_run_lines(summary: Mapping[str, Any], most: int | None = _MOST_REASONS) 
 
     Args:
         summary: Of a validation.
-        most: Reasons that are named; None: all.
+        most: Most reasons to name; None: all.
     """
     rows: Sequence[Mapping[str, Any]] = summary["not_covered"]
     lines = [f"{each['points']:,} of {each['source']}: {each['reason']}" for each in rows[:most]]
@@ -255,11 +255,11 @@ def _print(table: ErrorTable, console: Console) -> None:
 
 
 class Validation(Replayed):
-    """Measured servers beside what was simulated: ``.summary``, ``.points``, ``.plot``, and itself in a notebook."""
+    """Measured servers beside their simulations: ``.summary``, ``.points``, ``.plot``, and a table in a notebook."""
 
     @property
     def plot(self) -> ValidationPlots:
-        """Its figure: ``scatter(metric)``."""
+        """Its plot: ``scatter(metric)``."""
         return ValidationPlots(self)
 
     def _repr_html_(self) -> str:
@@ -268,7 +268,7 @@ class Validation(Replayed):
 
 @dataclass(frozen=True, slots=True)
 class ValidationPlots:
-    """The figure of a validation."""
+    """The plot of a validation."""
 
     answer: Replayed
 
@@ -288,8 +288,8 @@ def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") 
 
     Args:
         validation: What was replayed.
-        file: Where to.
-        asked: What was given to the command that the page names: ``FILE``, ``--data DIR``.
+        file: Path of the page.
+        asked: Arguments of the command shown on the page: ``FILE``, ``--data DIR``.
 
     Raises:
         OSError: The file cannot be written.
@@ -353,12 +353,12 @@ def _series(validation: Replayed, metric: Metric, scale: float) -> dict[str, tup
 
 
 def engine_kind(engine: str) -> str:
-    """Return the name under which the points of an engine are drawn."""
+    """Return the label of the points of an engine."""
     return engine if engine in _KINDS else "others"
 
 
 def scatter(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], unit: str) -> Sketch:
-    """Return predictions over measurements, kind by kind.
+    """Return predictions over measurements, one series per kind.
 
     Args:
         series: Kind (`engine_kind`, or `NOT_SCORED`) -> measured and predicted figures, positive.
@@ -396,7 +396,7 @@ def scatter(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], unit:
 
 
 def _tick_text(value: float) -> str:
-    """Return a round value in few letters: ``3``, ``10k``, ``1M``."""
+    """Return a round value in short form: ``3``, ``10k``, ``1M``."""
     for factor, letter in ((1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:g}{letter}"
