@@ -100,8 +100,8 @@ def kernels(
     """Measure what the kernels of a model take on this machine, as operator tables for deployment.operator_tables.
 
     Every result is checked against double precision before it is timed. On a CPU, run it in the environment of its
-    vLLM: vLLM's own attention and products are timed then, else PyTorch's. Stopped by Ctrl-C or worse, the same command
-    goes on where it was. It has run on one GPU so far, an H200, twice; what others would run is tested on stand-ins.
+    vLLM: vLLM's own attention and products are timed then, else PyTorch's. After Ctrl-C or a crash, the same command
+    resumes where it stopped. So far it has run on one GPU, an H200, twice; paths of other GPUs are tested on stand-ins.
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
     """
@@ -333,7 +333,7 @@ def loads(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Name the two loads of a server that are most worth measuring, with the commands, and what they bring.
+    """Name the two loads of a server that are most worth measuring, with the commands and the expected gain.
 
     They stand for all loads from one client to as many requests as the scenario has in flight at a time.
 

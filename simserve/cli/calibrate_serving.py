@@ -94,9 +94,9 @@ def serving(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Fit five factors of a server to its benchmarks, from one file up, and say what it brought.
+    """Fit five factors of a server to its benchmarks, from one file up, and say how much it helped.
 
-    What the files do not tell keeps the profile's value. Names the load that is worth measuring next.
+    What the files say nothing about keeps the profile's value. Names the load to measure next.
 
     simserve calibrate serving results/*.json --scenario mine.yaml --out my-vllm.yaml
     """

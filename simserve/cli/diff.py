@@ -34,7 +34,7 @@ def diff(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Say what moved between two results; with --tolerance, exit with 99 if a figure moved too far, up or down.
+    """Say what moved between two results; with --tolerance, exit with 99 if a figure moved further, up or down.
 
     Where both results have confidence intervals, a figure must also have moved beyond them. Results of different
     scenarios, seeds or versions of simserve do not pass unless that is allowed.

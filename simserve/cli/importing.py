@@ -300,7 +300,7 @@ def log(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Read the KV room and the settings of a server from its own start-up log: vLLM, SGLang or TensorRT-LLM.
+    """Read the size of the KV cache and the settings from the start-up log of vLLM, SGLang or TensorRT-LLM.
 
     Prints them as options of other commands, and how far simserve's own estimate is from them; --out writes a scenario.
 
@@ -575,7 +575,7 @@ def metrics(
 ) -> None:
     """Make a scenario of what a running vLLM, SGLang or TensorRT-LLM counts at /metrics: its settings and its traffic.
 
-    One scrape tells lengths and, where it says since when it counts, the mean rate; several tell rates over time. An
+    One scrape gives lengths and, where it says since when it counts, the mean rate; several give rates over time. An
     address needs pip install 'simserve\\[observe]'; a server that asks for a key gets the environment's
     SIMSERVE_METRICS_TOKEN.
 

@@ -30,14 +30,12 @@ def _diff_lines(found: diff.Diff) -> list[str]:
     is_gate = any(each.tolerance is not None for each in found.moves)
     if failures:
         worst = failures[0]
-        far = f"{len(failures)} of {_watched(found)} watched figures moved too far"
+        far = f"{len(failures)} of {_watched(found)} watched figures moved beyond their tolerance"
         first = f"{far}, most of all {worst.name}: {_change(worst)}."
     elif not moved:
         first = f"Nothing moved: {len(found.moves)} figures are equal."
     elif is_gate:
-        first = (
-            f"Nothing moved too far: {len(moved)} of {len(found.moves)} figures moved, all of them within tolerance."
-        )
+        first = f"All within tolerance: {len(moved)} of {len(found.moves)} figures moved."
     else:
         first = f"{len(moved)} of {len(found.moves)} figures moved, most of all {moved[0].name}: {_change(moved[0])}."
     lines = [first]

@@ -36,7 +36,7 @@ def test_a_move_beyond_tolerance_is_99(simserve: Simserve, results: list[str]) -
     outcome = simserve("diff", *results, "--tolerance", "5%")
 
     assert outcome.code == 99
-    assert "watched figures moved too far" in outcome.stdout
+    assert "watched figures moved beyond their tolerance" in outcome.stdout
     assert "too far: 5% is tolerated" in outcome.stdout
     assert "deployment.quantization: auto → fp8" in outcome.stdout
 

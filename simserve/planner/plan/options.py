@@ -248,13 +248,13 @@ def check_options(options: PlanOptions) -> None:
         raise UsageError("must be a share between 0 and 1", key="--confidence", value=options.confidence)
     if options.objective == "throughput" and options.headroom:
         rule = "has no meaning with --objective throughput, which looks for the load itself"
-        raise UsageError(rule, key="--headroom", remedy="leave it away, or use --confidence 0.9")
+        raise UsageError(rule, key="--headroom", remedy="leave it out, or use --confidence 0.9")
     if options.objective == "throughput" and options.horizon is not None:
         rule = "has no meaning with --objective throughput, whose GPUs are there"
-        raise UsageError(rule, key="--horizon", remedy="leave it away, or plan for dollars")
+        raise UsageError(rule, key="--horizon", remedy="leave it out, or plan for dollars")
     if options.objective == "throughput" and options.autoscaler:
         rule = "has no meaning with --objective throughput, which looks for one load"
-        raise UsageError(rule, key="--autoscaler", remedy="leave it away, or plan for dollars")
+        raise UsageError(rule, key="--autoscaler", remedy="leave it out, or plan for dollars")
     for name, is_asked in (
         ("--spare-replicas", options.spare_replicas > 0),
         ("--confidence", options.confidence is not None),

@@ -778,7 +778,7 @@ def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:
     borne = scaled_traffic(scenario, 1 + headroom)
     if borne is None:
         raise UsageError(
-            "needs arrivals with a rate, or clients", key="--headroom", value=headroom, remedy="leave it away"
+            "needs arrivals with a rate, or clients", key="--headroom", value=headroom, remedy="leave it out"
         )
     return borne
 

@@ -129,7 +129,7 @@ def check_autoscaler(scenario: Scenario) -> None:
     """
     workload, deployment = scenario.workload, scenario.deployment
     arrivals = workload.arrivals
-    rule, remedy = "", "leave it away"
+    rule, remedy = "", "leave it out"
     if objective(scenario) is None:
         rule, remedy = "needs an SLO that the replicas must hold", "--set 'slo={ttft: 1 s, tpot: 50 ms}'"
     elif deployment.pools or deployment.faults or deployment.updates:
