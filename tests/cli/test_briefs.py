@@ -198,7 +198,7 @@ def test_a_cost_beside_a_named_api_does_not_hide_a_cheaper_one(simserve: Simserv
 
     check_brief(outcome)
     assert "gpt-4o charges" in outcome.stdout
-    assert re.search(r"^Also +\S+llama-3.1-8b asks \$[\d,.]+, \d+% less$", outcome.stdout, re.M)
+    assert re.search(r"^Also +\S+llama-3.1-8b charges \$[\d,.]+, \d+% less$", outcome.stdout, re.M)
 
 
 def test_a_comparison_says_whose_figures_it_shows(brief_of: Callable[[str], Outcome]) -> None:
