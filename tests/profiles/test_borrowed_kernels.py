@@ -23,7 +23,7 @@ def test_the_same_gpu_on_another_module_has_the_same_shares() -> None:
 
 
 def test_a_module_in_a_node_of_four_sustains_what_its_power_leaves() -> None:
-    """251 to 256 TFLOP/s in TF32 at 557 to 561 W (torch-hammer); arithmetic falls by as much, memory and starts do not."""
+    """251 to 256 TFLOP/s in TF32 at 557 to 561 W (torch-hammer); arithmetic falls by as much, memory and starts not."""
     four, alone = load_hardware("gh200-nvl4-96gb"), load_hardware("gh200-96gb")
     slow, fast = four.gemm_curves["bf16"][0], alone.gemm_curves["bf16"][0]
 
