@@ -322,7 +322,7 @@ def test_an_api_takes_the_top_of_the_load_for_less_than_a_second_gpu() -> None:
 
 
 def test_a_response_cache_bears_what_would_take_a_second_gpu() -> None:
-    """At 10 requests a second one GPU holds with it and not without; expiry costs hits, and a request half as much."""
+    """At 9 requests a second one GPU holds with it and not without; expiry costs hits, and a request half as much."""
     cached = summary("response-cache")
     none = summary("response-cache", "deployment.response_cache=null")
     two = summary("response-cache", "deployment.response_cache=null", "deployment.replicas=2")

@@ -22,6 +22,19 @@ def test_the_same_gpu_on_another_module_has_the_same_shares() -> None:
     assert first.fit is None
 
 
+def test_a_module_in_a_node_of_four_sustains_what_its_power_leaves() -> None:
+    """251 to 256 TFLOP/s in TF32 at 557 to 561 W (torch-hammer); arithmetic falls by as much, memory and starts not."""
+    four, alone = load_hardware("gh200-nvl4-96gb"), load_hardware("gh200-96gb")
+    slow, fast = four.gemm_curves["bf16"][0], alone.gemm_curves["bf16"][0]
+
+    assert 251e12 <= four.efficiency.gemm * (four.peak_flops("tf32") or 0.0) <= 256e12
+    assert four.power.board < alone.power.board
+    share = four.efficiency.gemm / alone.efficiency.gemm
+    assert slow.sustained_efficiency / fast.sustained_efficiency == pytest.approx(share)
+    assert (slow.memory_efficiency, slow.start_latency) == (fast.memory_efficiency, fast.start_latency)
+    assert four.efficiency.attention_prefill / alone.efficiency.attention_prefill == pytest.approx(share, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("name", "clock"),
     [("b200-sxm-180gb", 1.85), ("b300-sxm-270gb", 1.85), ("gb200-186gb", 2.06), ("gb300-279gb", 2.06)],

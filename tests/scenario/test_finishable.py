@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import yaml
 
+from simserve.profiles import catalog
 from simserve.scenario.finishable import (
     PEAK_FROM,
     Finishable,
@@ -288,9 +290,18 @@ def test_agents_keep_up_while_their_cache_recovers_from_peaks() -> None:
     assert 3.9 < found.rate < 4.8
 
 
-def test_conversations_take_some_runs_of_twelve_thousand_requests() -> None:
-    """What keeps up is found from fewer than 60,000 requests, and the same within 1 % from seed to seed."""
-    founds = [finishable(load("multi-turn", [f"run.seed={seed}"])) for seed in (1, 2)]
+def test_conversations_take_some_runs_of_twelve_thousand_requests(tmp_path: Path) -> None:
+    """What keeps up is found from fewer than 60,000 requests, and the same within 1 % from seed to seed.
+
+    On a GPU of its own, an L40S whose products run at the class's share: how many rungs a search takes, and how far
+    seeds scatter, goes with where a server tips.
+    """
+    document = yaml.safe_load(catalog.find("hardware", "l40s-48gb").read_text())
+    del document["gemm_curves"]
+    gpu = tmp_path / "gpu.yaml"
+    gpu.write_text(yaml.safe_dump(document))
+
+    founds = [finishable(load("multi-turn", [f"deployment.hardware={gpu}", f"run.seed={seed}"])) for seed in (1, 2)]
 
     assert all(found.requests < 60_000 for found in founds)
     assert founds[0].rate == pytest.approx(founds[1].rate, rel=0.01)

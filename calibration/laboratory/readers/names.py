@@ -22,6 +22,7 @@ _HARDWARE = (
     (r"h100.*pcie", "h100-pcie-80gb"),
     (r"h100.*pcap", "h100-sxm-80gb-power-capped"),
     (r"h100", "h100-sxm-80gb"),
+    (r"gh200.*(120|nvl4)", "gh200-nvl4-96gb"),
     (r"gh200", "gh200-96gb"),
     (r"h200.*nvl", "h200-nvl-141gb"),
     (r"h200", "h200-sxm-141gb"),

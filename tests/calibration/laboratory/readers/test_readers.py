@@ -604,10 +604,12 @@ def test_tensorrt_llm_places_the_experts_of_gpt_oss_whatever_a_row_says(tmp_path
 
 def test_names_of_blackwell_and_of_superchips() -> None:
     """GH200 and GB200 hold the letters of H200 and B200; FP4 there is NVFP4."""
-    names = ("GH200 480GB", "H200 141GB HBM3", "H20", "B200", "GB200 NVL72", "RTX 6000 Pro Blackwell Server Edition")
+    names = ("GH200 480GB", "GH200 120GB", "H200 141GB HBM3", "H20", "B200", "GB200 NVL72")
+    names += ("RTX 6000 Pro Blackwell Server Edition",)
 
     assert [hardware_name(name) for name in names] == [
         "gh200-96gb",
+        "gh200-nvl4-96gb",
         "h200-sxm-141gb",
         "h20-96gb",
         "b200-sxm-180gb",
