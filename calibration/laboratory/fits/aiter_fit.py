@@ -179,7 +179,7 @@ def triton_products() -> pd.DataFrame:
 
 
 def fit_triton_products(rows: pd.DataFrame) -> GemmCurve:
-    """Return the curve of Triton's tiles with the share of the peak that has the least soft-L1 error of the logarithm."""
+    """Return the curve of Triton's tiles with the share of the peak of the least soft-L1 error of the logarithm."""
     values = fit_parameters(
         lambda given: predict_triton_products(_triton_curve(given), rows),
         rows["us"].to_numpy(dtype=np.float64) * SECONDS,
