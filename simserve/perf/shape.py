@@ -594,8 +594,8 @@ class ReplicaShape:
     def _gemm_curves(self) -> dict[GemmClass, GemmCurve]:
         """Matrix products of the engine, of FP8 by blocks and NVFP4 as somebody else's kernels where it calls them."""
         curves = self.hardware.gemm_curves_of(self.engine.name)
-        others = self.hardware.gemm_curves_of(self.engine.block_scaled_kernels)
-        if self.engine.block_scaled_kernels and "fp8_block" in others:
+        maker = self.engine.block_scaled_kernels.get(self.hardware.vendor)
+        if maker and "fp8_block" in (others := self.hardware.gemm_curves_of(maker)):
             curves["fp8_block"] = others["fp8_block"]
         named = [each for each in self.hardware.gemm_curves.get("nvfp4", ()) if self.engine.fp4_kernels in each.engines]
         return curves | {"nvfp4": named[0]} if named else curves

@@ -574,6 +574,9 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
 
 def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *, is_beside: bool) -> OperatorSeconds:
     machine, seconds = stage.machine, stage.nothing(len(tokens))
+    makers, gpu = stage.shape.engine.block_scaled_kernels, stage.shape.hardware
+    if is_beside and makers.get(gpu.vendor) == "triton":  # rows of the routed experts' products, no tiles of their own
+        machine = replace(machine, gemm_curves=gpu.gemm_curves_of(stage.shape.engine.name))
     curve = gemm_curve(
         machine,
         gemm_class(precision),

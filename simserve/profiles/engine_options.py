@@ -332,7 +332,7 @@ def refuse_threshold(asked: EngineOptions, batching: str, is_chunked: bool, max_
         raise refuse(key, limit, f"must be at most max_model_len ({max_model_len})", "lower it or leave it out")
 
 
-def block_scaled_kernels(asked: EngineOptions, compute_capability: str | None) -> dict[str, str]:
+def block_scaled_kernels(asked: EngineOptions, compute_capability: str | None) -> dict[str, dict[str, str]]:
     """Return whose products of FP8 weights with scales by blocks run in place of the engine's own, as curves name them.
 
     Raises:
@@ -343,7 +343,7 @@ def block_scaled_kernels(asked: EngineOptions, compute_capability: str | None) -
     if compute_capability is None or int(float(compute_capability)) != FLASHINFER_GEMM_CAPABILITY:
         rule = f"takes compute capability {FLASHINFER_GEMM_CAPABILITY}, and the GPU has {compute_capability or 'none'}"
         raise refuse("fp8_gemm_backend", asked.fp8_gemm_backend, rule, "leave it out")
-    return {"block_scaled_kernels": "flashinfer"}
+    return {"block_scaled_kernels": {"NVIDIA": "flashinfer"}}
 
 
 PREFILL_WORKER_EFFICIENCY = {"deepseek_v3": 0.8, "deepseek_v32": 0.8, "kimi_k2": 0.8}

@@ -408,8 +408,8 @@ class KernelTraits(FrozenModel):
     tensor or a channel; otherwise a kernel of its own does."""
     all_reduce_rounds_families: tuple[str, ...] = ()
     """Families, hidden sizes above 4,096, whose all-reduces hold norm and rounding for products of such weights."""
-    block_scaled_kernels: str = ""
-    """Whose products those are, as the curves of a GPU name them; empty: the engine's own."""
+    block_scaled_kernels: Mapping[str, str] = Field(default_factory=dict)
+    """Maker of the GPU -> whose products those are, as the curves of a GPU name them; absent: the engine's own."""
     fp4_kernels: str = ""
     """Whose products of NVFP4 weights run where a GPU has a curve that names them; empty: the engine's own."""
     expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)

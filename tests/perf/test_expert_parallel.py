@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simserve.perf.moe import busiest_share, routed_load, router_kernels
+from simserve.perf.shape import launched_gemms
 from simserve.perf.stage import expert_block, projection, stage_gemms, stage_of
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
@@ -356,6 +357,55 @@ def test_queries_and_keys_had_a_product_each_from_the_input_of_a_layer() -> None
 
     assert step("deepseek-v3", is_joined=False) - step("deepseek-v3", is_joined=True) > 61 * 5e-6
     assert step("qwen3-235b-a22b", is_joined=False) == step("qwen3-235b-a22b", is_joined=True)
+
+
+@pytest.mark.parametrize("name", ["mi300x-192gb", "mi325x-256gb"])
+def test_sglang_multiplies_scales_by_blocks_with_triton_on_cdna_3(name: str) -> None:
+    """From 0.5.6 on. A profile of DeepSeek-R1 over eight MI325X under 0.5.9 has 30, 34 and 123 us at 64 rows."""
+
+    def seconds(version: str, product: str) -> float:
+        shape = make_shape(
+            name, "deepseek-v3", engine="sglang", quantization="fp8", version=version, tensor_parallel_size=8
+        )
+        gemms = launched_gemms(shape.model.attention_gemms(8))
+        gemm = next(each for each in gemms if each.name == product)
+        return float(projection(stage_of(shape), gemm, np.array([64.0])).sum())
+
+    assert seconds("0.5.9", "q_b") == pytest.approx(30e-6, rel=0.15)
+    assert seconds("0.5.9", "output") == pytest.approx(34e-6, rel=0.15)
+    assert seconds("0.5.9", "qkv_a") == pytest.approx(123e-6, rel=0.15)
+    assert seconds("0.5.5", "qkv_a") < 40e-6
+
+
+def test_shared_experts_that_are_routed_ones_have_no_product_by_triton() -> None:
+    """SGLang computes DeepSeek's as the ninth expert of a token on CDNA 3 too: 56 steps of a tile would take 120 us."""
+    shape = make_shape(
+        "mi300x-192gb", "deepseek-v3", engine="sglang", quantization="fp8", version="0.5.9", tensor_parallel_size=8
+    )
+
+    def step(**changed: object) -> float:
+        return float(price(dataclasses.replace(shape, **changed), 64).step_times.decode_base[8])
+
+    model = shape.model
+    assert model.moe is not None
+    alone = model.model_copy(update={"moe": model.moe.model_copy(update={"num_shared_experts": 0})})
+    assert step() - step(model=alone) < 58 * 50e-6
+
+
+def test_triton_multiplies_scales_by_blocks_on_no_other_gpu() -> None:
+    """CDNA 4 and NVIDIA keep their kernels under SGLang 0.5.6; so does vLLM on CDNA 3."""
+
+    def step(name: str, engine: str, version: str) -> float:
+        shape = make_shape(
+            name, "deepseek-v3", engine=engine, quantization="fp8", version=version, tensor_parallel_size=8
+        )
+        plain = dataclasses.replace(shape, engine=shape.engine.model_copy(update={"block_scaled_kernels": {}}))
+        return float(price(shape, 64).step_times.decode_base[8] / price(plain, 64).step_times.decode_base[8])
+
+    assert step("mi355x-288gb", "sglang", "0.5.9") == 1.0
+    assert step("h200-sxm-141gb", "sglang", "0.5.9") == 1.0
+    assert step("mi300x-192gb", "vllm", "0.21") == 1.0
+    assert step("mi300x-192gb", "sglang", "0.5.9") > 1.2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ units, the same memory), so that experts carry over by their units. Its tables h
 nothing beside it: no rounding of inputs, no sorting of tokens. Experts in MXFP4, which its Triton kernels unpack to 16
 bits, were timed for a pull request, each of their two products by itself. So were those that engines run without AITER:
 Triton's, of which shares of the two peaks are fitted and the rest is taken as of AITER's. Experts in INT4 are Triton's
-with and without AITER; layers of them were timed on MI300X and MI355X.
+with and without AITER; layers of them were timed on MI300X and MI355X. Products in FP8 by blocks by AITER's Triton
+kernel, which SGLang runs, were timed in a profile of a server and by those who replace them.
 ``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left
 out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 """
@@ -126,6 +127,25 @@ INT4_BOUNDS = {
     "step_latency": (1e-8, 1e-5),
 }
 
+TRITON_PRODUCTS = (
+    ("InferenceX", 64, 2112, 7168, 123.0, 6.0e12),
+    ("InferenceX", 64, 4608, 7168, 122.0, 6.0e12),
+    ("InferenceX", 64, 7168, 2304, 39.0, 6.0e12),
+    ("InferenceX", 64, 7168, 2048, 34.0, 6.0e12),
+    ("InferenceX", 64, 3072, 1536, 30.0, 6.0e12),
+    ("GEAK", 1024, 34816, 5120, 805.0, BANDWIDTH),
+    ("GEAK", 1024, 5120, 17408, 529.5, BANDWIDTH),
+    ("GEAK", 1024, 5120, 5120, 166.1, BANDWIDTH),
+    ("GEAK", 13645, 8704, 5120, 2600.0, BANDWIDTH),
+)
+"""Products in FP8 by blocks by AITER's Triton kernel with its default tiles: source, rows, columns, reduction,
+microseconds, bandwidth of the GPU. A profile of DeepSeek-R1 over eight MI325X under SGLang 0.5.9, 64 sequences
+(SemiAnalysisAI/InferenceX issue 863, March 2026; its labels give columns of one rank and of all, which are put right by
+how often each occurs: three a layer of 61, two in three dense layers), and Qwen3-14B on MI300X (AMD-AGI/GEAK,
+e2e_workflow/knowledge/learned/fp8-a8w8-blockscale-overlay-gfx942.md; calls in a loop by events)."""
+TRITON_TILE_ROWS = 256
+"""Tiles of 128 rows by 128 columns, as ones of 64 columns have them: the same work."""
+
 
 def product_rows(folder: Path) -> pd.DataFrame:
     """Return the products in FP8 by blocks: ``m n k seconds``."""
@@ -151,6 +171,56 @@ def predict_products(curve: GemmCurve, rows: pd.DataFrame) -> Array:
     device = GemmDevice(peak=PEAKS[8.0], bandwidth=BANDWIDTH, num_multiprocessors=UNITS)
     num_bytes = n * k + m * (k + 2.0 * n)
     return gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes).total
+
+
+def triton_products() -> pd.DataFrame:
+    """Return products in FP8 by blocks by Triton: ``source m n k us bandwidth``."""
+    return pd.DataFrame(TRITON_PRODUCTS, columns=["source", "m", "n", "k", "us", "bandwidth"])
+
+
+def fit_triton_products(rows: pd.DataFrame) -> GemmCurve:
+    """Return the curve of Triton's tiles with the share of the peak of the least soft-L1 error of the logarithm."""
+    values = fit_parameters(
+        lambda given: predict_triton_products(_triton_curve(given), rows),
+        rows["us"].to_numpy(dtype=np.float64) * SECONDS,
+        {"efficiency": 0.2},
+        FITTED_BOUNDS,
+    )
+    return _triton_curve(values)
+
+
+def predict_triton_products(curve: GemmCurve, rows: pd.DataFrame) -> Array:
+    """Return the seconds of the products, each GPU with its own bandwidth."""
+    seconds = np.empty(len(rows))
+    for bandwidth, chosen in rows.groupby("bandwidth"):
+        device = GemmDevice(peak=PEAKS[8.0], bandwidth=float(str(bandwidth)), num_multiprocessors=UNITS)
+        m, n, k = (chosen[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k"))
+        num_bytes = n * k + m * (k + 2.0 * n)
+        call = gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes)
+        seconds[rows.index.get_indexer(chosen.index)] = call.total
+    return seconds
+
+
+def _triton_curve(values: Mapping[str, float]) -> GemmCurve:
+    """Return tiles that nothing splits nor overlaps: the start as of AITER's products, memory as of the GPU's class."""
+    constants: dict[str, Any] = {
+        "start_latency": 1.86e-6,
+        "loop_overhead": 0.0,
+        "overlap": 8.0,
+        "memory_efficiency": 0.75,
+        "wave_quantisation": 1.0,
+        "min_tile_rows": TRITON_TILE_ROWS,
+        "max_tile_rows": TRITON_TILE_ROWS,
+        **values,
+        "sustained_efficiency": values["efficiency"],
+    }
+    return GemmCurve.model_construct(**constants)
+
+
+def triton_product_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
+    """Return predicted over measured, less 1, of products by Triton from a fit to others."""
+    measured = tested["us"].to_numpy(dtype=np.float64) * SECONDS
+    return np.asarray(predict_triton_products(fit_triton_products(seen), tested) / measured - 1.0)
 
 
 def _curve(values: Mapping[str, float]) -> GemmCurve:
@@ -377,7 +447,11 @@ def print_int4() -> None:
 
 
 def print_triton() -> None:
-    """Print what the pull requests tell of Triton's experts."""
+    """Print what the pull requests tell of Triton's products and experts."""
+    products = triton_products()
+    print("products by Triton, FP8 by blocks", len(products), fit_triton_products(products))
+    inside = np.median(np.abs(triton_product_errors(products, products)))
+    print(f"  {inside:.3f}, whole sources left out {held_out(products, ['source'], triton_product_errors):.3f}")
     for kernels in TRITON_TABLES:
         rows = triton_rows(kernels)
         print("experts by Triton", kernels, len(rows), fit_triton(rows, kernels))
