@@ -343,6 +343,8 @@ def tuned_from(name: str) -> tuple[str, str] | None:
 _WITHOUT_FORMULA = {
     "llama-3.2-11b-vision": "cross-attention to images in 8 of 40 layers; of text alone it is llama-3.1-8b",
     "llama-3.2-90b-vision": "cross-attention to images in 20 of 100 layers; of text alone it is llama-3.1-70b",
+    "deepseek-v4.1": "a decoder that prompts do not pass, memories of n-grams, and compressed keys that layers share",
+    "phi-4-mini-flash": "Mamba-1, windows, and layers that share the keys of one (SambaY)",
     "phi-4-multimodal": "adapters for images and speech in all layers; of text alone it is phi-4-mini",
     "llama-3-3-nemotron-super": "layers that differ from each other (block_configs): some have no attention",
     "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
@@ -354,7 +356,8 @@ _WITHOUT_FORMULA = {
     "longcat-flash-lite": "embeddings of n-grams beside those of tokens",
 }
 """How the names of models begin whose layers have no formula here -> those layers: their config.json (keys of
-`simserve.profiles.hf_families.UNSUPPORTED_KEYS`) or modelling code in huggingface/transformers and vLLM 0.33."""
+`simserve.profiles.hf_families.UNSUPPORTED_KEYS`) or modelling code in huggingface/transformers and vLLM 0.33; of
+DeepSeek-V4.1-Flash what ztxz16/fastllm pull request 727 lists."""
 
 
 def layers_without_formula(name: str) -> str | None:

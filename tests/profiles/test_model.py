@@ -877,6 +877,8 @@ def test_weights_whose_name_goes_on_have_a_context_of_their_own() -> None:
         ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "block_configs"),
         ("nvidia/Llama-3_1-Nemotron-Ultra-253B-v1", "block_configs"),
         ("meituan-longcat/LongCat-Flash-Lite", "embeddings of n-grams"),
+        ("deepseek-ai/DeepSeek-V4.1-Flash", "a decoder that prompts do not pass"),
+        ("microsoft/Phi-4-mini-flash-reasoning", "SambaY"),
         ("tiiuae/falcon-mamba-7b-instruct", "Mamba-1 in all layers"),
         ("microsoft/Phi-4-multimodal-instruct", "adapters for images"),
         ("openbmb/MiniCPM4.1-8B", "block-sparse attention"),

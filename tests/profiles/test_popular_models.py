@@ -277,6 +277,7 @@ POPULAR = {
 WITHOUT_FORMULA = (
     "meta-llama/Llama-3.2-11B-Vision-Instruct",
     "Qwen/Qwen3.8-Flash-Next",
+    "deepseek-ai/DeepSeek-V4.1-Flash",
     "microsoft/Phi-4-multimodal-instruct",
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1_5",
     "mistralai/Mamba-Codestral-7B-v0.1",
