@@ -40,6 +40,8 @@ _MAMBA_KEYS = {
     "mamba_chunk_size": "chunk_size",
 }
 """What Granite 4 and Falcon-H1 call the sizes of Mamba-2, and what Nemotron-H does."""
+_TWO_IN_ONE = {"layers_in_one": 2}
+"""How many layers one of the file is read as, which names of its modules count as one."""
 _GRANITE_BLOCKS = {"linear_attention": "mamba", "full_attention": "attention"}
 """Types of layers as newer versions of transformers write them."""
 
@@ -67,7 +69,7 @@ def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any
     blocks = [block for kind in kinds for block in (kind, behind)]
     if len(kinds) != reader.integer(*LAYER_KEYS):
         raise reader.refusal(f"must have one entry a layer, has {len(kinds)}", "layer_types")
-    return {**read, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
+    return {**read, **_TWO_IN_ONE, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
 
 
 def _lfm2(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
@@ -106,7 +108,12 @@ def _falcon_h1(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
         read["mamba_head_dim"] = width // heads
     if read["mamba_head_dim"] * heads != width:
         raise reader.refusal(f"must be mamba_n_heads x mamba_d_head = {heads * read['mamba_head_dim']}", "mamba_d_ssm")
-    return {**read, "num_hidden_layers": 2 * layers, "layers_block_type": ["attention_mamba", "mlp"] * layers}
+    return {
+        **read,
+        **_TWO_IN_ONE,
+        "num_hidden_layers": 2 * layers,
+        "layers_block_type": ["attention_mamba", "mlp"] * layers,
+    }
 
 
 def _jamba(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
@@ -133,7 +140,7 @@ def _jamba(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     read = {key: value for key, value in config.items() if key not in ("attn_layer_period", "attn_layer_offset")}
     blocks = [block for pair in zip(mixers, behind, strict=True) for block in pair]
     experts = {"num_experts": count if count > 1 else 0, "num_experts_per_tok": config.get("num_experts_per_tok") or 2}
-    return {**read, **experts, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
+    return {**read, **experts, **_TWO_IN_ONE, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
 
 
 def _longcat_flash(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
@@ -147,6 +154,7 @@ def _longcat_flash(config: Mapping[str, Any], file: object) -> Mapping[str, Any]
     layers, width = reader.integer("num_layers", "num_hidden_layers"), reader.integer("ffn_hidden_size")
     return {
         **config,
+        **_TWO_IN_ONE,
         "num_hidden_layers": 2 * layers,
         "intermediate_size": width,
         "moe_intermediate_size": reader.integer("expert_ffn_hidden_size"),
