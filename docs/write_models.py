@@ -104,7 +104,8 @@ def _layers(model: ModelProfile) -> str:
         if layers.num_sliding_layers:
             told.append(f"{layers.num_sliding_layers} sliding ({layers.sliding_window:,})")
     if model.num_linear_layers:
-        told.append(f"{model.num_linear_layers} {'Mamba-2' if model.mamba is not None else 'linear'}")
+        kind = "Mamba-2" if model.mamba is not None else "Mamba" if model.mamba1 is not None else "linear"
+        told.append(f"{model.num_linear_layers} {kind}")
     return ", ".join(told)
 
 

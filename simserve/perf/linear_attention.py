@@ -6,9 +6,13 @@ keys and values. Prompts pass it in chunks one after another; a decode step read
 Kimi Delta Attention (arXiv 2510.26692) is the same with a decay for every channel of a key: its kernels of prompts have
 figures of their own, its updates of states take what those of Gated DeltaNet do.
 
+Lightning attention (arXiv 2401.04658) is simpler, with a decay that no token changes and no convolution; nothing of it
+was fitted, and its kernels are taken to be as fast as those of Gated DeltaNet.
+
 Mamba-2 (Dao and Gu, "Transformers are SSMs", arXiv 2405.21060, section 6): prompts pass in chunks, whose tokens attend
 to each other and to the state before them; a decode step reads and writes the state of every head. Nothing of it was
-fitted: a roofline, arithmetic at the share of the peak that attention reaches, bytes at that of other kernels.
+fitted: a roofline, arithmetic at the share of the peak that attention reaches, bytes at that of other kernels. Nor of
+the first Mamba (Gu and Dao, arXiv 2312.00752), whose scan runs without tensor cores.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from simserve.perf.efficiency import Array, Machine, attention_efficiency, memor
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import COMPUTE, HOST, elementwise_parts
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.state_blocks import LinearAttention, Mamba2, ShortConvolution
+from simserve.profiles.state_blocks import LinearAttention, Mamba1, Mamba2, ShortConvolution
 
 CHUNK_TOKENS = 64
 """Tokens of a chunk (flash-linear-attention, ``chunk_gated_delta_rule``, which vLLM and SGLang call)."""
@@ -68,6 +72,14 @@ SCAN_STATE_BYTES = 4.0
 """Bytes of an element of a chunk's state: FP32, whatever the cache holds."""
 SCAN_STATE_PASSES = 4.0
 """Times it moves: written, read and written in passing it on, read by the outputs."""
+
+SELECTIVE_SCAN_FLOPS = 9.0
+"""FLOP of an element of a state and a token in the scan of the first Mamba, in FP32, which is one kernel:
+``flops_selective_scan_fn`` of MzeroMiko/VMamba, 9 for each of batch, length, channels and states."""
+SELECTIVE_SCAN_PASSES = 4.0
+"""Vectors of its channels that the scan moves: input, time step and gate are read, the output is written."""
+SELECTIVE_NORMS = 3
+"""Norms of the time step and of both matrices, which Jamba has."""
 
 CONVOLUTION_PASSES = 8.0
 """Vectors of a short convolution's width that its kernels move for a token: 3 in each product, 2 in the convolution."""
@@ -119,7 +131,8 @@ def mixing_parts(
         scan: The kernel that they pass, as if they were one prompt's; None: they are not of prompts.
     """
     width = (linear.mixed_width + linear.num_value_heads * linear.value_head_dim) / num_ranks
-    parts = elementwise_parts(2 * SMALL_CALLS * width * ACTIVATION_BYTES, tokens, machine, SMALL_CALLS)
+    calls = SMALL_CALLS - 1 if linear.has_fixed_decay else SMALL_CALLS  # no convolution
+    parts = elementwise_parts(2 * calls * width * ACTIVATION_BYTES, tokens, machine, calls)
     if scan is not None:
         parts[HOST] += SCAN_START
         chained = scan.chunk_seconds / scan.chunk_tokens
@@ -194,7 +207,8 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
         is_mixed: Of a step with prompts: the start is theirs, and all stages of a pipeline count. Some engines send
             decodes without drafts through the kernel of prompts there.
     """
-    linear, mamba, stages = shape.model.linear_attention, shape.model.mamba, shape.pipeline_parallel_size
+    linear, mamba = shape.model.linear_attention, shape.model.mamba or shape.model.mamba1
+    stages = shape.pipeline_parallel_size
     ranks, width = shape.tensor_parallel_size, shape.tokens_per_decode
     if linear is not None:
         seconds = partial(state_seconds, linear)
@@ -226,6 +240,8 @@ def state_layer_parts(shape: ReplicaShape, machine: Machine, tokens: Array, *, h
         return mixing_parts(model.linear_attention, machine, tokens, ranks, scan=scan)
     if model.mamba is not None:
         return mamba_parts(model.mamba, machine, tokens, ranks, has_prompts=has_prompts)
+    if model.mamba1 is not None:
+        return selective_scan_parts(model.mamba1, machine, tokens, ranks, has_prompts=has_prompts)
     convolution = model.short_convolution
     assert convolution is not None
     return convolution_parts(convolution, machine, tokens, ranks)
@@ -285,8 +301,26 @@ def mamba_parts(mamba: Mamba2, machine: Machine, tokens: Array, num_ranks: int, 
     return parts
 
 
+def selective_scan_parts(mamba: Mamba1, machine: Machine, tokens: Array, num_ranks: int, *, has_prompts: bool) -> Array:
+    """Return the seconds by part of one layer of the first Mamba beside its projections; states left out.
+
+    Arguments as of `mamba_parts`. Its scan has no matrix products: FP32 outside tensor cores, or the channels' traffic.
+    """
+    width = (mamba.mixed_width + mamba.inner_width) / num_ranks
+    calls = SMALL_CALLS + SELECTIVE_NORMS
+    small = 2 * SELECTIVE_NORMS * (mamba.time_step_rank + 2 * mamba.state_size)
+    parts = elementwise_parts((2 * SMALL_CALLS * width + small) * ACTIVATION_BYTES, tokens, machine, calls)
+    if has_prompts:
+        arithmetic = SELECTIVE_SCAN_FLOPS * mamba.state_elements / machine.peak("fp32")
+        moved = SELECTIVE_SCAN_PASSES * mamba.inner_width * ACTIVATION_BYTES
+        memory = moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+        parts[HOST] += start_latency(machine, "elementwise")
+        parts[COMPUTE] += tokens * max(arithmetic, memory) / num_ranks
+    return parts
+
+
 def mamba_state_seconds(
-    mamba: Mamba2,
+    mamba: Mamba2 | Mamba1,
     machine: Machine,
     sequences: Array,
     num_ranks: int,

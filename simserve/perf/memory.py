@@ -314,7 +314,7 @@ def _stateful_layers(shape: ReplicaShape) -> str:
     if model.compressed_attention is not None:
         window = f"a window of {model.compressed_attention.window:,} tokens and what is not yet compressed"
         return f"{model.num_attention_layers} layers: {window}"
-    kind = "Mamba-2" if model.mamba is not None else "linear attention"
+    kind = "Mamba-2" if model.mamba is not None else "Mamba" if model.mamba1 is not None else "linear attention"
     return f"{model.num_linear_layers} layers of {'convolutions' if model.short_convolution is not None else kind}"
 
 

@@ -94,6 +94,8 @@ def draft_layer(model: ModelProfile, *, is_dense: bool) -> ModelProfile:
         "linear_attention": None,
         "layer_pattern": None,
         "mamba": None,
+        "mamba1": None,
+        "alternating_updates": None,
         "sliding_heads": None,
         **_last_attention(model),
         "num_residual_streams": 1,

@@ -60,6 +60,7 @@ from simserve.perf.operators import (
     PART_NAMES,
     STREAM_CALLS,
     STREAM_SUBLAYERS,
+    UPDATE_CALLS,
     WEIGHTS,
     OperatorSeconds,
     elementwise_parts,
@@ -336,7 +337,7 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
     shape, model = stage.shape, stage.shape.model
     if shape.tensor_parallel_size == 1:
         return np.zeros(len(tokens))
-    num_reductions = stage.num_layers * (1.0 if model.has_parallel_attention or model.has_split_layers else 2.0)
+    num_reductions = stage.num_layers * model.reductions_per_layer
     if shape.data_parallel_size > 1:
         num_reductions -= stage.num_layers * model.num_moe_layers / model.num_hidden_layers
     norm = start_latency(stage.machine, "elementwise")
@@ -483,17 +484,24 @@ def _linear_calls(stage: Stage, *, has_prompts: bool) -> tuple[Call, ...]:
 
 
 def _input_blocks(stage: Stage) -> list[Block]:
-    """Return the embedding of layers (Gemma 4 E): a projection for all, then gate, projection and norm of each."""
-    model = stage.shape.model
-    if (inputs := model.layer_inputs) is None:
-        return []
-    (_, gemm), *_ = inputs.gemms(model.hidden_size, model.num_hidden_layers)
-    looked_up = _elementwise(stage, INPUT_PASSES * gemm.out_features * ACTIVATION_BYTES, INPUT_CALLS)
-    gated = _elementwise(stage, 3 * inputs.width * ACTIVATION_BYTES)
-    normed = _elementwise(stage, NORM_PASSES * model.hidden_size * ACTIVATION_BYTES)
-    gate, projection = (_linear(stage, each) for each in inputs.layer_gemms(model.hidden_size))
-    share = stage.num_layers / model.num_hidden_layers
-    return [Block(share, (looked_up, _linear(stage, gemm))), Block(stage.num_layers, (gate, gated, projection, normed))]
+    """Return inputs of layers (Gemma 3n, 4 E) and copies that they update (3n): around all layers, then of each."""
+    model, share = stage.shape.model, stage.num_layers / stage.shape.model.num_hidden_layers
+    blocks: list[Block] = []
+    if (inputs := model.layer_inputs) is not None:
+        (_, gemm), *_ = inputs.gemms(model.hidden_size, model.num_hidden_layers)
+        looked_up = _elementwise(stage, INPUT_PASSES * gemm.out_features * ACTIVATION_BYTES, INPUT_CALLS)
+        gated = _elementwise(stage, 3 * inputs.width * ACTIVATION_BYTES)
+        normed = _elementwise(stage, NORM_PASSES * model.hidden_size * ACTIVATION_BYTES)
+        gate, projection = (_linear(stage, each) for each in inputs.layer_gemms(model.hidden_size))
+        blocks.append(Block(share, (looked_up, _linear(stage, gemm))))
+        blocks.append(Block(stage.num_layers, (gate, gated, projection, normed)))
+    if (copies := model.alternating_updates) is not None:
+        moved = (copies.passes + NORM_PASSES) * model.hidden_size * ACTIVATION_BYTES
+        router, *low_rank = (_linear(stage, gemm) for gemm in copies.layer_gemms(model.hidden_size))
+        calls = (_elementwise(stage, moved, UPDATE_CALLS), router, router, *low_rank)
+        blocks.append(Block(share, tuple(_linear(stage, gemm) for gemm in copies.around_gemms(model.hidden_size))))
+        blocks.append(Block(stage.num_layers, calls))
+    return blocks
 
 
 def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
@@ -516,7 +524,7 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     kernels, passes = router_kernels(stage.shape, moe, gemm_class(stage.expert_precision))
     is_sent = stage.shape.all2all_backend != "allgather_reducescatter"  # a rank sees its own tokens and pairs alone
     seen = tokens / stage.shape.expert_ranks if is_sent else tokens
-    parts = elementwise_parts(passes * moe.num_experts * LOGIT_BYTES, seen, stage.machine, kernels)
+    parts = elementwise_parts(passes * moe.num_choices * LOGIT_BYTES, seen, stage.machine, kernels)
     groups, redundant = stage.shape.expert_groups, stage.shape.num_redundant_experts
     load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, groups, moe.router_groups, redundant)
     if is_sent:
@@ -680,9 +688,8 @@ def has_fitted_gemms(stage: Stage) -> bool:
     used = [gemm_curve(machine, wide_class(wide), wide).fit]
     for part in dict.fromkeys(gemm.part for gemm in stage_gemms(stage) if gemm.part is not None):
         used += [gemm_curve(machine, gemm_class(each), each.arithmetic).fit for each, _ in stage.precisions[part]]
-    if model.moe is not None:
-        for each, _ in stage.precisions["experts"]:
-            used.append(expert_curve(machine, gemm_class(each), each.arithmetic, each.compute_share).fit)
+    for each, _ in stage.precisions["experts"] if model.moe is not None else ():
+        used.append(expert_curve(machine, gemm_class(each), each.arithmetic, each.compute_share).fit)
     return None not in used
 
 

@@ -182,7 +182,7 @@ def _fidelity(stage: Stage) -> dict[str, Fidelity]:
     }
     if shape.num_gpus > 1 and "all_reduce" not in operators:
         operators["all_reduce"] = curves["all_reduce"]
-    if shape.model.mamba is not None:
+    if shape.model.mamba is not None or shape.model.mamba1 is not None:
         operators["state_space"] = "roofline"
     return operators
 

@@ -432,8 +432,14 @@ class Devices(FrozenModel):
     """Maker, as hardware profiles name it -> the plug-in that brings the kernels; "": they are the engine's own."""
     formats: Mapping[str, tuple[WeightFormatName, ...]] = {}
     """Maker -> weight formats below 16 bit that run there; of makers that are not named, all that the engine has."""
+    capability_at_least: float | None = None
+    """CUDA compute capability from which it runs; absent: from that of every GPU of the catalogue."""
     source: str
     """Where that is said."""
+
+    def runs_on(self, maker: str, compute_capability: str | None) -> bool:
+        """Return whether it runs on a GPU; the capability is None of other makers than NVIDIA."""
+        return maker in self.makers and float(compute_capability or "inf") >= (self.capability_at_least or 0.0)
 
     def restricted(self, maker: str, engine: Mapping[str, Any]) -> dict[str, Any]:
         """Return what of an engine's facts is other on a maker's devices; of a maker that is not named nothing.

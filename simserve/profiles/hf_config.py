@@ -33,6 +33,7 @@ from simserve.profiles.hf_families import (
 )
 from simserve.profiles.hf_quantization import read_checkpoint
 from simserve.profiles.hf_reader import ConfigReader
+from simserve.profiles.hf_rewriting import rewritten
 from simserve.profiles.model import ModelProfile
 from simserve.validation import validate
 
@@ -88,7 +89,7 @@ def from_hf_config(
     Raises:
         ProfileError: A field is missing, has a wrong type, or means layers there is no formula for.
     """
-    config = _same_in_all_layers(_lfm2(_granite_hybrid(_text_part(mapping, file), file), file), file)
+    config = rewritten(_text_part(mapping, file), file)
     model_type = _model_type(config)
     family = FAMILIES.get(model_type)
     _check_unsupported(ConfigReader(config, file), family)
@@ -148,14 +149,15 @@ def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
     for key in UNSUPPORTED_KEYS:
         if key not in read and reader.value(key):
             raise reader.refusal("means layers that simserve has no formula for", key)
-    check_softmax_layers(reader)
+    if "attn_type_list" not in read:
+        check_softmax_layers(reader)
 
 
 def _mamba(reader: ConfigReader) -> dict[str, Any] | None:
-    """Return the Mamba-2 layers (Nemotron-H, Granite 4); None where there are none."""
+    """Return the Mamba-2 layers (Nemotron-H, Granite 4, Falcon-H1); None where there are none."""
     if reader.value("mamba_num_heads") is None:
         return None
-    for key in ("use_bias", "mamba_proj_bias"):
+    for key in ("use_bias", "mamba_proj_bias", "projectors_bias"):
         if reader.flag(key):
             raise reader.refusal("with Mamba-2 has no formula", key)
     dtype = str(reader.value("dtype", "torch_dtype") or "bfloat16").removeprefix("torch.")
@@ -166,72 +168,10 @@ def _mamba(reader: ConfigReader) -> dict[str, Any] | None:
         "num_groups": reader.integer("n_groups", default=1),
         "conv_kernel": reader.integer("conv_kernel", default=4),
         "has_conv_bias": reader.flag("use_conv_bias", default=True),
+        "has_gated_norm": reader.flag("mamba_rms_norm", default=True),
         "chunk_size": reader.integer("chunk_size", default=128),
         "state_element_bytes": reader.choice(_STATE_BYTES, "mamba_ssm_cache_dtype", default=dtype),
     }
-
-
-_GRANITE_MAMBA_KEYS = {
-    "mamba_n_heads": "mamba_num_heads",
-    "mamba_d_head": "mamba_head_dim",
-    "mamba_d_state": "ssm_state_size",
-    "mamba_n_groups": "n_groups",
-    "mamba_d_conv": "conv_kernel",
-    "mamba_conv_bias": "use_conv_bias",
-    "mamba_chunk_size": "chunk_size",
-}
-"""What Granite 4 calls the sizes of Mamba-2, and what Nemotron-H does."""
-_GRANITE_BLOCKS = {"linear_attention": "mamba", "full_attention": "attention"}
-"""Types of layers as newer versions of transformers write them."""
-
-
-def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return the configuration of a Granite 4 as that of a Nemotron-H; any other as it is.
-
-    A layer is a mixer (Mamba-2 or attention) and then experts beside a shared MLP, or that MLP alone
-    (``modeling_granitemoehybrid.py`` of transformers, ``granitemoehybrid.py`` of vLLM 0.33): here two layers. Those
-    without Mamba-2 are a Llama's, also where their file gives its sizes (Granite 4 Micro).
-    """
-    if config.get("model_type") not in ("granite", "granitemoehybrid") or "layer_types" not in config:
-        return config
-    reader = ConfigReader(config, file)
-    kinds = [_GRANITE_BLOCKS.get(str(kind), str(kind)) for kind in reader.sequence("layer_types") or ()]
-    read = {_GRANITE_MAMBA_KEYS.get(key, key): value for key, value in config.items() if key != "layer_types"}
-    if not read.get("num_local_experts") and "shared_intermediate_size" in read:
-        read["intermediate_size"] = read.pop("shared_intermediate_size")
-    if "mamba" not in kinds:
-        return {key: value for key, value in read.items() if key not in _GRANITE_MAMBA_KEYS.values()}
-    width = reader.integer("mamba_expand", default=2) * reader.integer("hidden_size")
-    if read.get("mamba_head_dim") in (None, "auto"):
-        read["mamba_head_dim"] = width // reader.integer("mamba_n_heads")
-    behind = "moe" if read.get("num_local_experts") else "mlp"
-    blocks = [block for kind in kinds for block in (kind, behind)]
-    if len(kinds) != reader.integer(*LAYER_KEYS):
-        raise reader.refusal(f"must have one entry a layer, has {len(kinds)}", "layer_types")
-    return {**read, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
-
-
-def _lfm2(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return the configuration of an LFM2 with a type for each layer and the width of its MLP; any other as it is.
-
-    Older files list the layers with attention alone, and the width before it is cut to two thirds and rounded up
-    (``Lfm2Config`` and ``Lfm2MLP`` of transformers).
-    """
-    if config.get("model_type") not in ("lfm2", "lfm2_moe"):
-        return config
-    reader, read = ConfigReader(config, file), dict(config)
-    chosen = reader.sequence("full_attn_idxs")
-    if config.get("layer_types") is None and chosen is not None:
-        layers = range(reader.integer(*LAYER_KEYS))
-        read["layer_types"] = ["full_attention" if layer in chosen else "conv" for layer in layers]
-    if config["model_type"] == "lfm2":
-        width = reader.integer("block_ff_dim", "intermediate_size")
-        if reader.flag("block_auto_adjust_ff_dim", default=True):
-            multiple, factor = reader.integer("block_multiple_of", default=256), config.get("block_ffn_dim_multiplier")
-            width = int((factor or 1.0) * int(2 * width / 3))
-            width = -(-width // multiple) * multiple
-        read["intermediate_size"] = width
-    return read
 
 
 def _short_convolution(reader: ConfigReader) -> dict[str, Any] | None:
@@ -244,19 +184,6 @@ def _short_convolution(reader: ConfigReader) -> dict[str, Any] | None:
         "conv_kernel": reader.integer("conv_L_cache"),
         "has_bias": reader.flag("conv_bias"),
     }
-
-
-_LISTED_KEYS = ("moe_topk", "num_shared_expert", "moe_intermediate_size")
-"""What Hunyuan's files list for each layer."""
-
-
-def _same_in_all_layers(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return a configuration whose lists of experts by layer are the number that all layers have (Hunyuan-A13B)."""
-    listed = {key: config[key] for key in _LISTED_KEYS if isinstance(config.get(key), list)}
-    for key, values in listed.items():
-        if len(set(map(str, values))) != 1:
-            raise ConfigReader(config, file).refusal("must be the same in all layers; others have no formula", key)
-    return {**config, **{key: values[0] for key, values in listed.items()}}
 
 
 def _granite_hybrid_norms(reader: ConfigReader) -> dict[str, Any]:
@@ -294,6 +221,49 @@ def _gemma4(reader: ConfigReader) -> dict[str, Any]:
         return fields | {"moe": None}
     scales = reader.integer("hidden_size") + reader.integer("num_experts")
     return fields | {"num_norms_per_layer": 7, "num_other_parameters": layers * (1 + scales)}
+
+
+def _gemma3n(reader: ConfigReader) -> dict[str, Any]:
+    """Return what Gemma 3n's layers have beside attention and MLP, and those that share keys (``modeling_gemma3n.py``).
+
+    Heads are alike in layers with and without a window. Values have a norm without weights.
+    """
+    heads, kv_heads = reader.integer("num_attention_heads"), reader.integer("num_key_value_heads")
+    fields: dict[str, Any] = {
+        "sliding_heads": {
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "head_dim": reader.integer("head_dim"),
+        },
+        "layer_inputs": {
+            "width": reader.integer("hidden_size_per_layer_input"),
+            "vocab_size": reader.integer("vocab_size_per_layer_input", "vocab_size"),
+        },
+        "alternating_updates": {
+            "num_inputs": reader.integer("altup_num_inputs"),
+            "laurel_rank": reader.integer("laurel_rank"),
+        },
+    }
+    shared, windows = shared_layers(reader)
+    return fields | ({"shared_keys": {"num_layers": shared, "num_sliding_layers": windows}} if shared else {})
+
+
+def _jamba(reader: ConfigReader) -> dict[str, Any]:
+    """Return Jamba's layers of the first Mamba (``JambaConfig``, ``JambaMambaMixer`` of transformers)."""
+    if reader.flag("mamba_proj_bias"):
+        raise reader.refusal("with Mamba has no formula", "mamba_proj_bias")
+    width, dtype = reader.integer("hidden_size"), str(reader.value("dtype", "torch_dtype") or "bfloat16")
+    rank = reader.value("mamba_dt_rank")
+    return {
+        "mamba1": {
+            "inner_width": reader.integer("mamba_expand", default=2) * width,
+            "state_size": reader.integer("mamba_d_state", default=16),
+            "time_step_rank": -(-width // 16) if rank in (None, "auto") else reader.integer("mamba_dt_rank"),
+            "conv_kernel": reader.integer("mamba_d_conv", default=4),
+            "has_conv_bias": reader.flag("mamba_conv_bias", default=True),
+            "state_element_bytes": _STATE_BYTES.get(dtype.removeprefix("torch."), 2.0),
+        }
+    }
 
 
 def _minimax_m3(reader: ConfigReader) -> dict[str, Any]:
@@ -397,21 +367,21 @@ def _kimi_linear(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _bailing_hybrid(reader: ConfigReader) -> dict[str, Any]:
-    """Return Ling 3's Kimi Delta Attention and the gate of its latent attention (``bailing_moe_v3.py`` of vLLM).
+    """Return Ling 3's Kimi Delta Attention and the gate of its latent attention (``bailing_moe_v3.py`` of vLLM), or the
+    lightning attention of Ling 2.5 and 2.6 (``bailing_moe_linear.py`` of vLLM).
 
-    Every so many-th layer has latent attention, and those that fill no group of so many. Ling 2.5 and 2.6, of the same
-    ``model_type``, have lightning attention there.
+    Every so many-th layer has latent attention, and those that fill no group of so many.
     """
-    if not reader.flag("no_kda_lora"):
-        raise reader.refusal("must be true: lightning attention (Ling 2.5) has no formula", "no_kda_lora")
     layers, group = reader.integer(*LAYER_KEYS), reader.integer("layer_group_size")
-    heads, width = reader.integer("num_attention_heads"), reader.integer("head_dim")
+    heads, width, linear = reader.integer("num_attention_heads"), reader.integer("head_dim"), layers // group
+    if not reader.flag("no_kda_lora"):
+        return _lightning(reader, linear * (group - 1))
     gate = reader.value("gated_attention_proj_granularity_type")
     return {
         "has_head_gate": gate == "head_wise",
         "has_attention_gate": gate == "element_wise",
         "linear_attention": {
-            "num_layers": layers // group * (group - 1),
+            "num_layers": linear * (group - 1),
             "num_key_heads": heads,
             "num_value_heads": heads,
             "key_head_dim": width,
@@ -421,6 +391,37 @@ def _bailing_hybrid(reader: ConfigReader) -> dict[str, Any]:
             "has_bounded_decay": reader.flag("kda_safe_gate", default=True),
         },
     }
+
+
+def _lightning(reader: ConfigReader, num_layers: int) -> dict[str, Any]:
+    """Return so many layers of lightning attention, whose queries and keys may have norms a head."""
+    heads, width = reader.integer("num_attention_heads"), reader.integer("head_dim")
+    if reader.integer("num_kv_heads_for_linear_attn", default=heads) != heads:
+        raise reader.refusal(
+            f"must be the {heads} attention heads; others have no formula", "num_kv_heads_for_linear_attn"
+        )
+    normed = 2 * width if reader.flag("use_qk_norm") else 0
+    return {
+        "qk_norm": "none",
+        "num_other_parameters": num_layers * normed,
+        "linear_attention": {
+            "num_layers": num_layers,
+            "num_key_heads": heads,
+            "num_value_heads": heads,
+            "key_head_dim": width,
+            "value_head_dim": width,
+            "conv_kernel": 1,
+            "has_fixed_decay": True,
+        },
+    }
+
+
+def _minimax_01(reader: ConfigReader) -> dict[str, Any]:
+    """Return the lightning attention of MiniMax-Text-01 and M1, 0 in ``attn_type_list``."""
+    kinds = reader.sequence("attn_type_list") or []
+    if len(kinds) != reader.integer(*LAYER_KEYS) or set(kinds) - {0, 1}:
+        raise reader.refusal("must list 0 or 1 for each layer", "attn_type_list")
+    return _lightning(reader, kinds.count(0)) if 0 in kinds else {}
 
 
 def _cohere2_moe(reader: ConfigReader) -> dict[str, Any]:
@@ -455,12 +456,18 @@ def _glm5_next(reader: ConfigReader) -> dict[str, Any]:
 
 
 _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
+    "gemma3n": _gemma3n,
+    "gemma3n_text": _gemma3n,
     "gemma4": _gemma4,
     "gemma4_text": _gemma4,
     "bailing_hybrid": _bailing_hybrid,
     "cohere2_moe": _cohere2_moe,
+    "jamba": _jamba,
     "laguna": _laguna,
     "granitemoehybrid": _granite_hybrid_norms,
+    "minimax": _minimax_01,
+    "minimax_m1": _minimax_01,
+    "minimax_text_01": _minimax_01,
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl": _minimax_m3,
     "minimax_m3_vl_text": _minimax_m3,
@@ -719,9 +726,12 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
     dense = dense_layers(reader)
     if not first and dense == tuple(range(len(dense))):
         first, dense = len(dense), ()
+    chosen, zero = reader.integer(*_CHOSEN_KEYS), reader.integer("zero_expert_num", default=0, minimum=0)
     return {
         "num_experts": num_experts,
-        "num_experts_per_tok": reader.integer(*_CHOSEN_KEYS),
+        # The router's bias keeps the choice even: so many of the chosen compute (arXiv 2509.01322, section 2.1).
+        "num_experts_per_tok": max(round(chosen * num_experts / (num_experts + zero)), 1),
+        "num_zero_experts": zero,
         "moe_intermediate_size": width,
         "num_shared_experts": shared,
         "shared_intermediate_size": shared_width,

@@ -22,7 +22,8 @@ _CONVOLUTION_TYPE = "conv"
 _WINDOW_TYPES = ("sliding_attention", "chunked_attention")
 _FULL_TYPES = ("full_attention", "global_attention", "attention", "deepseek_sparse_attention")
 _SOFTMAX = 1  # of MiniMax's attn_type_list; 0 is linear attention (MiniMax-Text-01)
-_BLOCK_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
+_BLOCK_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-", "attention_mamba": "H"}
+_NEMOTRON_LETTERS = frozenset("M*E-")
 _LLAMA4_FULL_EVERY = 4  # Llama4TextConfig: every fourth layer is without rotation and sees everything
 
 
@@ -84,6 +85,12 @@ _GEMMA4 = Family(
     defaults={"sliding_window": 512, **_TIED},
     reads=frozenset({"num_kv_shared_layers", "hidden_size_per_layer_input"}),
 )
+_GEMMA3N = Family(
+    fields={"qk_norm": "per_head", "num_norms_per_layer": 4},
+    defaults={"sliding_window": 512, **_TIED},
+    reads=frozenset({"num_kv_shared_layers", "hidden_size_per_layer_input"}),
+)
+_MINIMAX_01 = Family(has_attention_bias_flag=False, reads=frozenset({"attn_type_list"}))
 _MINIMAX_M3 = Family(
     fields={"qk_norm": "per_head"}, defaults={"use_routing_bias": True}, reads=frozenset({"sparse_attention_config"})
 )
@@ -118,12 +125,24 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "granitemoe": Family(),
         "granitemoeshared": Family(),
         "smollm3": Family(),
+        "falcon_h1": Family(
+            fields={"num_norms_per_layer": 1},
+            defaults={"mamba_rms_norm": False},
+            reads=frozenset({"mamba_num_heads", "ssm_state_size"}),
+        ),
         "granitemoehybrid": Family(defaults=_TIED, reads=frozenset({"mamba_num_heads", "ssm_state_size"})),
         "seed_oss": _BIAS_BUT_OUTPUT,
         "olmo2": Family(fields={"qk_norm": "full"}),
         "olmo3": Family(fields={"qk_norm": "full"}, defaults={"sliding_window_pattern": 4}, sliding="pattern"),
         "exaone4": Family(fields={"qk_norm": "per_head"}, sliding="pattern"),
+        "hunyuan_v1_dense": Family(fields={"qk_norm": "per_head"}),
         "hunyuan_v1_moe": Family(fields={"qk_norm": "per_head"}),
+        "jamba": Family(
+            fields={"num_norms_per_layer": 1},
+            defaults={"max_position_embeddings": 262144},
+            reads=frozenset({"mamba_d_state"}),
+        ),
+        "longcat_flash": Family(defaults={"has_router_bias": True, "tie_word_embeddings": False}),
         "glm4": Family(fields={"has_output_bias": False, "num_norms_per_layer": 4}),
         "ernie4_5_moe": Family(defaults={"has_router_bias": True}),
         "nemotron": Family(fields=_PLAIN),
@@ -177,6 +196,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             sliding="alternating",
         ),
         "deepseek_v4": _DEEPSEEK_V4,
+        "minimax": _MINIMAX_01,
+        "minimax_m1": _MINIMAX_01,
+        "minimax_text_01": _MINIMAX_01,
         "minimax_m2": Family(has_attention_bias_flag=False),
         "minimax_m3": _MINIMAX_M3,
         "minimax_m3_vl": _MINIMAX_M3,
@@ -204,6 +226,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "gemma3": _GEMMA3,
         "gemma3_text": _GEMMA3,
+        "gemma3n": _GEMMA3N,
+        "gemma3n_text": _GEMMA3N,
         "gemma4": _GEMMA4,
         "gemma4_text": _GEMMA4,
         "falcon": _FALCON,
@@ -236,8 +260,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
     }
 )
-# Architectures whose files may carry a ``model_type`` of another's making (conversions by sgl-project).
-FAMILY_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType({"DeepseekV4ForCausalLM": "deepseek_v4"})
+# Architectures whose files may carry a ``model_type`` of another's making (conversions by sgl-project), or none.
+FAMILY_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
+    {"DeepseekV4ForCausalLM": "deepseek_v4", "LongcatFlashForCausalLM": "longcat_flash"}
+)
 # Classes of conversions -> what the engines' registries of models call them.
 REGISTERED_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
     {
@@ -393,7 +419,7 @@ def layer_pattern(reader: ConfigReader) -> str | None:
     """
     pattern = reader.value("hybrid_override_pattern")
     if pattern is not None:
-        if not isinstance(pattern, str) or set(pattern) - set(_BLOCK_LETTERS.values()):
+        if not isinstance(pattern, str) or set(pattern) - _NEMOTRON_LETTERS:
             raise reader.refusal("must be letters of M, *, E and -", "hybrid_override_pattern")
         return pattern
     blocks = reader.sequence("layers_block_type")

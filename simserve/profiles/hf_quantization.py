@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ProfileError
+from simserve.profiles.hf_reader import ConfigReader
 from simserve.profiles.model import WIDE_FORMATS, Checkpoint, Fp8Scales, ModelProfile, OtherFormat, WeightFormatName
 from simserve.profiles.model_blocks import PARTS, Part
 
@@ -75,6 +76,7 @@ _INPUTS = ("q_proj", "k_proj", "v_proj")
 _LATENT_INPUTS = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 _GATED = ("gate_proj", "up_proj", "down_proj")
 _MIXTRAL = ("w1", "w2", "w3")
+_FUSED = ("input_linear", "output_linear")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,9 @@ class _Modules:
     shared: Sequence[str] = ("mlp.shared_experts", "mlp.shared_expert")
     experts: Sequence[str] = ("mlp.experts.0", "mlp.experts")
     matrices: Sequence[str] = _GATED
+    """Those of an expert."""
+    gated: Sequence[str] = _GATED
+    """Those of an MLP and of a shared expert."""
 
 
 _HOMES: Mapping[str, _Modules] = {
@@ -108,7 +113,19 @@ _HOMES: Mapping[str, _Modules] = {
         shared=("mixer.shared_experts",),
         experts=("mixer.experts.0",),
         matrices=("up_proj", "down_proj"),
+        gated=("up_proj", "down_proj"),
     ),
+    "granitemoehybrid": _Modules(
+        linear_attention="mamba",
+        mlp="shared_mlp",
+        shared=("shared_mlp",),
+        experts=("block_sparse_moe",),
+        matrices=_FUSED,
+        gated=_FUSED,
+    ),
+    "falcon_h1": _Modules(linear_attention="mamba", mlp="feed_forward"),
+    "jamba": _Modules(linear_attention="mamba", mlp="feed_forward", experts=("feed_forward.experts.0",)),
+    "longcat_flash": _Modules(attention="self_attn.0", mlp="mlps.0", shared=("mlps.0",)),
     "kimi_linear": _Modules(
         linear_attention="self_attn",
         shared=("block_sparse_moe.shared_experts",),
@@ -203,11 +220,13 @@ def read_checkpoint(
     if block is None:
         return Checkpoint(format="none", repository=repository, source=f"{model.source}, no quantization_config")
     rule, group_size = _rule(block, key, file)
+    # Where a layer of the file is read as several (`simserve.profiles.hf_rewriting`), its modules keep its number.
+    in_one = ConfigReader(config, file).integer("layers_in_one", default=1)
     if str(config.get("expert_dtype")) == "fp4" and not rule.named:
         rule.named = _experts_in(model, "mxfp4", str(config.get("model_type") or ""))
     homes = _homes(str(config.get("model_type") or ""))
     stored = {
-        part: [_format_of(rule, f"layers.{layer}", _leaves(part, homes, model)) for layer in layers]
+        part: [_format_of(rule, f"layers.{layer // in_one}", _leaves(part, homes, model)) for layer in layers]
         for part, layers in _parts(model).items()
     }
     main = _main_format(stored)
@@ -471,8 +490,8 @@ def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]
             names = [(each,) for each in (*_INPUTS, "o_proj")]
         return [[f"{homes.linear_attention}.{each}" for each in spelled] for spelled in names]
     if part == "mlp":
-        return [[f"{homes.mlp}.{each}"] for each in (_GATED if homes.mlp != "mixer" else homes.matrices)]
-    places, matrices = (homes.shared, _GATED) if part == "shared_experts" else (homes.experts, homes.matrices)
+        return [[f"{homes.mlp}.{each}"] for each in homes.gated]
+    places, matrices = (homes.shared, homes.gated) if part == "shared_experts" else (homes.experts, homes.matrices)
     return [[f"{place}.{each}" for place in places] for each in dict.fromkeys((*matrices,))]
 
 

@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.model_blocks import (
+    AlternatingUpdates,
     AttentionLayers,
     CompressedAttention,
     Gemm,
@@ -24,8 +25,18 @@ from simserve.profiles.model_blocks import (
     SlidingHeads,
     SparseIndexer,
     mlp_gemms,
+    stream_gemms,
 )
-from simserve.profiles.state_blocks import LinearAttention, Mamba2, ShortConvolution
+from simserve.profiles.state_blocks import (
+    WITH_ATTENTION,
+    WITH_STATE,
+    LinearAttention,
+    Mamba1,
+    Mamba2,
+    ShortConvolution,
+    check_pattern,
+    layers_of,
+)
 from simserve.validation import FrozenModel
 
 _WideFormatName = Literal["none", "fp32", "fp16", "bf16"]
@@ -60,14 +71,14 @@ Quantization = Literal["auto", WeightFormatName]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 DType = Literal["bf16", "fp16", "fp32"]
 _LETTERS: dict[Part, str] = {
-    "attention": "*",
-    "attention_output": "*",
-    "linear_attention": "M",
+    "attention": WITH_ATTENTION,
+    "attention_output": WITH_ATTENTION,
+    "linear_attention": WITH_STATE,
     "mlp": "-",
     "shared_experts": "E",
     "experts": "E",
 }
-"""Parts of a checkpoint -> the letter of their layers in ``layer_pattern``."""
+"""Parts of a checkpoint -> the letters of their layers in ``layer_pattern``."""
 _ELEMENT_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -247,8 +258,9 @@ class ModelProfile(FrozenModel):
     sliding_heads: SlidingHeads | None = None
     """Heads of those layers where they differ; null: as the others have them."""
     layer_pattern: str | None = None
-    """One letter a layer where a layer is either attention (``*``), Mamba-2 (``M``), experts (``E``) or a dense MLP
-    (``-``), as ``hybrid_override_pattern`` of Nemotron-H has it; null: every layer mixes tokens and has an MLP."""
+    """One letter a layer where a layer is either attention (``*``), Mamba (``M``), both side by side (``H``), experts
+    (``E``) or a dense MLP (``-``), as ``hybrid_override_pattern`` of Nemotron-H has it; null: every layer mixes tokens
+    and has an MLP."""
     moe: MixtureOfExperts | None = None
     """Routed experts; null for a dense model."""
     mla: LatentAttention | None = None
@@ -271,6 +283,10 @@ class ModelProfile(FrozenModel):
     """What encodes recordings; null for a model that hears nothing, or whose encoder nobody has described."""
     mamba: Mamba2 | None = None
     """The Mamba-2 layers of ``layer_pattern``; null without."""
+    mamba1: Mamba1 | None = None
+    """Its layers M where they are of the first Mamba (Jamba); null: of Mamba-2."""
+    alternating_updates: AlternatingUpdates | None = None
+    """Copies of the hidden state that layers update by turns (Gemma 3n); null: one."""
     num_residual_streams: PositiveInt = 1
     """Copies of the hidden state between layers, mixed before and after each sublayer (mHC of DeepSeek-V4)."""
     residual_block_layers: PositiveInt | None = None
@@ -328,15 +344,9 @@ class ModelProfile(FrozenModel):
                 raise ValueError(f"compressed_attention.ratios must have one entry a layer (={self.num_hidden_layers})")
             if (self.compressed_attention.indexed_ratio in self.compressed_attention.ratios) != bool(self.indexer):
                 raise ValueError("indexer and layers of compressed_attention.indexed_ratio go together")
-        pattern = self.layer_pattern
-        if (pattern is not None and "M" in pattern) != (self.mamba is not None):
-            raise ValueError("mamba and layers M of layer_pattern go together")
-        if pattern is not None and (len(pattern) != self.num_hidden_layers or set(pattern) - set("M*E-")):
-            raise ValueError(f"layer_pattern must be {self.num_hidden_layers} letters of M, *, E and -")
-        if pattern is not None and "*" not in pattern:
-            raise ValueError("layer_pattern must have a layer of attention (*)")
-        if pattern is not None and ("E" in pattern) != (self.moe is not None):
-            raise ValueError("moe and layers E of layer_pattern go together")
+        mambas = [each for each in (self.mamba, self.mamba1) if each is not None]
+        if (pattern := self.layer_pattern) is not None or mambas:
+            check_pattern(pattern or "", self.num_hidden_layers, len(mambas), has_experts=self.moe is not None)
 
     @property
     def catalogue_name(self) -> str:
@@ -385,8 +395,8 @@ class ModelProfile(FrozenModel):
         """Return the layers, counted from 0, that have a part; all where the model does not say which."""
         layers = range(self.num_hidden_layers)
         if self.layer_pattern is not None:
-            letter = _LETTERS.get(part)
-            return tuple(layer for layer in layers if self.layer_pattern[layer] == letter) or tuple(layers)
+            letters = _LETTERS.get(part, "")
+            return tuple(layer for layer in layers if self.layer_pattern[layer] in letters) or tuple(layers)
         if part == "indexer" and self.indexer is not None:
             return tuple(layers[self.indexer.num_unsparse_layers :])
         if self.moe is None:
@@ -429,7 +439,7 @@ class ModelProfile(FrozenModel):
     def num_linear_layers(self) -> int:
         """Layers with a state instead of keys and values: linear attention, Mamba-2 or convolutions."""
         if self.layer_pattern is not None:
-            return self.layer_pattern.count("M")
+            return layers_of(self.layer_pattern, WITH_STATE)
         linear = self.linear_attention or self.short_convolution
         return 0 if linear is None else linear.num_layers
 
@@ -437,7 +447,7 @@ class ModelProfile(FrozenModel):
     def num_attention_layers(self) -> int:
         """Layers with attention: those that have keys and values."""
         if self.layer_pattern is not None:
-            return self.layer_pattern.count("*")
+            return layers_of(self.layer_pattern, WITH_ATTENTION)
         return self.num_hidden_layers - self.num_linear_layers
 
     @property
@@ -470,10 +480,12 @@ class ModelProfile(FrozenModel):
         """What layers few measured models have, in words; empty: none of the kind."""
         if self.is_assumed:
             return "models whose architecture is assumed"
-        if self.mamba is not None:
-            return "models with Mamba-2 layers"
+        if self.mamba is not None or self.mamba1 is not None:
+            return f"models with Mamba-{1 if self.mamba is None else 2} layers"
         if self.linear_attention is not None and self.linear_attention.has_channel_decay:
             return "models with Kimi Delta Attention"
+        if self.linear_attention is not None and self.linear_attention.has_fixed_decay:
+            return "models with lightning attention"
         if self.short_convolution is not None or self.layer_inputs is not None:
             return "models made for small devices"
         return "models with sparse attention" if self.indexer is not None and self.mla is None else ""
@@ -487,6 +499,13 @@ class ModelProfile(FrozenModel):
     def has_split_layers(self) -> bool:
         """Whether a layer is either a mixer of tokens or an MLP: one sublayer, one norm, one all-reduce."""
         return self.layer_pattern is not None
+
+    @property
+    def reductions_per_layer(self) -> float:
+        """Sums over the ranks of a layer: after attention and after the MLP; of split layers one, two side by side."""
+        if self.layer_pattern is not None:
+            return 1.0 + self.layer_pattern.count("H") / self.num_hidden_layers
+        return 1.0 if self.has_parallel_attention else 2.0
 
     @property
     def attention_layers(self) -> tuple[AttentionLayers, ...]:
@@ -510,27 +529,16 @@ class ModelProfile(FrozenModel):
             compressed=self.compressed_attention,
         )
         if self.compressed_attention is not None:
-            return self._compressed_layers(heads, self.compressed_attention)
+            return self.compressed_attention.parted(heads, self.indexer)
         if self.sliding_heads is not None:
             return self._sliding_layers(heads, self.sliding_heads)
         heads = self._with_head_norms(heads)
-        return (heads,) if self.indexer is None else self._sparse_layers(heads, self.indexer)
+        return (heads,) if self.indexer is None else self.indexer.parted(heads)
 
     def _with_head_norms(self, layers: AttentionLayers) -> AttentionLayers:
         normed = 1 if layers.shares_keys else 2
         heads = {"none": 0, "per_head": normed, "full": layers.num_heads + layers.num_kv_heads}[self.qk_norm]
         return replace(layers, head_norm_width=heads * layers.head_dim)
-
-    def _compressed_layers(
-        self, heads: AttentionLayers, compressed: CompressedAttention
-    ) -> tuple[AttentionLayers, ...]:
-        groups = []
-        for ratio in sorted(set(compressed.ratios)):
-            indexer = self.indexer if ratio == compressed.indexed_ratio else None
-            topk = None if indexer is None else indexer.topk
-            count = compressed.ratios.count(ratio)
-            groups.append(replace(heads, num_layers=count, ratio=ratio, indexer=indexer, topk=topk, has_sinks=True))
-        return tuple(groups)
 
     def _sliding_layers(self, heads: AttentionLayers, sliding: SlidingHeads) -> tuple[AttentionLayers, ...]:
         windowed = replace(
@@ -548,16 +556,6 @@ class ModelProfile(FrozenModel):
         groups: tuple[AttentionLayers, ...] = (whole, windowed) if others else (windowed,)
         groups = groups if self.shared_keys is None else self.shared_keys.parted(groups)
         return tuple(map(self._with_head_norms, groups))
-
-    def _sparse_layers(self, heads: AttentionLayers, indexer: SparseIndexer) -> tuple[AttentionLayers, ...]:
-        sparse = heads.num_layers - indexer.num_unsparse_layers
-        own = sparse if indexer.num_layers is None else indexer.num_layers
-        groups = (
-            replace(heads, num_layers=own, indexer=indexer, topk=indexer.topk),
-            replace(heads, num_layers=sparse - own, topk=indexer.topk),
-            replace(heads, num_layers=indexer.num_unsparse_layers),
-        )
-        return tuple(group for group in groups if group.num_layers)
 
     @property
     def bytes_per_element(self) -> int:
@@ -577,9 +575,9 @@ class ModelProfile(FrozenModel):
         return (layers or self.attention_layers[0]).gemms(tensor_parallel_size)
 
     @property
-    def state_layers(self) -> LinearAttention | Mamba2 | ShortConvolution | None:
+    def state_layers(self) -> LinearAttention | Mamba2 | Mamba1 | ShortConvolution | None:
         """What its layers with a state are; None without."""
-        return self.linear_attention or self.mamba or self.short_convolution
+        return self.linear_attention or self.mamba or self.mamba1 or self.short_convolution
 
     def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the projections of a layer with a state on one rank; empty where there is none."""
@@ -596,19 +594,13 @@ class ModelProfile(FrozenModel):
         linear = [(self.num_linear_layers, gemm) for gemm in self.linear_attention_gemms(tensor_parallel_size)]
         streams = [(self.num_hidden_layers, gemm) for gemm in self.stream_gemms()]
         inputs = [] if self.layer_inputs is None else self.layer_inputs.gemms(self.hidden_size, self.num_hidden_layers)
-        return attention + linear + streams + inputs
+        copies = self.alternating_updates
+        updates = [] if copies is None else copies.gemms(self.hidden_size, self.num_hidden_layers)
+        return attention + linear + streams + inputs + updates
 
     def stream_gemms(self) -> list[Gemm]:
-        """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream.
-
-        One before attention and one before the MLP: weights for collapsing, expanding and mixing n streams, from all of
-        them (``DeepseekV4HyperConnection`` of transformers). Stored in FP32.
-        """
-        streams = self.num_residual_streams
-        if streams == 1:
-            return []
-        rows, width = (2 + streams) * streams, streams * self.hidden_size
-        return [Gemm(name, rows, width, "replicated", has_bias=True) for name in ("attention_streams", "mlp_streams")]
+        """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream."""
+        return stream_gemms(self.hidden_size, self.num_residual_streams)
 
     @property
     def residual_passes(self) -> float:
@@ -648,7 +640,7 @@ class ModelProfile(FrozenModel):
         if moe is None or not self.is_moe_layer(layer):
             wide = self.shared_keys.mlp_width(layer, self.num_hidden_layers) if self.shared_keys else None
             return self._mlp(wide or self.intermediate_size, self.has_mlp_bias, tensor_parallel_size, "mlp")
-        router = Gemm("router", moe.num_experts, self.hidden_size, "replicated", moe.has_router_bias)
+        router = Gemm("router", moe.num_choices, self.hidden_size, "replicated", moe.has_router_bias)
         latent = [] if moe.latent_size is None else self._latent_gemms(moe.latent_size)
         if not moe.num_shared_experts:
             return [router, *latent]
@@ -773,6 +765,8 @@ class ModelProfile(FrozenModel):
         if self.layer_inputs is not None:
             # A norm as wide as the layer in each, and one of the inputs.
             count += self.num_hidden_layers * self.hidden_size + self.layer_inputs.width
+        if (copies := self.alternating_updates) is not None:
+            count += self.num_hidden_layers * copies.num_small_parameters(self.hidden_size)
         return count + self.num_other_parameters
 
     def kv_bytes_per_token_per_layer(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:

@@ -215,6 +215,18 @@ def latent_attention_gemms(
     ]
 
 
+def stream_gemms(hidden_size: int, num_streams: int) -> list[Gemm]:
+    """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream.
+
+    One before attention and one before the MLP: weights for collapsing, expanding and mixing n streams, from all of
+    them (``DeepseekV4HyperConnection`` of transformers). Stored in FP32.
+    """
+    if num_streams == 1:
+        return []
+    rows, width = (2 + num_streams) * num_streams, num_streams * hidden_size
+    return [Gemm(name, rows, width, "replicated", has_bias=True) for name in ("attention_streams", "mlp_streams")]
+
+
 def indexer_gemms(
     *,
     hidden_size: int,
@@ -279,7 +291,9 @@ class MixtureOfExperts(FrozenModel):
     num_experts: PositiveInt
     """Routed experts a layer."""
     num_experts_per_tok: PositiveInt
-    """Routed experts that each token visits."""
+    """Routed experts that each token visits; of those that may choose experts that compute nothing, the mean."""
+    num_zero_experts: NonNegativeInt = 0
+    """Experts beside them that the router may choose and that compute nothing (LongCat-Flash)."""
     moe_intermediate_size: PositiveInt
     """Width of one routed expert."""
     num_shared_experts: NonNegativeInt = 0
@@ -316,6 +330,11 @@ class MixtureOfExperts(FrozenModel):
         if self.num_router_groups_per_tok > self.num_router_groups:
             raise ValueError(f"num_router_groups_per_tok must not exceed num_router_groups (={self.num_router_groups})")
         return self
+
+    @property
+    def num_choices(self) -> int:
+        """Experts that the router chooses among."""
+        return self.num_experts + self.num_zero_experts
 
     @property
     def router_groups(self) -> tuple[int, int]:
@@ -369,6 +388,17 @@ class SparseIndexer(FrozenModel):
     pooled_tokens: PositiveInt = 1
     """Tokens whose keys are pooled into one, by weights of a projection of their own (4 in GLM-5.3-Flash); 1: none."""
 
+    def parted(self, heads: AttentionLayers) -> tuple[AttentionLayers, ...]:
+        """Return layers by what they attend to: those that choose, those that take their choice, those that see all."""
+        sparse = heads.num_layers - self.num_unsparse_layers
+        own = sparse if self.num_layers is None else self.num_layers
+        groups = (
+            replace(heads, num_layers=own, indexer=self, topk=self.topk),
+            replace(heads, num_layers=sparse - own, topk=self.topk),
+            replace(heads, num_layers=self.num_unsparse_layers),
+        )
+        return tuple(group for group in groups if group.num_layers)
+
     @property
     def key_bytes(self) -> float:
         """Bytes of keys in the cache for a token."""
@@ -416,6 +446,15 @@ class CompressedAttention(FrozenModel):
     """Tokens an entry in the layers whose indexer chooses; entries there overlap by as many tokens."""
     ratios: tuple[NonNegativeInt, ...]
     """Tokens an entry in each layer; 0: the window alone."""
+
+    def parted(self, heads: AttentionLayers, indexer: SparseIndexer | None) -> tuple[AttentionLayers, ...]:
+        """Return layers by the tokens that an entry of theirs stands for."""
+        groups = []
+        for ratio in sorted(set(self.ratios)):
+            own = indexer if ratio == self.indexed_ratio else None
+            topk, count = None if own is None else own.topk, self.ratios.count(ratio)
+            groups.append(replace(heads, num_layers=count, ratio=ratio, indexer=own, topk=topk, has_sinks=True))
+        return tuple(groups)
 
     @property
     def entry_bytes(self) -> float:
@@ -705,3 +744,48 @@ class LayerInputs(FrozenModel):
             Gemm("layer_input_gate", self.width, hidden_size, "replicated"),
             Gemm("layer_input", hidden_size, self.width, "replicated"),
         ]
+
+
+class AlternatingUpdates(FrozenModel):
+    """Copies of the hidden state of which a layer computes one and predicts the others, and a low-rank path (Gemma 3n).
+
+    AltUp (arXiv 2301.13310) and LAuReL (arXiv 2411.07501): ``Gemma3nAltUp`` and ``Gemma3nLaurelBlock`` of vLLM's
+    gemma3n.py, where the copies come from a projection each before the first layer, and pass one each behind the last.
+    """
+
+    num_inputs: PositiveInt
+    """Copies of the hidden state."""
+    laurel_rank: PositiveInt
+    """Width of the low-rank path beside attention."""
+
+    def gemms(self, hidden_size: int, num_layers: int) -> list[tuple[int, Gemm]]:
+        """Return the matrices with how many the model has, on every rank: of the copies, and of each layer.
+
+        vLLM cuts the low-rank path over the ranks and adds an all-reduce, which is not followed here.
+        """
+        around = [(1, gemm) for gemm in self.around_gemms(hidden_size)]
+        return around + [(num_layers, gemm) for gemm in self.layer_gemms(hidden_size)]
+
+    def around_gemms(self, hidden_size: int) -> list[Gemm]:
+        """Return the matrices that make the copies before the first layer, and those that they pass behind the last."""
+        rows = (self.num_inputs - 1) * hidden_size
+        return [Gemm(name, rows, hidden_size, "replicated") for name in ("altup_copies", "altup_sums")]
+
+    def layer_gemms(self, hidden_size: int) -> list[Gemm]:
+        """Return the router of the copies and the low-rank path of one layer."""
+        return [
+            Gemm("altup_router", self.num_inputs, hidden_size, "replicated"),
+            Gemm("laurel_in", self.laurel_rank, hidden_size, "replicated"),
+            Gemm("laurel_out", hidden_size, self.laurel_rank, "replicated"),
+        ]
+
+    @property
+    def passes(self) -> int:
+        """Vectors of ``hidden_size`` that a layer moves for a token to predict the copies, to correct them by what it
+        computed, and to add its own input to those that it did not compute."""
+        predicted, corrected, added = 2 * self.num_inputs + 1, 2 * self.num_inputs + 3, 2 * (self.num_inputs - 1)
+        return predicted + corrected + added
+
+    def num_small_parameters(self, hidden_size: int) -> int:
+        """Parameters of a layer outside its matrices: coefficients, a scale, and the norms of router and low rank."""
+        return self.num_inputs**2 + self.num_inputs**3 + 3 * hidden_size

@@ -198,6 +198,19 @@ SAME_SHAPE = {
     "Phind/Phind-CodeLlama-34B-v2": "codellama-34b",
     "alpindale/WizardLM-2-8x22B": "mixtral-8x22b",
     "deepseek-ai/deepseek-math-7b-instruct": "deepseek-llm-7b",
+    "ibm-granite/granite-4.1-3b": "granite-4.0-micro",
+    "LGAI-EXAONE/EXAONE-4.0.1-32B": "exaone-4.0-32b",
+    "tencent/Hunyuan-MT-7B": "hunyuan-7b",
+    "ai21labs/AI21-Jamba-1.5-Mini": "jamba-mini-1.7",
+    "ai21labs/AI21-Jamba-Mini-1.6": "jamba-mini-1.7",
+    "ai21labs/AI21-Jamba2-Mini": "jamba-mini-1.7",
+    "ai21labs/Jamba-v0.1": "jamba-mini-1.7",
+    "ai21labs/AI21-Jamba-1.5-Large": "jamba-large-1.7",
+    "ai21labs/AI21-Jamba-Large-1.6": "jamba-large-1.7",
+    "meituan-longcat/LongCat-Flash-Thinking": "longcat-flash-560b",
+    "MiniMaxAI/MiniMax-M1-40k": "minimax-text-01",
+    "MiniMaxAI/MiniMax-M1-80k": "minimax-text-01",
+    "tiiuae/Falcon-H1R-7B": "falcon-h1-7b",
 }
 """Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
 model that they were tuned from.
@@ -207,7 +220,8 @@ heads of 256, 48 linear value heads of 128 and a vocabulary of 248,320 in public
 88 layers of 12,288, and its 133.6 GB in FP8 are those of Devstral 2 with a vision tower of 5 GB. Aya, Command R+ of
 August 2024, EXAONE Deep, Ring, Yi, InternLM 2.5, Qwen2, Phi-3 medium 4k and LFM2.5: the same sizes and number of
 parameters as published. MiMo-V2.5, V2.6-Flash and V2.6-Pro: the layers, heads and experts of their config.json in
-public code that reads it.
+public code that reads it. Granite 4.1 3B: the metadata of its GGUF file on ollama.com. EXAONE 4.0.1, Jamba,
+Hunyuan MT (89 rows more), LongCat-Flash-Thinking and MiniMax-M1: their config.json or model card.
 """
 
 
@@ -329,28 +343,21 @@ def tuned_from(name: str) -> tuple[str, str] | None:
 _WITHOUT_FORMULA = {
     "llama-3.2-11b-vision": "cross-attention to images in 8 of 40 layers; of text alone it is llama-3.1-8b",
     "llama-3.2-90b-vision": "cross-attention to images in 20 of 100 layers; of text alone it is llama-3.1-70b",
-    "gemma-3n-": "embeddings of their own in all layers, and layers that share the keys and values of others",
+    "deepseek-v4.1": "a decoder that prompts do not pass, memories of n-grams, and compressed keys that layers share",
+    "phi-4-mini-flash": "Mamba-1, windows, and layers that share the keys of one (SambaY)",
     "phi-4-multimodal": "adapters for images and speech in all layers; of text alone it is phi-4-mini",
     "llama-3-3-nemotron-super": "layers that differ from each other (block_configs): some have no attention",
     "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
     "mamba-codestral": "Mamba-2 in all layers, none with attention",
-    "falcon-h1": "Mamba-2 and attention side by side in each layer",
     "minicpm4": "block-sparse attention chosen by the keys themselves (InfLLM v2)",
-    "jamba": "layers of Mamba-1",
-    "ai21-jamba": "layers of Mamba-1",
-    "ling-2.5": "layers of lightning attention beside latent attention",
-    "ling-2.6": "layers of lightning attention beside latent attention",
-    "ring-2.5": "layers of lightning attention beside latent attention",
-    "ring-2.6": "layers of lightning attention beside latent attention",
     "qwen3.8-flash-next": "four residual streams, embeddings of n-grams, and attention that an indexer makes sparse",
     "falcon-mamba": "Mamba-1 in all layers, none with attention",
     "zamba2": "layers of Mamba-2 beside attention that layers share",
-    "minimax-text-01": "layers of lightning attention",
-    "minimax-m1": "layers of lightning attention",
-    "longcat-flash": "experts that compute nothing, and two attentions a layer",
+    "longcat-flash-lite": "embeddings of n-grams beside those of tokens",
 }
 """How the names of models begin whose layers have no formula here -> those layers: their config.json (keys of
-`simserve.profiles.hf_families.UNSUPPORTED_KEYS`) or modelling code in huggingface/transformers and vLLM 0.33."""
+`simserve.profiles.hf_families.UNSUPPORTED_KEYS`) or modelling code in huggingface/transformers and vLLM 0.33; of
+DeepSeek-V4.1-Flash what ztxz16/fastllm pull request 727 lists."""
 
 
 def layers_without_formula(name: str) -> str | None:

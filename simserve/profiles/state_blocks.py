@@ -1,4 +1,4 @@
-"""Layers that keep a state of fixed size instead of keys and values: linear attention, Mamba-2, convolutions.
+"""Layers that keep a state of fixed size instead of keys and values: linear attention, Mamba, convolutions.
 
 And the shapes of their matrices. Knows no seconds and no engine.
 """
@@ -10,6 +10,26 @@ from pydantic import PositiveFloat, PositiveInt, model_validator
 from simserve.profiles.model_blocks import Gemm, heads_per_rank
 from simserve.validation import FrozenModel
 
+WITH_ATTENTION, WITH_STATE = "*H", "MH"
+"""Letters of `ModelProfile.layer_pattern` for layers that have attention, and for those that keep a state."""
+
+
+def layers_of(pattern: str, letters: str) -> int:
+    """Return how many layers of a pattern have one of some letters."""
+    return sum(letter in letters for letter in pattern)
+
+
+def check_pattern(pattern: str, num_layers: int, num_mambas: int, *, has_experts: bool) -> None:
+    """Raise ValueError where a pattern of layers does not go with the layers of its model, and its kinds of Mamba."""
+    if bool(layers_of(pattern, WITH_STATE)) != bool(num_mambas) or num_mambas > 1:
+        raise ValueError("mamba and layers M or H of layer_pattern go together")
+    if len(pattern) != num_layers or set(pattern) - set("M*HE-"):
+        raise ValueError(f"layer_pattern must be {num_layers} letters of M, *, H, E and -")
+    if not layers_of(pattern, WITH_ATTENTION):
+        raise ValueError("layer_pattern must have a layer of attention (* or H)")
+    if ("E" in pattern) != has_experts:
+        raise ValueError("moe and layers E of layer_pattern go together")
+
 
 def linear_attention_gemms(
     *,
@@ -20,6 +40,7 @@ def linear_attention_gemms(
     decay_rank: int | None = None,
     has_low_rank_gate: bool = False,
     has_full_rank_decay: bool = False,
+    has_fixed_decay: bool = False,
     tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
     """Return the projections of one Gated DeltaNet layer on one rank (``Qwen3NextGatedDeltaNet`` of transformers).
@@ -37,19 +58,21 @@ def linear_attention_gemms(
         decay_rank: Width of the low-rank projection of a decay a channel; None: a decay a head.
         has_low_rank_gate: Whether the gate of the output is low-rank too.
         has_full_rank_decay: Whether a decay a channel is projected at once.
+        has_fixed_decay: Whether no decay is projected.
         tensor_parallel_size: Ranks.
     """
     heads = heads_per_rank(num_value_heads, tensor_parallel_size)
     width = heads * value_head_dim
     mixed = mixed_width // tensor_parallel_size + (0 if has_low_rank_gate else width)
+    small: list[Gemm] = []
     if has_full_rank_decay:
         small = [
             Gemm("linear_b", heads, hidden_size, "column"),
             Gemm("linear_decay", width, hidden_size, "column", part="linear_attention"),
         ]
-    elif decay_rank is None:
+    elif decay_rank is None and not has_fixed_decay:
         small = [Gemm("linear_ba", 2 * heads, hidden_size, "column")]
-    else:
+    elif decay_rank is not None:
         gates = 2 if has_low_rank_gate else 1
         small = [
             Gemm("linear_b", heads, hidden_size, "column"),
@@ -102,6 +125,8 @@ class Mamba2(FrozenModel):
     """Tokens that the convolution sees."""
     has_conv_bias: bool = True
     """Whether the convolution has biases."""
+    has_gated_norm: bool = True
+    """Whether the output is normalised with its gate, by weights of its own (not in Falcon-H1 0.5B)."""
     chunk_size: PositiveInt = 128
     """Tokens of a prompt that the scan takes at once."""
     state_element_bytes: PositiveFloat = 4.0
@@ -145,7 +170,56 @@ class Mamba2(FrozenModel):
     @property
     def num_small_parameters(self) -> int:
         """Parameters outside the matrices: convolution, decay, time step and skip a head, the gated norm."""
-        return self.mixed_width * (self.conv_kernel + self.has_conv_bias) + 3 * self.num_heads + self.inner_width
+        norm = self.inner_width if self.has_gated_norm else 0
+        return self.mixed_width * (self.conv_kernel + self.has_conv_bias) + 3 * self.num_heads + norm
+
+
+class Mamba1(FrozenModel):
+    """Layers of a selective state space with a state for every channel (Mamba, arXiv 2312.00752; of Jamba).
+
+    ``MambaMixer`` of vLLM's layers/mamba/mamba_mixer.py, with the norms that Jamba adds (``JambaMambaMixer`` of
+    transformers): an input and a gate are projected, the input is convolved, and of it come a low-rank time step and
+    the input and output matrices, the same for all channels.
+    """
+
+    inner_width: PositiveInt
+    """Channels."""
+    state_size: PositiveInt
+    """Elements of the state for each channel."""
+    time_step_rank: PositiveInt
+    """Width of the low-rank time step."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution sees."""
+    has_conv_bias: bool = True
+    """Whether the convolution has biases."""
+    state_element_bytes: PositiveFloat = 4.0
+    """Bytes of an element of the state."""
+
+    @property
+    def mixed_width(self) -> int:
+        """Width of what passes the convolution: the input, without its gate."""
+        return self.inner_width
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of the state of one sequence in one layer."""
+        return self.inner_width * self.state_size
+
+    def gemms(self, hidden_size: int, tensor_parallel_size: int = 1) -> list[Gemm]:
+        """Return the projections of one layer on one rank; channels that the ranks do not divide are rounded up."""
+        width, parameters = -(-self.inner_width // tensor_parallel_size), self.time_step_rank + 2 * self.state_size
+        return [
+            Gemm("mamba_in", 2 * width, hidden_size, "column", part="linear_attention"),
+            Gemm("mamba_parameters", parameters, width, "row", part="linear_attention"),
+            Gemm("mamba_time_step", width, self.time_step_rank, "column", has_bias=True, part="linear_attention"),
+            Gemm("mamba_out", hidden_size, width, "row", part="linear_attention"),
+        ]
+
+    @property
+    def num_small_parameters(self) -> int:
+        """Parameters outside the matrices: convolution, a decay for each element of the state, skips, three norms."""
+        convolution = self.inner_width * (self.conv_kernel + self.has_conv_bias)
+        return convolution + self.state_elements + self.inner_width + self.time_step_rank + 2 * self.state_size
 
 
 class LinearAttention(FrozenModel):
@@ -172,6 +246,9 @@ class LinearAttention(FrozenModel):
     """Whether the gate of the output is projected through that width too (Kimi Linear), instead of at once."""
     has_full_rank_decay: bool = False
     """Whether there is a decay for every channel that is projected at once (Ling 3)."""
+    has_fixed_decay: bool = False
+    """Whether each head has a decay that no token changes, and nothing is convolved (lightning attention, arXiv
+    2401.04658, of Ling 2.5 and MiniMax-01)."""
     has_bounded_decay: bool = False
     """Whether the decay has a lower bound, which the kernel FlashKDA takes for granted (Kimi-K3, GLM-5.3-Flash)."""
 
@@ -183,6 +260,8 @@ class LinearAttention(FrozenModel):
             raise ValueError("has_low_rank_gate needs decay_rank")
         if self.decay_rank is not None and self.has_full_rank_decay:
             raise ValueError("decay_rank and has_full_rank_decay do not go together")
+        if self.has_fixed_decay and (self.has_channel_decay or self.conv_kernel > 1):
+            raise ValueError("has_fixed_decay needs conv_kernel: 1, and no other decay")
         if self.has_bounded_decay and not self.has_channel_decay:
             raise ValueError("has_bounded_decay needs decay_rank or has_full_rank_decay")
         return self
@@ -216,6 +295,7 @@ class LinearAttention(FrozenModel):
             decay_rank=self.decay_rank,
             has_low_rank_gate=self.has_low_rank_gate,
             has_full_rank_decay=self.has_full_rank_decay,
+            has_fixed_decay=self.has_fixed_decay,
             tensor_parallel_size=tensor_parallel_size,
         )
 
@@ -223,8 +303,10 @@ class LinearAttention(FrozenModel):
     def num_small_parameters(self) -> int:
         """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm.
 
-        Kimi Delta Attention has a time step a channel.
+        Kimi Delta Attention has a time step a channel; of lightning attention only the norm, as wide as all heads.
         """
+        if self.has_fixed_decay:
+            return self.num_value_heads * self.value_head_dim
         steps = self.num_value_heads * (self.key_head_dim if self.has_channel_decay else 1)
         return self.mixed_width * self.conv_kernel + self.num_value_heads + steps + self.value_head_dim
 

@@ -565,22 +565,28 @@ def _check_ranks(shape: ReplicaShape) -> None:
 
 
 def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
-    """Do nothing where an engine runs on a maker's devices; one that no profile names is the user's own, and accepted.
+    """Do nothing where an engine runs on a GPU; one of a maker that no profile names is the user's own, and accepted.
 
     Raises:
         ScenarioError: The engine does not run there; names those that do.
     """
-    makers = {} if profile.devices is None else profile.devices.makers
-    if not makers or hardware.vendor in makers:
+    maker, capability = hardware.vendor, hardware.compute_capability
+    own = profile.devices
+    if own is None or not own.makers or own.runs_on(maker, capability):
         return
     devices = {name: load_engine(name).devices for name in catalog.names("engine")}
-    able = [name for name, each in devices.items() if each is not None and hardware.vendor in each.makers]
+    able = [name for name, each in devices.items() if each is not None and each.runs_on(maker, capability)]
     if not able:
         return
+    if maker in own.makers:
+        rule = (
+            f"takes CUDA compute capability {own.capability_at_least} and newer, and {hardware.name} has {capability}"
+        )
+        raise ScenarioError(rule, value=profile.name, remedy=f"choose from {', '.join(able)}")
     raise ScenarioError(
-        f"does not run on {hardware.vendor}'s devices ({hardware.name}), only on those of {', '.join(makers)}",
+        f"does not run on {maker}'s devices ({hardware.name}), only on those of {', '.join(own.makers)}",
         value=profile.name,
-        remedy=f"for {hardware.vendor} choose from {', '.join(able)}",
+        remedy=f"for {maker} choose from {', '.join(able)}",
     )
 
 

@@ -107,8 +107,8 @@ def test_a_bad_trace_is_one_line_and_104(simserve: Simserve, rows: str, expected
             "'Qwen/Qwen3-32' is neither a scenario nor a model that has a profile; give the path of its config.json in",
         ),
         (
-            ("memory", "google/gemma-3n-E4B-it", "--gpus", "h100"),
-            "model: 'google/gemma-3n-E4B-it' has layers that simserve has no formula for: embeddings of their own in",
+            ("memory", "Zyphra/Zamba2-7B-Instruct", "--gpus", "h100"),
+            "model: 'Zyphra/Zamba2-7B-Instruct' has layers that simserve has no formula for: layers of Mamba-2 beside",
         ),
         (
             ("run", "chatbot", "--set", "model=meta-llama/Llama-3.2-11B-Vision-Instruct"),

@@ -491,7 +491,7 @@ def test_a_config_is_listed_as_a_model(simserve: Simserve, folder: Path) -> None
 
 def test_a_model_that_is_not_there_has_near_ones_and_a_way_in(simserve: Simserve) -> None:
     """The nearest names, of repositories too, and that its own file will do; or why its layers cannot be had."""
-    unknown, layers = simserve("models", "qwen3.9-27b").error_line, simserve("models", "gemma-3n").error_line
+    unknown, layers = simserve("models", "qwen3.9-27b").error_line, simserve("models", "zamba2").error_line
     served = simserve("memory", "Qwen/Qwen3.9-27B", "--gpus", "H200").error_line
 
     assert "did you mean" in unknown

@@ -67,17 +67,38 @@ RENTED = (
     "v100-sxm-32gb",
 )
 OWNED = (
+    "a16-16gb",
+    "a2-16gb",
     "a30-24gb",
+    "arc-b580-12gb",
+    "arc-pro-b60-24gb",
     "h20-141gb",
+    "jetson-agx-orin-64gb",
+    "jetson-thor-128gb",
+    "l40-48gb",
     "mi210-64gb",
+    "mi250x-64gb",
+    "p40-24gb",
     "r9700-32gb",
+    "rtx-2000-ada-16gb",
     "rtx-2080-ti-11gb",
     "rtx-3060-12gb",
+    "rtx-3060-ti-8gb",
+    "rtx-3070-8gb",
     "rtx-3080-10gb",
+    "rtx-3080-ti-12gb",
+    "rtx-3090-ti-24gb",
+    "rtx-4060-8gb",
     "rtx-4060-ti-16gb",
+    "rtx-4070-12gb",
+    "rtx-4070-super-12gb",
+    "rtx-4070-ti-12gb",
     "rtx-4070-ti-super-16gb",
     "rtx-4080-16gb",
     "rtx-4080-super-16gb",
+    "rtx-4500-ada-24gb",
+    "rtx-5050-8gb",
+    "rtx-5060-8gb",
     "rtx-5060-ti-16gb",
     "rtx-5070-12gb",
     "rtx-5070-ti-16gb",
@@ -89,7 +110,10 @@ OWNED = (
     "rtx-pro-5000-48gb",
     "rtx-pro-6000-maxq-96gb",
     "rtx-pro-6000-ws-96gb",
+    "rx-7900-xt-20gb",
     "rx-7900-xtx-24gb",
+    "rx-9070-16gb",
+    "rx-9070-xt-16gb",
     "w7900-48gb",
 )
 """Cards that people own; none has a price by the hour, so that plans look at them only where they are named."""
@@ -119,7 +143,7 @@ MACS = (
     "m5-ultra-512gb",
 )
 BUNDLED = (*RENTED, *OWNED)
-WITHOUT_BF16 = (*MACS, "rtx-2080-ti-11gb", "t4-16gb", "v100s-32gb", "v100-sxm-32gb")
+WITHOUT_BF16 = (*MACS, "p40-24gb", "rtx-2080-ti-11gb", "t4-16gb", "v100s-32gb", "v100-sxm-32gb")
 WITHOUT_FP16 = ("tpu-v5e-16gb", "tpu-v6e-32gb")
 WITH_LITTLE_INT8 = ("b300-sxm-270gb", "gb300-279gb")
 WITHOUT_PRICE = (
@@ -305,7 +329,7 @@ def test_a_number_of_gpus_is_told_from_their_name(text: str, counted: tuple[int 
     assert counted_gpu(text) == counted
 
 
-@pytest.mark.parametrize("name", ["Arc B580", "Rubin", "Cerebras", "K80", "GTX 1660"])
+@pytest.mark.parametrize("name", ["Moore Threads S4000", "Rubin", "Cerebras", "K80", "GTX 1660"])
 def test_a_gpu_like_no_other_is_to_be_described(name: str) -> None:
     """No name is suggested that has some letters in common by chance."""
     with pytest.raises(ProfileError, match="none is like it; describe it in a YAML file") as refused:
@@ -373,6 +397,23 @@ def test_a_gpu_with_a_slip_has_near_ones(name: str, near: str) -> None:
         ("Strix Halo 128 GB", "ryzen-ai-max-395-128gb"),
         ("Framework Desktop", "ryzen-ai-max-395-128gb"),
         ("Radeon 8060S Graphics", "ryzen-ai-max-395-128gb"),
+        ("NVIDIA L40", "l40-48gb"),
+        ("A2", "a2-16gb"),
+        ("NVIDIA A16", "a16-16gb"),
+        ("Tesla P40", "p40-24gb"),
+        ("NVIDIA GeForce RTX 4070", "rtx-4070-12gb"),
+        ("4070 Super", "rtx-4070-super-12gb"),
+        ("NVIDIA GeForce RTX 3060 Ti", "rtx-3060-ti-8gb"),
+        ("rtx5050", "rtx-5050-8gb"),
+        ("NVIDIA RTX 4500 Ada Generation", "rtx-4500-ada-24gb"),
+        ("AMD Radeon RX 9070 XT", "rx-9070-xt-16gb"),
+        ("9070XT", "rx-9070-xt-16gb"),
+        ("7900xt", "rx-7900-xt-20gb"),
+        ("AMD Instinct MI250X", "mi250x-64gb"),
+        ("Intel(R) Arc(TM) B580 Graphics", "arc-b580-12gb"),
+        ("Intel Arc Pro B60", "arc-pro-b60-24gb"),
+        ("Jetson AGX Orin", "jetson-agx-orin-64gb"),
+        ("NVIDIA Thor", "jetson-thor-128gb"),
     ],
 )
 def test_a_short_name_in_any_case_means_the_usual_variant(asked: str, meant: str) -> None:
@@ -527,6 +568,31 @@ def test_blackwell_ultra_trades_int8_for_fp4() -> None:
         ("w7900-48gb", "fp16", 122.6e12),
         ("r9700-32gb", "fp8", 383e12),
         ("ryzen-ai-max-395-128gb", "fp16", 59.4e12),
+        ("l40-48gb", "fp8", 362e12),
+        ("l40-48gb", "bf16", 181.05e12),
+        ("a2-16gb", "bf16", 18e12),
+        ("a16-16gb", "int8", 36e12),
+        ("p40-24gb", "int8", 47e12),
+        ("rtx-4070-12gb", "bf16", 58.3e12),
+        ("rtx-4070-super-12gb", "fp8", 141.9e12),
+        ("rtx-4070-ti-12gb", "bf16", 80.2e12),
+        ("rtx-4060-8gb", "bf16", 30.2e12),
+        ("rtx-3060-ti-8gb", "bf16", 32.4e12),
+        ("rtx-3070-8gb", "bf16", 40.6e12),
+        ("rtx-3080-ti-12gb", "bf16", 68.2e12),
+        ("rtx-3090-ti-24gb", "bf16", 80e12),
+        ("rtx-5060-8gb", "fp4", 306.8e12),
+        ("rtx-5050-8gb", "fp4", 210.7e12),
+        ("rtx-4500-ada-24gb", "fp8", 317e12),
+        ("rtx-2000-ada-16gb", "fp8", 96e12),
+        ("rx-9070-xt-16gb", "fp8", 389e12),
+        ("rx-9070-16gb", "fp16", 145e12),
+        ("rx-7900-xt-20gb", "fp16", 103.2e12),
+        ("mi250x-64gb", "bf16", 191.5e12),
+        ("arc-b580-12gb", "int8", 233e12),
+        ("arc-pro-b60-24gb", "int8", 197e12),
+        ("jetson-agx-orin-64gb", "int8", 85e12),
+        ("jetson-thor-128gb", "fp4", 1035e12),
     ],
 )
 def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
@@ -596,6 +662,30 @@ def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
         ("w7900-48gb", 0.864),
         ("r9700-32gb", 0.64),
         ("ryzen-ai-max-395-128gb", 0.256),
+        ("l40-48gb", 0.864),
+        ("a2-16gb", 0.2),
+        ("a16-16gb", 0.2),
+        ("p40-24gb", 0.3471),
+        ("rtx-4070-12gb", 0.504),
+        ("rtx-4070-super-12gb", 0.504),
+        ("rtx-4070-ti-12gb", 0.504),
+        ("rtx-4060-8gb", 0.272),
+        ("rtx-3060-ti-8gb", 0.448),
+        ("rtx-3070-8gb", 0.448),
+        ("rtx-3080-ti-12gb", 0.912),
+        ("rtx-3090-ti-24gb", 1.008),
+        ("rtx-5060-8gb", 0.448),
+        ("rtx-5050-8gb", 0.32),
+        ("rtx-4500-ada-24gb", 0.432),
+        ("rtx-2000-ada-16gb", 0.224),
+        ("rx-9070-xt-16gb", 0.64),
+        ("rx-9070-16gb", 0.64),
+        ("rx-7900-xt-20gb", 0.8),
+        ("mi250x-64gb", 1.638),
+        ("arc-b580-12gb", 0.456),
+        ("arc-pro-b60-24gb", 0.456),
+        ("jetson-agx-orin-64gb", 0.2048),
+        ("jetson-thor-128gb", 0.273),
     ],
 )
 def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> None:

@@ -356,3 +356,85 @@ def test_formats_without_figures_are_named(block: dict[str, Any], value: str) ->
     """What the block says, not who wrote it."""
     with pytest.raises(ProfileError, match=value):
         from_hf_config({**LLAMA, "quantization_config": block})
+
+
+GRANITE_HYBRID: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "granitemoehybrid",
+    "layer_types": ["mamba", "mamba", "attention", "mamba"],
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 64,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
+JAMBA: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "jamba",
+    "attn_layer_offset": 1,
+    "attn_layer_period": 4,
+    "expert_layer_offset": 1,
+    "expert_layer_period": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_dt_rank": 4,
+}
+FALCON_H1: dict[str, Any] = {
+    **LLAMA,
+    "model_type": "falcon_h1",
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_ssm": 128,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+}
+LONGCAT: dict[str, Any] = {
+    **{key: value for key, value in EXPERTS.items() if key not in ("num_hidden_layers", "intermediate_size")},
+    "model_type": "longcat_flash",
+    "num_layers": 2,
+    "ffn_hidden_size": 64,
+    "expert_ffn_hidden_size": 32,
+    "moe_topk": 2,
+    "num_nextn_predict_layers": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "module", "parts"),
+    [
+        (JAMBA, "mamba", {"linear_attention"}),
+        (JAMBA, "self_attn", {"attention", "attention_output"}),
+        (JAMBA, "feed_forward.experts", {"experts"}),
+        (FALCON_H1, "mamba", {"linear_attention"}),
+        (FALCON_H1, "feed_forward", {"mlp"}),
+        (GRANITE_HYBRID, "mamba", {"linear_attention"}),
+        (GRANITE_HYBRID, "shared_mlp", {"shared_experts"}),
+        (GRANITE_HYBRID, "block_sparse_moe", {"experts"}),
+        (LONGCAT, "mlps", {"mlp", "shared_experts"}),
+    ],
+)
+def test_families_of_two_layers_in_one_name_their_modules_in_their_own_way(
+    config: dict[str, Any], module: str, parts: set[str]
+) -> None:
+    """As their modules are named in transformers; a pattern that names one of them holds for it and no other."""
+    block = {"quant_method": "fp8", "modules_to_not_convert": [f"re:.*\\.{module.replace('.', chr(92) + '.')}\\."]}
+    checkpoint = stored(block, config)
+    assert checkpoint.format == ("none" if not parts else "fp8")
+    assert {part for each in kept(checkpoint) for part in each[0]} == parts
+
+
+def test_layers_are_counted_as_the_file_counts_them() -> None:
+    """Layer 2 of Granite 4's file is layers 4 and 5 here: attention, and the experts behind it."""
+    names = ["model.layers.2.self_attn", "model.layers.2.block_sparse_moe", "model.layers.3.mamba"]
+    checkpoint = stored({"quant_method": "fp8", "modules_to_not_convert": names}, GRANITE_HYBRID)
+    found = {part: layers for parts, _, layers in kept(checkpoint) for part in parts}
+    # The only layer with attention: all that have it.
+    assert found == {"attention": None, "attention_output": None, "linear_attention": (6,), "experts": (5,)}

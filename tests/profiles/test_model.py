@@ -19,6 +19,31 @@ from simserve.validation import validate
 # Of the published checkpoint; where that is stored in few bits, as huggingface/transformers (5.23) builds the model
 # from its configuration, with score corrections of routers and scalars of layers, which are buffers there.
 EXACT_PARAMETERS = {
+    "falcon-h1-0.5b": 521_411_104,
+    "falcon-h1-1.5b": 1_554_859_392,
+    "falcon-h1-1.5b-deep": 1_554_872_208,
+    "falcon-h1-3b": 3_149_387_264,
+    "falcon-h1-7b": 7_585_654_880,
+    "falcon-h1-34b": 33_642_516_224,
+    "gemma-3n-e2b": 4_435_182_688,
+    "gemma-3n-e4b": 6_835_235_568,
+    "jamba-mini-1.7": 51_570_323_328,
+    "jamba-large-1.7": 398_555_145_696,
+    "longcat-flash-560b": 560_664_980_480,
+    "ling-2.6-flash": 104_186_915_584,
+    "minimax-text-01": 456_089_655_296,
+    "granite-4.0-h-1b": 1_461_538_368,
+    "granite-4.0-h-350m": 340_332_224,
+    "granite-4.0-1b": 1_631_750_144,
+    "granite-4.0-350m": 352_379_904,
+    "granite-4.1-8b": 8_380_551_168,
+    "hunyuan-0.5b": 539_010_048,
+    "hunyuan-1.8b": 1_791_080_448,
+    "hunyuan-4b": 4_221_757_440,
+    "lfm2-700m": 742_489_344,
+    "lfm2-2.6b": 2_569_272_320,
+    "nemotron-nano-12b-v2": 12_310_001_152,
+    "nemotron-h-8b": 8_100_852_736,
     "command-a-plus": 218_254_938_112,
     "gemma-4-e2b": 4_628_569_379,
     "gemma-4-e4b": 7_463_013_418,
@@ -271,14 +296,22 @@ ROUNDING = {
     "deepseek-v4-pro": 0.05 / 1.6,
     "kimi-linear-48b-a3b": 0.024,
     "gemma-4-e4b": 0.012,
+    "granite-4.1-8b": 0.5 / 8,
+    "hunyuan-4b": 0.5 / 4,
     "trinity-nano-6b": 0.021,
     "north-mini-code-1.0": 0.017,
     "laguna-xs-2.1": 0.014,
 }
 
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
-# GLM-4.5 and 4.7, Step, MiniMax-M3, ERNIE, DeepSeek-V2, Moonlight, Sarvam), or the head too, it is added.
+# GLM-4.5 and 4.7, LongCat, Step, MiniMax-M3 and -01, ERNIE, DeepSeek-V2, Moonlight, Sarvam), or the head too, it is
+# added.
 ADVERTISED_ACTIVE = {
+    "jamba-mini-1.7": (12, 0.01),
+    "jamba-large-1.7": (94, 0.005),
+    "longcat-flash-560b": (27 + 0.81, 0.01),
+    "ling-2.6-flash": (7.4, 0.01),
+    "minimax-text-01": (45.9 + 2.46, 0.005),
     "ling-3.0-flash": (5.5, 0.01),
     "ling-3.0-tiny": (1.3, 0.07),
     "qwen3.8-2.4t-a95b": (95, 0.01),
@@ -438,6 +471,18 @@ KV_BYTES_PER_TOKEN_16_BIT = {
     # compressed: 584 bytes an entry for 4 tokens with an index key of 132, or for 128
     "deepseek-v4-flash": 21 * (584 + 132) / 4 + 20 * 584 / 128,
     "deepseek-v4-pro": 30 * (584 + 132) / 4 + 31 * 584 / 128,
+    # Mamba-2 and attention side by side in every layer; the first Mamba, and attention in 4 and 9 layers
+    "falcon-h1-7b": 44 * 2 * 2 * 128 * 2,
+    "falcon-h1-34b": 72 * 2 * 4 * 128 * 2,
+    "jamba-mini-1.7": 4 * 2 * 8 * 128 * 2,
+    "jamba-large-1.7": 9 * 2 * 8 * 128 * 2,
+    # two latent attentions in each of 28 layers; latent attention in 4 of 32, the others a state
+    "longcat-flash-560b": 2 * 28 * (512 + 64) * 2,
+    "ling-2.6-flash": 4 * (512 + 64) * 2,
+    "minimax-text-01": 10 * 2 * 8 * 128 * 2,
+    # 20 of 30 and of 35 layers have keys of their own
+    "gemma-3n-e2b": 20 * 2 * 2 * 256 * 2,
+    "gemma-3n-e4b": 20 * 2 * 2 * 256 * 2,
     # Mamba-2 beside attention in 6, 8 and 12 layers
     "nemotron-3-nano-30b-a3b": 6 * 2 * 2 * 128 * 2,
     "nemotron-3-super-120b-a12b": 8 * 2 * 2 * 128 * 2,
@@ -828,12 +873,13 @@ def test_weights_whose_name_goes_on_have_a_context_of_their_own() -> None:
     ("repository", "layers"),
     [
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", "cross-attention"),
-        ("google/gemma-3n-E4B-it", "embeddings of their own"),
         ("Qwen/Qwen3.8-Flash-Next", "embeddings of n-grams"),
         ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "block_configs"),
         ("nvidia/Llama-3_1-Nemotron-Ultra-253B-v1", "block_configs"),
-        ("inclusionAI/Ling-2.6-flash", "lightning attention"),
-        ("tiiuae/Falcon-H1-34B-Instruct", "Mamba-2 and attention side by side"),
+        ("meituan-longcat/LongCat-Flash-Lite", "embeddings of n-grams"),
+        ("deepseek-ai/DeepSeek-V4.1-Flash", "a decoder that prompts do not pass"),
+        ("microsoft/Phi-4-mini-flash-reasoning", "SambaY"),
+        ("tiiuae/falcon-mamba-7b-instruct", "Mamba-1 in all layers"),
         ("microsoft/Phi-4-multimodal-instruct", "adapters for images"),
         ("openbmb/MiniCPM4.1-8B", "block-sparse attention"),
     ],

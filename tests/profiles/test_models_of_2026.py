@@ -428,9 +428,9 @@ def test_layers_that_share_keys_take_no_blocks_of_vllm_s_pool() -> None:
     assert "(3 layers x " in windows.lines[0]
 
 
-@pytest.mark.parametrize("name", ["gemma-4-e2b", "lfm2-1.2b"])
+@pytest.mark.parametrize("name", ["gemma-4-e2b", "lfm2-1.2b", "gemma-3n-e4b", "falcon-h1-7b"])
 def test_a_step_takes_at_least_its_weights(name: str) -> None:
-    """Of every matrix that a token passes: those of layer inputs and convolutions are among them, the table is not."""
+    """Of every matrix that a token passes: those of layer inputs, copies and convolutions, not the table."""
     shape, _ = smallest_fit("h200-sxm-141gb", name, "vllm")
     stage, model = stage_of(shape), shape.model
 
@@ -462,12 +462,6 @@ def test_ling_3_projects_the_decay_of_every_channel_at_once() -> None:
     assert delta == {"linear_qkvz": 4 * 4096, "linear_b": 32, "linear_decay": 4096, "linear_output": 2560}
     assert latent["head_gate"] == 32
     assert model.rare_layers == "models with Kimi Delta Attention"
-
-
-def test_lightning_attention_of_the_same_type_is_refused() -> None:
-    """Ling 2.5 is a bailing_hybrid too."""
-    with pytest.raises(ProfileError, match="lightning attention"):
-        from_hf_config({**PUBLISHED["ling-3.0-flash"], "no_kda_lora": False})
 
 
 def test_layers_that_share_keys_are_told_apart_by_their_types() -> None:

@@ -99,6 +99,7 @@ def test_what_does_not_go_together_is_refused_with_its_flag(override: str, messa
         ("m4-max", "sglang", "for Apple choose from llama.cpp, ollama, transformers, vllm"),
         ("mi355x", "tensorrt-llm", "for AMD choose from"),
         ("trn2", "llama.cpp", "for Amazon choose from"),
+        ("arc-b580", "sglang", "for Intel choose from llama.cpp, transformers, vllm"),
     ],
 )
 def test_an_engine_is_refused_on_devices_it_does_not_run_on(gpu: str, engine: str, able: str) -> None:
@@ -109,6 +110,18 @@ def test_an_engine_is_refused_on_devices_it_does_not_run_on(gpu: str, engine: st
     assert str(caught.value).startswith(f"--set deployment.engine.name: '{engine}' does not run on ")
     assert able in str(caught.value)
     assert caught.value.exit_code == 104
+
+
+def test_an_engine_is_refused_on_gpus_that_are_too_old_for_it() -> None:
+    """Pascal has no Triton kernels: vLLM begins with Volta, llama.cpp runs."""
+    with pytest.raises(ScenarioError) as caught:
+        resolve(make_scenario(["deployment.hardware=p40", "model=qwen3-4b"]))
+
+    assert "'vllm' takes CUDA compute capability 7.0 and newer, and p40-24gb has 6.1" in str(caught.value)
+    assert "llama.cpp" in str(caught.value)
+    assert "sglang" not in str(caught.value)
+    llama_cpp = ["deployment.hardware=p40", "model=qwen3-4b", "deployment.engine={name: llama.cpp, version: b8350}"]
+    assert resolve(make_scenario([*llama_cpp, "deployment.quantization=gguf-q4_k_m"])).num_gpus == 1
 
 
 def test_an_engine_that_needs_a_plug_in_says_so() -> None:

@@ -413,10 +413,10 @@ def test_a_draft_is_known_where_the_catalogue_has_one() -> None:
 
 
 def test_a_model_with_states_is_no_draft() -> None:
-    """Granite 4 H Tiny has the vocabulary of H Small and a sixth of its active weights, and layers of Mamba-2."""
-    scenario = make_scenario([RECENT], model="granite-4.0-h-small", slo={"tpot": "50 ms"})
+    """LFM2 350M has the vocabulary of LFM2 2.6B and a seventh of its weights, and states of convolutions."""
+    scenario = make_scenario([RECENT], model="lfm2-2.6b", slo={"tpot": "50 ms"})
 
-    assert offered(scenario)[1]["speculate"].startswith("no draft is known for granite-4.0-h-small")
+    assert offered(scenario)[1]["speculate"].startswith("no draft is known for lfm2-2.6b")
 
 
 def test_deployed_scenarios_have_the_number() -> None:
