@@ -79,8 +79,7 @@ STANDARD_ATTENTION_CALLS = 3
 """Kernels of standard attention: scores, softmax, weighted values; flash attention is one."""
 
 HEAD_NORM_CALLS = 2
-"""Kernels that one norm over the heads of all ranks adds beside its all-reduce: sums of squares, and the norm (SGLang,
-pull request 14416); norms of one head are part of the rotary embedding's."""
+"""Kernels that a norm over the heads of all ranks adds (SGLang, pull request 14416); of one head: the rotary embedding's."""
 
 GATE_PASSES = 2
 """Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
@@ -330,10 +329,7 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
 
 
 def _reductions(stage: Stage, tokens: Array) -> Array:
-    """Return the seconds of all-reduces of all layers: after attention and after the MLP.
-
-    Under data-parallel attention a layer with experts has other collectives instead of the second: `shared_parts`.
-    """
+    """Return the seconds of all layers' all-reduces, after attention and MLP; of DP attention's experts: `shared_parts`."""
     shape, model = stage.shape, stage.shape.model
     if shape.tensor_parallel_size == 1:
         return np.zeros(len(tokens))
