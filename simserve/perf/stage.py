@@ -79,7 +79,7 @@ STANDARD_ATTENTION_CALLS = 3
 """Kernels of standard attention: scores, softmax, weighted values; flash attention is one."""
 
 HEAD_NORM_CALLS = 2
-"""Kernels that a norm over the heads of all ranks adds (SGLang, pull request 14416); of one head: the rotary embedding's."""
+"""Kernels that a norm over the heads of all ranks adds (SGLang, pull request 14416); of one head: rotary embedding."""
 
 GATE_PASSES = 2
 """Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
@@ -329,7 +329,7 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
 
 
 def _reductions(stage: Stage, tokens: Array) -> Array:
-    """Return the seconds of all layers' all-reduces, after attention and MLP; of DP attention's experts: `shared_parts`."""
+    """Return the seconds of all-reduces behind attention and MLP; of DP attention's experts: `shared_parts`."""
     shape, model = stage.shape, stage.shape.model
     if shape.tensor_parallel_size == 1:
         return np.zeros(len(tokens))
