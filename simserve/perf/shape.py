@@ -18,7 +18,15 @@ import numpy as np
 from simserve.errors import InputError
 from simserve.perf.collectives import HOST_SKEWS, All2AllBackend, ExchangeLinks, Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine
-from simserve.perf.quantization import HOPPER, Precision, format_name, kv_element_bytes, part_bits, resolve_precision
+from simserve.perf.quantization import (
+    BLACKWELL,
+    HOPPER,
+    Precision,
+    format_name,
+    kv_element_bytes,
+    part_bits,
+    resolve_precision,
+)
 from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_options import MoeBackend, WindowedKV
 from simserve.profiles.hardware import HardwareProfile
@@ -604,12 +612,32 @@ class ReplicaShape:
     def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:
         """Routed experts of the engine, in some formats as somebody else's kernels where it calls them."""
         curves = self.hardware.grouped_gemm_curves_of(self.engine.name, self.moe_backend)
-        own = {"bf16": self.engine.plain_experts_except, "fp8_block": self.engine.block_scaled_experts_except}
-        for name, maker in self.engine.expert_kernels.items():
+        for name in self.engine.expert_kernels:
+            maker = self.expert_maker(name)
             named = [curve for curve in self.hardware.grouped_gemm_curves.get(name, ()) if maker in curve.engines]
-            if named and self.model.family not in own.get(name, ()):
+            if named:
                 curves[name] = named[0]
         return curves
+
+    def expert_maker(self, kernels: GemmClass | None) -> str:
+        """Return whose kernels run experts in a format, as the engine's profile says; empty: the engine's own.
+
+        The families that it excepts have those on the Blackwell of servers alone (SGLang server_args.py, SM100), and
+        behind DeepEP all have in FP8 by blocks (DeepGEMM).
+        """
+        engine = self.engine
+        own = {
+            "bf16": engine.plain_experts_except,
+            "fp8": engine.scaled_experts_except,
+            "fp8_block": engine.block_scaled_experts_except,
+        }
+        is_excepted = kernels is not None and self.model.family in own.get(kernels, ())
+        if is_excepted and self.hardware.compute_capability in BLACKWELL:
+            return ""
+        is_sent = kernels == "fp8_block" and self.all2all_backend.startswith("deepep")
+        if kernels is None or is_sent:
+            return ""
+        return engine.expert_kernels.get(kernels, "")
 
     @property
     def _decode_efficiency(self) -> float | None:

@@ -641,7 +641,7 @@ def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], l
         layer_seconds: What launching a layer takes.
     """
     engine, model = stage.shape.engine, stage.shape.model
-    num_launched = 0 if has_one_operator(stage.machine, stage.expert_precision) else model.num_moe_layers
+    num_launched = 0 if has_one_operator(stage.shape, stage.machine, stage.expert_precision) else model.num_moe_layers
     with_experts = stage.num_layers * num_launched / model.num_hidden_layers
     gaps = max(stage.num_whole_layers - with_experts, 0.0) * engine.eager_gap_seconds_per_layer
     gaps += stage.num_linear_layers * engine.eager_gap_seconds_per_linear_layer

@@ -415,6 +415,8 @@ class KernelTraits(FrozenModel):
     """Number format -> whose kernels run experts where a GPU has a curve that names them; absent: the engine's own."""
     block_scaled_experts_except: tuple[str, ...] = ()
     """Families of models whose experts in FP8 by blocks are the engine's own all the same."""
+    scaled_experts_except: tuple[str, ...] = ()
+    """Families of models whose experts in FP8 with a scale a tensor or a channel are."""
     plain_experts_except: tuple[str, ...] = ()
     """Families of models whose experts in 16 bit are."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)

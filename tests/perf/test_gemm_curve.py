@@ -105,14 +105,16 @@ def test_fp4_products_of_2025_read_more_slowly() -> None:
     [
         ("b200-sxm-180gb", "vllm", "minimax-m2", ("0.17", "0.18"), True),
         ("h200-sxm-141gb", "vllm", "minimax-m2", ("0.17", "0.18"), False),
-        ("b200-sxm-180gb", "sglang", "minimax-m2", ("0.5.5", "0.5.6"), True),
-        ("b200-sxm-180gb", "sglang", "qwen3-235b-a22b", ("0.5.5", "0.5.6"), False),
+        ("b200-sxm-180gb", "sglang", "minimax-m2", ("0.5.5", "0.5.6"), False),
+        ("b200-sxm-180gb", "sglang", "qwen3-235b-a22b", ("0.5.5", "0.5.6"), True),
+        ("b200-sxm-180gb", "sglang", "deepseek-v3", ("0.5.3", "0.5.4"), True),
+        ("h200-sxm-141gb", "sglang", "deepseek-v3", ("0.5.3", "0.5.4"), False),
     ],
 )
 def test_experts_in_fp8_by_blocks_run_on_the_kernels_that_a_version_takes(
     hardware: str, engine: str, model: str, versions: tuple[str, str], is_changed: bool
 ) -> None:
-    """vLLM from 0.18 on FlashInfer's on Blackwell, SGLang Triton's of families that it does not name."""
+    """vLLM from 0.18 on FlashInfer's on Blackwell, SGLang Triton's but for families that a release names."""
     before, after = (
         make_shape(hardware, model, engine=engine, version=version, quantization="fp8").machine.grouped_gemm_curves
         for version in versions
