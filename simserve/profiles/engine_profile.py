@@ -413,12 +413,8 @@ class KernelTraits(FrozenModel):
     """Whose products of NVFP4 weights run where a GPU has a curve that names them; empty: the engine's own."""
     expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)
     """Number format -> whose kernels run experts where a GPU has a curve that names them; absent: the engine's own."""
-    block_scaled_experts_except: tuple[str, ...] = ()
-    """Families of models whose experts in FP8 by blocks are the engine's own all the same."""
-    scaled_experts_except: tuple[str, ...] = ()
-    """Families of models whose experts in FP8 with a scale a tensor or a channel are."""
-    plain_experts_except: tuple[str, ...] = ()
-    """Families of models whose experts in 16 bit are."""
+    own_experts: Mapping[GemmClass, tuple[str, ...]] = Field(default_factory=dict)
+    """Number format -> families of models whose experts are the engine's own all the same."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
