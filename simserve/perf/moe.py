@@ -315,11 +315,15 @@ def _largest_of(count: int) -> float:
 def has_one_operator(shape: ReplicaShape, machine: Machine, precision: Precision) -> bool:
     """Return whether the host launches routed experts as one operator, so that their layers wait as dense ones do.
 
-    In 8 or 4 bits on Blackwell, where engines call FlashInfer's or TensorRT-LLM's; kernel after kernel elsewhere, and
-    where the engine's profile gives them to Triton.
+    On Blackwell, where engines call FlashInfer's or TensorRT-LLM's, in 16 bit on servers' GPUs alone; kernel after kernel
+    elsewhere, and where the engine's profile gives them to Triton. TensorRT-LLM, whose profile names the formats that it
+    launches so, counts 16 bit as before.
     """
+    kernels = gemm_class(precision)
     is_narrow = "fp4" in machine.peaks and precision.arithmetic in ("fp8", "fp4")
-    return is_narrow and shape.expert_maker(gemm_class(precision)) != "triton"
+    is_plain = kernels == "bf16" and shape.hardware.compute_capability in BLACKWELL
+    is_called = is_narrow or (is_plain and not shape.engine.eager_expert_formats)
+    return is_called and shape.expert_maker(kernels) != "triton"
 
 
 def has_fp32_router(shape: ReplicaShape, machine: Machine) -> bool:

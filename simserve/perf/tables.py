@@ -288,6 +288,9 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     launch = shape.engine.eager_prompt_seconds_per_layer
     launch = shape.engine.eager_seconds_per_layer if launch is None else launch
     waits = launch_wait(stage, gpu_seconds, is_eager, launch)
+    is_graphed = travelling <= shape.engine.cuda_graph_max_expert_tokens
+    if is_graphed.any():
+        waits = np.where(is_graphed, launch_wait(stage, gpu_seconds, is_eager, launch, calls_experts=True), waits)
     host = waits + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     seconds.add_row("host", HOST, host)
     seconds.scale(_stage_times(stage, travelling))
@@ -627,7 +630,14 @@ MLP_LAUNCHES = 3
 """Llama's of an MLP, which routed experts replace."""
 
 
-def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float) -> Array:
+def launch_wait(
+    stage: Stage,
+    gpu_seconds: Array,
+    is_eager: NDArray[np.bool_],
+    layer_seconds: float,
+    *,
+    calls_experts: bool = False,
+) -> Array:
     """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
 
     ``step = max(gpu, layers * layer_seconds) + gaps``; contexts and prompts' pairs, which are added to a
@@ -639,9 +649,11 @@ def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], l
         gpu_seconds: Of the steps.
         is_eager: Which steps no graph covers.
         layer_seconds: What launching a layer takes.
+        calls_experts: Whether one call launches routed experts, whatever kernels they are.
     """
     engine, model = stage.shape.engine, stage.shape.model
-    num_launched = 0 if has_one_operator(stage.shape, stage.machine, stage.expert_precision) else model.num_moe_layers
+    is_called = calls_experts or has_one_operator(stage.shape, stage.machine, stage.expert_precision)
+    num_launched = 0 if is_called else model.num_moe_layers
     with_experts = stage.num_layers * num_launched / model.num_hidden_layers
     gaps = max(stage.num_whole_layers - with_experts, 0.0) * engine.eager_gap_seconds_per_layer
     gaps += stage.num_linear_layers * engine.eager_gap_seconds_per_linear_layer

@@ -193,6 +193,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     """Captured decode batches, ascending; a batch pads up to the next. Empty: no graphs."""
     cuda_graph_max_batch: int  # the last of them, 0 without graphs
     cuda_graph_max_prompt_tokens: int  # up to which a step that prefills runs on graphs too
+    cuda_graph_max_expert_tokens: int = 0  # up to which its routed experts do
     releases_late: bool
     overlaps_results: bool
     async_output: bool
@@ -209,8 +210,7 @@ class ResolvedEngine(EngineOptions, KernelTraits):
     eager_draft_seconds_per_layer: float | None  # of a draft model without CUDA graphs; None: it has them
     eager_gap_seconds_per_layer: float
     """Idle time of the GPU in a layer without routed experts of such a step."""
-    eager_gap_seconds_per_linear_layer: float
-    """The same in a layer of linear attention."""
+    eager_gap_seconds_per_linear_layer: float  # the same in a layer of linear attention
     eager_seconds_per_expert_layer: float
     """What routed experts add to it."""
     eager_expert_formats: tuple[str, ...]

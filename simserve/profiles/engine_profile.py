@@ -279,6 +279,8 @@ class CudaGraphs(FrozenModel):
     """Family of a model -> largest captured size in place of both limits above."""
     covers_prompts: bool = False
     """Whether steps that prefill run on graphs too, up to the largest captured size in tokens (vLLM V1)."""
+    covers_chunks: bool = False
+    """Whether pieces of a layer run on graphs up to a chunk, which launch Triton's experts as one operator (SGLang)."""
     memory: Bytes
     """Memory of the captured graphs, bytes."""
     is_budgeted: bool

@@ -57,6 +57,11 @@ _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in Resolve
 """What the scheduler obeys that an engine has under the same name."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
+PROMPTS_WITHOUT_GRAPHS = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "qwen3_next")
+"""Families whose prompts SGLang captures in no graphs (configs/model_config.py of 0.5.10 and 0.5.12; 0.5.14 takes the
+first and the third off its list)."""
+LATENT_GRAPH_TOKENS = 2048
+"""Tokens of its largest graph of prompts with latent attention (0.5.10 server_args.py)."""
 KEPT_ENGINES = 512
 """Engines kept as resolved, about 10 kB each: those of the sizes and knobs that a search tries on some kinds of GPU."""
 
@@ -637,6 +642,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         known = {key: getattr(engine, key) for key in keys}
         engine = engine.model_copy(update=profile.devices.restricted(hardware.vendor, known))
     engine = _with_kernel_block(engine, profile, hardware, model)
+    engine = _with_prompt_graphs(engine, profile, scenario, hardware, model, is_alone=role == "both")
     if _loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images):
         engine = _beside_tower(engine, profile, model)
     if role != "both":
@@ -682,6 +688,36 @@ def _with_kernel_block(
         return engine
     sources = {**engine.sources, "block_size": f"forced by the kernel of {kind} attention"}
     return engine.model_copy(update={"block_size": tokens, "sources": sources})
+
+
+def _with_prompt_graphs(
+    engine: ResolvedEngine,
+    profile: EngineProfile,
+    scenario: Scenario,
+    hardware: HardwareProfile,
+    model: ModelProfile,
+    *,
+    is_alone: bool,
+) -> ResolvedEngine:
+    """Return an engine whose prompts have their experts on graphs, where its release captures those by itself.
+
+    What keeps them off: server_args.py of SGLang 0.5.10 and 0.5.12, `_handle_piecewise_cuda_graph`, 0.5.14 and 0.5.18,
+    `_disable_tc_piecewise_cudagraph_if_incompatible` (drafts no more from 0.5.12 on; here they do).
+    """
+    graphs = profile.nearest_version(engine.requested_version).cuda_graphs
+    if graphs is None or not graphs.covers_chunks or not engine.cuda_graph_sizes:
+        return engine
+    deployment, options = scenario.deployment, scenario.deployment.engine
+    is_split = deployment.data_parallel_size > 1 or deployment.pipeline_parallel_size > 1
+    is_moved = options.cpu_offload_gb or options.kv_offload is not None or options.kv_tiers
+    is_changing = scenario.workload.loras or deployment.speculative or deployment.num_redundant_experts
+    is_gguf = str(deployment.quantization).startswith("gguf")
+    is_other = hardware.vendor != "NVIDIA" or model.vision is not None or model.family in PROMPTS_WITHOUT_GRAPHS
+    if is_split or is_moved or is_changing or is_gguf or is_other or not is_alone:
+        return engine
+    chunk = engine.max_num_batched_tokens
+    tokens = chunk if model.mla is None else min(chunk, LATENT_GRAPH_TOKENS)
+    return engine.model_copy(update={"cuda_graph_max_expert_tokens": tokens})
 
 
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:

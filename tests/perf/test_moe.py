@@ -79,3 +79,26 @@ def test_releases_of_sglang_name_whose_kernels_run_experts(
     shape = make_shape(hardware, model, engine="sglang", version=version)
 
     assert shape.expert_maker(kernels) == maker
+
+
+@pytest.mark.parametrize(("model", "version"), [("qwen3-30b-a3b", "0.5.9"), ("qwen3-235b-a22b", "0.5.8")])
+def test_experts_in_16_bit_are_one_operator_too(model: str, version: str) -> None:
+    """Qwen3 in BF16 on B200: FlashInfer's from 0.5.8 on, where it takes Triton's kernels on Hopper."""
+    server, hopper = (
+        price(make_shape(name, model, engine="sglang", version=version, tensor_parallel_size=8), 64)
+        for name in ("b200-sxm-180gb", "h200-sxm-141gb")
+    )
+    host = PART_NAMES.index("host")
+
+    assert server.parts.token[host, 64] < 0.5 * hopper.parts.token[host, 64]
+
+
+def test_graphs_of_prompts_launch_experts_as_one_operator() -> None:
+    """Up to their largest size: a step beyond it waits for Triton's kernels again."""
+    plain = make_shape("h200-sxm-141gb", "qwen3-30b-a3b", engine="sglang", version="0.5.10", tensor_parallel_size=8)
+    graphed = replace(plain, engine=plain.engine.model_copy(update={"cuda_graph_max_expert_tokens": 32}))
+    host = PART_NAMES.index("host")
+    without, on = (price(each, 64).parts.token[host] for each in (plain, graphed))
+
+    assert on[32] < 0.5 * without[32]
+    assert on[33] == pytest.approx(without[33])

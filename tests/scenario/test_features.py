@@ -465,3 +465,30 @@ def test_a_limit_on_long_prompts_needs_prompts_that_are_split(more: list[str], m
     """Nothing is accepted that does nothing."""
     with pytest.raises(InputError, match=f"long_prefill_token_threshold: 512 {message}"):
         resolve(make_scenario(["deployment.engine.long_prefill_token_threshold=512", *more]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [
+        ([], 8192),
+        (["deployment.engine={name: sglang, version: 0.5.9}"], 0),
+        (["deployment.engine={name: sglang, version: 0.5.10, enforce_eager: true}"], 0),
+        (["deployment.data_parallel_size=2", "deployment.enable_expert_parallel=true"], 0),
+        (["deployment.pipeline_parallel_size=2"], 0),
+        (["deployment.speculative={method: eagle, num_speculative_tokens: 2, acceptance_rate: 0.7}"], 0),
+        (["deployment.hardware=mi300x-192gb"], 0),
+        (["model=qwen3-next-80b-a3b"], 0),
+        (["model=deepseek-v3", "deployment.quantization=fp8", "deployment.tensor_parallel_size=8"], 2048),
+    ],
+)
+def test_sglang_captures_prompts_from_0_5_10_on(settings: list[str], tokens: int) -> None:
+    """Up to a chunk, unless the server has what its server_args.py lists."""
+    base = [
+        "model=qwen3-30b-a3b",
+        "deployment.hardware=h200-sxm-141gb",
+        "deployment.tensor_parallel_size=2",
+        "deployment.engine={name: sglang, version: 0.5.10}",
+    ]
+    scenario = make_scenario([*base, *settings])
+
+    assert resolve(scenario).shape.engine.cuda_graph_max_expert_tokens == tokens
