@@ -501,17 +501,16 @@ class HardwareProfile(FrozenModel):
         Args:
             engine: Name of its profile.
             backend: What it runs experts with; curves of other backends are left out.
-            makers: Format -> whose kernels it calls instead, where a curve names them.
+            makers: Format -> whose kernels it calls instead, where a curve names them; that with the engine's name too.
         """
         fitting = {
             name: tuple(curve for curve in curves if curve.backend in (None, backend))
             for name, curves in self.grouped_gemm_curves.items()
         }
         named = {
-            name: curve
+            name: max(found, key=lambda curve: engine in curve.engines)
             for name, maker in (makers or {}).items()
-            for curve in self.grouped_gemm_curves.get(name, ())
-            if maker in curve.engines
+            if (found := [curve for curve in self.grouped_gemm_curves.get(name, ()) if maker in curve.engines])
         }
         return _of_engine(fitting, engine) | named
 

@@ -81,6 +81,26 @@ def test_releases_of_sglang_name_whose_kernels_run_experts(
     assert shape.expert_maker(kernels) == maker
 
 
+@pytest.mark.parametrize(
+    ("model", "version", "maker"),
+    [
+        ("minimax-m2", "0.16", "triton"),
+        ("minimax-m2", "0.17", "triton"),
+        ("deepseek-v3", "0.17", ""),  # its router alone has FlashInfer's kernel
+        ("minimax-m2", "0.18", "flashinfer"),
+    ],
+)
+def test_releases_of_vllm_name_whose_kernels_run_experts_by_blocks(model: str, version: str, maker: str) -> None:
+    """Triton's until 0.17, by vLLM's own tiles and not SGLang's."""
+    shape = make_shape("b200-sxm-180gb", model, version=version, quantization="fp8")
+    other = make_shape("b200-sxm-180gb", model, engine="sglang", version="0.5.3", quantization="fp8")
+    curves = [each.machine.grouped_gemm_curves["fp8_block"] for each in (shape, other)]
+
+    assert shape.expert_maker("fp8_block") == maker
+    assert curves[0] != curves[1]
+    assert "sglang" in (curves[1].fit.source if curves[1].fit else "")
+
+
 @pytest.mark.parametrize(("model", "version"), [("qwen3-30b-a3b", "0.5.9"), ("qwen3-235b-a22b", "0.5.8")])
 def test_experts_in_16_bit_are_one_operator_too(model: str, version: str) -> None:
     """Qwen3 in BF16 on B200: FlashInfer's from 0.5.8 on, where it takes Triton's kernels on Hopper."""
