@@ -466,8 +466,7 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     if kv_element_bytes(stage.shape.kv_cache_dtype) <= NARROW_KV_BYTES and each.layers.compressed is None:
         key *= stage.shape.engine.narrow_kv_slowdown
     if each.layers.mla is not None:
-        most = stage.shape.engine.latent_decode_flops.get(stage.shape.hardware.vendor, np.inf)
-        key = max(key, attention.decode_flops_per_key / most)
+        key = max(key, attention.decode_flops_per_key / _latent_decode_flops(stage.shape))
     read = each.layers, attention.kv_bytes_per_token
     unshared = unshared_key_seconds(*read, stage.shape.engine.shared_decode_groups)
     if reads_keys_by_query_head(stage.shape):
@@ -476,6 +475,13 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
     return _by_groups(stage, key, sequences) + cpu_key_seconds(stage.shape, attention)
+
+
+def _latent_decode_flops(shape: ReplicaShape) -> float:
+    """Return the FLOP/s beyond which latent attention gains nothing in decodes, by the engine's release or as told."""
+    own = shape.engine.latent_decode_flops.get(shape.hardware.vendor, np.inf)
+    is_triton = shape.engine.attention_backend == "triton" and shape.hardware.vendor == "NVIDIA"
+    return min(own, TRITON_LATENT_DECODE_FLOPS) if is_triton else own
 
 
 def _by_groups(stage: Stage, key: float, sequences: Array) -> Array:
@@ -621,6 +627,9 @@ LLAMA_LAUNCHES = 10
 further norm is one more: of queries, of keys (Qwen3), behind attention and MLP (Gemma). So is each rounding of inputs
 to 8 bits by blocks. One by tensor or by token is launched in little time: servers of W8A8 without graphs (AccelMark,
 A100 and RTX 4090) are met without it, and are a quarter too slow with it."""
+TRITON_LATENT_DECODE_FLOPS = 35e12
+"""FLOP/s of Triton's decodes of latent attention on NVIDIA's GPUs: a block of 16 heads reads the keys. 30 and 36e12 on an
+H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747); Blackwell's are taken to be no faster."""
 LATENT_LAUNCHES = 3
 """Further ones of latent attention: a norm of the latent form, a product into it before attention and one out of it
 behind. Where queries have a latent form too, a norm and a product more."""

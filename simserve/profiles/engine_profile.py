@@ -424,7 +424,7 @@ class KernelTraits(FrozenModel):
     block_scaled_gap: Seconds = Field(default=0, ge=0)
     """Seconds that one of them takes longer to start."""
     block_scaled_gap_since: float = 0.0
-    """CUDA compute capability from which it does."""
+    """CUDA compute capability from which it does, and from which the step below counts."""
     block_scaled_step: Seconds = Field(default=0, ge=0)
     """Least seconds that a tile of one of them takes for 128 columns of the reduction."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)

@@ -445,6 +445,14 @@ def _loses_requests(scenario: Scenario) -> bool:
     )
 
 
+def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> bool:
+    """Return whether the kernels of attention have rates of their own: on some AMD GPUs, and latent decodes on NVIDIA's."""
+    if hardware.efficiency.triton_attention_decode is not None:
+        return True
+    is_latent = load_model(scenario.model, scenario.folder).mla is not None
+    return hardware.vendor == "NVIDIA" and is_latent and scenario.deployment.engine.attention_backend == "triton"
+
+
 def _of_engine(scenario: Scenario) -> list[str]:
     engine, key = scenario.deployment.engine, "deployment.engine"
     found = []
@@ -463,7 +471,7 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append(f"{key}.moe_backend has no effect: {reason}")
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
-    if engine.attention_backend is not None and hardware.efficiency.triton_attention_decode is None:
+    if engine.attention_backend is not None and not _has_choice_of_attention(scenario, hardware):
         found.append(
             f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"
         )
