@@ -465,8 +465,6 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
     if kv_element_bytes(stage.shape.kv_cache_dtype) <= NARROW_KV_BYTES and each.layers.compressed is None:
         key *= stage.shape.engine.narrow_kv_slowdown
-    if each.layers.mla is not None:
-        key = max(key, attention.decode_flops_per_key / _latent_decode_flops(stage.shape))
     read = each.layers, attention.kv_bytes_per_token
     unshared = unshared_key_seconds(*read, stage.shape.engine.shared_decode_groups)
     if reads_keys_by_query_head(stage.shape):
@@ -474,17 +472,27 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     key = max(key, unshared)
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
+    if each.layers.mla is not None:
+        key = np.maximum(key, _triton_latent_seconds(stage, attention, sequences))
     return _by_groups(stage, key, sequences) + cpu_key_seconds(stage.shape, attention)
 
 
-def _latent_decode_flops(shape: ReplicaShape) -> float:
-    """Return the FLOP/s beyond which latent attention gains nothing in decodes, by the engine's release or as told."""
-    own = shape.engine.latent_decode_flops.get(shape.hardware.vendor, np.inf)
-    is_triton = shape.engine.attention_backend == "triton" and shape.hardware.vendor == "NVIDIA"
-    return min(own, TRITON_LATENT_DECODE_FLOPS) if is_triton else own
+def _triton_latent_seconds(stage: Stage, attention: AttentionShape, sequences: Array) -> Array:
+    """Return the least seconds that Triton's decodes of latent attention take a key and layer; 0 by other kernels.
+
+    A thread block has 16 heads of a part of a sequence's keys, so that few sequences leave multiprocessors idle.
+    """
+    engine, vendor = stage.shape.engine, stage.shape.hardware.vendor
+    is_asked = engine.attention_backend == "triton" and vendor == "NVIDIA"
+    rate = TRITON_LATENT_DECODE_FLOPS if is_asked else engine.latent_decode_flops.get(vendor, np.inf)
+    blocks = np.ceil(attention.num_heads / TRITON_LATENT_HEADS)
+    parts = np.maximum(sequences, 1.0) * blocks * TRITON_LATENT_SPLITS.get(engine.name, 1)
+    idle = np.maximum(stage.machine.num_multiprocessors / parts, 1.0)
+    computed = TRITON_LATENT_HEADS * blocks / attention.num_heads
+    return np.asarray(attention.decode_flops_per_key * computed * idle / rate)
 
 
-def _by_groups(stage: Stage, key: float, sequences: Array) -> Array:
+def _by_groups(stage: Stage, key: float | Array, sequences: Array) -> Array:
     """Return the seconds of one key in each layer, in a round of a pipeline, by sequences.
 
     Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum; fewer
@@ -630,6 +638,9 @@ A100 and RTX 4090) are met without it, and are a quarter too slow with it."""
 TRITON_LATENT_DECODE_FLOPS = 35e12
 """FLOP/s of Triton's decodes of latent attention on NVIDIA's GPUs: a block of 16 heads reads the keys. 30 and 36e12 on an
 H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747); Blackwell's are taken to be no faster."""
+TRITON_LATENT_HEADS, TRITON_LATENT_SPLITS = 16, {"vllm": 4, "sglang": 8}
+"""Heads of a thread block of that kernel (SGLang triton_ops/decode_attention.py, BLOCK_H), and the parts into which it
+cuts a sequence's keys at most (vLLM triton_mla.py, SGLang server_args.py)."""
 LATENT_LAUNCHES = 3
 """Further ones of latent attention: a norm of the latent form, a product into it before attention and one out of it
 behind. Where queries have a latent form too, a norm and a product more."""
