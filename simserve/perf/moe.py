@@ -315,9 +315,9 @@ def _largest_of(count: int) -> float:
 def has_one_operator(shape: ReplicaShape, machine: Machine, precision: Precision) -> bool:
     """Return whether the host launches routed experts as one operator, so that their layers wait as dense ones do.
 
-    On Blackwell, where engines call FlashInfer's or TensorRT-LLM's, in 16 bit on servers' GPUs alone; kernel after kernel
-    elsewhere, and where the engine's profile gives them to Triton. TensorRT-LLM, whose profile names the formats that it
-    launches so, counts 16 bit as before.
+    On Blackwell, where engines call FlashInfer's or TensorRT-LLM's, in 16 bit on servers' GPUs alone; kernel after
+    kernel elsewhere, and where the engine's profile gives them to Triton. TensorRT-LLM, whose profile names the formats
+    that it launches so, counts 16 bit as before.
     """
     kernels = gemm_class(precision)
     is_narrow = "fp4" in machine.peaks and precision.arithmetic in ("fp8", "fp4")

@@ -608,9 +608,7 @@ class ReplicaShape:
 
     def expert_maker(self, kernels: GemmClass | None) -> str:
         """Return whose kernels run experts in a format, by the engine's profile; empty: the engine's own."""
-        is_server = (self.hardware.compute_capability or "").startswith(
-            "10."
-        )  # exceptions: SGLang server_args.py, SM100
+        is_server = (self.hardware.compute_capability or "").startswith("10.")  # SGLang server_args.py: SM100
         is_own = is_server and kernels is not None and self.model.family in self.engine.own_experts.get(kernels, ())
         is_sent = kernels == "fp8_block" and self.all2all_backend.startswith("deepep")  # DeepGEMM's
         return "" if kernels is None or is_own or is_sent else self.engine.expert_kernels.get(kernels, "")

@@ -472,9 +472,8 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     key = max(key, unshared)
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
-    if each.layers.mla is not None:
-        key = np.maximum(key, _triton_latent_seconds(stage, attention, sequences))
-    return _by_groups(stage, key, sequences) + cpu_key_seconds(stage.shape, attention)
+    least = 0.0 if each.layers.mla is None else _triton_latent_seconds(stage, attention, sequences)
+    return _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
 
 
 def _triton_latent_seconds(stage: Stage, attention: AttentionShape, sequences: Array) -> Array:
@@ -636,8 +635,8 @@ further norm is one more: of queries, of keys (Qwen3), behind attention and MLP 
 to 8 bits by blocks. One by tensor or by token is launched in little time: servers of W8A8 without graphs (AccelMark,
 A100 and RTX 4090) are met without it, and are a quarter too slow with it."""
 TRITON_LATENT_DECODE_FLOPS = 35e12
-"""FLOP/s of Triton's decodes of latent attention on NVIDIA's GPUs: a block of 16 heads reads the keys. 30 and 36e12 on an
-H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747); Blackwell's are taken to be no faster."""
+"""FLOP/s of Triton's decodes of latent attention on NVIDIA's GPUs: a block of 16 heads reads the keys. 30 and 36e12 on
+an H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747); on Blackwell no more is assumed."""
 TRITON_LATENT_HEADS, TRITON_LATENT_SPLITS = 16, {"vllm": 4, "sglang": 8}
 """Heads of a thread block of that kernel (SGLang triton_ops/decode_attention.py, BLOCK_H), and the parts into which it
 cuts a sequence's keys at most (vLLM triton_mla.py, SGLang server_args.py)."""

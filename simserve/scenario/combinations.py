@@ -446,7 +446,7 @@ def _loses_requests(scenario: Scenario) -> bool:
 
 
 def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> bool:
-    """Return whether the kernels of attention have rates of their own: on some AMD GPUs, and latent decodes on NVIDIA's."""
+    """Return whether kernels of attention have rates of their own: on some AMD GPUs, and latent decodes on NVIDIA's."""
     if hardware.efficiency.triton_attention_decode is not None:
         return True
     is_latent = load_model(scenario.model, scenario.folder).mla is not None

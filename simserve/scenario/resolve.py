@@ -717,7 +717,8 @@ def _with_prompt_graphs(
         return engine
     chunk = engine.max_num_batched_tokens
     tokens = chunk if model.mla is None else min(chunk, LATENT_GRAPH_TOKENS)
-    return engine.model_copy(update={"cuda_graph_max_expert_tokens": tokens})
+    sources = {**engine.sources, "cuda_graph_max_expert_tokens": f"{profile.name}, graphs of prompts"}
+    return engine.model_copy(update={"cuda_graph_max_expert_tokens": tokens, "sources": sources})
 
 
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:

@@ -495,7 +495,7 @@ def test_sglang_captures_prompts_from_0_5_10_on(settings: list[str], tokens: int
 
 
 def test_tritons_latent_decodes_compute_no_faster_on_nvidia() -> None:
-    """GLM-4.7-Flash on B200: 20 heads as two blocks of 16, 2 ns a key and layer; 16 blocks of one sequence leave 132 idle."""
+    """GLM-4.7-Flash on B200: 20 heads as two blocks of 16, 2 ns a key and layer; one sequence fills 16 of 148."""
     told = "deployment.engine.attention_backend has no effect"
     base = ["model=glm-4.7-flash", "deployment.hardware=b200-sxm-180gb", "deployment.quantization=none"]
     own, triton = (
