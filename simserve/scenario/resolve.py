@@ -705,7 +705,7 @@ def _with_prompt_graphs(
     `_disable_tc_piecewise_cudagraph_if_incompatible` (drafts no more from 0.5.12 on; here they do).
     """
     graphs = profile.nearest_version(engine.requested_version).cuda_graphs
-    if graphs is None or not graphs.covers_chunks or not engine.cuda_graph_sizes:
+    if model.moe is None or graphs is None or not graphs.covers_chunks or not engine.cuda_graph_sizes:
         return engine
     deployment, options = scenario.deployment, scenario.deployment.engine
     is_split = deployment.data_parallel_size > 1 or deployment.pipeline_parallel_size > 1
