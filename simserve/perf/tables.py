@@ -29,6 +29,7 @@ from simserve.perf.attention import (
     prefill_pair_seconds,
     reads_keys_by_query_head,
     sparse_prompt_seconds,
+    triton_latent_seconds,
     unshared_key_seconds,
     window_keys,
 )
@@ -472,23 +473,8 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     key = max(key, unshared)
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
-    least = 0.0 if each.layers.mla is None else _triton_latent_seconds(stage, attention, sequences)
+    least = 0.0 if each.layers.mla is None else triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
     return _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
-
-
-def _triton_latent_seconds(stage: Stage, attention: AttentionShape, sequences: Array) -> Array:
-    """Return the least seconds that Triton's decodes of latent attention take a key and layer; 0 by other kernels.
-
-    A thread block has 16 heads of a part of a sequence's keys, so that few sequences leave multiprocessors idle.
-    """
-    engine, vendor = stage.shape.engine, stage.shape.hardware.vendor
-    is_asked = engine.attention_backend == "triton" and vendor == "NVIDIA"
-    rate = TRITON_LATENT_DECODE_FLOPS if is_asked else engine.latent_decode_flops.get(vendor, np.inf)
-    blocks = np.ceil(attention.num_heads / TRITON_LATENT_HEADS)
-    parts = np.maximum(sequences, 1.0) * blocks * TRITON_LATENT_SPLITS.get(engine.name, 1)
-    idle = np.maximum(stage.machine.num_multiprocessors / parts, 1.0)
-    computed = TRITON_LATENT_HEADS * blocks / attention.num_heads
-    return np.asarray(attention.decode_flops_per_key * computed * idle / rate)
 
 
 def _by_groups(stage: Stage, key: float | Array, sequences: Array) -> Array:
@@ -634,12 +620,6 @@ LLAMA_LAUNCHES = 10
 further norm is one more: of queries, of keys (Qwen3), behind attention and MLP (Gemma). So is each rounding of inputs
 to 8 bits by blocks. One by tensor or by token is launched in little time: servers of W8A8 without graphs (AccelMark,
 A100 and RTX 4090) are met without it, and are a quarter too slow with it."""
-TRITON_LATENT_DECODE_FLOPS = 35e12
-"""FLOP/s of Triton's decodes of latent attention on NVIDIA's GPUs: a block of 16 heads reads the keys. 30 and 36e12 on
-an H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747); on Blackwell no more is assumed."""
-TRITON_LATENT_HEADS, TRITON_LATENT_SPLITS = 16, {"vllm": 4, "sglang": 8}
-"""Heads of a thread block of that kernel (SGLang triton_ops/decode_attention.py, BLOCK_H), and the parts into which it
-cuts a sequence's keys at most (vLLM triton_mla.py, SGLang server_args.py)."""
 LATENT_LAUNCHES = 3
 """Further ones of latent attention: a norm of the latent form, a product into it before attention and one out of it
 behind. Where queries have a latent form too, a norm and a product more."""

@@ -507,12 +507,11 @@ class HardwareProfile(FrozenModel):
             name: tuple(curve for curve in curves if curve.backend in (None, backend))
             for name, curves in self.grouped_gemm_curves.items()
         }
-        named = {
-            name: max(found, key=lambda curve: engine in curve.engines)
-            for name, maker in (makers or {}).items()
-            if (found := [curve for curve in self.grouped_gemm_curves.get(name, ()) if maker in curve.engines])
-        }
-        return _of_engine(fitting, engine) | named
+        chosen = _of_engine(fitting, engine)
+        for name, maker in (makers or {}).items():
+            if named := [curve for curve in self.grouped_gemm_curves.get(name, ()) if maker in curve.engines]:
+                chosen[name] = max(named, key=lambda curve: engine in curve.engines)
+        return chosen
 
     def peak_flops(self, dtype: str) -> float | None:
         """Return the dense compute peak in FLOP/s (OP/s for integers), or none where the GPU lacks the dtype.

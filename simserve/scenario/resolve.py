@@ -34,6 +34,7 @@ from simserve.scenario.combinations import (
     check_features,
     check_model,
     has_block_scaled_weights,
+    keeps_prompts_off_graphs,
 )
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, with_formats
@@ -57,9 +58,6 @@ _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in Resolve
 """What the scheduler obeys that an engine has under the same name."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
-PROMPTS_WITHOUT_GRAPHS = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "qwen3_next")
-"""Families whose prompts SGLang captures in no graphs (configs/model_config.py of 0.5.10 and 0.5.12; 0.5.14 takes the
-first and the third off its list)."""
 LATENT_GRAPH_TOKENS = 2048
 """Tokens of its largest graph of prompts with latent attention (0.5.10 server_args.py)."""
 KEPT_ENGINES = 512
@@ -699,21 +697,10 @@ def _with_prompt_graphs(
     *,
     is_alone: bool,
 ) -> ResolvedEngine:
-    """Return an engine whose prompts have their experts on graphs, where its release captures those by itself.
-
-    What keeps them off: server_args.py of SGLang 0.5.10 and 0.5.12, `_handle_piecewise_cuda_graph`, 0.5.14 and 0.5.18,
-    `_disable_tc_piecewise_cudagraph_if_incompatible` (drafts no more from 0.5.12 on; here they do).
-    """
+    """Return an engine whose prompts have their experts on graphs, where its release captures those by itself."""
     graphs = profile.nearest_version(engine.requested_version).cuda_graphs
-    if model.moe is None or graphs is None or not graphs.covers_chunks or not engine.cuda_graph_sizes:
-        return engine
-    deployment, options = scenario.deployment, scenario.deployment.engine
-    is_split = deployment.data_parallel_size > 1 or deployment.pipeline_parallel_size > 1
-    is_moved = options.cpu_offload_gb or options.kv_offload is not None or options.kv_tiers
-    is_changing = scenario.workload.loras or deployment.speculative or deployment.num_redundant_experts
-    is_gguf = str(deployment.quantization).startswith("gguf")
-    is_other = hardware.vendor != "NVIDIA" or model.vision is not None or model.family in PROMPTS_WITHOUT_GRAPHS
-    if is_split or is_moved or is_changing or is_gguf or is_other or not is_alone:
+    is_captured = graphs is not None and graphs.covers_chunks and bool(engine.cuda_graph_sizes)
+    if model.moe is None or not is_captured or not is_alone or keeps_prompts_off_graphs(scenario, hardware, model):
         return engine
     chunk = engine.max_num_batched_tokens
     tokens = chunk if model.mla is None else min(chunk, LATENT_GRAPH_TOKENS)
