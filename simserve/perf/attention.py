@@ -51,6 +51,12 @@ FLASH_CAPABILITY = 8.0
 TILE_PAIRS = 128 * 128 / 2
 """Pairs a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2
 tiles)."""
+TRITON_LATENT_DECODE_FLOPS = 35e12
+"""FLOP/s of Triton's decodes of latent attention on NVIDIA's GPUs: a block of 16 heads reads the keys. 30 and 36e12 on
+an H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747); on Blackwell no more is assumed."""
+TRITON_LATENT_HEADS, TRITON_LATENT_SPLITS = 16, {"vllm": 4, "sglang": 8}
+"""Heads of a thread block of that kernel (SGLang triton_ops/decode_attention.py, BLOCK_H), and the parts into which it
+cuts a sequence's keys at most (vLLM triton_mla.py, SGLang server_args.py)."""
 INDEX_SMALL_CALLS = 8
 """Element-wise kernels of a layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 of
 queries and key each, storing the key, scaling the heads' weights (``nsa_indexer.py`` of SGLang, ``DeepseekV32Indexer``
@@ -193,6 +199,21 @@ def reads_keys_by_query_head(shape: ReplicaShape) -> bool:
     capability = shape.hardware.compute_capability
     is_old = capability is not None and float(capability) < FLASH_CAPABILITY
     return is_old and shape.engine.has_paged_attention_kernel
+
+
+def triton_latent_seconds(shape: ReplicaShape, machine: Machine, attention: AttentionShape, sequences: Array) -> Array:
+    """Return the least seconds that Triton's decodes of latent attention take a key and layer; 0 by other kernels.
+
+    A thread block has 16 heads of a part of a sequence's keys, so that few sequences leave multiprocessors idle.
+    """
+    engine, vendor = shape.engine, shape.hardware.vendor
+    is_asked = engine.attention_backend == "triton" and vendor == "NVIDIA"
+    rate = TRITON_LATENT_DECODE_FLOPS if is_asked else engine.latent_decode_flops.get(vendor, np.inf)
+    blocks = np.ceil(attention.num_heads / TRITON_LATENT_HEADS)
+    parts = np.maximum(sequences, 1.0) * blocks * TRITON_LATENT_SPLITS.get(engine.name, 1)
+    idle = np.maximum(machine.num_multiprocessors / parts, 1.0)
+    computed = TRITON_LATENT_HEADS * blocks / attention.num_heads
+    return np.asarray(attention.decode_flops_per_key * computed * idle / rate)
 
 
 def unshared_key_seconds(

@@ -20,6 +20,7 @@ from simserve.perf.gemm import (
     GemmDevice,
     GemmSeconds,
     device_of,
+    gemm_class,
     grouped_gemm_seconds,
 )
 from simserve.perf.operators import Work, bound_parts
@@ -311,12 +312,18 @@ def _largest_of(count: int) -> float:
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-def has_one_operator(machine: Machine, precision: Precision) -> bool:
+def has_one_operator(shape: ReplicaShape, machine: Machine, precision: Precision) -> bool:
     """Return whether the host launches routed experts as one operator, so that their layers wait as dense ones do.
 
-    In 8 or 4 bits on Blackwell: engines call FlashInfer's or TensorRT-LLM's, elsewhere kernel after kernel of Triton.
+    On Blackwell, where engines call FlashInfer's or TensorRT-LLM's, in 16 bit on servers' GPUs alone; kernel after
+    kernel elsewhere, and where the engine's profile gives them to Triton. TensorRT-LLM, whose profile names the formats
+    that it launches so, counts 16 bit as before.
     """
-    return "fp4" in machine.peaks and precision.arithmetic in ("fp8", "fp4")
+    kernels = gemm_class(precision)
+    is_narrow = "fp4" in machine.peaks and precision.arithmetic in ("fp8", "fp4")
+    is_plain = kernels == "bf16" and shape.hardware.compute_capability in BLACKWELL
+    is_called = is_narrow or (is_plain and not shape.engine.eager_expert_formats)
+    return is_called and shape.expert_maker(kernels) != "triton"
 
 
 def has_fp32_router(shape: ReplicaShape, machine: Machine) -> bool:
@@ -337,9 +344,7 @@ def router_kernels(shape: ReplicaShape, moe: MixtureOfExperts, experts: GemmClas
         return engine.num_group_router_kernels, ROUTING_PASSES
     has_own = shape.hardware.vendor == "NVIDIA"
     if shape.hardware.compute_capability in BLACKWELL:
-        routed_within = {"bf16": engine.plain_experts_except, "fp8_block": engine.block_scaled_experts_except}
-        is_triton = experts is not None and engine.expert_kernels.get(experts) == "triton"
-        has_own = is_triton and family not in routed_within.get(experts or "", ())
+        has_own = shape.expert_maker(experts) == "triton"
     kernels = engine.router_kernels.get(family, 1) if has_own else 1
     return kernels, ROUTING_PASSES + ROUTER_KERNEL_PASSES * (kernels - 1)
 

@@ -603,13 +603,15 @@ class ReplicaShape:
     @property
     def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:
         """Routed experts of the engine, in some formats as somebody else's kernels where it calls them."""
-        curves = self.hardware.grouped_gemm_curves_of(self.engine.name, self.moe_backend)
-        own = {"bf16": self.engine.plain_experts_except, "fp8_block": self.engine.block_scaled_experts_except}
-        for name, maker in self.engine.expert_kernels.items():
-            named = [curve for curve in self.hardware.grouped_gemm_curves.get(name, ()) if maker in curve.engines]
-            if named and self.model.family not in own.get(name, ()):
-                curves[name] = named[0]
-        return curves
+        makers = {name: self.expert_maker(name) for name in self.engine.expert_kernels}
+        return self.hardware.grouped_gemm_curves_of(self.engine.name, self.moe_backend, makers)
+
+    def expert_maker(self, kernels: GemmClass | None) -> str:
+        """Return whose kernels run experts in a format, by the engine's profile; empty: the engine's own."""
+        is_server = (self.hardware.compute_capability or "").startswith("10.")  # SGLang server_args.py: SM100
+        is_own = is_server and kernels is not None and self.model.family in self.engine.own_experts.get(kernels, ())
+        is_sent = kernels == "fp8_block" and self.all2all_backend.startswith("deepep")  # DeepGEMM's
+        return "" if kernels is None or is_own or is_sent else self.engine.expert_kernels.get(kernels, "")
 
     @property
     def _decode_efficiency(self) -> float | None:
@@ -762,8 +764,7 @@ class ReplicaShape:
     def _link(self, num_gpus: int, key: str) -> Link:
         self.check_link(num_gpus, key)
         intra, inter = self.hardware.intra_node, self.hardware.inter_node
-        kernel_latency = self.hardware.efficiency.kernel_latency
-        ranks = intra.gpus_per_node
+        kernel_latency, ranks = self.hardware.efficiency.kernel_latency, intra.gpus_per_node
         if num_gpus <= ranks:
             curves, engine = self.hardware.collective_curves, self.engine.all_reduce or self.engine.name
             fitted_skew = None if curves is None else curves.all_reduce_of(engine).skew_kernels
@@ -783,10 +784,9 @@ class ReplicaShape:
                 host_from=self.engine.all_reduce_host_from if num_gpus > 2 else math.inf,
                 host_bandwidth=self.hardware.host_link.bandwidth,
             )
-        local = intra.latency if intra.kind != "none" else 0.0
         return Link(
             bandwidth=min(inter.bandwidth, intra.bandwidth or inter.bandwidth),
-            latency=inter.latency + local,
+            latency=inter.latency + (intra.latency if intra.kind != "none" else 0.0),
             network_latency=inter.latency,
             reference_ranks=ranks,
             skew=COLLECTIVE_SKEW_KERNELS * kernel_latency,

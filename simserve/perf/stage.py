@@ -594,7 +594,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)
         is_late = float(stage.shape.hardware.compute_capability or 0.0) >= engine.block_scaled_gap_since
         start = curve.start_latency + engine.block_scaled_gap * is_late
-        curve = curve.model_copy(update={"start_latency": start, "step_latency": engine.block_scaled_step})
+        curve = curve.model_copy(update={"start_latency": start, "step_latency": engine.block_scaled_step * is_late})
     sizes = ProductSizes(gemm.out_features, gemm.in_features, precision.weight_bits, precision.input_bytes)
     hidden = curve.start_latency if is_beside else 0.0
     parts = product_parts(curve, device_of(machine, precision.arithmetic), sizes, tokens, hidden)

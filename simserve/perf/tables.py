@@ -29,6 +29,7 @@ from simserve.perf.attention import (
     prefill_pair_seconds,
     reads_keys_by_query_head,
     sparse_prompt_seconds,
+    triton_latent_seconds,
     unshared_key_seconds,
     window_keys,
 )
@@ -289,6 +290,9 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     launch = shape.engine.eager_prompt_seconds_per_layer
     launch = shape.engine.eager_seconds_per_layer if launch is None else launch
     waits = launch_wait(stage, in_run, is_eager, launch)
+    is_graphed = runs.lengths <= shape.engine.cuda_graph_max_expert_tokens
+    if is_graphed.any():
+        waits = np.where(is_graphed, launch_wait(stage, in_run, is_eager, launch, calls_experts=True), waits)
     seconds, gpu_seconds = seconds.mapped(runs.total), runs.total(in_run)
     # The host readies a run of kernels while the GPU computes the one before: only the first waits for it.
     host = runs.total(waits) + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
@@ -452,9 +456,6 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
         key = decode_key_seconds(attention, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
     if kv_element_bytes(stage.shape.kv_cache_dtype) <= NARROW_KV_BYTES and each.layers.compressed is None:
         key *= stage.shape.engine.narrow_kv_slowdown
-    if each.layers.mla is not None:
-        most = stage.shape.engine.latent_decode_flops.get(stage.shape.hardware.vendor, np.inf)
-        key = max(key, attention.decode_flops_per_key / most)
     read = each.layers, attention.kv_bytes_per_token
     unshared = unshared_key_seconds(*read, stage.shape.engine.shared_decode_groups)
     if reads_keys_by_query_head(stage.shape):
@@ -462,10 +463,11 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     key = max(key, unshared)
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
-    return _by_groups(stage, key, sequences) + cpu_key_seconds(stage.shape, attention)
+    least = 0.0 if each.layers.mla is None else triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
+    return _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
 
 
-def _by_groups(stage: Stage, key: float, sequences: Array) -> Array:
+def _by_groups(stage: Stage, key: float | Array, sequences: Array) -> Array:
     """Return the seconds of one key in each layer, in a round of a pipeline, by sequences.
 
     Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum; fewer
@@ -634,7 +636,14 @@ MLP_LAUNCHES = 3
 """Llama's of an MLP, which routed experts replace."""
 
 
-def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], layer_seconds: float) -> Array:
+def launch_wait(
+    stage: Stage,
+    gpu_seconds: Array,
+    is_eager: NDArray[np.bool_],
+    layer_seconds: float,
+    *,
+    calls_experts: bool = False,
+) -> Array:
     """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
 
     ``step = max(gpu, layers * layer_seconds) + gaps``; contexts and prompts' pairs, which are added to a
@@ -646,9 +655,11 @@ def launch_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_], l
         gpu_seconds: Of the steps.
         is_eager: Which steps no graph covers.
         layer_seconds: What launching a layer takes.
+        calls_experts: Whether one call launches routed experts, whatever kernels they are.
     """
     engine, model = stage.shape.engine, stage.shape.model
-    num_launched = 0 if has_one_operator(stage.machine, stage.expert_precision) else model.num_moe_layers
+    is_called = calls_experts or has_one_operator(stage.shape, stage.machine, stage.expert_precision)
+    num_launched = 0 if is_called else model.num_moe_layers
     with_experts = stage.num_layers * num_launched / model.num_hidden_layers
     gaps = max(stage.num_whole_layers - with_experts, 0.0) * engine.eager_gap_seconds_per_layer
     gaps += stage.num_linear_layers * engine.eager_gap_seconds_per_linear_layer

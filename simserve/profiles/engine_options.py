@@ -156,9 +156,10 @@ class EngineOptions(FrozenModel):
     """SGLang on Blackwell: whose kernels multiply FP8 weights with scales by blocks (`--fp8-gemm-backend`).
     `flashinfer_trtllm` starts sooner and takes six times as long for long prompts as `deep_gemm`. Absent: DeepGEMM."""
     attention_backend: AttentionBackend | None = None
-    """SGLang, vLLM from 0.9 on, AMD GPUs: whose kernels run attention (`--attention-backend`). `triton` reads the KV
+    """SGLang, vLLM from 0.9 on: whose kernels run attention (`--attention-backend`). AMD GPUs: `triton` reads the KV
     cache at less than half the rate of AMD's own, `aiter`, among which vLLM's for ROCm count; prompts take as long.
-    Absent: AMD's, but Triton's under vLLM 0.9 to 0.18, which leave AITER off."""
+    Absent: AMD's, but Triton's under vLLM 0.9 to 0.18, which leave AITER off. NVIDIA GPUs: with `triton` decodes of
+    latent attention (MLA) compute at 35 TFLOP/s, and at less for few sequences; the rest is as without."""
     flashinfer_sampler: bool | None = None
     """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted and
     the KV cache gets more memory. Absent: as the version's official image does; a wheel up to 0.11.0 with no FlashInfer

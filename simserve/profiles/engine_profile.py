@@ -280,6 +280,8 @@ class CudaGraphs(FrozenModel):
     """Family of a model -> largest captured size in place of both limits above."""
     covers_prompts: bool = False
     """Whether steps that prefill run on graphs too, up to the largest captured size in tokens (vLLM V1)."""
+    covers_chunks: bool = False
+    """Whether pieces of a layer run on graphs up to a chunk, which launch Triton's experts as one operator (SGLang)."""
     memory: Bytes
     """Memory of the captured graphs, bytes."""
     is_budgeted: bool
@@ -414,10 +416,8 @@ class KernelTraits(FrozenModel):
     """Whose products of NVFP4 weights run where a GPU has a curve that names them; empty: the engine's own."""
     expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)
     """Number format -> whose kernels run experts where a GPU has a curve that names them; absent: the engine's own."""
-    block_scaled_experts_except: tuple[str, ...] = ()
-    """Families of models whose experts in FP8 by blocks are the engine's own all the same."""
-    plain_experts_except: tuple[str, ...] = ()
-    """Families of models whose experts in 16 bit are."""
+    own_experts: Mapping[GemmClass, tuple[str, ...]] = Field(default_factory=dict)
+    """Number format -> families of models whose experts are the engine's own all the same."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
@@ -425,7 +425,7 @@ class KernelTraits(FrozenModel):
     block_scaled_gap: Seconds = Field(default=0, ge=0)
     """Seconds that one of them takes longer to start."""
     block_scaled_gap_since: float = 0.0
-    """CUDA compute capability from which it does."""
+    """CUDA compute capability from which it does, and from which the step below counts."""
     block_scaled_step: Seconds = Field(default=0, ge=0)
     """Least seconds that a tile of one of them takes for 128 columns of the reduction."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)

@@ -505,18 +505,25 @@ class HardwareProfile(FrozenModel):
         """Return the curve of each number format whose kernels an engine runs."""
         return _of_engine(self.gemm_curves, engine)
 
-    def grouped_gemm_curves_of(self, engine: str, backend: str | None = None) -> dict[GemmClass, GroupedGemmCurve]:
+    def grouped_gemm_curves_of(
+        self, engine: str, backend: str | None = None, makers: Mapping[GemmClass, str] | None = None
+    ) -> dict[GemmClass, GroupedGemmCurve]:
         """Return the curve of routed experts of each number format whose kernels an engine runs.
 
         Args:
             engine: Name of its profile.
             backend: What it runs experts with; curves of other backends are left out.
+            makers: Format -> whose kernels it calls instead, where a curve names them; that with the engine's name too.
         """
         fitting = {
             name: tuple(curve for curve in curves if curve.backend in (None, backend))
             for name, curves in self.grouped_gemm_curves.items()
         }
-        return _of_engine(fitting, engine)
+        chosen = _of_engine(fitting, engine)
+        for name, maker in (makers or {}).items():
+            if named := [curve for curve in self.grouped_gemm_curves.get(name, ()) if maker in curve.engines]:
+                chosen[name] = max(named, key=lambda curve: engine in curve.engines)
+        return chosen
 
     def peak_flops(self, dtype: str) -> float | None:
         """Return the dense compute peak in FLOP/s (OP/s for integers), or none where the GPU lacks the dtype.

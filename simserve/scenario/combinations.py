@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
 advanced_features/epd_disaggregation), TensorRT-LLM (under Dynamo's encode worker)."""
+PROMPTS_WITHOUT_GRAPHS = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "qwen3_next")
+"""Families whose prompts SGLang captures in no graphs (configs/model_config.py of 0.5.10 and 0.5.12; 0.5.14 takes the
+first and the third off its list)."""
 _OF_CONTINUOUS = ("scheduler", "admission")
 """Knobs of batches whose requests come and go one by one."""
 _SWITCHES = {"enable_chunked_prefill": "chunked_prefill", "enable_prefix_caching": "prefix_caching"}
@@ -445,6 +448,29 @@ def _loses_requests(scenario: Scenario) -> bool:
     )
 
 
+def keeps_prompts_off_graphs(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> bool:
+    """Return whether a server has what keeps SGLang from capturing its prompts, but for separate pools.
+
+    server_args.py of 0.5.10 and 0.5.12, `_handle_piecewise_cuda_graph`, of 0.5.14 and 0.5.18,
+    `_disable_tc_piecewise_cudagraph_if_incompatible` (drafts no more from 0.5.12 on; here they do).
+    """
+    deployment, options = scenario.deployment, scenario.deployment.engine
+    is_split = deployment.data_parallel_size > 1 or deployment.pipeline_parallel_size > 1
+    is_moved = options.cpu_offload_gb or options.kv_offload is not None or options.kv_tiers
+    is_changing = scenario.workload.loras or deployment.speculative or deployment.num_redundant_experts
+    is_gguf = str(deployment.quantization).startswith("gguf")
+    is_other = hardware.vendor != "NVIDIA" or model.vision is not None or model.family in PROMPTS_WITHOUT_GRAPHS
+    return bool(is_split or is_moved or is_changing or is_gguf or is_other)
+
+
+def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> bool:
+    """Return whether kernels of attention have rates of their own: on some AMD GPUs, and latent decodes on NVIDIA's."""
+    if hardware.efficiency.triton_attention_decode is not None:
+        return True
+    is_latent = load_model(scenario.model, scenario.folder).mla is not None
+    return hardware.vendor == "NVIDIA" and is_latent and scenario.deployment.engine.attention_backend == "triton"
+
+
 def _of_engine(scenario: Scenario) -> list[str]:
     engine, key = scenario.deployment.engine, "deployment.engine"
     found = []
@@ -463,7 +489,7 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append(f"{key}.moe_backend has no effect: {reason}")
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
-    if engine.attention_backend is not None and hardware.efficiency.triton_attention_decode is None:
+    if engine.attention_backend is not None and not _has_choice_of_attention(scenario, hardware):
         found.append(
             f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"
         )

@@ -34,6 +34,7 @@ from simserve.scenario.combinations import (
     check_features,
     check_model,
     has_block_scaled_weights,
+    keeps_prompts_off_graphs,
 )
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, with_formats
@@ -57,6 +58,8 @@ _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in Resolve
 """What the scheduler obeys that an engine has under the same name."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
+LATENT_GRAPH_TOKENS = 2048
+"""Tokens of its largest graph of prompts with latent attention (0.5.10 server_args.py)."""
 KEPT_ENGINES = 512
 """Engines kept as resolved, about 10 kB each: those of the sizes and knobs that a search tries on some kinds of GPU."""
 
@@ -643,6 +646,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         known = {key: getattr(engine, key) for key in keys}
         engine = engine.model_copy(update=profile.devices.restricted(hardware.vendor, known))
     engine = _with_kernel_block(engine, profile, hardware, model)
+    engine = _with_prompt_graphs(engine, profile, scenario, hardware, model, is_alone=role == "both")
     if _loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images):
         engine = _beside_tower(engine, profile, model)
     if role != "both":
@@ -688,6 +692,26 @@ def _with_kernel_block(
         return engine
     sources = {**engine.sources, "block_size": f"forced by the kernel of {kind} attention"}
     return engine.model_copy(update={"block_size": tokens, "sources": sources})
+
+
+def _with_prompt_graphs(
+    engine: ResolvedEngine,
+    profile: EngineProfile,
+    scenario: Scenario,
+    hardware: HardwareProfile,
+    model: ModelProfile,
+    *,
+    is_alone: bool,
+) -> ResolvedEngine:
+    """Return an engine whose prompts have their experts on graphs, where its release captures those by itself."""
+    graphs = profile.nearest_version(engine.requested_version).cuda_graphs
+    is_captured = graphs is not None and graphs.covers_chunks and bool(engine.cuda_graph_sizes)
+    if model.moe is None or not is_captured or not is_alone or keeps_prompts_off_graphs(scenario, hardware, model):
+        return engine
+    chunk = engine.max_num_batched_tokens
+    tokens = chunk if model.mla is None else min(chunk, LATENT_GRAPH_TOKENS)
+    sources = {**engine.sources, "cuda_graph_max_expert_tokens": f"{profile.name}, graphs of prompts"}
+    return engine.model_copy(update={"cuda_graph_max_expert_tokens": tokens, "sources": sources})
 
 
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:

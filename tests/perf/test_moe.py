@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.tables import price
+from simserve.profiles.kernel_curves import GemmClass
 from tests.perf.shapes import make_shape
 
 
@@ -17,12 +22,103 @@ def test_marlin_stands_in_for_mxfp4_experts_where_no_table_is() -> None:
     assert small < large < 2.0 * small
 
 
-def test_experts_of_blackwell_are_one_operator() -> None:
-    """A prompt under SGLang waits for 1.7 ms a layer of Triton kernels in 16 bit, not in FP8."""
+@pytest.mark.parametrize(("model", "versions"), [("qwen3-30b-a3b", ("0.5.5", "0.5.6")), ("glm-5", ("0.5.5", "0.5.6"))])
+def test_experts_are_one_operator_where_flashinfer_runs_them(model: str, versions: tuple[str, str]) -> None:
+    """A prompt under SGLang on Blackwell waits for 1.7 ms a layer of Triton's kernels, in 8 bits too."""
+    before, after = (
+        price(
+            make_shape(
+                "b200-sxm-180gb", model, engine="sglang", version=each, quantization="fp8", tensor_parallel_size=8
+            ),
+            64,
+        )
+        for each in versions
+    )
+    host = PART_NAMES.index("host")
+
+    assert before.parts.token[host, 64] > 2.0 * after.parts.token[host, 64]
+
+
+def test_deepep_keeps_experts_from_triton() -> None:
+    """SGLang's experts behind DeepEP are DeepGEMM's (fp8.py, create_moe_runner)."""
+    near = make_shape("b200-sxm-180gb", "minimax-m2", engine="sglang", version="0.5.8")
+    far = replace(near, data_parallel_size=8, enable_expert_parallel=True, all2all_backend="deepep_low_latency")
+
+    assert (near.expert_maker("fp8_block"), far.expert_maker("fp8_block")) == ("triton", "")
+
+
+def test_formats_of_one_model_may_run_on_two_makers_experts() -> None:
+    """SGLang 0.5.7: Qwen3 in FP8 by blocks on FlashInfer's one operator, in 16 bit on Triton's kernels."""
     plain, narrow = (
-        price(make_shape("b200-sxm-180gb", "qwen3-30b-a3b", engine="sglang", quantization=name), 64)
+        price(make_shape("b200-sxm-180gb", "qwen3-30b-a3b", engine="sglang", version="0.5.7", quantization=name), 64)
         for name in ("none", "fp8")
     )
     host = PART_NAMES.index("host")
 
     assert plain.parts.token[host, 64] > 5.0 * narrow.parts.token[host, 64]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "model", "version", "kernels", "maker"),
+    [
+        ("b200-sxm-180gb", "glm-4.5-air", "0.5.1", "fp8", "triton"),  # compressed_tensors_moe.py
+        ("b200-sxm-180gb", "llama-4-scout", "0.5.4", "fp8", "triton"),
+        ("b200-sxm-180gb", "llama-4-scout", "0.5.5", "fp8", ""),
+        ("b200-sxm-180gb", "nemotron-3-nano-30b-a3b", "0.5.8", "fp8", ""),  # CUTLASS
+        ("b200-sxm-180gb", "minimax-m2", "0.5.9", "fp8_block", "triton"),
+        ("b200-sxm-180gb", "deepseek-v3.2", "0.5.5", "fp8_block", "triton"),  # not with sparse attention
+        ("b200-sxm-180gb", "deepseek-v3.2", "0.5.6", "fp8_block", ""),
+        ("rtx-pro-6000-96gb", "qwen3-235b-a22b", "0.5.9", "fp8_block", "triton"),  # SM120
+        ("b200-sxm-180gb", "qwen3-235b-a22b", "0.5.9", "fp8_block", ""),
+    ],
+)
+def test_releases_of_sglang_name_whose_kernels_run_experts(
+    hardware: str, model: str, version: str, kernels: GemmClass, maker: str
+) -> None:
+    """Server_args.py names families for FlashInfer on SM100; the others are Triton's in 16 and 8 bits."""
+    shape = make_shape(hardware, model, engine="sglang", version=version)
+
+    assert shape.expert_maker(kernels) == maker
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "maker"),
+    [
+        ("minimax-m2", "0.16", "triton"),
+        ("minimax-m2", "0.17", "triton"),
+        ("deepseek-v3", "0.17", ""),  # its router alone has FlashInfer's kernel
+        ("minimax-m2", "0.18", "flashinfer"),
+    ],
+)
+def test_releases_of_vllm_name_whose_kernels_run_experts_by_blocks(model: str, version: str, maker: str) -> None:
+    """Triton's until 0.17, by vLLM's own tiles and not SGLang's."""
+    shape = make_shape("b200-sxm-180gb", model, version=version, quantization="fp8")
+    other = make_shape("b200-sxm-180gb", model, engine="sglang", version="0.5.3", quantization="fp8")
+    curves = [each.machine.grouped_gemm_curves["fp8_block"] for each in (shape, other)]
+
+    assert shape.expert_maker("fp8_block") == maker
+    assert curves[0] != curves[1]
+    assert "sglang" in (curves[1].fit.source if curves[1].fit else "")
+
+
+@pytest.mark.parametrize(("model", "version"), [("qwen3-30b-a3b", "0.5.9"), ("qwen3-235b-a22b", "0.5.8")])
+def test_experts_in_16_bit_are_one_operator_too(model: str, version: str) -> None:
+    """Qwen3 in BF16 on B200: FlashInfer's from 0.5.8 on, where it takes Triton's kernels on Hopper."""
+    server, hopper = (
+        price(make_shape(name, model, engine="sglang", version=version, tensor_parallel_size=8), 64)
+        for name in ("b200-sxm-180gb", "h200-sxm-141gb")
+    )
+    host = PART_NAMES.index("host")
+
+    assert server.parts.token[host, 64] < 0.5 * hopper.parts.token[host, 64]
+
+
+def test_graphs_of_prompts_launch_experts_as_one_operator() -> None:
+    """Up to their largest size: a step beyond it waits for Triton's kernels again."""
+    plain = make_shape("h200-sxm-141gb", "qwen3-30b-a3b", engine="sglang", version="0.5.10", tensor_parallel_size=8)
+    graphed = replace(plain, engine=plain.engine.model_copy(update={"cuda_graph_max_expert_tokens": 32}))
+    host = PART_NAMES.index("host")
+    without, on = (price(each, 64).parts.token[host] for each in (plain, graphed))
+
+    assert on[32] < 0.5 * without[32]
+    assert on[33] == pytest.approx(without[33])

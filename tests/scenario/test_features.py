@@ -466,3 +466,46 @@ def test_a_limit_on_long_prompts_needs_prompts_that_are_split(more: list[str], m
     """Nothing is accepted that does nothing."""
     with pytest.raises(InputError, match=f"long_prefill_token_threshold: 512 {message}"):
         resolve(make_scenario(["deployment.engine.long_prefill_token_threshold=512", *more]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [
+        ([], 8192),
+        (["deployment.engine={name: sglang, version: 0.5.9}"], 0),
+        (["deployment.engine={name: sglang, version: 0.5.10, enforce_eager: true}"], 0),
+        (["deployment.data_parallel_size=2", "deployment.enable_expert_parallel=true"], 0),
+        (["deployment.pipeline_parallel_size=2"], 0),
+        (["deployment.speculative={method: eagle, num_speculative_tokens: 2, acceptance_rate: 0.7}"], 0),
+        (["deployment.hardware=mi300x-192gb"], 0),
+        (["model=qwen3-next-80b-a3b"], 0),
+        (["model=deepseek-v3", "deployment.quantization=fp8", "deployment.tensor_parallel_size=8"], 2048),
+    ],
+)
+def test_sglang_captures_prompts_from_0_5_10_on(settings: list[str], tokens: int) -> None:
+    """Up to a chunk, unless the server has what its server_args.py lists."""
+    base = [
+        "model=qwen3-30b-a3b",
+        "deployment.hardware=h200-sxm-141gb",
+        "deployment.tensor_parallel_size=2",
+        "deployment.engine={name: sglang, version: 0.5.10}",
+    ]
+    scenario = make_scenario([*base, *settings])
+
+    assert resolve(scenario).shape.engine.cuda_graph_max_expert_tokens == tokens
+
+
+def test_tritons_latent_decodes_compute_no_faster_on_nvidia() -> None:
+    """GLM-4.7-Flash on B200: 20 heads as two blocks of 16, 2 ns a key and layer; one sequence fills 16 of 148."""
+    told = "deployment.engine.attention_backend has no effect"
+    base = ["model=glm-4.7-flash", "deployment.hardware=b200-sxm-180gb", "deployment.quantization=none"]
+    own, triton = (
+        make_scenario([*base, f"deployment.engine={{name: sglang, version: '0.5.8'{more}}}"])
+        for more in ("", ", attention_backend: triton")
+    )
+    usual, slow = (price(resolve(each).shape, 64).step_times.decode_slope for each in (own, triton))
+
+    assert slow[16] == pytest.approx(47 * 32 * (576 + 512) * 2 / 35e12, rel=0.01)
+    assert slow[1] == pytest.approx(148 / 16 * slow[16], rel=0.01)
+    assert slow[16] > 2.0 * usual[16]
+    assert not [each for each in without_effect(triton, None) if told in each]
