@@ -353,6 +353,7 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
         host_slowdown=gpu.host_slowdown,
         model_family=served.family,
         has_linear_layers=served.num_linear_layers > 0,
+        vocab_size=served.vocab_size,
     )
 
 

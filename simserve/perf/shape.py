@@ -638,8 +638,7 @@ class ReplicaShape:
         """FLOP/s beyond which the engine's 16-bit products gain nothing; a limit of CUDA kernels, HIP's too."""
         share, gpu = self.engine.max_share_of_fp16, self.hardware
         rate = gpu.compute.fp16_accumulated or gpu.compute.fp16
-        runs_cuda = gpu.compute_capability is not None or (gpu.vendor == "AMD" and not gpu.is_cpu)
-        is_bound = share is not None and rate is not None and runs_cuda
+        is_bound = share is not None and rate is not None and gpu.runs_cuda
         return share * rate if is_bound and share and rate else math.inf
 
     @property
@@ -685,6 +684,7 @@ class ReplicaShape:
             unpacking=self.hardware.efficiency.unpacking,
             tile_rows=self.hardware.efficiency.tile_rows,
             is_ggml="gguf-q8_0" in self.engine.quantises_before_loading,
+            runs_cuda=self.hardware.runs_cuda,
         )
 
     @property

@@ -207,18 +207,13 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Least seconds of a layer in a step that no CUDA graph covers."""
     eager_prompt_seconds_per_layer: float | None  # the same in steps that hold prompts; None: as much
     eager_draft_seconds_per_layer: float | None  # of a draft model without CUDA graphs; None: it has them
-    eager_gap_seconds_per_layer: float
-    """Idle time of the GPU in a layer without routed experts of such a step."""
-    eager_gap_seconds_per_linear_layer: float
-    """The same in a layer of linear attention."""
-    eager_seconds_per_expert_layer: float
-    """What routed experts add to it."""
-    eager_expert_formats: tuple[str, ...]
-    """Weight formats whose experts do; empty: all."""
-    host_overlap: float
-    """Share of both hidden behind the GPU; 0 without `async_scheduling`."""
-    tokenization_per_token: float
-    """What a token of the prompt adds to it; 0 where the scenario sets the latency."""
+    eager_gap_seconds_per_layer: float  # idle time of the GPU in a layer without routed experts of such a step
+    eager_gap_seconds_per_linear_layer: float  # the same in a layer of linear attention
+    eager_seconds_per_expert_layer: float  # what routed experts add to it
+    eager_expert_formats: tuple[str, ...]  # weight formats whose experts do; empty: all
+    similar_prompts: bool | None = None  # whether requests take the slots that like ones have left
+    host_overlap: float  # share of both hidden behind the GPU; 0 without `async_scheduling`
+    tokenization_per_token: float  # what a token of the prompt adds to it; 0 where the scenario sets the latency
     frontend_seconds_per_request: float
     """What any request adds to it, of which the API server does one after another; 0 where the scenario sets it."""
     api_server_seconds_per_token: float
@@ -295,6 +290,7 @@ class _Place:
         only_prefills: Whether others decode what it prefills.
         has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: in FP8, with scales by blocks.
         has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
+        vocab_size: Tokens of the model's vocabulary.
     """
 
     gpu_memory_bytes: float
@@ -307,6 +303,7 @@ class _Place:
     model_family: str = ""
     only_prefills: bool = False
     has_linear_layers: bool = False
+    vocab_size: int = 0
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that holds here."""
@@ -339,6 +336,7 @@ def resolve_engine(
     only_prefills: bool = False,
     has_block_scales: bool = False,
     has_linear_layers: bool = False,
+    vocab_size: int = 0,
 ) -> ResolvedEngine:
     """Return every option of an engine as that version resolves it on that GPU.
 
@@ -360,6 +358,7 @@ def resolve_engine(
         model_family: Of the model that is served, for what engines set for one family alone.
         only_prefills: Whether others decode what it prefills.
         has_linear_layers: Whether layers of the model keep a state of fixed size, Mamba or linear attention.
+        vocab_size: Tokens of its vocabulary, for engines that sample on the CPU.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
@@ -368,7 +367,7 @@ def resolve_engine(
     ranks = tensor_parallel_size * pipeline_parallel_size
     place = _Place(
         *(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, data_parallel_size, host_slowdown),
-        *(drafter, model_family, only_prefills, has_linear_layers),
+        *(drafter, model_family, only_prefills, has_linear_layers, vocab_size),
     )
     check_options(options)
     refuse_expert_kernels(options, known.kernels.triton_expert_capabilities, compute_capability)
@@ -673,6 +672,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
     streamed = host.seconds_per_streamed_request
     served = host.seconds_per_request + streamed + host.seconds_per_verified_token * (place.drafter is not None)
+    served += host.sampling_seconds_per_vocabulary_entry * place.vocab_size
     prompt_launching = host.eager_prompt_seconds_per_layer
     ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
     splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks

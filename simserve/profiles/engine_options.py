@@ -178,6 +178,9 @@ class EngineOptions(FrozenModel):
     """llama.cpp: whether all slots share one KV buffer, which is as long as `max_model_len` and of which each may take
     all. Otherwise each slot has `max_model_len` of its own, and only requests in consecutive slots are computed
     together. Absent: as the server does, shared unless `max_num_seqs` is set."""
+    similar_prompts: bool | None = None
+    """llama.cpp: whether prompts begin alike by more than a tenth (`--slot-prompt-similarity`), so that a request takes
+    the slot that a like one has left and busy slots stay side by side. Absent: where all share one system prompt."""
     ubatch_size: Count | None = None
     """llama.cpp: the most tokens of a micro-batch, its `--ubatch-size`: a step with more runs all kernels, and reads
     all weights, once for each. No more than `max_num_batched_tokens`. Absent: 512."""

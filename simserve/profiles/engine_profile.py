@@ -69,7 +69,7 @@ FEATURES: Mapping[str, str] = {
     "max_loras": "LoRA adapters",
     "cpu_offload_gb": "weights kept in host memory",
     **dict.fromkeys(("n_gpu_layers", "num_gpu"), "choice of the layers on the GPU"),
-    "kv_unified": "choice of one KV buffer for all slots",
+    **{"kv_unified": "choice of one KV buffer for all slots", "similar_prompts": "choice of slots by like prompts"},
     "ubatch_size": "choice of the tokens of a micro-batch",
     "num_gpu_blocks_override": "number of KV blocks set by hand",
     "kv_cache_memory_bytes": "KV memory set in bytes",
@@ -307,6 +307,8 @@ class Host(FrozenModel):
     """What that takes longer where several ranks have to agree on the step, seconds."""
     seconds_per_request: Seconds
     """Bookkeeping, sampling and output a request of a step, seconds."""
+    sampling_seconds_per_vocabulary_entry: Seconds = Field(default=0.0, ge=0)
+    """What an entry of the vocabulary adds where the CPU samples, request by request, seconds; 0: the GPU does."""
     seconds_per_streamed_request: Seconds = Field(default=0.0, ge=0)
     """What a request adds whose tokens are handed over one by one, seconds: an output object a step for the client's
     stream, on the thread that schedules (vLLM before V1). Runs that wait for all answers do without."""
@@ -341,11 +343,9 @@ class Host(FrozenModel):
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)
     """What a token of the prompt adds to that: splitting text into tokens, seconds."""
     chat_seconds_per_request: Seconds = Field(default=0.0, ge=0)
-    """How long the API server works on a request of the chat endpoint before the engine has it, one after another,
-    seconds: validation, the template, tokens; 0: not known."""
+    """How long the API server works on a chat before the engine has it, one after another, seconds; 0: not known."""
     chat_template_seconds: Seconds = Field(default=0.0, ge=0)
-    """How long the API server parses the chat template for each request that it applies it to, one request after
-    another, seconds; 0: it keeps what it parsed."""
+    """How long it parses the template of each chat, one after another, seconds; 0: it keeps what it parsed."""
     api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)
     """How long the one process that detokenises and sends takes for a token of a stream, seconds; 0: not known to bind.
     `deployment.streaming` replaces it."""

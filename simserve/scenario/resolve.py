@@ -628,6 +628,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             only_prefills=role == "prefill",
             has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
+            vocab_size=model.vocab_size,
         )
     if hardware.is_cpu and deployment.engine.async_scheduling is None:
         sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
@@ -642,6 +643,8 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     if role != "both":
         # SGLang's loops of prefill and decode servers are others.
         engine = engine.model_copy(update={"overlaps_results": False})
+    if engine.similar_prompts is None and _begin_alike(scenario):
+        engine = engine.model_copy(update={"similar_prompts": True})
     if not scenario.workload.ignore_eos:
         engine = engine.model_copy(update={"expects_max_tokens": False})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
@@ -653,6 +656,22 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
+
+
+SLOT_PROMPT_SIMILARITY = 0.1
+"""Share of a prompt that a slot of llama.cpp must hold to be chosen for it (--slot-prompt-similarity)."""
+
+
+def _begin_alike(scenario: Scenario) -> bool:
+    """Return whether a system prompt that all requests share is more than that share of a prompt.
+
+    Turns of a conversation go back to the slot of the one before, wherever that is.
+    """
+    workload = scenario.workload
+    shared, own = workload.shared_prefix, workload.prompt_tokens
+    if shared is None or shared.num_groups > 1 or own is None or workload.sessions or workload.agents:
+        return False
+    return shared.tokens > SLOT_PROMPT_SIMILARITY * (shared.tokens + own.mean)
 
 
 def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:

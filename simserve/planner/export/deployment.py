@@ -335,6 +335,7 @@ def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> Resolved
         drafter=None if deployment.speculative is None else deployment.speculative.method,
         model_family=shape.model.family,
         has_linear_layers=shape.model.num_linear_layers > 0,
+        vocab_size=shape.model.vocab_size,
     )
     return engine.model_copy(update={"sources": {}})
 
