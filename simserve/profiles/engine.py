@@ -198,10 +198,10 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     async_output: bool
     """Whether tokens are handed over while the next step runs, once its kernels have been launched."""
     host_seconds_per_step: float  # CPU time
-    row_split_seconds_per_layer: float
-    """What a layer takes longer whose products one thread gathers from the ranks."""
+    row_split_seconds_per_layer: float  # what a layer takes longer whose products one thread gathers from the ranks
     host_seconds_per_request: float
     """CPU time a request of a step."""
+    host_seconds_per_further_request: float = 0.0  # what each beyond the first of a step takes longer
     host_seconds_per_streamed_request: float  # part of it that hands tokens over one by one
     eager_seconds_per_layer: float
     """Least seconds of a layer in a step that no CUDA graph covers."""
@@ -672,7 +672,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     agreeing = host.seconds_per_parallel_step if place.num_ranks > 1 else 0.0
     streamed = host.seconds_per_streamed_request
     served = host.seconds_per_request + streamed + host.seconds_per_verified_token * (place.drafter is not None)
-    served += host.sampling_seconds_per_vocabulary_entry * place.vocab_size
+    served += host.sampling_seconds_per_vocabulary_entry * place.vocab_size * (choices.asked.sampling != "none")
     prompt_launching = host.eager_prompt_seconds_per_layer
     ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
     splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks
@@ -687,6 +687,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "host_seconds_per_step": slowdown * (host.seconds_per_step + agreeing),
         "row_split_seconds_per_layer": slowdown * splitting,
         "host_seconds_per_request": slowdown * served + sorting,
+        "host_seconds_per_further_request": slowdown * host.seconds_per_further_request,
         "host_seconds_per_streamed_request": slowdown * streamed,
         "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
@@ -720,10 +721,9 @@ _HOST_SECONDS = (
     "host_seconds_per_step",
     "row_split_seconds_per_layer",
     "host_seconds_per_request",
-    "host_seconds_per_streamed_request",
+    *("host_seconds_per_further_request", "host_seconds_per_streamed_request"),
     "eager_seconds_per_layer",
-    *("eager_prompt_seconds_per_layer", "eager_draft_seconds_per_layer"),
-    "eager_gap_seconds_per_layer",
+    *("eager_prompt_seconds_per_layer", "eager_draft_seconds_per_layer", "eager_gap_seconds_per_layer"),
     "eager_gap_seconds_per_linear_layer",
     "eager_seconds_per_expert_layer",
     "api_server_seconds_per_token",

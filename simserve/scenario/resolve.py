@@ -41,6 +41,7 @@ from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
+from simserve.workload.distributions import length_distribution
 from simserve.workload.generate import decode_contexts
 from simserve.workload.spec import ADVANCE_SECONDS
 
@@ -643,7 +644,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     if role != "both":
         # SGLang's loops of prefill and decode servers are others.
         engine = engine.model_copy(update={"overlaps_results": False})
-    if engine.similar_prompts is None and _begin_alike(scenario):
+    if engine.similar_prompts is None and "similar_prompts" in engine.features and _begin_alike(scenario):
         engine = engine.model_copy(update={"similar_prompts": True})
     if not scenario.workload.ignore_eos:
         engine = engine.model_copy(update={"expects_max_tokens": False})
@@ -671,7 +672,8 @@ def _begin_alike(scenario: Scenario) -> bool:
     shared, own = workload.shared_prefix, workload.prompt_tokens
     if shared is None or shared.num_groups > 1 or own is None or workload.sessions or workload.agents:
         return False
-    return shared.tokens > SLOT_PROMPT_SIMILARITY * (shared.tokens + own.mean)
+    mean = length_distribution(own, scenario.folder).mean
+    return shared.tokens > SLOT_PROMPT_SIMILARITY * (shared.tokens + mean)
 
 
 def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:
