@@ -28,12 +28,11 @@ that a batch of 16 costs what one does). The experts of vLLM's Marlin tables fit
 GGUF_TILE_ROWS = 8
 """Rows up to which llama.cpp multiplies by matrix-vector kernels (ggml-cuda mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
-VECTOR_SHARE, K_QUANT_VECTOR_SHARE = 0.25, 0.2
-"""Share of a GPU's FP32 rate at which those kernels multiply: integer dot products, behind which the FP32 cores apply
-the scales. 0.25 of codes with one scale for 32, read off Q4_0 on an RTX 3090 (llama.cpp pull request 15802: 6.4 to
-13.7 ms for one to eight rows of Llama-3-8B); Q4_1 on an RX 6800 says 0.25 too (5351). K-quants lie between:
-Q2_K on the RTX 3090 0.155 (5434), Q4_K on the RX 6800 0.136 (5351, an early build), Q2_K on a V100 0.26 (28912), and
-16 rows of Q4_K, which take 8.2 ms on an RTX 4090 (7860), allow no less than 0.2 there for eight."""
+VECTOR_SHARE = 0.18
+"""Share of a GPU's FP32 rate at which those kernels multiply each row beyond the first: integer dot products, behind
+which the FP32 cores apply the scales. Set by Q4_0 on an RTX 3090 (llama.cpp pull request 15802: 6.4 to 13.7 ms for one
+to eight rows of Llama-3-8B). Rows of Q2_K there (5434) and of Q4_K on an RX 6800 (5351, an early build) say 0.14 to
+0.16, those of Q2_K on a V100 0.26 (28912), and 16 of Q4_K in 8.2 ms on an RTX 4090 (7860) no less than 0.2 for eight."""
 
 K_QUANT_UNPACKING_ROWS = 7
 """Rows whose arithmetic it takes to unpack k-quants where rows are multiplied one by one (Apple's GPUs): fitted to
@@ -186,7 +185,7 @@ def _gguf(bits: float, vector_unpacking_rows: int = 1) -> WeightFormat:
         compute_share=0.5,
         min_tile_rows=GGUF_TILE_ROWS,
         vector_unpacking_rows=vector_unpacking_rows,
-        vector_share=VECTOR_SHARE if vector_unpacking_rows == 1 else K_QUANT_VECTOR_SHARE,
+        vector_share=VECTOR_SHARE,
         unpacked_from_rows=GGUF_UNPACKED_FROM_ROWS,
         unpacked_rows=GGUF_UNPACKED_ROWS,
     )
