@@ -32,7 +32,7 @@ VECTOR_SHARE = 0.18
 """Share of a GPU's FP32 rate at which those kernels multiply each row beyond the first: integer dot products, behind
 which the FP32 cores apply the scales. Set by Q4_0 on an RTX 3090 (llama.cpp pull request 15802: 6.4 to 13.7 ms for one
 to eight rows of Llama-3-8B). Rows of Q2_K there (5434) and of Q4_K on an RX 6800 (5351, an early build) say 0.14 to
-0.16, those of Q2_K on a V100 0.26 (28912), and 16 of Q4_K in 8.2 ms on an RTX 4090 (7860) no less than 0.2 for eight."""
+0.16, those of Q2_K on a V100 0.26 (28912), 16 of Q4_K in 8.2 ms on an RTX 4090 (7860) no less than 0.2 for eight."""
 
 K_QUANT_UNPACKING_ROWS = 7
 """Rows whose arithmetic it takes to unpack k-quants where rows are multiplied one by one (Apple's GPUs): fitted to
