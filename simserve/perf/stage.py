@@ -589,6 +589,8 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         precision.min_tile_rows,
         precision.overlap,
     )
+    if precision.vector_flops is not None:
+        curve = curve.model_copy(update={"vector_flops": precision.vector_flops})
     if precision.is_block_scaled:
         engine = stage.shape.engine
         curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)

@@ -478,6 +478,11 @@ class HardwareProfile(FrozenModel):
         return self
 
     @property
+    def runs_cuda(self) -> bool:
+        """Whether it runs CUDA kernels, compiled by HIP on AMD's GPUs."""
+        return self.compute_capability is not None or (self.vendor == "AMD" and not self.is_cpu)
+
+    @property
     def supported_dtypes(self) -> tuple[str, ...]:
         """Dtypes that have a compute peak, in the order of `DTYPES`."""
         return tuple(dtype for dtype in DTYPES if self.peak_flops(dtype) is not None)

@@ -20,12 +20,13 @@ from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_r
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
 from simserve.profiles.catalog import Itself, load_model
-from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import TOWER_LAYERS, EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import heads_per_rank
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.combinations import (
     AskedFeature,
     check_combinations,
@@ -42,6 +43,7 @@ from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
+from simserve.workload.distributions import length_distribution
 from simserve.workload.generate import decode_contexts
 from simserve.workload.spec import ADVANCE_SECONDS
 
@@ -637,6 +639,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             only_prefills=role == "prefill",
             has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
+            vocab_size=model.vocab_size,
         )
     if hardware.is_cpu and deployment.engine.async_scheduling is None:
         sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
@@ -652,6 +655,8 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     if role != "both":
         # SGLang's loops of prefill and decode servers are others.
         engine = engine.model_copy(update={"overlaps_results": False})
+    if engine.similar_prompts is None and "similar_prompts" in engine.features and _begin_alike(scenario):
+        engine = engine.model_copy(update={"similar_prompts": True})
     if not scenario.workload.ignore_eos:
         engine = engine.model_copy(update={"expects_max_tokens": False})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
@@ -663,6 +668,23 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
+
+
+SLOT_PROMPT_SIMILARITY = 0.1
+"""Share of a prompt that a slot of llama.cpp must hold to be chosen for it (--slot-prompt-similarity)."""
+
+
+def _begin_alike(scenario: Scenario) -> bool:
+    """Return whether a system prompt that all requests share is more than that share of a prompt.
+
+    Turns of a conversation go back to the slot of the one before, wherever that is.
+    """
+    workload = scenario.workload
+    shared, own = workload.shared_prefix, workload.prompt_tokens
+    if shared is None or shared.num_groups > 1 or own is None or workload.sessions or workload.agents:
+        return False
+    mean = length_distribution(own, scenario.folder).mean
+    return shared.tokens > SLOT_PROMPT_SIMILARITY * (shared.tokens + mean)
 
 
 def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:
