@@ -93,11 +93,11 @@ class AutoscalingSpec(HorizontalScaling):
     """
 
     metric: Literal["queue_depth", "running", "kv_usage", "busy", "slo"] = "queue_depth"
-    """`queue_depth`: waiting requests per replica; `running`: requests being served per replica; `kv_usage`: share of KV
-    memory in use; `busy`: share of the interval with a step running; `slo`: share of the requests that ended in the
-    interval and met the objective, or that share of the agents' tasks that ended in it, whichever is smaller. With `slo`
-    a replica is added while the share is below the target, and one is removed when all met the objective and the others
-    would each have at most 90 % of the requests that replicas had at the last miss."""
+    """`queue_depth`: waiting requests per replica; `running`: requests being served per replica; `kv_usage`: share of
+    KV memory in use; `busy`: share of the interval with a step running; `slo`: share of the requests that ended in the
+    interval and met the objective, or that share of the agents' tasks that ended in it, whichever is smaller. With
+    `slo` a replica is added while the share is below the target, and one is removed when all met the objective and the
+    others would each have at most 90 % of the requests that replicas had at the last miss."""
     grace_period: Seconds = 30.0
     """How long a replica that is removed may take to answer its requests; those left are then cut off."""
 
@@ -206,8 +206,8 @@ class StreamingSpec(FrozenModel):
     network_latency: Seconds = 0.0
     """Network time each way: from client to server, and from server to client."""
     cost_per_event: Seconds = 30e-6
-    """CPU time of one event on an API-server core: detokenising, JSON, the socket. Absent: the engine's own figure if it
-    has one (SGLang does)."""
+    """CPU time of one event on an API-server core: detokenising, JSON, the socket. Absent: the engine's own figure if
+    it has one (SGLang does)."""
     api_servers: Annotated[int, Field(ge=1, le=1024)] = 1
     """API-server cores of a replica, which share its events evenly (vLLM's `--api-server-count`)."""
     http_timeout: PositiveSeconds | None = None
@@ -270,8 +270,8 @@ class RoutingSpec(FrozenModel):
     `0 s`: always up to date."""
     imbalance_guard: Annotated[float, Field(ge=1)] | None = None
     """`session`, `prefix` and `lora`: a replica with more than this many times the mean load is passed over for the
-    least loaded one, if its lead is at least four requests (`session`, `lora`), or the tokens that it need not compute
-    (`prefix`, whose load is the tokens of unanswered requests). Absent: 1.5."""
+    least loaded one, if it exceeds that one by more than four requests (`session`, `lora`), or by more than the tokens
+    that it need not compute (`prefix`, whose load is the tokens of unanswered requests). Absent: 1.5."""
     cache_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """`prefix`: least share of the prompt that a replica must have cached for the request to go there; below it, the
     least loaded replica is chosen. Absent: 0.5."""
@@ -286,13 +286,13 @@ class RoutingSpec(FrozenModel):
 class ResponseCacheSpec(FrozenModel):
     """A cache of whole answers in front of the router, exact or semantic: a hit costs no GPU time.
 
-    With a measured hit rate, give `hit_share` alone. To see a cache fill up and its answers expire, also give the number
-    of distinct questions among the repeated requests (`questions`).
+    With a measured hit rate, give `hit_share` alone. To see a cache fill up and its answers expire, also give the
+    number of distinct questions among the repeated requests (`questions`).
     """
 
     hit_share: Share | dict[str, Share]
-    """Share of the requests that it answers, or such a share by class (none for a class left out). With `questions`: the
-    share of the requests that ask one of them; a hit is then one whose answer is cached and has not expired."""
+    """Share of the requests that it answers, or such a share by class (none for a class left out). With `questions`:
+    the share of the requests that ask one of them; a hit is then one whose answer is cached and has not expired."""
     latency: Seconds = 0.005
     """Time from the gateway to the whole answer: embedding and look-up."""
     questions: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
@@ -301,8 +301,8 @@ class ResponseCacheSpec(FrozenModel):
     zipf: Annotated[float, Field(ge=0, le=10)] = 1.0
     """`questions`: how uneven their popularity is; 0: all equally popular."""
     expiry: PositiveSeconds | None = None
-    """`questions`: how long an answer may be reused after it was generated; the first request after that goes to a model
-    and renews it. Absent: for ever."""
+    """`questions`: how long an answer may be reused after it was generated; the first request after that goes to a
+    model and renews it. Absent: for ever."""
 
     @model_validator(mode="after")
     def _check_questions(self) -> Self:
@@ -333,8 +333,8 @@ class RegionsSpec(FrozenModel):
 
     A request goes to the nearest region with a ready pool that may serve it. The way there and the way of the answer
     back are part of TTFT and E2E, as the client sees them, on top of `streaming.network_latency`. KV caches do not
-    leave their region: a region with a prefill pool has a decode pool. (Time limits of clients run until the replica has
-    answered, not until the answer has arrived.)
+    leave their region: a region with a prefill pool has a decode pool. (Time limits of clients run until the replica
+    has answered, not until the answer has arrived.)
     """
 
     clients: dict[Region, Annotated[float, Field(gt=0, le=1)]] = Field(default={})
@@ -387,8 +387,8 @@ class DisaggregationSpec(FrozenModel):
     transfer_latency: Seconds | None = None
     """Time from the last byte sent to the decode replica's scheduler. Absent: 90 ms with SGLang, whose servers agree on
     a transfer by polling (fitted to ten measured servers), and 1 ms with others (an assumption); with vLLM from 0.9 on
-    also the time in the API server of the decode server (`frontend_latency`, the tokens of the prompt), to which a proxy
-    sends the request once its prompt is computed."""
+    also the time in the API server of the decode server (`frontend_latency`, the tokens of the prompt), to which a
+    proxy sends the request once its prompt is computed."""
     usd_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None
     """Dollars an hour for the link, per GPU of the prefill and decode workers, if it is billed separately (an RDMA
     network that costs more than the plain one). Absent: it is included in the GPU's price."""
@@ -403,7 +403,7 @@ class DisaggregationSpec(FrozenModel):
 
 
 class OverflowSpec(FrozenModel):
-    """When a request goes to an API instead of a queue, and how fast the API answers. Its dollars are part of the cost."""
+    """When a request goes to an API instead of a queue, and how fast the API answers. The run pays its dollars too."""
 
     api: str
     """API: a name that `simserve apis` lists, or the path of a profile file; its list price is paid."""
@@ -430,8 +430,8 @@ class OverflowSpec(FrozenModel):
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     """Most tokens a minute, prompts and `max_tokens`, as OpenAI counts them; absent: no limit."""
     when_limited: Literal["stay", "wait", "refuse"] | None = None
-    """What happens on a 429 of the API: `stay`: the request waits for a replica after all (if a routing rule sends it to
-    the API alone, it waits for the API); `wait`: the gateway sends it again, in order, as soon as the limit allows;
+    """What happens on a 429 of the API: `stay`: the request waits for a replica after all (if a routing rule sends it
+    to the API alone, it waits for the API); `wait`: the gateway sends it again, in order, as soon as the limit allows;
     `refuse`: the client gets the 429, with Retry-After, and may try again as its class does (reason `api_limit`).
     Absent: `stay`."""
 
@@ -458,9 +458,9 @@ class OverflowSpec(FrozenModel):
 class LivenessSpec(FrozenModel):
     """A liveness probe that asks every replica for a token, and restarts one that is late too often.
 
-    The probe's request queues behind everything that waits, so an overloaded replica looks as dead as one that hangs: it
-    is killed with all its requests, and its load moves to the others. (The probe's own token costs nothing here. A probe
-    that only asks whether the process is alive never restarts a replica: leave the block out.)
+    The probe's request queues behind everything that waits, so an overloaded replica looks as dead as one that hangs:
+    it is killed with all its requests, and its load moves to the others. (The probe's own token costs nothing here. A
+    probe that only asks whether the process is alive never restarts a replica: leave the block out.)
     """
 
     period: PositiveSeconds = 10.0
@@ -541,8 +541,8 @@ class SpotFault(_Losing):
     """With `at`: which replica, from 0."""
     notice: Seconds = 120.0
     """Warning before the instance is taken (AWS gives two minutes). `duration` (or `mttr`) runs from then until its
-    replacement takes requests. The replacement is paid for from its launch: `deployment.autoscaling.startup` before it is
-    ready, or without autoscaling the defaults of that block."""
+    replacement takes requests. The replacement is paid for from its launch: `deployment.autoscaling.startup` before it
+    is ready, or without autoscaling the defaults of that block."""
 
 
 class SlowFault(_Timed):
@@ -583,7 +583,7 @@ class BlackHoleFault(_Losing):
     """A replica that accepts requests and never answers. It is restarted when its probe notices."""
 
     kind: Literal["black_hole"] = "black_hole"
-    """`black_hole`. `duration` (or `mttr`) is how long the restart takes once the fault is noticed; unnoticed, the replica
+    """`black_hole`. `duration` (or `mttr`) is how long the restart takes once the fault is noticed; unnoticed, it
     hangs that long and then goes on."""
     replica: Place = 0
     """With `at`: which replica, from 0."""
