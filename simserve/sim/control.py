@@ -94,10 +94,10 @@ class AutoscalingSpec(HorizontalScaling):
 
     metric: Literal["queue_depth", "running", "kv_usage", "busy", "slo"] = "queue_depth"
     """`queue_depth`: waiting requests per replica; `running`: requests being served per replica; `kv_usage`: share of
-    KV memory in use; `busy`: share of the interval with a step running; `slo`: share of the requests that ended in the
-    interval and met the objective, or that share of the agents' tasks that ended in it, whichever is smaller. With
-    `slo` a replica is added while the share is below the target, and one is removed when all met the objective and the
-    others would each have at most 90 % of the requests that replicas had at the last miss."""
+    KV memory in use; `busy`: share of the interval with a step running; `slo`: of the requests that
+    ended in the interval, the share that met the objective, or the same share of agents' tasks, whichever is smaller.
+    With `slo` a replica is added while the share is below the target, and one is removed when all met the objective and
+    the others would each have at most 90 % of the requests that replicas had at the last miss."""
     grace_period: Seconds = 30.0
     """How long a replica that is removed may take to answer its requests; those left are then cut off."""
 
