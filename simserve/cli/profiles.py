@@ -28,7 +28,8 @@ from simserve.cli.options import JsonOption, print_json, print_lines, print_tabl
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from simserve.profiles.hardware import GpuPrice, HardwareProfile
+    from simserve.profiles.gpu_prices import GpuPrice
+    from simserve.profiles.hardware import HardwareProfile
     from simserve.profiles.model import ModelProfile
     from simserve.profiles.resolved_engine import ResolvedEngine
 

@@ -355,8 +355,8 @@ def _all_reduce(stage: Stage, message: Array, link: Link) -> Array:
 def shared_parts(stage: Stage, tokens: Array) -> OperatorSeconds:
     """Return the seconds of what the ranks of data-parallel attention do together, by the tokens of all of them.
 
-    The routed experts of all layers for the tokens of all ranks, and before and after them the collectives that gather
-    the tokens and scatter the sums (vLLM's ``allgather_reducescatter``, SGLang's DP attention), or DeepEP's exchange.
+    The routed experts of all layers, and the collectives around them that gather tokens and scatter sums (vLLM's
+    ``allgather_reducescatter``, SGLang's DP attention) or DeepEP's exchange.
     """
     shape, model = stage.shape, stage.shape.model
     together = stage.nothing(len(tokens))
