@@ -56,8 +56,8 @@ MORE_THROUGHPUT = 1.01
 nothing."""
 CONTENDERS = 6
 NEAR_BEST = 1.15
-"""Deployments that are tried as `simserve capacity` tries them, at most, and times the best does over what they do by
-short looks: near what is finished, what a single run holds may lie so far above what is promised."""
+"""Layouts that are tried as `simserve capacity` tries them, at most, and times the best does over what they do by short
+looks: near what is finished, what a single run holds may lie so far above what is promised."""
 WORTH_A_SEARCH = 1.01
 """Times the load that the best so far sustains at which another must hold before its own load is found."""
 WEIGHTS_OF_POOLS = "deployment.routing.weights"
@@ -378,19 +378,32 @@ def value_of(look: Look | None, *, is_closed: bool) -> float:
 def contenders(able: Sequence[Able], *, is_closed: bool) -> list[Able]:
     """Return the deployments that may do most, the best first: those that short looks do not tell from it.
 
-    Of those that differ in engine knobs alone, one.
+    Of those that differ in engine knobs alone, one; of open arrivals on the best layout two, where another setting
+    holds by more at nearly the same load: what barely holds in one run may not in the next.
     """
     held = sorted(
         (each for each in able if each.held is not None), key=lambda each: -value_of(each.held, is_closed=is_closed)
     )
-    found: dict[str, Able] = {}
+    found: dict[str, list[Able]] = {}
     for each in held:
         if value_of(each.held, is_closed=is_closed) * NEAR_BEST >= value_of(held[0].held, is_closed=is_closed):
             laid = {key: value for key, value in each.member.overrides.items() if not key.startswith(KNOBS)}
             pools = laid.get(POOLS_KEY) or ()
             laid[POOLS_KEY] = [{key: pool[key] for key in sorted(pool) if key != "engine"} for pool in pools]
-            found.setdefault(f"{each.hardware} {sorted(laid.items(), key=str)}", each)
-    return list(found.values())[:CONTENDERS]
+            found.setdefault(f"{each.hardware} {sorted(laid.items(), key=str)}", []).append(each)
+    chosen = [alike[0] for alike in found.values()][:CONTENDERS]
+    if chosen and not is_closed:
+        surest = _surest(next(iter(found.values())))
+        chosen[1:1] = [] if surest is chosen[0] else [surest]
+    return chosen
+
+
+def _surest(alike: Sequence[Able]) -> Able:
+    """Return what holds by most of deployments that hold about as much as the first of them, which holds most."""
+    most = value_of(alike[0].held, is_closed=False)
+    looks = [(each.held, each) for each in alike]
+    near = [(look.margin, each) for look, each in looks if look is not None and look.load * WORTH_A_SEARCH >= most]
+    return max(near, key=lambda pair: pair[0])[1]
 
 
 def find_load(scenario: Scenario, able: Able, confidence: float | None, least: float | None = None) -> Able:
