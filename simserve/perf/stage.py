@@ -378,9 +378,8 @@ def shared_parts(stage: Stage, tokens: Array) -> OperatorSeconds:
 def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: float) -> OperatorSeconds:
     """Return `shared_parts` of a step in two halves, one of which computes while the other's tokens travel.
 
-    Each half reads all weights: what that adds to the ranks' own layers is counted here. The exchanges show where they
-    are longer than the arithmetic beside them, or by the multiprocessors that they take from it; attention over
-    contexts, which the step's prompts and sequences decide, is left out of it. One exchange each way always shows.
+    Each half reads all weights, which is counted here. Exchanges show where they outlast the arithmetic beside them, and
+    through the multiprocessors they take; attention over contexts is left out. One exchange each way always shows.
     """
     half = tokens / 2.0
     halves = stage.nothing(len(tokens))
