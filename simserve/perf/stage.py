@@ -378,8 +378,8 @@ def shared_parts(stage: Stage, tokens: Array) -> OperatorSeconds:
 def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: float) -> OperatorSeconds:
     """Return `shared_parts` of a step in two halves, one of which computes while the other's tokens travel.
 
-    Each half reads all weights, which is counted here. Exchanges show where they outlast the arithmetic beside them, and
-    through the multiprocessors they take; attention over contexts is left out. One exchange each way always shows.
+    Each half reads all weights, which is counted here. Exchanges show where they outlast the arithmetic beside them or
+    take multiprocessors from it; attention over contexts is left out. One exchange each way always shows.
     """
     half = tokens / 2.0
     halves = stage.nothing(len(tokens))
