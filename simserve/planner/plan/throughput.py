@@ -22,7 +22,7 @@ from simserve.metrics.summary import or_null
 from simserve.planner.capacity.answer import Capacity, capacity, quantile
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
-from simserve.planner.capacity.search import highest_promised, is_load_borne, settled_requests
+from simserve.planner.capacity.search import highest_promised, is_load_sustained, settled_requests
 from simserve.planner.overrides import with_seed
 from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.price import Market
@@ -421,7 +421,7 @@ def find_load(scenario: Scenario, able: Able, confidence: float | None, least: f
         probe = probe_of(there)
         if probe.is_steady and probe.finishable is not None:
             asked = probe.slo.attainment
-            if not is_load_borne(probe, WORTH_A_SEARCH * least, asked=asked, finishable=probe.finishable).holds:
+            if not is_load_sustained(probe, WORTH_A_SEARCH * least, asked=asked, finishable=probe.finishable).holds:
                 return able
     return replace(able, capacity=capacity(there, confidence=confidence))
 

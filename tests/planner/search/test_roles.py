@@ -29,10 +29,10 @@ from simserve.planner.search.roles import (
     Worker,
     _Split,
     alone_overrides,
-    by_handover,
+    by_kv_format,
     fronts,
-    handover_of,
     has_role_search,
+    kv_format_of,
     mixed_space,
     search_mixed,
     search_roles,
@@ -527,7 +527,7 @@ def test_caches_are_read_where_format_and_layout_are_the_same(
     one: ReplicaShape, other: ReplicaShape, are_alike: bool
 ) -> None:
     """vLLM refuses a handover between attention kernels, and between number formats."""
-    assert (handover_of(one) == handover_of(other)) is are_alike
+    assert (kv_format_of(one) == kv_format_of(other)) is are_alike
 
 
 def test_each_role_may_have_a_weight_format_of_its_own() -> None:
@@ -539,7 +539,7 @@ def test_each_role_may_have_a_weight_format_of_its_own() -> None:
     space = space_of(scenario.model_copy(update={"model": "codellama-34b", "slo": easy}), choices)
     assert space.roles is not None
     front = next(fronts(space))
-    (workers,) = by_handover(workers_of(Search(space, Goal(objective="gpus")), front, space.roles))
+    (workers,) = by_kv_format(workers_of(Search(space, Goal(objective="gpus")), front, space.roles))
     shapes = [
         next(each.pool for each in workers[role] if each.pool["quantization"] == name)
         for role, name in ((PREFILL, "fp8"), (DECODE, "none"))
@@ -556,7 +556,7 @@ def test_checkpoints_are_not_mixed_between_roles() -> None:
     space = space_of(long_prompts(), {**FEW, "deployment.quantization": ["none", "fp8"]})
     assert space.roles is not None
 
-    workers = by_handover(workers_of(Search(space, Goal(objective="gpus")), next(fronts(space)), space.roles))
+    workers = by_kv_format(workers_of(Search(space, Goal(objective="gpus")), next(fronts(space)), space.roles))
 
     assert [{each.pool["quantization"] for role in group.values() for each in role} for group in workers] == [
         {"none"},
@@ -661,7 +661,7 @@ def worker(seats: int | None) -> Worker:
         needed=0.0,
         idle_seconds=0.1,
         most_rate=math.inf,
-        handover=("checkpoint",),
+        kv_format=("checkpoint",),
     )
 
 
