@@ -456,8 +456,8 @@ def api_text(month: Mapping[str, Any]) -> str:
 
 
 def asked_by(api: Mapping[str, Any]) -> str:
-    """Return what an API charges for a month: ``'deepinfra-qwen3-32b charges $2,333'``."""
-    return f"{api['name']} charges {dollars(api['usd_per_month'])}"
+    """Return what an API charges for a month: ``'deepinfra-qwen3-32b bills $2,333'``."""
+    return f"{api['name']} bills {dollars(api['usd_per_month'])}"
 
 
 def trust_text(result: RunResult) -> str:

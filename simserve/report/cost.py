@@ -449,12 +449,12 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     api = summary["api"]
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
     lines_of = {each.label: each.text for each in lines}
-    if other and " charges " not in other and " charges " in lines_of["Cost"]:
+    if other and " bills " not in other and " bills " in lines_of["Cost"]:
         # What one run says about the API; the API compared with serves other weights.
         own_side, _, asked_for = lines_of["Cost"].partition("; ")
         lines = [replace(each, text=f"{own_side}; {other}") if each.label == "Cost" else each for each in lines]
         lines.append(Fact("Also", f"of other weights, {asked_for}"))
-    elif " charges " in other and api["name"] is not None and not other.startswith(f"{api['name']} charges "):
+    elif " bills " in other and api["name"] is not None and not other.startswith(f"{api['name']} bills "):
         lines.append(Fact("Also", other))
     old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
     ranges = [fact_text(deployed, "Trust")] if deployed is not None and is_priced else []

@@ -311,7 +311,7 @@ def _beside_api(month: Mapping[str, Any] | None) -> list[str]:
     if month["cheaper"] == "api":
         text = f"{api['name']}, {which}, is cheaper: {dollars(asked)} a month for this traffic against {dollars(own)}"
     else:
-        text = f"{api['name']}, {which}, charges {dollars(asked)} a month for this traffic, against {dollars(own)}"
+        text = f"{api['name']}, {which}, bills {dollars(asked)} a month for this traffic, against {dollars(own)}"
     same = "" if even is None else f"; both cost the same at {number(even / 1e6)} million requests a month"
     if month["why_never"] is not None:
         same = f"; the plan never costs less: {month['why_never']}"

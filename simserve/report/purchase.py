@@ -179,7 +179,7 @@ def _beside(purchase: Mapping[str, Any]) -> Iterator[str]:
         return
     less = "more" if purchase["cheaper"] == "self_host" else "less"
     apart = dollars(abs(purchase["api_usd"] - purchase["total_usd"]))
-    yield f"The API {purchase['api']} charges {dollars(purchase['api_usd'])} for the same requests, {apart} {less}."
+    yield f"The API {purchase['api']} bills {dollars(purchase['api_usd'])} for the same requests, {apart} {less}."
     flips, words = purchase["flips"], []
     if flips["gpu_price_factor"] is not None:
         words.append(f"GPUs at {number(flips['gpu_price_factor'])} times their price")

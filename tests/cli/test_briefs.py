@@ -89,7 +89,7 @@ def test_the_manager_s_three_questions_have_one_answer(simserve: Simserve) -> No
     said = {command: " ".join(found[1].split()) for command, found in cost.items() if found}
     assert set(said.values()) == {said["run"]}
     assert said["run"].endswith("a month on 1 GPU; no API is known to serve these weights")
-    assert "of other weights, gpt-4o charges" in printed["cost"]  # which has to compare with one
+    assert "of other weights, gpt-4o bills" in printed["cost"]  # which has to compare with one
     assert len({found[1] for command, found in holds.items() if found and command != "plan"}) == 1, printed
 
 
@@ -187,7 +187,7 @@ def test_arithmetic_without_a_scenario_is_brief_too(simserve: Simserve) -> None:
     outcome = simserve("cost", *flags.split(), "--api-input-usd", "5", "--api-output-usd", "30")
 
     check_brief(outcome)
-    assert "$8,640 a month on 2 GPUs; the API charges $8,500, 2% less" in outcome.stdout
+    assert "$8,640 a month on 2 GPUs; the API bills $8,500, 2% less" in outcome.stdout
 
 
 def test_a_cost_beside_a_named_api_does_not_hide_a_cheaper_one(simserve: Simserve) -> None:
@@ -197,8 +197,8 @@ def test_a_cost_beside_a_named_api_does_not_hide_a_cheaper_one(simserve: Simserv
     outcome = simserve(*line, "--num-requests", "100", "--api", "gpt-4o")
 
     check_brief(outcome)
-    assert "gpt-4o charges" in outcome.stdout
-    assert re.search(r"^Also +\S+llama-3.1-8b charges \$[\d,.]+, \d+% less$", outcome.stdout, re.M)
+    assert "gpt-4o bills" in outcome.stdout
+    assert re.search(r"^Also +\S+llama-3.1-8b bills \$[\d,.]+, \d+% less$", outcome.stdout, re.M)
 
 
 def test_a_comparison_says_whose_figures_it_shows(brief_of: Callable[[str], Outcome]) -> None:

@@ -136,7 +136,7 @@ def test_terminal_json_page_and_notebook_give_one_answer(written: tuple[api.RunR
     ]
 
     change = month["api"]["usd_per_month"] / month["self_host_usd_per_month"] - 1
-    asked = f"{month['api']['name']} charges {dollars(month['api']['usd_per_month'])}, {100 * abs(change):.0f}%"
+    asked = f"{month['api']['name']} bills {dollars(month['api']['usd_per_month'])}, {100 * abs(change):.0f}%"
     for text in (" ".join(each.split()) for each in media):
         assert answer(result) in text
         assert f"{dollars(month['self_host_usd_per_month'])} a month on 4 GPUs" in text
