@@ -60,7 +60,7 @@ def import_bench(
             GPU.
         run: Which run of a file that holds several, from 1.
         hardware: GPU that served; None: the scenario's, or `ASSUMED_HARDWARE`, with a note.
-        model: Profile to use instead of what the result's model is near to, or the scenario's.
+        model: Profile to use instead of the one closest to the result's model, or the scenario's.
         version: The engine's version; None: the scenario's, or the newest known, with a note.
         name: Begins the name of the trace file; None: as the scenario.
         folder: Where the scenario is to lie; paths of ``scenario`` are written as seen from there. None: the working

@@ -51,14 +51,14 @@ _ENGINES = "vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and Ollama"
 def import_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None, flag: str = ""
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: The line that starts a server of vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp or Ollama, a
             ``docker run`` or ``kubectl run`` of it, or the ``command:`` and ``args:`` of a container.
         hardware: GPU that it runs on; None: an assumed one, with a note.
-        version: The engine's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        version: The engine's version; None: the image's tag, or else the newest known version.
+        model: Profile or configuration to use instead of the one closest to the line's model.
         flag: Flag that holds the line, for errors.
 
     Raises:

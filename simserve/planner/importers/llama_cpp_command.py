@@ -63,7 +63,7 @@ _WITHOUT_EFFECT = re.compile(
     r"samplers|chat-template.*|reasoning-.*|no-perf|perf|special|load-mode|predict|keep|cont-batching|flash-attn|"
     r"kv-offload|repack|op-offload|cache-prompt|context-shift|slot-prompt-similarity|threads-http|hf-token|ssl-.*)"
 )
-"""Flags that change nothing the simulation looks at; ``no-`` forms with an effect are read before."""
+"""Flags without effect on the simulation; ``no-`` forms with an effect are read before."""
 _SIZES = re.compile(
     r"(?:^|[-_.:])((?:ud-)?(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4(?:_moe)?|(?:bf|fp|f)(?:16|32)))(?=$|[-_.])",
     re.IGNORECASE,
@@ -75,17 +75,17 @@ _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
 def import_llama_cpp_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: ``llama-server -m FILE.gguf ...`` or ``-hf ORG/NAME:QUANT``, or a ``docker run`` of its image, as it was
             pasted.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
-        version: Its build, such as b8000; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
+        version: Its build, such as b8000; None: the image's tag, or else the newest known version.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     words = read_pasted(text, _WHERE).words
     arguments, tag = _arguments(words)

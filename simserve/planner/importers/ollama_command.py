@@ -28,22 +28,22 @@ _WITHOUT_EFFECT = re.compile(
     r"OLLAMA_(?:HOST|MODELS|KEEP_ALIVE|DEBUG|ORIGINS|NOPRUNE|NOHISTORY|LOAD_TIMEOUT|TMPDIR|NO_CLOUD|MAX_QUEUE|"
     r"MAX_LOADED_MODELS|SCHED_SPREAD)"
 )
-"""Variables that change nothing the simulation looks at."""
+"""Variables without effect on the simulation."""
 
 
 def import_ollama_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: ``ollama run NAME:TAG``, with the variables of ``ollama serve`` in front or in a line of their own.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
-        version: Ollama's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
+        version: Ollama's version; None: the image's tag, or else the newest known version.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     pasted = read_pasted(text, _WHERE)
     tag = next((found[1] for word in pasted.words if (found := _IMAGE.search(word))), None)

@@ -349,7 +349,7 @@ def draft_of(
 
     Args:
         reading: What was read; its notes come first.
-        model: Profile or configuration to use instead of what the server's model is near to.
+        model: Profile or configuration to use instead of the one closest to the server's model.
         hardware: GPU; None: `ASSUMED_HARDWARE`.
         title: First line of the file; ``{}`` is what is served.
         workload: Its traffic; None: a placeholder.

@@ -80,23 +80,23 @@ _WITHOUT_EFFECT = re.compile(
     r"dist-init-addr|nnodes|node-rank|allow-auto-truncate|show-time-cost|decode-log-interval|skip-server-warmup|warmups|"
     r"crash-dump-folder|file-storage-path|enable-cache-report|device|bucket-.*|collect-tokens-histogram)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 
 
 def import_sglang_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: ``python -m sglang.launch_server --model-path MODEL ...``, `sglang serve`, or a ``docker run`` of them, as
             it was pasted.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
-        version: SGLang's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
+        version: SGLang's version; None: the image's tag, or else the newest known version.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     words = read_pasted(text, _WHERE).words
     arguments = _arguments(words)

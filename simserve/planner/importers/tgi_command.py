@@ -29,23 +29,23 @@ _WITHOUT_EFFECT = re.compile(
     r"max-top-n-tokens|shard-uds-path|master-.*|huggingface-hub-cache|weights-cache-override|json-output|otlp-.*|cors-.*|"
     r"api-key|tokenizer-config-path|usage-stats|max-client-batch-size|env|payload-limit|ngrok.*|watermark-.*)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 
 
 def import_tgi_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: ``text-generation-launcher --model-id MODEL ...``, or a ``docker run`` of TGI's image, as it was pasted.
             The launcher's variables (``-e MODEL_ID=...``) count as its flags.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
-        version: TGI's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
+        version: TGI's version; None: the image's tag, or else the newest known version.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     pasted = read_pasted(text, _WHERE)
     arguments, tag = _arguments(pasted.words)

@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|tokenizer|custom_tokenizer|trust_remote_code|log_level|reasoning_parser|tool_parser|revision|"
     r"num_postprocess_workers|gpus_per_node|chat_template|otlp_traces_endpoint)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 _WITHOUT_EFFECT_KEYS = (
     "backend",
     "print_iter_log",
@@ -62,17 +62,17 @@ def import_trtllm_command(
     model: str | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: `trtllm-serve MODEL ...`, as it was pasted; the file of ``--extra_llm_api_options`` is read if it is here.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
-        version: TensorRT-LLM's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
+        version: TensorRT-LLM's version; None: the image's tag, or else the newest known version.
+        model: Profile or configuration to use instead of the one closest to the line's model.
         files: Path that the line names -> text of an options file that lies elsewhere.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     words = read_pasted(text, _WHERE).words
     tag = next((found[1] for word in words if (found := _IMAGE.search(word))), None)

@@ -104,7 +104,7 @@ _WITHOUT_EFFECT = re.compile(
     r"data-parallel-(?:backend|size-local|address|rpc-port|start-rank)|nnodes|node-rank|master-(?:addr|port)|headless|"
     r"ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 _VARIABLES_WITH_EFFECT = re.compile(r"(?:VLLM|NCCL|TORCH|PYTORCH)_\w+")
 _HARMLESS_VARIABLES = re.compile(
     r"VLLM_(?:LOGGING|LOG|API_KEY|HOST_IP|PORT|NO_USAGE|DO_NOT|CACHE|CONFIG|USE_MODELSCOPE)\w*"
@@ -119,18 +119,18 @@ _TITLE = "What does this vLLM server of {} do?"
 def import_vllm_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: `vllm serve MODEL ...`, the older ``python -m vllm.entrypoints.openai.api_server --model MODEL ...``,
             or a ``docker run`` of vLLM's image, as it was pasted: over several lines or without its line breaks,
             variables in front, settings from a ``--config`` file.
-        hardware: GPU that it runs on, which the line does not say; None: `ASSUMED_HARDWARE`, with a note.
-        version: vLLM's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        hardware: GPU it runs on, which the line does not name; None: `ASSUMED_HARDWARE`, with a note.
+        version: vLLM's version; None: the image's tag, or else the newest known version.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     pasted = read_pasted(text, _WHERE)
     arguments, tag = _arguments(pasted.words)
