@@ -1,4 +1,4 @@
-"""From a pasted `lmdeploy serve api_server` line to a scenario: what LMDeploy's flags mean."""
+"""Turns a pasted `lmdeploy serve api_server` line into a scenario. Knows what LMDeploy's flags mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHERE = "lmdeploy command"
 _TITLE = "What does this LMDeploy server of {} do?"
 _IMAGE = re.compile(r"(?:^|/)lmdeploy:v(\d+(?:\.\d+)+)")
 _FORMATS = {"awq": "awq-int4", "gptq": "gptq-int4", "fp8": "fp8", "mxfp4": "mxfp4"}
-"""LMDeploy's ``--model-format`` -> the scenario's; the others are 16 bit."""
+"""LMDeploy's ``--model-format`` -> the scenario's; all others are 16-bit."""
 _KV_BITS = {"4": "int4", "8": "int8"}
 """LMDeploy's ``--quant-policy`` -> the KV cache's format."""
 _WITHOUT_EFFECT = re.compile(
@@ -32,7 +32,7 @@ def import_lmdeploy_command(
     """Return the scenario that a command line describes.
 
     Args:
-        text: ``lmdeploy serve api_server MODEL ...``, or a ``docker run`` of it, as it was pasted.
+        text: ``lmdeploy serve api_server MODEL ...``, or a ``docker run`` of it, as pasted.
         hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
         version: LMDeploy's version; None: the image's tag, or else the newest known version.
         model: Profile or configuration to use instead of the one closest to the line's model.
