@@ -27,10 +27,11 @@ JUDGED_BY = "benchmark.scenario.yaml"
 def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
     """Return the script, and the scenario with which its results are compared.
 
-    vLLM's client sends random prompts at the scenario's rate, or from as many clients, with the scenario's mean lengths,
-    uniformly spread as widely as the scenario's prompts. For traffic that the client cannot send (traces,
-    conversations, rates that change), `simserve observe` measures a few loads with those lengths. ``URL`` is the address
-    of the server, ``TOLERANCE`` how much slower than promised it may be. Both files leave out images, audio and schemas.
+    vLLM's client sends random prompts at the scenario's rate, or from as many clients, with the scenario's mean
+    lengths, uniformly spread as widely as the scenario's prompts. Traffic that the client cannot send (traces,
+    conversations, rates that change) is measured by `simserve observe` at a few loads with those lengths. ``URL`` is
+    the address of the server, ``TOLERANCE`` how much slower than promised it may be. Images, audio and schemas are left
+    out of both files.
 
     Args:
         scenario: What was simulated.
