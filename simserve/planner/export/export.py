@@ -172,7 +172,6 @@ def _not_simulated(scenario: Scenario, engine: str) -> str:
 
 
 def _command_of(deployment: Deployment) -> Export:
-    """Return the command of one replica, in the form of its engine."""
     return _EXPORTERS[_engine_target(deployment)](deployment)
 
 

@@ -78,7 +78,6 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
 
 
 def _service_account() -> dict[str, Any]:
-    """Return the service account with which KServe loads the weights."""
     metadata = {"name": _ACCOUNT}
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "secrets": [{"name": "huggingface"}]}
 

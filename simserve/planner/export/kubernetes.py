@@ -315,7 +315,6 @@ def _volumes(worker: Worker) -> list[dict[str, Any]]:
 
 
 def _weights_size(worker: Worker) -> str:
-    """Return the disk space for the weights of a pod."""
     return gib(1.2 * worker.deployment.loaded_bytes)
 
 

@@ -141,7 +141,6 @@ def _by_processes(worker: Worker) -> tuple[list[str], list[str]]:
 
 
 def _commands(worker: Worker) -> tuple[list[str], list[str]]:
-    """Return the commands of the leader and of the others."""
     words = worker.command
     if worker.serving.target == "sglang":
         nodes = [*words, "--nnodes", str(worker.num_nodes), "--dist-init-addr"]

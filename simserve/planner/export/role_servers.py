@@ -202,7 +202,6 @@ def _command(server: Placed, names: list[str], encoders: list[str]) -> str:
 
 
 def _encoder(server: Placed) -> str:
-    """Return the line that starts an encoder worker."""
     return _line(encoder_command(server.worker), {}, server)
 
 

@@ -262,7 +262,6 @@ def _options_file(worker: Worker) -> str:
 
 
 def _pool_options(worker: Worker) -> str:
-    """Return the text of a role's options file."""
     return options_text(role_options(worker), worker.serving.version)
 
 

@@ -196,7 +196,6 @@ def _block(key: str, result: BenchResult, scenario: Scenario | None, lengths: Le
 
 
 def _scaled(block: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """Return a distribution with all lengths multiplied by a factor."""
     counts = {key: max(round(factor * block[key]), 1) for key in ("min", "max", "value") if block.get(key) is not None}
     sizes = {key: float(f"{factor * block[key]:.6g}") for key in ("mean", "std") if block.get(key) is not None}
     return {**block, **counts, **sizes}

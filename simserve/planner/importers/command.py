@@ -57,7 +57,7 @@ def import_command(
         text: The line that starts a server of vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp or Ollama, a
             ``docker run`` or ``kubectl run`` of it, or the ``command:`` and ``args:`` of a container.
         hardware: GPU it runs on; None: an assumed GPU, with a note.
-        version: The engine's version; None: the image's tag, or else the newest known version.
+        version: The engine's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the line's model.
         flag: Flag that holds the line, for errors.
 

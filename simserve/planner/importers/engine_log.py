@@ -605,7 +605,6 @@ def _of_log(log: EngineLog, model: str | None, *, hardware: str | None, notes: l
 def _of_scenario(
     log: EngineLog, scenario: Scenario, *, hardware: str | None, model: str | None, folder: Path, notes: list[str]
 ) -> Draft:
-    """Return a scenario with the settings of a log."""
     if scenario.deployment.pools:
         raise ScenarioError(
             "has pools, and a log is of one server",

@@ -1,4 +1,4 @@
-"""Turns a pasted `llama-server` line into a scenario. Knows what llama.cpp's flags and names of GGUF files mean."""
+"""Turns a pasted `llama-server` line into a scenario: what llama.cpp's flags and names of GGUF files mean."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def import_llama_cpp_command(
 
     Args:
         text: ``llama-server -m FILE.gguf ...`` or ``-hf ORG/NAME:QUANT``, or a ``docker run`` of its image, as pasted.
-        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
-        version: The build of llama.cpp, such as b8000; None: the image's tag, or else the newest known version.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
+        version: The build of llama.cpp, such as b8000; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
@@ -130,7 +130,7 @@ def model_of(repository: str, tag: str) -> str:
 
 
 def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Return the words after the program or image that starts the server, and the build in an image's tag."""
+    """Return the words after the program or image, and the build in the image's tag."""
     for place, word in enumerate(words):
         image = _IMAGE.search(word)
         if image is not None:
@@ -142,7 +142,6 @@ def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
 
 
 def _spelled(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words with flags in their long form."""
     for word in words:
         name, equals, value = word.partition("=")
         yield f"{_ALIASES.get(name, name)}{equals}{value}"
@@ -165,7 +164,6 @@ def _settle(reading: Reading, model: str | None) -> None:
 
 
 def _weights(reading: Reading, name: str) -> None:
-    """Set the model and the format that a file, a repository or a tag names."""
     known, note = gguf_format(name)
     if known is not None:
         reading.quantization = known

@@ -1,4 +1,4 @@
-"""Turns a pasted `lmdeploy serve api_server` line into a scenario. Knows what LMDeploy's flags mean."""
+"""Turns a pasted `lmdeploy serve api_server` line into a scenario: what LMDeploy's flags mean."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def import_lmdeploy_command(
 
     Args:
         text: ``lmdeploy serve api_server MODEL ...``, or a ``docker run`` of it, as pasted.
-        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
-        version: LMDeploy's version; None: the image's tag, or else the newest known version.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
+        version: LMDeploy's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:

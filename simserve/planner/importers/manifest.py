@@ -120,7 +120,7 @@ def import_manifest(
             that start its servers and router, with the files that they read.
         names: File names of the texts, as the scripts refer to them.
         hardware: GPU of every server; None: from the label of its nodes, or else assumed, with a note.
-        version: The engine's version; None: the image's tag, or else the newest known version.
+        version: The engine's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the servers' model.
 
     Raises:
@@ -186,12 +186,10 @@ _ASSUMED_IMAGES = {"sizes": [{"width": 1024, "height": 1024}]}
 
 
 def _labelled(product: str | None) -> str | None:
-    """Return the GPU that a node label names."""
     return next((name for name, each in PRODUCTS.items() if each == product), None)
 
 
 def _is_encoder(words: Sequence[str]) -> bool:
-    """Return whether a command starts a worker of an encoder pool."""
     return "--encoder-only" in words or "--mm-encoder-only" in words or "ec_producer" in " ".join(words)
 
 
@@ -213,7 +211,6 @@ _STARTED_BY = ("vllm", "vllm-router", "python", "python3", "trtllm-serve")
 
 
 def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables set in front of a command, and the command."""
     place = next((place for place, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
     return dict(word.split("=", 1) for word in words[:place]), list(words[place:])
 
@@ -544,7 +541,6 @@ def _add_files(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]
 
 
 def _add_scaling(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) -> None:
-    """Add to servers the autoscalers that refer to them."""
     for document in documents:
         kind, spec = document.get("kind"), document.get("spec") or {}
         if kind not in ("HorizontalPodAutoscaler", "ScaledObject"):
@@ -556,7 +552,6 @@ def _add_scaling(servers: Sequence[_Server], documents: Sequence[Mapping[str, An
 
 
 def _pod_autoscaler(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
-    """Return the scenario's form of Kubernetes' own autoscaler."""
     pods = next((each["pods"] for each in spec.get("metrics", ()) if each.get("type") == "Pods"), None)
     if pods is None:
         rule = "scales on no metric of its pods"
@@ -575,7 +570,6 @@ def _pod_autoscaler(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
 
 
 def _keda(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
-    """Return the scenario's form of KEDA's autoscaler."""
     trigger = next((each["metadata"] for each in spec["triggers"] if each["type"] == "prometheus"), None)
     if trigger is None:
         raise ScenarioError("scales on no metric of Prometheus", file=_WHERE, key="ScaledObject", value=server.name)
@@ -641,7 +635,6 @@ def _scored(extension: Mapping[str, Any]) -> str | None:
 
 
 def _draft(server: _Server, hardware: str | None, version: str | None, model: str | None) -> Draft:
-    """Return the scenario of a single server."""
     engine = _engine(server.words)
     known = hardware or server.hardware or _labelled(server.product)
     words, variables = _without(server.words, _ROLE_FLAGS), server.variables

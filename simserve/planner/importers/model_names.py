@@ -96,7 +96,6 @@ def find_model(name: str, file: object) -> NamedModel:
 
 
 def _is_checkpoint(name: str) -> bool:
-    """Return whether a name is a folder with a ``config.json``."""
     return _is_file(Path(name) / "config.json")
 
 

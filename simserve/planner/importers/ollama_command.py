@@ -38,8 +38,8 @@ def import_ollama_command(
 
     Args:
         text: ``ollama run NAME:TAG``, with the variables of ``ollama serve`` in front or on a separate line.
-        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
-        version: Ollama's version; None: the image's tag, or else the newest known version.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
+        version: Ollama's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:

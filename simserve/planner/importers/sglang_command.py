@@ -1,4 +1,4 @@
-"""Turns a pasted `sglang.launch_server` line into a scenario. Knows what SGLang's flags mean."""
+"""Turns a pasted `sglang.launch_server` line into a scenario: what SGLang's flags mean."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def import_sglang_command(
     Args:
         text: ``python -m sglang.launch_server --model-path MODEL ...``, `sglang serve`, or a ``docker run`` of them, as
             pasted.
-        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
-        version: SGLang's version; None: the image's tag, or else the newest known version.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
+        version: SGLang's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:

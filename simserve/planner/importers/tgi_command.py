@@ -1,4 +1,4 @@
-"""Turns a pasted `text-generation-launcher` line into a scenario. Knows what TGI's flags mean."""
+"""Turns a pasted `text-generation-launcher` line into a scenario: what TGI's flags mean."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def import_tgi_command(
     Args:
         text: ``text-generation-launcher --model-id MODEL ...``, or a ``docker run`` of TGI's image, as pasted. The
             launcher's variables (``-e MODEL_ID=...``) count as its flags.
-        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
-        version: TGI's version; None: the image's tag, or else the newest known version.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
+        version: TGI's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
@@ -61,7 +61,7 @@ def import_tgi_command(
 
 
 def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Return the words after the program or image that starts the server, and the version in an image's tag."""
+    """Return the words after the program or image, and the version in the image's tag."""
     tag = None
     for place, word in enumerate(words):
         if word.rsplit("/", 1)[-1] == "text-generation-launcher":

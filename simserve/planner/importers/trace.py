@@ -190,7 +190,6 @@ def _fit_tasks(trace: Trace, tasks: TaskStatistics, name: str) -> Fit:
 
 
 def _fit_agents(tasks: TaskStatistics) -> dict[str, Any]:
-    """Return the `workload.agents` block of some tasks."""
     agents: dict[str, Any] = {"calls": _fit_count(tasks.calls)}
     pause, cv = mean(tasks.tool_time), spread(tasks.tool_time)
     if pause > 0:

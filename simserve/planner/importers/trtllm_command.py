@@ -66,8 +66,8 @@ def import_trtllm_command(
 
     Args:
         text: `trtllm-serve MODEL ...`, as pasted; the file of ``--extra_llm_api_options`` is read if it exists here.
-        hardware: GPU it runs on, which the line does not name; None: an assumed GPU, with a note.
-        version: TensorRT-LLM's version; None: the image's tag, or else the newest known version.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
+        version: TensorRT-LLM's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the line's model.
         files: Path in the line -> text of an options file that is stored elsewhere.
 

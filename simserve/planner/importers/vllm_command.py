@@ -125,8 +125,8 @@ def import_vllm_command(
         text: `vllm serve MODEL ...`, the older ``python -m vllm.entrypoints.openai.api_server --model MODEL ...``,
             or a ``docker run`` of vLLM's image, as pasted: over several lines or without line breaks, with variables
             in front and settings from a ``--config`` file.
-        hardware: GPU it runs on, which the line does not name; None: `ASSUMED_HARDWARE`, with a note.
-        version: vLLM's version; None: the image's tag, or else the newest known version.
+        hardware: GPU it runs on, not named in the line; None: `ASSUMED_HARDWARE`, with a note.
+        version: vLLM's version; None: the image's tag, else the newest known.
         model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
@@ -167,7 +167,7 @@ def read_vllm_arguments(arguments: Sequence[str], version: str, where: str) -> R
 
 
 def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Return the words after the program or image that starts the server, and the version in an image's tag."""
+    """Return the words after the program or image, and the version in the image's tag."""
     for position, word in enumerate(words):
         image = _IMAGE.search(word)
         if image is not None:
