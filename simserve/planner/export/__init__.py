@@ -1,1 +1,1 @@
-"""From a scenario to what starts it: command lines of the engines, and Kubernetes manifests."""
+"""Turns a scenario into what starts it: command lines of the engines, and Kubernetes manifests."""

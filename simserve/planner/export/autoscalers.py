@@ -1,4 +1,4 @@
-"""The autoscaler that was simulated, as Kubernetes' own and as KEDA's."""
+"""The simulated autoscaler, in the forms of Kubernetes' own and of KEDA's."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from simserve.sim.control import AutoscalingSpec
 _LONGEST_WINDOW = 3600
 """Longest `stabilizationWindowSeconds` of a HorizontalPodAutoscaler (Kubernetes API, autoscaling/v2)."""
 _PERIOD = 15
-"""How often Kubernetes' own autoscaler looks (kube-controller-manager's `horizontal-pod-autoscaler-sync-period`)."""
+"""Seconds between checks of Kubernetes' autoscaler (kube-controller-manager: horizontal-pod-autoscaler-sync-period)."""
 _OF_DEPLOYMENT = "[a-z0-9]+-[a-z0-9]+"
-"""What follows a Deployment's name in those of its pods: the hash of its template and theirs, without a dash."""
+"""Suffix of a Deployment's name in the names of its pods: the hash of the template and that of the pod, each without a
+dash."""
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
-"""Where the Prometheus operator answers by default in a namespace `monitoring`; to be set to one's own."""
+"""Default address of the Prometheus operator in a namespace `monitoring`; users replace it with their own."""
 
 
 def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
@@ -62,8 +63,8 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
     """Return KEDA's autoscaler of a Deployment, on Prometheus (keda.sh/v1alpha1, KEDA 2.17).
 
     Args:
-        worker: Whose replicas.
-        deployment: The Deployment's name; None: the worker's.
+        worker: Worker whose replicas it scales.
+        deployment: Name of the Deployment; None: the worker's.
 
     Raises:
         ScenarioError: It cannot do what was simulated.
@@ -101,7 +102,7 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
 
 
 def scaling_notes(worker: Worker, *, is_keda: bool) -> list[str]:
-    """Return what whoever runs the autoscaler has to know."""
+    """Return notes for whoever runs the autoscaler."""
     scaling = worker.scaling
     assert scaling is not None
     metric = worker.metric("deployment.autoscaling.metric")
@@ -130,7 +131,7 @@ def scaling_notes(worker: Worker, *, is_keda: bool) -> list[str]:
 
 
 def _target(scaling: AutoscalingSpec) -> float:
-    """Return the target in the metric's own unit: DCGM counts in percent."""
+    """Return the target in the metric's own unit: percent for DCGM."""
     return 100 * scaling.target if scaling.metric == "busy" else scaling.target
 
 
@@ -149,7 +150,7 @@ def _refuse_slo(scaling: AutoscalingSpec) -> None:
 
 
 def _behavior(scaling: AutoscalingSpec) -> dict[str, Any]:
-    """Return the pace: up at once and as far as asked for, down to the most of the window."""
+    """Return the scaling behavior: up at once and as far as needed, down to the highest number in the window."""
     if scaling.stabilization > _LONGEST_WINDOW:
         raise ScenarioError(
             "cannot be exported: Kubernetes' autoscaler looks back an hour at most",

@@ -1,4 +1,4 @@
-"""The script that measures a deployed endpoint with the scenario's traffic, and holds it to what was promised."""
+"""The script that measures a deployed endpoint with the scenario's traffic, and compares it with what was promised."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from simserve.workload.arrival_spec import ClosedLoopArrivals, ConstantArrivals,
 from simserve.workload.generate import generate
 
 _CONSTANT_BURSTINESS = 1e4
-"""Burstiness of vLLM's client, 1/cv^2, from which its gamma times are as good as constant."""
+"""Burstiness of vLLM's client, 1/cv^2, at which its gamma times are practically constant."""
 _MOST_RATIO = 0.99
 """Largest `--random-range-ratio`, which must stay below 1."""
 _TOLERANCE = "25%"
 _UNSENT = ("images", "audio", "structured_output")
-"""Blocks of a workload that the client's random prompts do not have."""
+"""Blocks of a workload that the client's random prompts cannot include."""
 SCRIPT = "benchmark.sh"
 JUDGED_BY = "benchmark.scenario.yaml"
 
 
 def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
-    """Return the script and the scenario that it is judged by.
+    """Return the script, and the scenario with which its results are compared.
 
-    vLLM's client sends random prompts at the scenario's rate, or from as many clients, with its mean lengths, spread
-    evenly about them as widely as it spreads prompts. Traffic that it cannot send (traces, conversations, rates that
-    change) is measured by `simserve observe` at a few loads with those lengths. ``URL`` says where the server is,
-    ``TOLERANCE`` how much slower than promised it may be. Images, audio and schemas are left out of both files.
+    vLLM's client sends random prompts at the scenario's rate, or from as many clients, with the scenario's mean
+    lengths, uniformly spread as widely as the scenario's prompts. Traffic that the client cannot send (traces,
+    conversations, rates that change) is measured by `simserve observe` at a few loads with those lengths. ``URL`` is
+    the address of the server, ``TOLERANCE`` how much slower than promised it may be. Images, audio and schemas are left
+    out of both files.
 
     Args:
         scenario: What was simulated.
@@ -73,7 +74,7 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
 
 
 def _load_words(scenario: Scenario) -> list[str] | None:
-    """Return the client's flags for the arrivals; None where it has none for them."""
+    """Return the client's flags for the arrivals; None where it cannot send them."""
     workload = scenario.workload
     if workload.trace is not None or workload.classes or workload.has_sessions or workload.has_shared_prefix:
         return None
@@ -94,5 +95,5 @@ def _spread(tokens: NDArray[np.int64]) -> float:
 
 
 def _joined(words: list[str]) -> str:
-    """Return a command as a shell reads it, with the script's own variables open."""
+    """Return a command quoted for a shell, except for the script's own variables."""
     return " ".join(f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in words)

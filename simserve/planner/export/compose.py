@@ -137,7 +137,7 @@ def _service(worker: Worker, gpus: list[str], port: int | None) -> dict[str, Any
 
 
 def _nginx(servers: list[str], routing: RoutingSpec) -> str:
-    """Return the router: every request to one server, streamed as it comes.
+    """Return the router, which sends each request to one server and streams the answer.
 
     Raises:
         ScenarioError: nginx has no such policy.

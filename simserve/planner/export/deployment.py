@@ -1,4 +1,4 @@
-"""What every exporter works from: the resolved deployment, which knobs have to be said, and what none can say.
+"""What every exporter works from: the resolved deployment, the knobs that must be set, and what cannot be expressed.
 
 Knows no engine's flags.
 """
@@ -34,7 +34,7 @@ _KNOBS = (
     "enable_prefix_caching",
     "async_scheduling",
 )
-"""Knobs that some engine has a flag for, in the order that a command line is read."""
+"""Knobs for which some engine has a flag, in the order of a command line."""
 
 
 _EAGLE_PLACEHOLDER = "ORG/EAGLE-HEAD"
@@ -54,7 +54,7 @@ _SAID = frozenset(
         "routing",
     }
 )
-"""Keys of a deployment that every export says or refuses, or that describe nothing but the simulation."""
+"""Keys of a deployment that every export expresses or refuses, or that concern only the simulation."""
 _SAID_OF_ENGINE = frozenset(
     {
         *_KNOBS,
@@ -73,7 +73,7 @@ _SAID_OF_ENGINE = frozenset(
         "swap_space",
     }
 )
-"""The same of its engine."""
+"""The same for the keys of its engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +81,13 @@ class Export:
     """What starts a deployment.
 
     Attributes:
-        target: What it is for: an engine's command, or a cluster's manifests.
+        target: Target of the export: an engine's command, or a cluster's manifests.
         version: Version of the engine.
         command: Words of the command line.
-        environment: Variables that have to stand before it.
+        environment: Environment variables of the command.
         files: Name -> text of the files it reads.
-        main_file: The file that is the answer, where the command only hands it over; None: the command is.
-        notes: What the command cannot say, or a person has to know.
+        main_file: File that is the result, where the command only passes it on; None: the command itself is the result.
+        notes: What the command cannot express, or a person needs to know.
         formats: Number formats of weights and KV cache, and where they come from.
         checkpoint: Name under which the servers know the model.
     """
@@ -104,13 +104,13 @@ class Export:
 
     @property
     def line(self) -> str:
-        """The command on one line, quoted for a shell, variables in front."""
+        """The command on one line, quoted for a shell, with its variables in front."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.command)])
 
     @property
     def lines(self) -> str:
-        """The command with a line a flag."""
+        """The command with one flag per line."""
         parts: list[list[str]] = [[]]
         for word in self.command:
             if word.startswith("--"):
@@ -123,18 +123,18 @@ class Export:
 
 @dataclass(slots=True, kw_only=True)
 class Deployment:
-    """One replica to write down.
+    """One replica to export.
 
     Attributes:
         resolved: The scenario with its profiles.
-        version: The engine's version as asked for, else the known one.
-        needed: Knobs that the scenario moves away from what the engine does by itself.
-        says: Knobs that are said: those, or all.
-        is_explicit: Whether defaults are said too.
+        version: The requested version of the engine, or else the known one.
+        needed: Knobs that the scenario sets to other values than the engine's defaults.
+        says: Knobs that are written out: those, or all.
+        is_explicit: Whether defaults are written out too.
         checkpoint: What the engine loads: a repository or a path.
         is_own_checkpoint: Whether the user named it.
-        notes: Collected while it is written.
-        unsaid: Dotted keys below `deployment` that only some exporters know, and none has said yet.
+        notes: Notes collected during the export.
+        unsaid: Dotted keys below `deployment` that only some exporters know, and that none has handled yet.
     """
 
     resolved: ResolvedScenario
@@ -148,11 +148,11 @@ class Deployment:
     unsaid: dict[str, Any]
 
     def take(self, key: str) -> Any:
-        """Return what the scenario sets for a rare key, which the caller says; None: nothing."""
+        """Return the value of a rare key, which the caller then handles; None: the scenario does not set it."""
         return self.unsaid.pop(key, None)
 
     def all_notes(self) -> tuple[str, ...]:
-        """Return what a person has to know, with the keys that nobody has said."""
+        """Return the notes, and one for each key that no exporter has handled."""
         unsaid = (f"deployment.{key} is not in what is written here: set it up by hand" for key in sorted(self.unsaid))
         return (*self.notes, *unsaid)
 
@@ -177,15 +177,15 @@ class Deployment:
         return f"{self.engine.name} {self.version}"
 
     def note(self, text: str) -> None:
-        """Add what a person has to know, once."""
+        """Add a note, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
     def needs_checkpoint(self, why: str) -> None:
-        """Insist that the user has named the checkpoint.
+        """Check that the user has named the checkpoint.
 
         Raises:
-            ScenarioError: The model's own would not hold the weights that were simulated.
+            ScenarioError: None is named, and the model's own does not hold the simulated weights.
         """
         if not self.is_own_checkpoint:
             raise ScenarioError(
@@ -202,42 +202,42 @@ class Deployment:
 
     @property
     def stored_quantization(self) -> str:
-        """Format that the checkpoint is stored in which is loaded where the user names none."""
+        """Stored format of the checkpoint that is loaded where the user names none."""
         return self.loaded.format
 
     @property
     def loaded(self) -> Checkpoint:
-        """The model's public checkpoint that is loaded: of the simulated format, else the one its name stands for."""
+        """The model's public checkpoint that is loaded: in the simulated format, else the one its name stands for."""
         return public_checkpoint(self.model, self.quantization)
 
     def check_loads(self) -> None:
-        """Insist that the engine loads the model's own checkpoint, where the user names none.
+        """Check that the engine can load the model's own checkpoint, where the user names none.
 
         Raises:
-            ScenarioError: It was made in a way that the engine does not know.
+            ScenarioError: It was made by a method that the engine does not know.
         """
         if not loads(self.engine, self.loaded):
             self.needs_checkpoint(f"{self.label} loads no {self.loaded.method} checkpoint of that kind")
 
     @property
     def is_made_on_load(self) -> bool:
-        """Whether the engine makes the simulated format of the checkpoint that is loaded."""
+        """Whether the engine converts the loaded checkpoint to the simulated format."""
         return self.loaded.is_wide and self.quantization in self.engine.quantises_on_load
 
     @property
     def kv_of_auto(self) -> str:
-        """KV format that the engine makes of this checkpoint where nothing is said."""
+        """KV format that the engine chooses for this checkpoint by default."""
         return kv_of_auto(self.resolved.shape)
 
     @property
     def loaded_bytes(self) -> float:
-        """Bytes of the checkpoint that is loaded: the model's own in its format, the user's in the simulated one."""
+        """Bytes of the loaded checkpoint: the model's own in its stored format, the user's in the simulated one."""
         own = self.stored_quantization
         return checkpoint_bytes(self.model, self.quantization if self.is_own_checkpoint else own)
 
     @property
     def is_beyond_model(self) -> bool:
-        """Whether requests may be longer than the model was made for, which engines must be told to allow."""
+        """Whether requests may be longer than the model's own limit, which engines allow only when told to."""
         return self.engine.max_model_len > self.model.max_position_embeddings
 
     @property
@@ -247,7 +247,7 @@ class Deployment:
 
 
 def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> Deployment:
-    """Return what to export of a scenario.
+    """Return the replica of a scenario to export.
 
     Raises:
         InputError: The scenario is invalid, or asks for what no real server of that engine does.
@@ -292,12 +292,12 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
 
 
 def public_checkpoint(model: ModelProfile, quantization: str) -> Checkpoint:
-    """Return the public checkpoint that serves a model in a format: one that holds it, else the stored one."""
+    """Return the public checkpoint that serves a model in a format: one in that format, or else the stored one."""
     return model.checkpoint("none" if quantization == model.dtype else quantization) or model.stored
 
 
 def draft_checkpoint(deployment: Deployment, asked: SpeculativeSpec) -> str | None:
-    """Return what the drafter is loaded from: a repository, or a place for one; None where the engine has it."""
+    """Return what the drafter is loaded from: a repository or a placeholder; None where none is needed."""
     if asked.method == "draft_model":
         assert asked.draft_model is not None
         draft = load_model(asked.draft_model, deployment.scenario.folder)
@@ -309,7 +309,7 @@ def draft_checkpoint(deployment: Deployment, asked: SpeculativeSpec) -> str | No
 
 
 def _rare_keys(scenario: Scenario) -> dict[str, Any]:
-    """Return what the scenario sets besides what every export knows."""
+    """Return the keys that the scenario sets and that not every export knows."""
     deployment = scenario.deployment
     found = {key: getattr(deployment, key) for key in deployment.model_fields_set - _SAID}
     engine = deployment.engine.overrides()
@@ -353,7 +353,7 @@ def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
         without = asked.model_copy(update={key: None})
         try:
             is_default = _engine_with(resolved, without) == wanted
-        except ScenarioError:  # the others contradict each other without it
+        except ScenarioError:  # without it, the others contradict each other
             is_default = False
         if is_default:
             asked = without

@@ -25,7 +25,7 @@ from simserve.planner.export.workers import (
 )
 
 RELEASE = "1.4.0"
-"""Dynamo's release whose API, examples and images these manifests follow (ai-dynamo/dynamo, examples/backends)."""
+"""Release of Dynamo whose API, examples and images these manifests follow (ai-dynamo/dynamo, examples/backends)."""
 MODES = {
     "round_robin": {"DYN_ROUTER_MODE": "round-robin"},
     "random": {"DYN_ROUTER_MODE": "random"},
@@ -34,24 +34,23 @@ MODES = {
     "prefix": {"DYN_ROUTER_MODE": "kv"},
     "least_tokens": {"DYN_ROUTER_MODE": "kv", "DYN_ROUTER_LOAD_AWARE": "true"},
 }
-"""Routing policy -> how Dynamo's frontend routes (Dynamo docs v1.5.0, modular-components/router/router-guide); its KV
-router made load-aware looks at the blocks and prompt tokens of a worker alone (ai-dynamo/dynamo, components/src/dynamo/
-common/configuration/groups)."""
+"""Routing policy -> variables of Dynamo's frontend (Dynamo docs v1.5.0, modular-components/router/router-guide). In
+load-aware mode, its KV router considers only the blocks and prompt tokens of a worker (ai-dynamo/dynamo,
+components/src/dynamo/common/configuration/groups)."""
 _BACKENDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrtllm"}
-"""Engine -> how its image is named."""
+"""Engine -> its name in the image."""
 _NAMES = {"vllm": "Vllm", "sglang": "Sglang", "trtllm": "TRTLLM"}
 _TRTLLM = "1.3"
 """TensorRT-LLM in that image: 1.3.0rc22 (ai-dynamo/dynamo, docs-website, fern/assets/releases.json of 2026-08-14)."""
 _OWN = {"vllm": "vLLM 0.26.0", "sglang": "SGLang 0.5.16", "trtllm": f"TensorRT-LLM {_TRTLLM}"}
-"""Engine that its image holds, from the same file."""
+"""Engine -> the version in its image, from the same file."""
 MAIN = "main"
-"""Container of a component that Dynamo's operator completes."""
+"""Name of a component's container that Dynamo's operator completes."""
 _TOKEN = [{"secretRef": {"name": "hf-token-secret"}}]
 OPTIONS = "engine.yaml"
 OPTIONS_FOLDER = "/config"
-"""Where a worker of TensorRT-LLM finds its options: what they set goes before dynamo.trtllm's own flags
-(components/src/dynamo/trtllm, workers/llm_worker.py); mounted as in examples/backends/trtllm/deploy,
-agg-with-config.yaml."""
+"""Folder of a TensorRT-LLM worker's options, which override dynamo.trtllm's own flags (components/src/dynamo/trtllm,
+workers/llm_worker.py); mounted as in examples/backends/trtllm/deploy, agg-with-config.yaml."""
 _EVENTS = {
     "trtllm": ["--publish-events-and-metrics"],
     "vllm": [
@@ -61,7 +60,8 @@ _EVENTS = {
         ),
     ],
 }
-"""What a worker's router knows prefixes by (ai-dynamo/dynamo, examples/backends, agg_router.yaml at 2ac51dd)."""
+"""Engine -> flags that make a worker report its cached prefixes to the router (ai-dynamo/dynamo, examples/backends,
+agg_router.yaml at 2ac51dd)."""
 _OPTION_KEYS: dict[str, tuple[str, type]] = {
     "--tp_size": ("tensor_parallel_size", int),
     "--pp_size": ("pipeline_parallel_size", int),
@@ -71,7 +71,7 @@ _OPTION_KEYS: dict[str, tuple[str, type]] = {
     "--max_num_tokens": ("max_num_tokens", int),
     "--kv_cache_free_gpu_memory_fraction": ("kv_cache_config.free_gpu_memory_fraction", float),
 }
-"""Flag of `trtllm-serve` -> key of the options and its type."""
+"""Flag of `trtllm-serve` -> its key in the options, and the type of the value."""
 _ROLE_WORDS: dict[tuple[str, str], list[str]] = {
     ("trtllm", "prefill"): ["--disaggregation-mode", "prefill"],
     ("trtllm", "decode"): ["--disaggregation-mode", "decode"],
@@ -168,7 +168,7 @@ def _refuse_many_hosts(workers: list[Worker]) -> None:
 
 
 def _options(worker: Worker) -> dict[str, Any]:
-    """Return the options of a worker of TensorRT-LLM, its flags among them, as a ConfigMap.
+    """Return the options of a TensorRT-LLM worker, including its flags, as a ConfigMap.
 
     Raises:
         ScenarioError: The TensorRT-LLM of Dynamo's image lacks one of the keys.
@@ -209,7 +209,7 @@ def _refuse_other_pools(workers: list[Worker]) -> None:
 
 
 def _router_mode(workers: list[Worker]) -> dict[str, str]:
-    """Return how the frontend picks a worker; with one there is nothing to pick."""
+    """Return the frontend's routing variables; any policy will do where no role has more than one worker."""
     routing = workers[0].whole.routing
     is_alone = all(worker.replicas == 1 for worker in workers)
     mode = MODES.get(routing.policy, MODES["round_robin"] if is_alone else None)
@@ -224,7 +224,7 @@ def _router_mode(workers: list[Worker]) -> dict[str, str]:
 
 
 def _told_events(worker: Worker) -> list[str]:
-    """Return the flags with which a worker tells the router what its prefix cache holds, where that decides."""
+    """Return the flags that make a worker report its prefix cache to the router, where routing depends on it."""
     if worker.role == "decode" or worker.whole.routing.policy != "prefix":
         return []
     return _EVENTS.get(worker.serving.target, [])
@@ -233,13 +233,13 @@ def _told_events(worker: Worker) -> list[str]:
 def _component(
     name: str, kind: str, replicas: int, container: dict[str, Any], pod: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a component of a graph with its main container and what else stands in its pods."""
+    """Return a component of a graph with its main container and the rest of its pod spec."""
     spec = {"containers": [{"name": MAIN, **container}], **(pod or {})}
     return {"name": name, "type": kind, "replicas": replicas, "podTemplate": {"spec": spec}}
 
 
 def _encoder(encoders: Worker, image: str) -> dict[str, Any]:
-    """Return the component of the encoder pool: one GPU a worker, and nothing of the language model's settings."""
+    """Return the component of the encoder pool: one GPU per worker, and no settings of the language model."""
     target = encoders.serving.target
     model = ["--model" if target == "vllm" else "--model-path", encoders.deployment.checkpoint]
     container = {

@@ -1,4 +1,4 @@
-"""The workers of an encoder pool: which targets have them, how each engine starts one, and what its servers are told.
+"""The workers of an encoder pool: which targets have them, how each engine starts one, and the flags of its servers.
 
 Knows neither hosts nor manifests.
 """
@@ -18,19 +18,20 @@ from simserve.scenario.schema import Scenario
 
 KEY = "deployment.encoder_disaggregation"
 WITH_ENCODERS = ("vllm", "sglang", "dynamo")
-"""Targets that start an encoder pool: SGLang's servers know its addresses (SGLang docs, epd_disaggregation), vLLM's
-have a proxy in front (vllm-project/vllm, examples/disaggregated/disaggregated_encoder/README.md), Dynamo's find it
+"""Targets that start an encoder pool. SGLang's servers get its addresses (SGLang docs, epd_disaggregation), vLLM's
+have a proxy in front (vllm-project/vllm, examples/disaggregated/disaggregated_encoder/README.md), Dynamo's discover it
 (ai-dynamo 1.4.0, dynamo/vllm/backend_args.py and dynamo/sglang/args.py)."""
 _STEP_TOKENS = "114688"
-"""Tokens a step of vLLM's encoder workers: more than any batch of images, as its example has it
+"""Token budget of vLLM's encoder workers: more than any batch of images, as in its example
 (disagg_1e1pd_example.sh)."""
 DYNAMO_ENCODER = ("--enable-multimodal", "--disaggregation-mode", "encode")
-"""What makes a worker of Dynamo encode for the others."""
+"""Flags that make a Dynamo worker encode for the others."""
 SHARED_PATH = "/tmp/ec_cache"
 _CONNECTOR = "ECExampleConnector"
-"""vLLM's reference for handing embeddings over: files in a folder that both sides see. ECConnectorFactory has it by
-that name in vLLM 0.15.0, 0.20.2, 0.24.0 and 0.33.0 (distributed/ec_transfer/ec_connector/factory.py), with roles and
-the folder's key below; in 0.12.0, which cannot leave the language model out, it was ECSharedStorageConnector."""
+"""vLLM's reference connector for embeddings: files in a folder that both sides see. ECConnectorFactory has it by
+that name in vLLM 0.15.0, 0.20.2, 0.24.0 and 0.33.0 (distributed/ec_transfer/ec_connector/factory.py), with the roles
+and the folder's key used below; in 0.12.0, which cannot leave out the language model, it was
+ECSharedStorageConnector."""
 _TRANSFER = ["--encoder-transfer-backend", "zmq_to_scheduler"]
 """SGLang's default transfer, over ZeroMQ to the scheduler."""
 _ENCODED: Mapping[str, tuple[str, ...]] = {
@@ -56,9 +57,10 @@ _ENCODED: Mapping[str, tuple[str, ...]] = {
     "0.5.20": ("Dots3NoteForCausalLM", "KimiK3ForConditionalGeneration", "Glm5NextForConditionalGeneration"),
     "0.5.23": ("MiniMaxM3SparseForConditionalGeneration", "MuseSparkForConditionalGeneration"),
 }
-"""Version of SGLang -> classes whose encoder it runs apart from then on. From 0.5.10 on its servers end with an
-error for others (server_args.py, from 0.5.20 on arg_groups/pd_disaggregation_hook.py; read in 0.5.10, 0.5.11, 0.5.12,
-0.5.16, 0.5.20 and 0.5.23); before, models whose code knows `language_only` (srt/models of 0.5.7 and 0.5.9)."""
+"""Version of SGLang -> classes whose encoder it can run separately from then on. From 0.5.10 on its servers stop with
+an error for others (server_args.py, from 0.5.20 on arg_groups/pd_disaggregation_hook.py; read in 0.5.10, 0.5.11,
+0.5.12, 0.5.16, 0.5.20 and 0.5.23); before, these were the models whose code knows `language_only` (srt/models of
+0.5.7 and 0.5.9)."""
 _DYNAMO_ENCODED = (
     "Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration",
@@ -66,19 +68,19 @@ _DYNAMO_ENCODED = (
     "Qwen3VLMoeForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
 )
-"""Classes of the catalogue that the encode workers of Dynamo 1.4.0 know under vLLM; others end with an error
+"""Classes of the catalogue that the vLLM encode workers of Dynamo 1.4.0 support; others stop with an error
 (dynamo/vllm/multimodal_utils/model.py, encode_utils.py)."""
 _DYNAMO_SGLANG = "0.5.16"
-"""SGLang that Dynamo 1.4.0 is built with (its METADATA), whose code its encode workers run."""
+"""Version of SGLang that Dynamo 1.4.0 is built with (its METADATA); its encode workers run that code."""
 _KEPT = ("--dtype", "--max-model-len", "--context-length")
-"""Flags of a replica that its encoder workers have too, each with one word."""
+"""Flags of a replica that its encoder workers get too, each with one value."""
 
 
 def refuse_encoders(scenario: Scenario, target: str) -> None:
-    """Refuse an encoder pool where a target starts none.
+    """Refuse an encoder pool for a target that starts none.
 
     Raises:
-        ScenarioError: It does not.
+        ScenarioError: The target starts none.
     """
     if scenario.deployment.encoder_disaggregation is not None and target not in WITH_ENCODERS:
         rule = f"cannot be exported to {target}, which starts no workers that only encode"
@@ -94,14 +96,14 @@ def refuse_encoders(scenario: Scenario, target: str) -> None:
 
 
 def refuse_unencoded(encoders: Worker, target: str) -> None:
-    """Refuse an encoder pool of a model whose encoder that engine, or Dynamo with it, does not run apart.
+    """Refuse an encoder pool if the engine, or Dynamo with it, cannot run the model's encoder separately.
 
     Args:
         encoders: The workers that encode.
-        target: Of the export: ``dynamo`` for workers of Dynamo.
+        target: Target of the export: ``dynamo`` for workers of Dynamo.
 
     Raises:
-        ScenarioError: It does not.
+        ScenarioError: It cannot.
     """
     engine, version = encoders.serving.target, encoders.serving.version
     model, workload = encoders.deployment.resolved.shape.model, encoders.deployment.scenario.workload
@@ -126,7 +128,7 @@ def refuse_unencoded(encoders: Worker, target: str) -> None:
 
 
 def encoders_of(workers: Sequence[Worker]) -> Worker | None:
-    """Return the workers of the encoder pool, one GPU each; None: the deployment has none."""
+    """Return the workers of the encoder pool, with one GPU each; None: the deployment has no such pool."""
     spec = workers[0].whole.encoder_disaggregation
     if spec is None:
         return None
@@ -150,14 +152,14 @@ def encoder_command(encoders: Worker) -> list[str]:
     """Return the command of one encoder worker.
 
     Raises:
-        ScenarioError: That version of the engine cannot leave the language model out.
+        ScenarioError: That version of the engine cannot leave out the language model.
     """
     serving = encoders.serving
     flags, key = flags_of(serving.target, serving.version), KEY
     start = next(place for place, word in enumerate(serving.command) if word.startswith("--"))
     if serving.target == "sglang":
         refuse_unencoded(encoders, serving.target)
-        start += 2  # --model-path and what stands behind it
+        start += 2  # --model-path and its value
         only = flags.render("--encoder-only", True, key=key)
         return [*serving.command[:start], *_kept(encoders), *only, *_TRANSFER]
     return [
@@ -172,14 +174,14 @@ def encoder_command(encoders: Worker) -> list[str]:
 
 
 def encoded_words(worker: Worker, urls: Sequence[str]) -> list[str]:
-    """Return what a server is told that takes embeddings; none for one that decodes alone.
+    """Return the flags of a server that receives embeddings; none for one that only decodes.
 
     Args:
         worker: The server.
         urls: Addresses of the encoder workers.
 
     Raises:
-        ScenarioError: That version of the engine cannot take them.
+        ScenarioError: That version of the engine cannot receive them.
     """
     if worker.role == "decode":
         return []
@@ -190,7 +192,7 @@ def encoded_words(worker: Worker, urls: Sequence[str]) -> list[str]:
 
 
 def encoder_notes(workers: Sequence[Worker]) -> list[str]:
-    """Return what whoever starts them has to know."""
+    """Return notes for whoever starts them."""
     spec = workers[0].whole.encoder_disaggregation
     if spec is None:
         return []
@@ -205,7 +207,7 @@ def encoder_notes(workers: Sequence[Worker]) -> list[str]:
 
 
 def dynamo_encoded_words(worker: Worker) -> list[str]:
-    """Return what a worker of Dynamo is told that takes media, which it refuses unasked, or embeddings of them."""
+    """Return the flags of a Dynamo worker that receives media, off by default, or their embeddings."""
     if not worker.deployment.scenario.workload.has_media or worker.serving.target == "trtllm":
         return []
     words = ["--enable-multimodal"]
@@ -223,7 +225,7 @@ def _kept(encoders: Worker) -> list[str]:
 
 
 def _handed_over(worker: Worker, role: str) -> list[str]:
-    """Return the flags by which a server of vLLM sends embeddings or takes them in."""
+    """Return the flags that make a vLLM server send or receive embeddings."""
     flags = flags_of("vllm", worker.serving.version)
     config = {
         "ec_connector": _CONNECTOR,

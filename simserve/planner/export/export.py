@@ -42,19 +42,19 @@ WHOLE: dict[str, Callable[[str, list[Worker]], Export]] = {
     "kserve": export_kserve,
     "production-stack": export_production_stack,
 }
-"""Target -> what writes the whole deployment down: all its replicas, pools and their autoscaler."""
+"""Target -> function that exports the whole deployment: all its replicas, pools and their autoscaler."""
 TARGETS = (*ENGINES, *WHOLE)
 _SHORT = {"kubernetes": "k8s", "docker-compose": "compose", "docker": "compose", "tensorrt-llm": "trtllm"}
-"""What people call a target -> the target."""
+"""Other name of a target -> the target."""
 _WITH_ROLES = {"dynamo": ("vllm", "sglang", "trtllm")}
-"""Target -> whose servers it tells that they prefill or decode, where these are not vLLM's and SGLang's alone."""
+"""Target -> engines whose servers it can start to prefill or decode only, where it is not only vLLM and SGLang."""
 
 _POOLS: dict[str, Callable[[list[Worker]], Export]] = {
     "vllm": export_role_servers,
     "sglang": export_role_servers,
     "trtllm": export_trtllm_pools,
 }
-"""Target -> what writes the servers of prefill, decode and encoder pools down, and who hands requests to them."""
+"""Target -> function that exports the servers of prefill, decode and encoder pools, and their router."""
 _EXPORTERS = {
     "vllm": export_vllm,
     "sglang": export_sglang,
@@ -67,20 +67,20 @@ _EXPORTERS = {
 def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoint: str | None = None) -> Export:
     """Return what starts one replica of a scenario, or the whole deployment.
 
-    A scenario of another engine is written for the target's newest known version with the knobs it sets, and a
-    note says that it was not simulated so.
+    A scenario of another engine is exported for the target's newest known version with the knobs it sets, and a
+    note says that this was not simulated.
 
     Args:
         scenario: What was simulated.
-        target: One of `TARGETS`, in any case, or what people call it.
-        explicit: Say the knobs too that equal the engine's defaults.
+        target: One of `TARGETS`, in any case, or another common name of it.
+        explicit: Also set the knobs that equal the engine's defaults.
         checkpoint: Repository or path that the engine loads; None: the model's own.
 
     Raises:
         UsageError: There is no such target.
-        InputError: The scenario is invalid, or cannot be said to that engine; with the reason.
+        InputError: The scenario is invalid, or cannot be expressed for that engine; with the reason.
         InfeasibleError: It does not fit.
-        InvariantError: A manifest has a field that the API it is for does not have.
+        InvariantError: A manifest has a field that its API does not have.
     """
     target = _SHORT.get(target.lower(), target.lower())
     if target not in TARGETS:
@@ -115,13 +115,13 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
 
 
 def _has_several_servers(scenario: Scenario) -> bool:
-    """Return whether its servers have parts that an engine's own front knows: prefill, decode, encoders."""
+    """Return whether it has roles that an engine's own router knows: prefill, decode, encoders."""
     deployment = scenario.deployment
     return deployment.disaggregation is not None or deployment.encoder_disaggregation is not None
 
 
 def _refuse_several_servers(scenario: Scenario) -> None:
-    """Refuse pools: one command starts one server, and what stands before several is not written here.
+    """Refuse pools: one command starts one server, and no router is exported here.
 
     Raises:
         ScenarioError: There are pools.
@@ -137,7 +137,7 @@ def _refuse_several_servers(scenario: Scenario) -> None:
 
 
 def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
-    """Refuse pools of another engine than the one that is written for.
+    """Refuse pools of another engine than that of the export.
 
     Raises:
         InputError: There is one, or the scenario is invalid.
@@ -153,9 +153,9 @@ def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
 
 
 def _under(scenario: Scenario, engine: str) -> Scenario:
-    """Return a scenario under an engine: itself where it simulates that, else with the knobs that it sets.
+    """Return a scenario for an engine: unchanged where it simulates that engine, else with the knobs that it sets.
 
-    Calibrated profiles are the same engine with other seconds, which no flag says.
+    A calibrated profile is the same engine with other step times, which no flag expresses.
     """
     asked = scenario.deployment.engine
     profile = load_engine(asked.name, scenario.folder)
@@ -172,7 +172,6 @@ def _not_simulated(scenario: Scenario, engine: str) -> str:
 
 
 def _command_of(deployment: Deployment) -> Export:
-    """Return the command of one replica, by its engine."""
     return _EXPORTERS[_engine_target(deployment)](deployment)
 
 
@@ -185,14 +184,14 @@ def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: st
     other = asked.model_copy(update={"name": engine, "version": version})
     deployment = scenario.deployment.model_copy(update={"engine": other})
     prepared = prepare(scenario.model_copy(update={"deployment": deployment}), explicit=explicit, checkpoint=checkpoint)
-    if profile.base == engine:  # calibrated: the same engine with other seconds, which no flag says
+    if profile.base == engine:  # calibrated: the same engine with other step times, which no flag expresses
         return prepared
     prepared.notes.insert(0, _not_simulated(scenario, engine))
     return prepared
 
 
 def _engine_target(deployment: Deployment) -> str:
-    """Return the target whose command a deployment's engine is started with."""
+    """Return the target whose command starts a deployment's engine."""
     name = deployment.engine.name
     target = next((target for target, engine in ENGINES.items() if engine == name and target != "ollama"), None)
     if target is None:

@@ -1,7 +1,7 @@
-"""The flags that an engine's command line takes, version by version, and writing and reading a line of them.
+"""The flags of each version of an engine's command line; writes and reads lines of them.
 
-The lists lie in ``engine_flags/``, read from the argument parsers of the engines' own releases. Knows names of
-flags and what they take, not what they mean.
+The lists are in ``engine_flags/``, read from the argument parsers of the engines' own releases. Knows names of
+flags and what values they take, not what they mean.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class ReadVersion(FrozenModel):
 
 
 class FlagGroup(FrozenModel):
-    """Flags that take the same and appeared and went together."""
+    """Flags that take the same kind of value, and were added and removed together."""
 
     takes: Takes
-    """`value`, `values` (one or more), `optional` (none or one), `switch` (nothing), `toggle` (nothing, with a
-    `--no-` form), `boolean` (nothing, True or False)."""
+    """Kind of value: `value`, `values` (one or more), `optional` (none or one), `switch` (nothing), `toggle` (nothing,
+    with a `--no-` form), `boolean` (nothing, True or False)."""
     since: str
     """First version read that has them."""
     until: str | None = None
-    """First version read that has them no longer."""
+    """First version read without them; None: the newest still has them."""
     names: tuple[str, ...]
     """The flags."""
 
@@ -55,9 +55,9 @@ class Choices(FrozenModel):
     since: str
     """First version read."""
     until: str | None = None
-    """First version read for which they no longer hold."""
+    """First version read that no longer accepts them; None: the newest still does."""
     values: tuple[str | int, ...]
-    """What it accepts."""
+    """The accepted values."""
 
 
 class FlagFile(FrozenModel):
@@ -66,11 +66,11 @@ class FlagFile(FrozenModel):
     engine: str
     """The engine."""
     versions: tuple[ReadVersion, ...] = Field(min_length=1)
-    """Versions read, oldest first; another one counts as the nearest older one."""
+    """Versions read, oldest first; any other counts as the nearest older one."""
     flags: tuple[FlagGroup, ...]
     """Every flag."""
     choices: dict[str, tuple[Choices, ...]] = Field(default_factory=dict)
-    """Flag, or flag and key of the JSON that it takes -> what it accepts, where that is a closed list."""
+    """Flag, or flag and key of the JSON that it takes -> accepted values, where these are a closed list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Flags:
 
     Attributes:
         engine: The engine.
-        version: The version read that stands for the one asked for.
+        version: The version read that represents the requested one.
         source: The files that were read.
-        takes: Flag -> what it takes.
-        choices: Flag -> the values it accepts, as texts.
+        takes: Flag -> kind of value that it takes.
+        choices: Flag -> the values it accepts, as strings.
     """
 
     engine: str
@@ -92,11 +92,11 @@ class Flags:
     choices: dict[str, tuple[str, ...]]
 
     def has(self, flag: str, value: str | None = None) -> bool:
-        """Return whether the version has a flag, and accepts ``value`` for it."""
+        """Return whether the version has a flag and accepts ``value`` for it."""
         return flag in self.takes and (value is None or self.accepts(flag, value))
 
     def accepts(self, flag: str, value: str) -> bool:
-        """Return whether a value is among those listed for a flag or a key of its JSON; True where none are."""
+        """Return whether a value is listed for a flag or a key of its JSON; True where no values are listed."""
         return value in self.choices.get(flag, (value,))
 
     def render(self, flag: str, value: object, *, key: str) -> list[str]:
@@ -104,8 +104,8 @@ class Flags:
 
         Args:
             flag: The flag with its dashes.
-            value: True and False set a switch; anything else is written as text.
-            key: Key of the scenario that asks for it, for the error.
+            value: True or False for a switch; anything else is written as text.
+            key: Key of the scenario that requires it, for the error.
 
         Raises:
             ScenarioError: The version has no such flag, or does not accept the value.
@@ -130,11 +130,11 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One flag of a command line as it was given.
+    """One flag of a command line as given.
 
     Attributes:
-        flag: Its name as the engine's parser spells it, without ``--no-``.
-        value: Text; a list where several were given; True or False of a switch; None: an unknown flag alone.
+        flag: Its name in the engine's parser, without ``--no-``.
+        value: Text, or a list of several; True or False for a switch; None: an unknown flag without a value.
         is_known: Whether the version has it.
     """
 
@@ -145,7 +145,7 @@ class Word:
 
 @cache
 def load_flags(engine: str) -> FlagFile:
-    """Return the flags of an engine over its versions.
+    """Return the flags of all versions of an engine.
 
     Raises:
         ProfileError: There is no list of that engine's flags.
@@ -155,7 +155,7 @@ def load_flags(engine: str) -> FlagFile:
 
 
 def flags_of(engine: str, version: str) -> Flags:
-    """Return the flags of a version: the nearest older one read, the oldest read for anything older."""
+    """Return the flags of a version: those of the nearest older one read, or of the oldest where there is none."""
     listed = load_flags(engine)
     wanted = version_key(version)
     older = [read for read in listed.versions if version_key(read.version) <= wanted]
@@ -180,10 +180,10 @@ def _holds(part: FlagGroup | Choices, key: tuple[int, ...]) -> bool:
 
 
 def read_words(flags: Flags, arguments: Sequence[str]) -> tuple[list[Word], list[str]]:
-    """Return the flags of a command line in their order, and the words that belong to none.
+    """Return the flags of a command line in order, and the words that belong to none.
 
-    ``--a=b``, underscores for dashes, ``--no-`` of toggles and repeated words of lists are understood. A flag
-    that the version does not have takes one word, if that is no flag.
+    Understands ``--a=b``, underscores for dashes, ``--no-`` of toggles and several values of a list. A flag
+    that the version does not have takes one word, unless that is a flag itself.
 
     Raises:
         ScenarioError: A flag lacks the value it takes, or a switch is given one.
@@ -195,7 +195,7 @@ def read_words(flags: Flags, arguments: Sequence[str]) -> tuple[list[Word], list
         argument = arguments[position]
         position += 1
         if argument == "--":
-            continue  # which parts kubectl's own arguments from these
+            continue  # separates kubectl's own arguments from these
         if not _is_flag(argument):
             loose.append(argument)
             continue
@@ -213,7 +213,7 @@ def _is_flag(argument: str) -> bool:
 
 
 def _canonical(flags: Flags, name: str) -> tuple[str, bool]:
-    """Return a flag as the parser spells it, and whether its negation was given."""
+    """Return a flag by its name in the parser, and whether it was given in its negated form."""
     spelled = name if name in flags.takes else name.replace("_", "-")
     if spelled in flags.takes or not spelled.startswith(_NEGATION):
         return spelled, False
@@ -248,5 +248,5 @@ def _word(engine: str, flag: str, takes: Takes | None, given: list[str], *, is_n
 
 
 def similar(flags: Flags, flag: str) -> str:
-    """Return the flag that one which the version does not have was likely meant to be; "" where none is near."""
+    """Return the flag that an unknown one was probably meant to be; "" where none is similar."""
     return next(iter(difflib.get_close_matches(flag, flags.takes, n=1, cutoff=0.8)), "")

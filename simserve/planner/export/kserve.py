@@ -1,4 +1,4 @@
-"""KServe's LLMInferenceService: a model, its replicas, and where asked for a prefill pool before them."""
+"""KServe's LLMInferenceService: a model, its replicas and, where asked for, a prefill pool in front of them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from simserve.planner.export.workers import (
 )
 
 _ACCOUNT = "huggingface"
-"""Service account whose secret KServe's loader takes Hugging Face's token from."""
+"""Service account whose secret gives KServe's loader the Hugging Face token."""
 _BEHIND_SIDECAR = 8001
-"""Port of a decoding server, before which KServe puts the sidecar that asks for the prefill (config/llmisvcconfig,
+"""Port of a decode server; the sidecar that KServe puts in front of it requests the prefill (config/llmisvcconfig,
 config-llm-decode-template.yaml)."""
 _POLICIES = ("prefix", "least_outstanding")
-"""What KServe's default scheduler weighs: known prefixes, queues and KV use."""
+"""Routing policies that KServe's default scheduler resembles: it weighs known prefixes, queues and KV use."""
 
 
 def export_kserve(name: str, workers: list[Worker]) -> Export:
@@ -78,7 +78,6 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
 
 
 def _service_account() -> dict[str, Any]:
-    """Return who KServe loads the weights as."""
     metadata = {"name": _ACCOUNT}
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "secrets": [{"name": "huggingface"}]}
 
@@ -95,7 +94,7 @@ def _refuse_other_routing(worker: Worker) -> None:
 
 
 def _workload(worker: Worker, port: int) -> dict[str, Any]:
-    """Return the replicas of a role: KServe's template starts vLLM itself, and takes the flags in a variable."""
+    """Return the replicas of a role; KServe's template starts vLLM and takes its flags from a variable."""
     deployment = worker.deployment.scenario.deployment
     gpus = str(worker.num_gpus)
     sizes = {
@@ -120,7 +119,7 @@ def _workload(worker: Worker, port: int) -> dict[str, Any]:
                 "nvidia.com/gpu": gpus,
             },
         },
-        "securityContext": {"runAsNonRoot": False},  # KServe's own image has a user, and vLLM's runs as root.
+        "securityContext": {"runAsNonRoot": False},  # KServe's own image has a user; vLLM's runs as root.
         "startupProbe": {
             **probes(worker)["startupProbe"],
             "httpGet": {"path": worker.server.health, "port": port, "scheme": "HTTPS"},
@@ -139,7 +138,7 @@ def _workload(worker: Worker, port: int) -> dict[str, Any]:
 
 
 def _without(words: list[str], flags: tuple[str, ...]) -> list[str]:
-    """Return words without some flags and their values, and without the address that KServe sets itself."""
+    """Return words without some flags and their values, and without the address, which KServe sets itself."""
     dropped = {n + step for n, word in enumerate(words) if word in (*flags, "--host", "--port") for step in (0, 1)}
     dropped |= {n for n, word in enumerate(words) if word == "--enable-expert-parallel"}
     return [word for n, word in enumerate(words) if n not in dropped]

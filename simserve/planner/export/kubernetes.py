@@ -1,4 +1,4 @@
-"""Kubernetes manifests of a whole deployment: what runs, what answers, what may be disturbed, and what scales it."""
+"""Kubernetes manifests of a whole deployment: Deployments, Services, disruption budgets and autoscalers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from simserve.planner.export.workers import (
 from simserve.sim.control import UpdateSpec
 
 _START_MARGIN = 3
-"""The startup probe gives up after this many times the expected time."""
+"""The startup probe gives up after this multiple of the expected time."""
 _DOWNLOAD = 50e6
-"""Bytes/s of a slow line: until the weights have come over it, a server that fetches them itself has not failed."""
+"""Bytes/s of a slow download: a server that fetches its own weights gets at least that much time to start."""
 PROBE_SECONDS = 10
 _UNREADY_AFTER = 3
-"""Probes in a row that a server misses before it gets no more requests, as Kubernetes has it: a busy one misses one."""
+"""Failed probes in a row after which a server gets no more requests (Kubernetes' default): a busy one may miss one."""
 _TERMINATION_SECONDS = 120
-"""Time for running requests to finish, where the scenario says nothing."""
+"""Time for running requests to finish, where the scenario sets none."""
 _UNROUTED_SECONDS = 5
-"""Until the routers of a cluster have heard that a pod ends."""
+"""Time until a cluster's routers know that a pod terminates."""
 _SHUTDOWN_SECONDS = 5
-"""Left for the server's own end, of the time that a pod has for it."""
+"""Part of a pod's termination time that is left for the server to shut down."""
 _LEFT_OUT = ("original/*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx")
-"""Files of a repository that a server does not read where it has safetensors."""
+"""Files of a repository that a server does not read if there are safetensors."""
 ON_GPU_NODES = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-"""Nodes with GPUs are often kept free of other pods by this taint (Kubernetes docs, ExtendedResourceToleration)."""
+"""This taint often keeps other pods off nodes with GPUs (Kubernetes docs, ExtendedResourceToleration)."""
 
 PRODUCTS = {
     "h100-sxm-80gb": "NVIDIA-H100-80GB-HBM3",
@@ -60,7 +60,7 @@ PRODUCTS = {
     "rtx-6000-ada-48gb": "NVIDIA-RTX-6000-Ada-Generation",
     "t4-16gb": "Tesla-T4",
 }
-"""Hardware profile -> label ``nvidia.com/gpu.product`` that NVIDIA's GPU feature discovery gives a node."""
+"""Hardware profile -> label ``nvidia.com/gpu.product`` that NVIDIA's GPU feature discovery sets on a node."""
 
 
 _TOKEN = {
@@ -70,10 +70,10 @@ _TOKEN = {
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes out what stands twice, instead of an anchor and an alias."""
+    """Writes repeated content in full, without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Return that nothing is an alias."""
+        """Return True: nothing is written as an alias."""
         del data
         return True
 
@@ -87,9 +87,9 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
     """Return the manifests that serve a deployment.
 
     Args:
-        name: The deployment's.
+        name: Name of the deployment.
         workers: Its kinds of worker.
-        is_keda: Whether KEDA scales it, and not Kubernetes itself.
+        is_keda: Whether KEDA scales it instead of Kubernetes itself.
 
     Raises:
         ScenarioError: Kubernetes cannot do what was simulated; names the key.
@@ -135,7 +135,7 @@ def refuse_nothing_to_scale() -> None:
 
 
 def node_selector(worker: Worker) -> dict[str, str]:
-    """Return the label of nodes that have its GPU, as NVIDIA's feature discovery sets it; empty where not known."""
+    """Return the label that NVIDIA's feature discovery sets on nodes with its GPU; empty where it is not known."""
     product = PRODUCTS.get(worker.deployment.resolved.shape.hardware.name)
     return {} if product is None else {"nvidia.com/gpu.product": product}
 
@@ -160,12 +160,12 @@ def _deployment(worker: Worker) -> dict[str, Any]:
 
 
 def _update(worker: Worker) -> UpdateSpec | None:
-    """Return how its replicas are replaced, where that was simulated."""
+    """Return how its replicas are replaced; None where that was not simulated."""
     return next(iter(worker.whole.updates), None)
 
 
 def pod(worker: Worker, *containers: dict[str, Any]) -> dict[str, Any]:
-    """Return what a pod of a worker consists of."""
+    """Return the spec of a worker's pod."""
     update, scaling = _update(worker), worker.scaling
     seconds = max(
         [each.grace_period for each in (update, scaling) if each is not None], default=float(_TERMINATION_SECONDS)
@@ -174,7 +174,7 @@ def pod(worker: Worker, *containers: dict[str, Any]) -> dict[str, Any]:
     hook = _drain(worker, grace - _UNROUTED_SECONDS - _SHUTDOWN_SECONDS)
     spec: dict[str, Any] = {
         "tolerations": ON_GPU_NODES,
-        "enableServiceLinks": False,  # A Service named vllm would set VLLM_PORT, which vLLM takes for its own.
+        "enableServiceLinks": False,  # A Service named vllm would set VLLM_PORT, which vLLM reads as its own variable.
         "terminationGracePeriodSeconds": grace,
         **_download(worker),
         "containers": [{**each, **hook} if "readinessProbe" in each else each for each in containers],
@@ -185,7 +185,7 @@ def pod(worker: Worker, *containers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drain(worker: Worker, seconds: int) -> dict[str, Any]:
-    """Return the hook that keeps a server until its requests are finished: told to end, servers drop what they have."""
+    """Return the hook that delays a server's end until its requests finish: a server told to stop drops them."""
     if seconds <= 0:
         return {}
     server = worker.server
@@ -199,7 +199,8 @@ def _drain(worker: Worker, seconds: int) -> dict[str, Any]:
 
 
 def _download(worker: Worker) -> dict[str, Any]:
-    """Return who loads the weights before the server starts, whose probes have no time for that; TGI does it itself."""
+    """Return the init container that downloads the weights, for which the server's probes allow no time; TGI downloads
+    them itself."""
     checkpoint = worker.deployment.checkpoint
     if _downloads_itself(worker) or _is_folder(checkpoint):
         return {}
@@ -222,8 +223,8 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
     """Return the server of a worker as a container.
 
     Args:
-        worker: Which.
-        command: Words that start it; None: its own.
+        worker: The worker.
+        command: Words that start the server; None: the worker's own command.
     """
     gpus = min(worker.num_gpus, worker.gpus_per_node)
     mounts = [
@@ -252,7 +253,7 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
 
 
 def variables(worker: Worker) -> list[dict[str, Any]]:
-    """Return the environment that a server needs besides its token."""
+    """Return the environment variables of a server besides its token."""
     found: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in worker.serving.environment.items()]
     if worker.role != "both" and worker.serving.target == "vllm":
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
@@ -261,22 +262,22 @@ def variables(worker: Worker) -> list[dict[str, Any]]:
 
 
 def start_limit(worker: Worker, *, downloads: bool) -> float:
-    """Return the seconds after which a server that does not answer yet has failed: thrice the simulated start.
+    """Return the seconds after which a server without an answer has failed: three times the simulated start-up time.
 
     Args:
-        worker: Whose server it is.
-        downloads: Whether it fetches its weights itself, over a line that may be slow.
+        worker: The server's worker.
+        downloads: Whether it fetches its own weights; the time of a slow download is then added.
     """
     return _START_MARGIN * worker.start_seconds + (worker.deployment.loaded_bytes / _DOWNLOAD if downloads else 0.0)
 
 
 def probes(worker: Worker, *, port: int | str = "http", downloads: bool = False) -> dict[str, Any]:
-    """Return the probes: a start may take thrice what was simulated; a liveness probe is the scenario's own.
+    """Return the probes: a start may take three times as long as simulated; the liveness probe follows the scenario.
 
     Args:
-        worker: Whose server they ask.
-        port: Where it answers, a number or the name of a container's port.
-        downloads: Whether it fetches its weights itself as it starts.
+        worker: The worker whose server is probed.
+        port: Port of the server: a number, or the name of a container's port.
+        downloads: Whether the server fetches its own weights when it starts.
     """
     liveness = worker.whole.liveness
     alive = _probe(worker, 6, port)
@@ -314,12 +315,11 @@ def _volumes(worker: Worker) -> list[dict[str, Any]]:
 
 
 def _weights_size(worker: Worker) -> str:
-    """Return the disk that the weights of a pod need."""
     return gib(1.2 * worker.deployment.loaded_bytes)
 
 
 def service(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the address that answers for a worker's pods."""
+    """Return the Service in front of a worker's pods."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -332,7 +332,7 @@ def service(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any
 
 
 def disruption_budget(name: str, pods: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the rule that nodes are emptied one replica at a time."""
+    """Return the disruption budget: nodes are drained one replica at a time."""
     labels = {"app.kubernetes.io/name": name}
     return {
         "apiVersion": "policy/v1",
@@ -343,7 +343,7 @@ def disruption_budget(name: str, pods: Mapping[str, str] | None = None) -> dict[
 
 
 def config_map(worker: Worker) -> dict[str, Any]:
-    """Return the files that a server reads."""
+    """Return the ConfigMap with the files that a server reads."""
     data = dict(worker.serving.files)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": worker.name}, "data": data}
 

@@ -1,4 +1,4 @@
-"""A LeaderWorkerSet: replicas that lie on several hosts."""
+"""A LeaderWorkerSet: replicas that span several hosts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from simserve.planner.export.workers import (
 from simserve.profiles.engine_options import version_key
 
 _RAY = "/vllm-workspace/examples/*_serving/multi-node-serving.sh"
-"""In vLLM's image: starts the Ray cluster of ranks on several hosts (vLLM docs, deployment/frameworks/lws). It lies
-under online_serving, in later images under ray_serving."""
+"""Script in vLLM's image that starts the Ray cluster of ranks on several hosts (vLLM docs, deployment/frameworks/lws).
+It is under online_serving, in later images under ray_serving."""
 _WITHOUT_RAY = "0.12"
-"""vLLM from which on one rank spans hosts by processes of its own: `--nnodes`, `--node-rank` and `--master-addr` of
-engine/arg_utils.py, run_headless of entrypoints/cli/serve.py."""
+"""First version of vLLM in which one rank spans hosts with vLLM's own processes: `--nnodes`, `--node-rank` and
+`--master-addr` of engine/arg_utils.py, run_headless of entrypoints/cli/serve.py."""
 _GATHER_PORT, _RANKS_PORT = 20000, 13345
-"""Of SGLang's ranks, and of vLLM's data-parallel ones: those of their documentation."""
+"""Ports of SGLang's ranks, and of vLLM's data-parallel ranks, from their documentation."""
 
 
 def export_leader_workers(name: str, workers: list[Worker]) -> Export:
     """Return the manifests of replicas over several hosts (leaderworkerset.x-k8s.io/v1).
 
     Raises:
-        ScenarioError: A replica fits one host, or something was simulated that such a set does not do.
+        ScenarioError: A replica fits one host, or such a set cannot do what was simulated.
     """
     refuse_other_makers(workers, "lws")
     refuse_disaggregated(workers, "lws")
@@ -91,7 +91,7 @@ def _notes(worker: Worker) -> list[str]:
 
 def _set(worker: Worker) -> dict[str, Any]:
     leader, other = _commands(worker)
-    locks = {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}  # RDMA registers memory that stays in place.
+    locks = {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}  # RDMA registers locked memory.
     first, rest = container(worker, leader) | locks, container(worker, other) | locks
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         del rest[probe]  # Only the leader answers.
@@ -112,13 +112,13 @@ def _set(worker: Worker) -> dict[str, Any]:
 
 
 def _ranks_on_a_node(worker: Worker) -> int:
-    """Return the data-parallel ranks that a node holds; 0: there is one rank, or each needs several nodes."""
+    """Return the number of data-parallel ranks per node; 0: there is one rank, or each needs several nodes."""
     ranks = worker.deployment.scenario.deployment.data_parallel_size
     return 0 if ranks == 1 else worker.gpus_per_node // (worker.num_gpus // ranks)
 
 
 def _by_ray(worker: Worker) -> tuple[list[str], list[str]]:
-    """Return what vLLM's leader and the others run where Ray spreads the ranks, or the GPUs of one, over the nodes."""
+    """Return the commands of vLLM's leader and the others where Ray spreads ranks, or the GPUs of one, over nodes."""
     local = _ranks_on_a_node(worker)
     words = ["--distributed-executor-backend", "ray"]
     if local:
@@ -128,7 +128,7 @@ def _by_ray(worker: Worker) -> tuple[list[str], list[str]]:
 
 
 def _by_processes(worker: Worker) -> tuple[list[str], list[str]]:
-    """Return what vLLM's leader and the others run without Ray: one rank over all nodes, or whole ranks on each."""
+    """Return commands of vLLM's leader and the others without Ray: a rank over all nodes, or whole ranks in each."""
     local, leader = _ranks_on_a_node(worker), "$(LWS_LEADER_ADDRESS)"
     if not local:
         both = [*worker.command, "--distributed-executor-backend", "mp", "--nnodes", str(worker.num_nodes)]
@@ -141,7 +141,6 @@ def _by_processes(worker: Worker) -> tuple[list[str], list[str]]:
 
 
 def _commands(worker: Worker) -> tuple[list[str], list[str]]:
-    """Return what the leader runs and what the others do."""
     words = worker.command
     if worker.serving.target == "sglang":
         nodes = [*words, "--nnodes", str(worker.num_nodes), "--dist-init-addr"]

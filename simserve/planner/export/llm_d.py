@@ -25,19 +25,19 @@ from simserve.planner.export.workers import (
 from simserve.sim.control import RoutingSpec
 
 _BEHIND_SIDECAR = 8200
-"""Port of a decoding server, whose sidecar answers on the pool's own and asks for the prefill first."""
+"""Port of a decode server; its sidecar answers on the pool's port and requests the prefill first."""
 _SCHEDULER = {"name": "llm-d-inference-scheduler", "hub": "ghcr.io/llm-d", "tag": "v0.5.0"}
-"""The image that has the plugins named here; the chart's own has neither roles nor these scorers (llm-d/llm-d at
+"""Image that has the plugins named here; the chart's default image has neither roles nor these scorers (llm-d/llm-d at
 126f65d, guides/pd-disaggregation/gaie-pd/values.yaml)."""
 _POOL_CHART = "v1.4.0"
-"""The chart that llm-d's guides install (guides/tiered-prefix-cache); older ones take flags as a list with names, and
-one port."""
+"""Version of the chart that llm-d's guides install (guides/tiered-prefix-cache); older ones take flags as a list with
+names, and one port."""
 _BY_HAND = (
     "the chart's values have no pod affinity (templates/decode-deployment.yaml at 04ae170): patch both Deployments"
 )
 _ONE_PROFILE = "single-profile-handler"
 _ALWAYS_SPLIT = {"threshold": 0, "hashBlockSize": 5}
-"""Every prompt is prefilled apart, as was simulated, however much of it is cached (the same values)."""
+"""As simulated, the prefill pool takes every prompt, however much of it is cached (the same values)."""
 SCORERS = {
     "least_outstanding": [("active-request-scorer", 1)],
     "prefix": [("prefix-cache-scorer", 2), ("active-request-scorer", 1)],
@@ -58,7 +58,7 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
     refuse_other_makers(workers, "llm-d")
     refuse_other_engines(workers, "llm-d", ("vllm",))
     refuse_scaling(workers, "llm-d", "size the pools without it, or use --to keda")
-    refuse_many_nodes(workers, "llm-d")  # Its chart asks every pod for all the GPUs, and starts no ranks on the others.
+    refuse_many_nodes(workers, "llm-d")  # Its chart requests all GPUs for every pod, and starts no ranks on the others.
     decode, prefill = by_role(workers, "llm-d")
     label = {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": name}
     checkpoint = decode.deployment.checkpoint
@@ -101,7 +101,7 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
 
 
 def by_role(workers: list[Worker], target: str) -> tuple[Worker, Worker | None]:
-    """Return who decodes, or does both, and who prefills for them.
+    """Return the workers that decode, or do both, and those that prefill for them; None: no others.
 
     Raises:
         ScenarioError: There are other pools.
@@ -164,7 +164,7 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
 
 
 def _pool(label: dict[str, str], routing: RoutingSpec, *, is_split: bool, is_alone: bool) -> dict[str, Any]:
-    """Return the pool and its scheduler's plugins: who is filtered, who scores, who picks."""
+    """Return the pool and its scheduler's plugins: filters, scorers and picker."""
     scorers = SCORERS.get(routing.policy, [] if is_alone else None)
     if scorers is None:
         raise ScenarioError(

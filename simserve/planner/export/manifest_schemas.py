@@ -1,4 +1,4 @@
-"""Whether manifests have the fields and types that the API which reads them has."""
+"""Checks that manifests have the fields and types of the API that reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simserve.validation import FrozenModel, validate
 
 _FILE = Path(__file__).with_name("manifest_schemas.yaml")
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-"""How a Service may be named (RFC 1035, Kubernetes docs, concepts/overview/working-with-objects/names)."""
+"""Valid names of a Service (RFC 1035, Kubernetes docs, concepts/overview/working-with-objects/names)."""
 _SCALARS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -29,13 +29,13 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ManifestSchema(FrozenModel):
-    """Whose fields they are.
+    """The API that some fields belong to.
 
     Attributes:
-        name: API and version, as a note says it.
-        source: Where its fields are from.
+        name: API and version, as written in a note.
+        source: Source of its fields.
         kinds: ``apiVersion kind`` -> type of that object.
-        files: End of a file's name -> type of what is in it, for files that say no kind.
+        files: End of a file's name -> type of its contents, for files without a kind.
     """
 
     name: str
@@ -45,10 +45,10 @@ class ManifestSchema(FrozenModel):
 
 
 class ManifestSchemas(FrozenModel):
-    """All of them.
+    """The schemas of all APIs.
 
     Attributes:
-        schemas: Whose they are.
+        schemas: The APIs.
         types: Name -> field -> type of the field.
     """
 
@@ -70,7 +70,7 @@ def checked_against(files: Mapping[str, str]) -> tuple[str, ...]:
     """Check manifests, and return the names of the APIs that they were checked against.
 
     Args:
-        files: Name -> text with one document or several.
+        files: Name -> text with one or more documents.
 
     Raises:
         InvariantError: A field is unknown, missing or of another type; names file, field and schema.
@@ -87,7 +87,7 @@ def checked_against(files: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _schema_of(file: str, found: Any) -> tuple[ManifestSchema, str]:
-    """Return whose document it is, and its type."""
+    """Return the API of a document, and the document's type."""
     kind = f"{found.get('apiVersion')} {found.get('kind')}"
     for schema in load_schemas().schemas:
         if kind in schema.kinds:
@@ -99,7 +99,7 @@ def _schema_of(file: str, found: Any) -> tuple[ManifestSchema, str]:
 
 
 def _faults(value: Any, kind: str, path: str) -> Iterator[str]:
-    """Yield what is wrong with a value, each a clause that begins with its path."""
+    """Yield the faults of a value, each a clause that begins with its path."""
     form, _, rest = kind.partition(" of ")
     at = path or "the document"
     if form in ("list", "map"):

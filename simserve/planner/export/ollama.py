@@ -9,15 +9,15 @@ from simserve.planner.export.deployment import Deployment, Export
 
 MODELFILE = "Modelfile"
 _QUANTIZE = {"gguf-q4_k_m": "q4_K_M", "gguf-q8_0": "q8_0"}
-"""Formats that `ollama create --quantize` makes of 16-bit weights."""
+"""Formats that `ollama create --quantize` makes from 16-bit weights -> its names."""
 _KV_CACHE = {"auto": "f16", "fp16": "f16", "int8": "q8_0", "int4": "q4_0"}
 _SPREAD = "OLLAMA_SCHED_SPREAD cuts the layers over all GPUs that CUDA_VISIBLE_DEVICES shows to Ollama"
-"""Of several GPUs (Ollama's envconfig/config.go: always schedule a model across all GPUs)."""
+"""Note on several GPUs (Ollama's envconfig/config.go: always schedule a model across all GPUs)."""
 _SETTABLE = ("max_model_len", "max_num_seqs")
 
 
 def export_ollama(deployment: Deployment) -> Export:
-    """Return what makes and serves the model.
+    """Return the Modelfile, the variables and the commands that create and serve the model.
 
     Raises:
         ScenarioError: Ollama cannot do what the scenario asks for.
@@ -65,7 +65,7 @@ def _refuse(deployment: Deployment) -> None:
 
 
 def _source(deployment: Deployment) -> str:
-    """Return what the Modelfile starts from: the user's weights, or a folder that the checkpoint is loaded to."""
+    """Return the source in the Modelfile: the user's weights, or the folder that the checkpoint is downloaded to."""
     if deployment.is_own_checkpoint:
         return deployment.checkpoint
     quantization = deployment.quantization
@@ -74,7 +74,7 @@ def _source(deployment: Deployment) -> str:
     stored = deployment.model.stored
     if not stored.is_wide:
         deployment.needs_checkpoint(f"it is stored in {stored.format}, and ollama create quantises 16-bit weights only")
-    # Of a public GGUF repository one file would have to be chosen; ollama create makes it of the 16-bit weights.
+    # A public GGUF repository would need a choice of one file; ollama create makes it from the 16-bit weights.
     repository = stored.repository or deployment.checkpoint
     folder = "./" + repository.rsplit("/", 1)[-1]
     deployment.note(f"FROM is a folder: huggingface-cli download {repository} --local-dir {folder}")

@@ -1,4 +1,4 @@
-"""vLLM's production stack: values of its Helm chart, router included."""
+"""vLLM's production stack: values of its Helm chart, including the router."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from simserve.planner.export.workers import (
 )
 
 _SKIP = "--skip-schema-validation"
-"""Helm's word, since 3.16, for installing values that the chart's own schema refuses (Helm docs, helm install)."""
+"""Helm's flag, since 3.16, to install values that the chart's own schema refuses (Helm docs, helm install)."""
 _DEPLOYMENT = "{release}-{model}-deployment-vllm"
-"""Name that the chart gives a model's Deployment (helm/templates/deployment-vllm-multi.yaml)."""
+"""Name of a model's Deployment in the chart (helm/templates/deployment-vllm-multi.yaml)."""
 LOGIC = {"round_robin": "roundrobin", "session": "session", "prefix": "prefixaware"}
 """Routing policy -> `routerSpec.routingLogic`."""
 
@@ -73,7 +73,7 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
 
 
 def _startup(workers: list[Worker]) -> dict[str, Any]:
-    """Return the chart's one startup probe: the time of whoever takes longest, who fetches its weights as it starts."""
+    """Return the chart's only startup probe, for the slowest worker; each fetches its weights when it starts."""
     longest = max(start_limit(worker, downloads=True) for worker in workers)
     return {"periodSeconds": PROBE_SECONDS, "failureThreshold": math.ceil(longest / PROBE_SECONDS)}
 

@@ -1,7 +1,7 @@
-"""The servers of prefill, decode and encoder pools on hosts without a cluster: where each lies, and how it is started.
+"""Places and starts the servers of prefill, decode and encoder pools on hosts without a cluster.
 
-vLLM's and SGLang's are written whole, each with its router in front (vllm-project/router, README, Prefill-Decode
-Disaggregation; SGLang docs, advanced_features/pd_disaggregation).
+Those of vLLM and SGLang are exported in full, with the engine's router in front (vllm-project/router, README,
+Prefill-Decode Disaggregation; SGLang docs, advanced_features/pd_disaggregation).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _FRONTS = {
     "vllm": ("vllm-router", "--vllm-pd-disaggregation"),
     "sglang": ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation"),
 }
-"""Engine -> router that prefills on one server and decodes on another, by its last word; each is a package of its own
-on PyPI."""
+"""Engine -> its router, whose last word here makes it prefill on one server and decode on another; each router is a
+separate package on PyPI."""
 FRONT_POLICIES = {
     "round_robin": "round_robin",
     "random": "random",
     "power_of_two": "power_of_two",
     "prefix": "cache_aware",
 }
-"""Routing policy -> `--policy` of both routers; power_of_two, which looks at loads, for the others."""
+"""Routing policy -> `--policy` of both routers; power_of_two, which compares loads, stands in for the others."""
 ENCODER_PROXY = ("python", "disagg_epd_proxy.py")
-"""vLLM's proxy in front of encoder workers and the servers that take their embeddings."""
+"""vLLM's proxy in front of encoder workers and the servers that receive their embeddings."""
 _NIXL_PORT = 5600
-"""vLLM's default `VLLM_NIXL_SIDE_CHANNEL_PORT`, from which each rank of a server takes one (vLLM docs,
+"""vLLM's default `VLLM_NIXL_SIDE_CHANNEL_PORT`; each rank of a server takes one port from there on (vLLM docs,
 nixl_connector_usage)."""
 _BOOTSTRAP_PORT = 8998
 """SGLang's default `--disaggregation-bootstrap-port`."""
@@ -41,7 +41,7 @@ _BOOTSTRAP_PORT = 8998
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One server: its kind, the host it lies on, the first of its GPUs there and its port."""
+    """One server: its kind, its host, the first of its GPUs there and its port."""
 
     worker: Worker
     host: int
@@ -50,7 +50,7 @@ class Placed:
 
 
 def export_role_servers(workers: list[Worker]) -> Export:
-    """Return the command of the router in front, with the file that starts the servers and the encoder workers.
+    """Return the command of the router, with the file that starts the servers and the encoder workers.
 
     Raises:
         ScenarioError: The engine's router cannot do what was simulated; names the key.
@@ -93,7 +93,7 @@ def _url(server: Placed, names: list[str]) -> str:
 
 
 def _router(servers: list[Placed], names: list[str]) -> list[str]:
-    """Return the command of an engine's router in front of servers, by their roles where they have any."""
+    """Return the command of an engine's router, with the roles of its servers where they have any."""
     target = servers[0].worker.serving.target
     *words, by_role = _FRONTS[target]
     if servers[0].worker.role == "both":
@@ -106,7 +106,7 @@ def _router(servers: list[Placed], names: list[str]) -> list[str]:
 
 
 def _encoder_proxy(encoders: list[str], servers: list[Placed], names: list[str]) -> list[str]:
-    """Return the command of vLLM's proxy, which has images encoded before a server sees the request."""
+    """Return the command of vLLM's proxy, which has images encoded before a server gets the request."""
     prefill = [_url(each, names) for each in servers if _is_prefill(each)]
     others = [_url(each, names) for each in servers if not _is_prefill(each)]
     return [
@@ -118,7 +118,7 @@ def _encoder_proxy(encoders: list[str], servers: list[Placed], names: list[str])
 
 
 def refuse_other_pools(workers: list[Worker], target: str) -> None:
-    """Refuse pools that do both beside others, workers over several hosts and roles that load different weights.
+    """Refuse pools that both prefill and decode, workers over several hosts, and roles that load different weights.
 
     Raises:
         ScenarioError: There is one.
@@ -148,9 +148,9 @@ def refuse_other_pools(workers: list[Worker], target: str) -> None:
 
 
 def placed(workers: list[Worker]) -> Iterator[Placed]:
-    """Yield the servers, each on the first GPUs that are free; a worker that a host has no room for begins the next.
+    """Yield the servers, each on the next free GPUs; one that does not fit on the current host begins the next.
 
-    Workers on another kind of GPU begin on another host.
+    A change to another kind of GPU also begins another host.
     """
     host, used, port, kind = 0, 0, PORT, workers[0].deployment.resolved.shape.hardware.name
     for worker in workers:
@@ -164,13 +164,13 @@ def placed(workers: list[Worker]) -> Iterator[Placed]:
 
 
 def host_names(servers: list[Placed]) -> list[str]:
-    """Return what the hosts are called: the one here, or several to be named."""
+    """Return the names of the hosts: localhost for one, placeholders for several."""
     num_hosts = servers[-1].host + 1
     return ["localhost"] if num_hosts == 1 else [f"node-{number + 1}" for number in range(num_hosts)]
 
 
 def start_script(servers: list[Placed], names: list[str], command: Callable[[Placed], str]) -> str:
-    """Return the commands that start the servers, host by host, with the GPUs that each host has."""
+    """Return the commands that start the servers, host by host, with the GPUs of each server."""
     lines = ["#!/bin/sh"]
     for host, name in enumerate(names):
         there = [server for server in servers if server.host == host]
@@ -202,7 +202,6 @@ def _command(server: Placed, names: list[str], encoders: list[str]) -> str:
 
 
 def _encoder(server: Placed) -> str:
-    """Return the line that starts an encoder worker."""
     return _line(encoder_command(server.worker), {}, server)
 
 

@@ -18,7 +18,7 @@ from simserve.profiles.engine_options import version_key
 
 _LOW_BIT_KV = {"fp8": ("fp8_e4m3", "fp8_e5m2")}
 _FCFS_SINCE = version_key("0.4.6")
-"""Until 0.3 the default order was longest prefix match; fcfs is the default of 0.4.6, which was read."""
+"""fcfs is the default order in 0.4.6, the version read; until 0.3 it was longest prefix match."""
 _NUMBERS = {
     "max_model_len": "--context-length",
     "gpu_memory_utilization": "--mem-fraction-static",
@@ -27,11 +27,11 @@ _NUMBERS = {
 }
 _DEEPEP_MODES = {"auto": "auto", "deepep_low_latency": "low_latency", "deepep_high_throughput": "normal"}
 _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
-"""Formats that SGLang makes while it loads, through torchao."""
+"""Formats to which SGLang converts weights on loading, through torchao -> its names."""
 _QUEUE_KEY = "deployment.engine.scheduling_policy"
 _NOT_CHUNKED = -1
 _DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
-"""Who drafts -> what `--speculative-algorithm` calls it."""
+"""Drafting method -> its name in `--speculative-algorithm`."""
 
 
 def export_sglang(deployment: Deployment) -> Export:
@@ -74,7 +74,7 @@ def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _experts(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return how tokens reach the experts of other ranks, and how those are placed."""
+    """Return the flags for how tokens reach the experts of other ranks, and how experts are placed."""
     words, shape, backend = [], deployment.resolved.shape, deployment.take("all2all_backend")
     if shape.all2all_backend != "allgather_reducescatter":
         key = "deployment.all2all_backend"
@@ -178,7 +178,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _adapters(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return the limits of LoRA adapters; which there are, ``--lora-paths`` says."""
+    """Return the limits of LoRA adapters; ``--lora-paths`` names the adapters."""
     seats = deployment.take("engine.max_loras")
     if not seats:
         return []
@@ -196,7 +196,7 @@ def _adapters(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _priorities(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return the switches of a queue by priority, which SGLang lays over first come, first served."""
+    """Return the switches of a priority queue, which SGLang adds to first come, first served."""
     if deployment.engine.scheduling_policy != "priority":
         return []
     words = flags.render("--enable-priority-scheduling", True, key=_QUEUE_KEY)
@@ -209,7 +209,8 @@ def _priorities(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _speculative(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return who drafts and how many tokens; the tokens that SGLang verifies count the one before the drafts."""
+    """Return the flags for the drafting method and number of tokens; SGLang's number of draft tokens includes the token
+    before the drafts."""
     asked, key = deployment.take("speculative"), "deployment.speculative"
     if asked is None:
         return []

@@ -1,4 +1,4 @@
-"""Flags that engines share: number formats, experts, KV tiers, embeddings and answers in a schema."""
+"""Flags for features that engines share: number formats, experts, KV tiers, embeddings and structured output."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from simserve.units import GIB, format_bytes
 from simserve.workload.length_spec import NoLength
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""Number format of a scenario -> what servers call it on ``--dtype``."""
+"""Number format of a scenario -> its name in servers' ``--dtype``."""
 _KV_FLAG = "--kv-cache-dtype"
 __all__ = ["DTYPES", "arithmetic_dtype", "kv_cache_words"]
 _GB = 1e9
 """Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py)."""
 _BACKENDS = {"disk": "file", "remote": "mooncake"}
-"""Tier -> SGLang's ``--hicache-storage-backend``; others go with either."""
+"""Tier -> SGLang's ``--hicache-storage-backend``; other backends fit either tier."""
 _SGLANG_BACKENDS = {"guidance": "llguidance"}
-"""What SGLang calls a compiler of grammars, where not as it calls itself (server_args.py, ``--grammar-backend``)."""
+"""Grammar compiler -> SGLang's name of it, where that differs (server_args.py, ``--grammar-backend``)."""
 
 
 def arithmetic_dtype(deployment: Deployment) -> str:
-    """Return the format in which a deployment computes where its weights are not quantised."""
+    """Return the format in which a deployment computes where its weights are not quantized."""
     quantization = deployment.quantization
     return quantization if quantization in DTYPES else deployment.model.dtype
 
 
 def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the flag of the KV cache's number format, or nothing where the server's default is it.
+    """Return the flag of the KV cache's number format, or nothing where it is the server's default.
 
     Args:
-        deployment: What is exported.
-        flags: Those of the engine's version.
-        low_bit: Format of 8 bits and fewer -> what the engine has called it, the newest name first.
+        deployment: The deployment to export.
+        flags: Flags of the engine's version.
+        low_bit: Format of 8 bits and fewer -> the engine's names for it, the newest first.
 
     Raises:
-        ScenarioError: The engine's version stores no such KV cache.
+        ScenarioError: The engine's version has no such KV cache.
     """
     key, asked = "deployment.kv_cache_dtype", deployment.scenario.deployment.kv_cache_dtype
     if asked == "auto" and deployment.model.compressed_attention is not None:
-        asked = COMPRESSED_KV  # vLLM from 0.20 to 0.29 stops at its own default
+        asked = COMPRESSED_KV  # vLLM from 0.20 to 0.29 stops with an error at its own default
     if asked in DTYPES and (asked != arithmetic_dtype(deployment) or deployment.kv_of_auto not in DTYPES):
         return flags.render(_KV_FLAG, DTYPES[asked], key=key)
     if asked in DTYPES or asked == "auto":
@@ -61,7 +61,7 @@ def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, S
 
 
 def overlap_words(deployment: Deployment, flags: Flags, flag: str) -> list[str]:
-    """Return the switch that overlaps two micro-batches, where they are."""
+    """Return the switch that overlaps two micro-batches, where that was simulated."""
     deployment.take("enable_two_batch_overlap")
     if not deployment.resolved.shape.enable_two_batch_overlap:
         return []
@@ -69,13 +69,13 @@ def overlap_words(deployment: Deployment, flags: Flags, flag: str) -> list[str]:
 
 
 def balancing_words(flags: Flags, flag: str, copies: int | str) -> list[str]:
-    """Return that experts are placed by their load, with so many copies."""
+    """Return the flags that place experts by their load, with the given number of redundant copies."""
     key = "deployment.num_redundant_experts"
     return flags.render("--enable-eplb", True, key=key) + flags.render(flag, copies, key=key)
 
 
 def vllm_tier_words(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return vLLM's flags: host memory by itself is the native connector's, with more behind it LMCache's."""
+    """Return vLLM's flags of KV tiers: the native connector for host memory alone, LMCache for more tiers."""
     if not flags.has("--kv-offloading-size"):
         return []
     key = "deployment.engine.kv_offload"
@@ -104,7 +104,7 @@ def _vllm_words(flags: Flags, size: float, backend: str, key: str) -> list[str]:
 
 
 def sglang_tier_words(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return SGLang's flags: host memory of each rank, and where blocks go behind it."""
+    """Return SGLang's flags of KV tiers: host memory per rank, and the storage behind it."""
     offload = deployment.unsaid.get("engine.kv_offload")
     tiers: tuple[KVTierSpec, ...] = deployment.unsaid.get("engine.kv_tiers") or ()
     if not flags.has("--enable-hierarchical-cache") or (offload is None and (not tiers or tiers[0].tier != "host")):
@@ -131,7 +131,7 @@ def sglang_tier_words(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def vllm_kind_words(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return vLLM's flags: the runner of pooling models (``--task`` before 0.10.1), and who compiles grammars."""
+    """Return vLLM's flags: the runner of pooling models (``--task`` before 0.10.1) and the grammar compiler."""
     words = []
     if _are_embeddings(deployment, "--runner pooling"):
         key = "workload.output_tokens"
@@ -148,7 +148,7 @@ def vllm_kind_words(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def sglang_kind_words(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return SGLang's flags for the same."""
+    """Return SGLang's flags for embeddings and the grammar compiler."""
     words = []
     if _are_embeddings(deployment, "--is-embedding"):
         words += flags.render("--is-embedding", True, key="workload.output_tokens")
@@ -160,7 +160,7 @@ def sglang_kind_words(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _are_embeddings(deployment: Deployment, flag: str) -> bool:
-    """Return whether no request has an answer; where some have one, say that these need a server of their own."""
+    """Return whether no request has output; add a note where only some do, as these need a separate server."""
     workload = deployment.scenario.workload
     own = [each.output_tokens or workload.output_tokens for each in workload.classes or ()]
     are_none = [isinstance(each, NoLength) for each in own or [workload.output_tokens]]
@@ -170,7 +170,7 @@ def _are_embeddings(deployment: Deployment, flag: str) -> bool:
 
 
 def _grammar_backend(deployment: Deployment) -> str | None:
-    """Return what compiles grammars, where it is not what engines take by themselves; None: that, or nothing."""
+    """Return the grammar compiler, where it is not the engines' default; None: the default, or no grammars."""
     structured = deployment.scenario.workload.structured_output
     if structured is None or (structured.backend == "xgrammar" and not deployment.is_explicit):
         return None

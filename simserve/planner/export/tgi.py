@@ -9,9 +9,9 @@ from simserve.planner.export.shared_flags import DTYPES, arithmetic_dtype
 
 _QUANTIZE = {"fp8": "fp8", "int8-wo": "eetq", "awq-int4": "awq", "gptq-int4": "gptq"}
 _ONLINE = ("fp8", "int8-wo")
-"""Formats that TGI makes while it loads; the others are read from the checkpoint."""
+"""Formats to which TGI converts weights on loading; the others are read from the checkpoint."""
 _ROOM = 50
-"""TGI's default of max_batch_prefill_tokens is max_input_tokens and this many."""
+"""TGI's default of max_batch_prefill_tokens is max_input_tokens plus this number."""
 
 
 def export_tgi(deployment: Deployment) -> Export:
@@ -81,7 +81,7 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _limits(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return the limits; all of them, as TGI's own depend on a warm-up that is not simulated."""
+    """Return all limits, as TGI's defaults depend on its own warm-up, which is not simulated."""
     engine = deployment.engine
     length, budget = engine.max_model_len, engine.max_num_batched_tokens
     longest = length - 1 if engine.enable_chunked_prefill else min(length - 1, max(budget - _ROOM, 1))

@@ -1,7 +1,7 @@
-"""The `trtllm-serve` commands of a deployment, with its prefill and decode pools, and the YAML of what has no flag.
+"""The `trtllm-serve` commands of a deployment and its prefill and decode pools, and YAML for options without a flag.
 
-Pools are served as NVIDIA/TensorRT-LLM's examples/disaggregated/README.md has it: a `trtllm-serve` a worker, each with
-an options file of its role, and `trtllm-serve disaggregated` in front, which knows their addresses.
+Pools are served as in NVIDIA/TensorRT-LLM's examples/disaggregated/README.md: one `trtllm-serve` per worker with the
+options file of its role, and `trtllm-serve disaggregated` in front, which knows their addresses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simserve.profiles.engine_options import version_key
 
 OPTIONS_FILE = "extra_llm_api_options.yaml"
 _SINCE = version_key("1.0")
-"""PyTorch backend by default, with `--extra_llm_api_options`; before, an engine had to be built first."""
+"""First version with PyTorch as default backend and `--extra_llm_api_options`; before, an engine had to be built."""
 _KV_CACHE = {"fp8": "fp8", "fp16": "auto", "bf16": "auto", "auto": "auto"}
 _NUMBERS = {
     "max_model_len": "--max_seq_len",
@@ -37,22 +37,22 @@ _NUMBERS = {
     "max_num_batched_tokens": "--max_num_tokens",
 }
 _DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram"}
-"""Who drafts -> `speculative_config.decoding_type`."""
+"""Drafting method -> `speculative_config.decoding_type`."""
 _NGRAM_TOKENS = 4
 """Longest look-up of the prompt that TensorRT-LLM's documentation uses for n-gram speculation."""
 _READER = "trtllm-serve --extra_llm_api_options"
 CONFIG_FILE = "disagg_config.yaml"
 GROUPS = {"prefill": "context_servers", "decode": "generation_servers"}
-"""Role -> what the file of the front calls its servers."""
+"""Role -> name of its servers in the router's file."""
 _BACKEND = "DEFAULT"
-"""Who carries KV caches: what the release takes by itself (UCX in 1.0, NIXL in later ones)."""
+"""Backend of the KV transfer: the default of the release (UCX in 1.0, NIXL in later ones)."""
 
 
 def export_trtllm(deployment: Deployment) -> Export:
     """Return the command that starts one replica, and its options file.
 
     Raises:
-        ScenarioError: The version has no `trtllm-serve` that takes a model, or none of its options says it.
+        ScenarioError: The version's `trtllm-serve` takes no model, or has no option for what the scenario asks for.
     """
     if version_key(deployment.version) < _SINCE:
         raise ScenarioError(
@@ -82,9 +82,9 @@ def options_text(options: Mapping[str, Any], version: str, reader: str = _READER
     """Return a file of options of TensorRT-LLM's LLM API.
 
     Args:
-        options: They.
-        version: TensorRT-LLM's, which must have them.
-        reader: What reads the file.
+        options: The options.
+        version: Version of TensorRT-LLM, which must have them.
+        reader: Command that reads the file.
 
     Raises:
         ScenarioError: The version lacks one of the keys.
@@ -98,7 +98,7 @@ def _flags(deployment: Deployment, flags: Flags) -> list[str]:
     for key, flag in (("tensor_parallel_size", "--tp_size"), ("pipeline_parallel_size", "--pp_size")):
         size = getattr(asked, key)
         if key == "tensor_parallel_size":
-            size *= asked.data_parallel_size  # ranks of attention are ranks of the whole there
+            size *= asked.data_parallel_size  # there, attention ranks are counted among the tensor-parallel ones
         if size > 1 or deployment.is_explicit:
             words += flags.render(flag, size, key=f"deployment.{key}")
     if asked.enable_expert_parallel:
@@ -160,7 +160,7 @@ def _options(deployment: Deployment) -> dict[str, Any]:
 
 
 def _graphs(deployment: Deployment) -> dict[str, Any] | None:
-    """Return what is captured: unless told, batches are not padded to a graph and none above 128 has one."""
+    """Return the CUDA graph settings: by default, batches are not padded to a graph and none above 128 has one."""
     deployment.take("engine.max_cudagraph_capture_size")
     if deployment.take("engine.enforce_eager"):
         return None
@@ -168,7 +168,7 @@ def _graphs(deployment: Deployment) -> dict[str, Any] | None:
 
 
 def _speculative(deployment: Deployment) -> dict[str, Any]:
-    """Return who drafts and how many tokens; a drafter outside the model runs without the overlapped scheduler."""
+    """Return the drafting method and number of tokens; drafters outside the model need the overlap scheduler off."""
     asked = deployment.take("speculative")
     if asked is None:
         return {}
@@ -186,7 +186,7 @@ def _speculative(deployment: Deployment) -> dict[str, Any]:
 
 
 def _check_options(options: Mapping[str, Any], flags: Flags) -> None:
-    """Insist that the version has every key of the options file.
+    """Check that the version has every key of the options file.
 
     Raises:
         ScenarioError: It lacks one.
@@ -203,7 +203,7 @@ def _check_options(options: Mapping[str, Any], flags: Flags) -> None:
 
 
 def _check_weights(deployment: Deployment) -> None:
-    """Insist on a checkpoint in the simulated format: the PyTorch backend takes weights as they are stored."""
+    """Check that the checkpoint is in the simulated format: the PyTorch backend loads weights as they are stored."""
     quantization = deployment.quantization
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
@@ -222,10 +222,10 @@ def _check_weights(deployment: Deployment) -> None:
 
 
 def export_trtllm_pools(workers: list[Worker]) -> Export:
-    """Return the command of the server in front, with the files that start the others.
+    """Return the command of the router, with the files that start the other servers.
 
     Raises:
-        ScenarioError: TensorRT-LLM's front cannot do what was simulated; names the key.
+        ScenarioError: TensorRT-LLM's router cannot do what was simulated; names the key.
     """
     refuse_scaling(workers, "trtllm", "size the pools without it")
     refuse_other_pools(workers, "trtllm")
@@ -262,12 +262,11 @@ def _options_file(worker: Worker) -> str:
 
 
 def _pool_options(worker: Worker) -> str:
-    """Return the options file of a role."""
     return options_text(role_options(worker), worker.serving.version)
 
 
 def role_options(worker: Worker) -> dict[str, Any]:
-    """Return the options of a server alone, and where it has a role how it passes KV caches on."""
+    """Return the options of a server, with those of the KV transfer where it only prefills or decodes."""
     alone = worker.serving.files.get(OPTIONS_FILE)
     options: dict[str, Any] = {} if alone is None else yaml.safe_load(alone)
     if worker.role == "prefill":

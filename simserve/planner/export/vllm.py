@@ -20,7 +20,7 @@ from simserve.planner.export.shared_flags import (
 from simserve.profiles.engine_options import version_key
 
 _SERVE_SINCE = version_key("0.5.5")
-"""`vllm serve` is in the oldest release read since then; before, the module of the API server was started."""
+"""Oldest release read that has `vllm serve`; before, the module of the API server was started."""
 _LOW_BIT_KV = {"fp8": ("fp8",), "int8": ("int8_per_token_head",), "int4": ("int4_per_token_head",)}
 _KNOB_FLAGS = {
     "max_model_len": "--max-model-len",
@@ -36,7 +36,7 @@ _METHOD = "--speculative-config.method"
 _NGRAM_TOKENS = 4
 """Longest look-up of the prompt that vLLM's documentation uses for n-gram speculation."""
 _METHODS = {"draft_model": ("draft_model",), "ngram": ("ngram",), "eagle": ("eagle",), "mtp": ("mtp", "deepseek_mtp")}
-"""Who drafts -> what `--speculative-config` has called it, the newest name first."""
+"""Drafting method -> its names in `--speculative-config`, the newest first."""
 _RARE_FLAGS = {
     "num_gpu_blocks_override": "--num-gpu-blocks-override",
     "kv_cache_memory_bytes": "--kv-cache-memory-bytes",
@@ -44,13 +44,12 @@ _RARE_FLAGS = {
     "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
 }
 _TRITON = "TRITON_ATTN"
-"""What vLLM calls the backend of Triton's attention."""
+"""vLLM's name of the Triton attention backend."""
 _ONLINE = {"int8-wo": "int8_per_channel_weight_only", "nf4": "bitsandbytes"}
-"""Formats besides FP8 that vLLM makes while it loads, where the version has the method."""
+"""Formats besides FP8 to which vLLM converts weights on loading, where the version has the method."""
 
 _FORCED = {"gptq-int4-exllama": "gptq", "awq-int4-gemm": "awq"}
-"""Formats whose kernels run only where they are asked for by name: GPTQ and most AWQ checkpoints run in Marlin
-otherwise."""
+"""Formats whose kernels run only when named: otherwise GPTQ and most AWQ checkpoints run in Marlin."""
 
 
 def export_vllm(deployment: Deployment) -> Export:
@@ -111,7 +110,7 @@ def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _experts(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return how tokens reach the experts of other ranks, and how those are placed."""
+    """Return the flags for how tokens reach the experts of other ranks, and how experts are placed."""
     words, shape = [], deployment.resolved.shape
     deployment.take("all2all_backend")
     if shape.all2all_backend != "allgather_reducescatter":
@@ -134,7 +133,7 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return how the weights are quantised: by the server while it loads, or by whoever made the checkpoint."""
+    """Return the flags for quantized weights: quantized by the server on loading, or already in the checkpoint."""
     quantization, key = deployment.quantization, "deployment.quantization"
     if deployment.is_full_precision:
         if deployment.stored_quantization != "none":
@@ -192,7 +191,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _rare(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return the flags of what few scenarios set."""
+    """Return the flags of keys that few scenarios set."""
     words = []
     if deployment.take("engine.enforce_eager"):
         words += flags.render("--enforce-eager", True, key="deployment.engine.enforce_eager")
@@ -222,7 +221,7 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _language_model_only(flags: Flags) -> list[str]:
-    """Return what leaves the encoders of images and audio out: a switch, before 0.17 no image, video or recording."""
+    """Return the flag that leaves out the encoders: a switch; before 0.17 a limit of zero images, videos and audio."""
     key = "deployment.engine.language_model_only"
     if flags.has("--language-model-only"):
         return flags.render("--language-model-only", True, key=key)
@@ -231,7 +230,7 @@ def _language_model_only(flags: Flags) -> list[str]:
 
 
 def _adapters(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return the switch and the limits of LoRA adapters; which there are, clients say, or ``--lora-modules``."""
+    """Return the switch and the limits of LoRA adapters; ``--lora-modules`` or requests name the adapters."""
     seats = deployment.take("engine.max_loras")
     if not seats:
         return []
@@ -247,7 +246,7 @@ def _adapters(deployment: Deployment, flags: Flags) -> list[str]:
 
 
 def _speculative(deployment: Deployment, flags: Flags, asked: Any) -> list[str]:
-    """Return who drafts and how many tokens: as JSON from 0.8 on, before as flags of their own."""
+    """Return the flags for the drafting method and number of tokens: JSON from 0.8 on, separate flags before."""
     count, key = asked.num_speculative_tokens, "deployment.speculative"
     settings: dict[str, Any] = {"method": asked.method, "num_speculative_tokens": count}
     drafter = draft_checkpoint(deployment, asked)

@@ -1,6 +1,6 @@
-"""What a whole deployment consists of: its kinds of worker, each with its command, count and start-up time.
+"""The parts of a whole deployment: its kinds of worker, each with its command, count and start-up time.
 
-Knows no manifest's form.
+Does not know the form of any manifest.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from simserve.sim.control import AutoscalingSpec, Role, StartupSpec
 PORT = 8000
 GIB = 2**30
 _PROCESS_BYTES = 4 * GIB
-"""Host memory of one rank's process besides shared memory and page cache; a round figure."""
+"""Host memory of one rank's process without shared memory and page cache; a round figure."""
 _SHARED_BYTES = 2 * GIB
-"""Least shared memory for NCCL and the processes' queues, as vLLM's Kubernetes documentation has it; 1 GiB a rank
-above two."""
+"""Least shared memory for NCCL and the processes' queues (vLLM's Kubernetes documentation); 1 GiB per rank with more
+than two."""
 CPUS_PER_RANK = 4
 _TAGS = {("sglang", "0.5"): "0.5.1", ("trtllm", "1.3"): "1.3.0rc29"}
-"""Server and version -> its image, where none has the version with three numbers: releases on PyPI, November 2026."""
+"""Server and version -> tag of its image, where no release has that version number in three parts (releases on PyPI,
+November 2026)."""
 
 VLLM_NIXL = ("--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}))
-"""What makes a server of vLLM send its KV caches, or take them in, over NIXL (vLLM docs, nixl_connector_usage)."""
+"""Makes a vLLM server send or receive KV caches over NIXL (vLLM docs, nixl_connector_usage)."""
 _REACHABLE = ("--host", "0.0.0.0", "--port", str(PORT))
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a cluster has to know of a server.
+    """What a cluster needs to know about a server.
 
     Attributes:
         image: Image without tag.
-        tag: Before the version.
-        flags: Words that let it be reached and measured.
+        tag: Part of the tag before the version.
+        flags: Words that make it reachable and expose its metrics.
         health: Path that answers 200 when it can serve.
-        metrics: Metric of the autoscaler -> name under which Prometheus has it; with ``kv_usage`` a share.
+        metrics: Metric of the autoscaler -> its name in Prometheus; ``kv_usage`` is a share.
         source: Where these come from.
         cache: Folder that the image keeps weights in.
-        is_counted: Whether it answers under ``/metrics`` how many requests it has, as it is started here.
+        is_counted: Whether, started this way, it reports its number of requests under ``/metrics``.
     """
 
     image: str
@@ -107,13 +108,13 @@ SERVERS = {
     ),
 }
 GPU_USE = "DCGM_FI_DEV_GPU_UTIL"
-"""Percent of the time in which a GPU works, as DCGM's exporter names it: the metric ``busy``."""
+"""DCGM exporter's name of the metric ``busy``: percentage of time in which a GPU works."""
 OLD_KV_USAGE = "vllm:gpu_cache_usage_perc"
 _TGI_START = "/tgi-entrypoint.sh"
-"""What TGI's image starts with: it finds the Python environment and runs `text-generation-launcher` with its words."""
+"""Entrypoint of TGI's image: finds the Python environment and runs `text-generation-launcher` with the arguments."""
 _TGI_START_SINCE = (2, 2)
 _KV_USAGE_SINCE = (0, 10)
-"""vLLM has `kv_cache_usage_perc` since its V1 engine alone is left; before, the share was named for the GPU."""
+"""vLLM has `kv_cache_usage_perc` since V1 became its only engine; before, the metric's name mentioned the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +122,12 @@ class Worker:
     """Equal replicas of a deployment.
 
     Attributes:
-        name: As Kubernetes takes it.
+        name: Name that Kubernetes accepts.
         role: Whether it prefills, decodes or both.
-        replicas: How many there are, at the start.
-        deployment: One of them.
+        replicas: Number of replicas at the start.
+        deployment: One of the replicas.
         serving: The command that starts one.
-        scaling: How their number follows the load; None: it does not.
+        scaling: Autoscaling of the replicas; None: their number is fixed.
         whole: The deployment they belong to, with its router, probes and updates.
     """
 
@@ -145,7 +146,7 @@ class Worker:
 
     @property
     def num_nodes(self) -> int:
-        """Hosts that one replica lies on."""
+        """Hosts that one replica spans."""
         return math.ceil(self.num_gpus / self.gpus_per_node)
 
     @property
@@ -155,34 +156,34 @@ class Worker:
 
     @property
     def startup(self) -> StartupSpec:
-        """What passes before a new replica serves: the scenario's own, or the defaults that it has there."""
+        """Start-up of a new replica: the scenario's, or the defaults."""
         return StartupSpec() if self.scaling is None else self.scaling.startup
 
     @property
     def load_seconds(self) -> float:
-        """Time that reading the weights takes."""
+        """Time to read the weights."""
         return self.deployment.loaded_bytes / self.startup.load_bandwidth
 
     @property
     def start_seconds(self) -> float:
-        """Time from a started container to its first answer: loading the weights, starting the engine."""
+        """Time from the start of a container to its first answer: loading the weights and starting the engine."""
         return self.load_seconds + self.startup.engine
 
     @property
     def server(self) -> Server:
-        """What a cluster has to know of its server."""
+        """What a cluster needs to know about its server."""
         return SERVERS[self.serving.target]
 
     @property
     def image(self) -> str:
-        """Image of the simulated version, with three numbers in its tag, or the nearest that there is."""
+        """Image of the simulated version, with a three-part version number in its tag, or the nearest one published."""
         version = self.serving.version
         number = _TAGS.get((self.serving.target, version)) or release(version)
         return f"{self.server.image}:{self.server.tag}{number}"
 
     @property
     def command(self) -> list[str]:
-        """Words that start it in a container, with its files under ``/config``."""
+        """Words that start the server in a container, with its files under ``/config``."""
         words = ["python3" if word == "python" else word for word in self.serving.command]
         if self.serving.target == "tgi" and _key(self.serving.version) >= _TGI_START_SINCE:
             words[0] = _TGI_START
@@ -212,7 +213,7 @@ class Worker:
         """Return the Prometheus name of the metric that the autoscaler follows.
 
         Raises:
-            ScenarioError: The server exposes none such.
+            ScenarioError: The server does not expose it.
         """
         assert self.scaling is not None
         asked = self.scaling.metric
@@ -239,17 +240,17 @@ def workers_of(
     checkpoint: str | None,
     with_roles: tuple[str, ...] = ("vllm", "sglang"),
 ) -> list[Worker]:
-    """Return the kinds of worker of a scenario: one a pool, or one.
+    """Return the kinds of worker of a scenario: one per pool, or a single one.
 
     Args:
         scenario: What was simulated.
-        write: Makes the command of one replica.
-        explicit: Say the knobs too that equal the engine's defaults.
+        write: Function that makes the command of one replica.
+        explicit: Also set the knobs that equal the engine's defaults.
         checkpoint: Repository or path that every engine loads; None: the model's own.
-        with_roles: Targets whose servers are told here that they prefill or decode.
+        with_roles: Targets whose servers can be started here to prefill or decode only.
 
     Raises:
-        InputError: The scenario is invalid, or cannot be said to its engine.
+        InputError: The scenario is invalid, or cannot be expressed for its engine.
         InfeasibleError: It does not fit.
     """
     whole, name = scenario.deployment, dns_name(scenario.name)
@@ -279,10 +280,10 @@ def workers_of(
 
 
 def _refuse_other_weights(workers: list[Worker]) -> None:
-    """Refuse prefill and decode workers of a model that load different checkpoints: engines hand over no caches then.
+    """Refuse prefill and decode workers that load different checkpoints: engines transfer no KV caches between them.
 
     Raises:
-        ScenarioError: There are such.
+        ScenarioError: There are such workers.
     """
     loaded: dict[str, set[str]] = {}
     for each in workers:
@@ -335,7 +336,7 @@ _SAID_BY_MANIFESTS = (
     *("autoscaling", "pools", "disaggregation", "encoder_disaggregation"),
     *("liveness", "updates", "faults"),
 )
-"""Keys that manifests say or refuse; faults are of the simulation alone."""
+"""Keys that manifests express or refuse; faults exist only in the simulation."""
 
 
 def _check_role(role: Role, serving: Export, deployment: Deployment, with_roles: tuple[str, ...]) -> None:
@@ -350,7 +351,7 @@ def _check_role(role: Role, serving: Export, deployment: Deployment, with_roles:
 
 
 def role_words(worker: Worker) -> list[str]:
-    """Return the flags that make a server send its KV caches, or take them in, over NIXL."""
+    """Return the flags that make a server send or receive KV caches over NIXL."""
     if worker.role == "both":
         return []
     if worker.serving.target == "sglang":
@@ -359,7 +360,7 @@ def role_words(worker: Worker) -> list[str]:
 
 
 def link_note(workers: list[Worker]) -> list[str]:
-    """Return what KV caches must cross between the pools, and what a cluster needs for it."""
+    """Return a note on the link that carries KV caches between the pools, and what a cluster needs for it."""
     link = workers[0].whole.disaggregation
     if link is None or not is_disaggregated(workers):
         return []
@@ -380,9 +381,9 @@ def link_note(workers: list[Worker]) -> list[str]:
 
 
 def together(name: str, workers: list[Worker]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the labels and the affinity of pods that must lie in one node or NVLink domain; both empty elsewhere.
+    """Return the labels and the affinity of pods that must run in one node or NVLink domain; both empty for others.
 
-    The first pod goes where there is room, as no other has the label yet (Kubernetes docs, assign-pod-node).
+    The first pod goes wherever there is room, as no other pod has the label yet (Kubernetes docs, assign-pod-node).
     """
     if _domain(workers) is None:
         return {}, {}
@@ -392,7 +393,7 @@ def together(name: str, workers: list[Worker]) -> tuple[dict[str, str], dict[str
 
 
 def _domain(workers: list[Worker]) -> Link | None:
-    """Return the link inside a node or NVLink domain, where KV caches were simulated to cross it."""
+    """Return the link inside a node or NVLink domain where the simulated KV transfer uses it; else None."""
     link = workers[0].whole.disaggregation
     if link is None or not is_disaggregated(workers):
         return None
@@ -409,16 +410,16 @@ def _domain_label(workers: list[Worker]) -> str:
 
 NODE_LABEL = "kubernetes.io/hostname"
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
-"""NVLink domain of a node over several hosts, as NVIDIA's DRA driver labels it (Topograph docs, providers/dra)."""
+"""Label that NVIDIA's DRA driver gives an NVLink domain over several hosts (Topograph docs, providers/dra)."""
 
 
 def is_disaggregated(workers: list[Worker]) -> bool:
-    """Return whether some prefill for others."""
+    """Return whether some workers prefill for others."""
     return any(each.role != "both" for each in workers)
 
 
 def refuse_disaggregated(workers: list[Worker], target: str) -> None:
-    """Refuse prefill and decode pools where nothing sends a prompt to the one and its KV cache to the other.
+    """Refuse prefill and decode pools where nothing sends a prompt to one and its KV cache to the other.
 
     Raises:
         ScenarioError: There are such pools.
@@ -432,7 +433,7 @@ def refuse_disaggregated(workers: list[Worker], target: str) -> None:
 
 
 def refuse_many_nodes(workers: list[Worker], target: str) -> None:
-    """Refuse a replica that is larger than a host.
+    """Refuse replicas that are larger than a host.
 
     Raises:
         ScenarioError: There is one.
@@ -449,7 +450,7 @@ def refuse_many_nodes(workers: list[Worker], target: str) -> None:
 
 
 def refuse_other_makers(workers: list[Worker], target: str) -> None:
-    """Refuse GPUs whose images and resources are not known here.
+    """Refuse GPUs for which images and resources are not known here.
 
     Raises:
         ScenarioError: There is one.
@@ -462,7 +463,7 @@ def refuse_other_makers(workers: list[Worker], target: str) -> None:
 
 
 def refuse_other_engines(workers: list[Worker], target: str, engines: tuple[str, ...]) -> None:
-    """Refuse engines that a stack has no workers for.
+    """Refuse engines for which a stack has no workers.
 
     Raises:
         ScenarioError: There is one.
@@ -478,7 +479,7 @@ def refuse_other_engines(workers: list[Worker], target: str, engines: tuple[str,
 
 
 def refuse_scaling(workers: list[Worker], target: str, remedy: str) -> None:
-    """Refuse a number of replicas that follows the load.
+    """Refuse autoscaling.
 
     Raises:
         ScenarioError: There is an autoscaler.
@@ -494,18 +495,18 @@ def refuse_scaling(workers: list[Worker], target: str, remedy: str) -> None:
 
 
 def dns_name(name: str) -> str:
-    """Return a name that a Kubernetes Service takes: small letters, digits and dashes, a letter first."""
+    """Return a valid name of a Kubernetes Service: lower-case letters, digits and dashes, starting with a letter."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return (label if label[:1].isalpha() else f"simserve-{label}")[:50].strip("-")
 
 
 def gib(size: float) -> str:
-    """Return bytes as Kubernetes writes them, rounded up."""
+    """Return bytes in Kubernetes' notation, rounded up."""
     return f"{math.ceil(size / GIB)}Gi"
 
 
 def release(version: str) -> str:
-    """Return a version as images are tagged: three numbers."""
+    """Return a version in the form of image tags: three numbers."""
     key = _key(version)
     return ".".join(str(part) for part in (*key, *([0] * (3 - len(key)))))
 
@@ -517,7 +518,7 @@ def _key(version: str) -> tuple[int, ...]:
 
 
 def shared_notes(workers: list[Worker]) -> list[str]:
-    """Return what holds of every worker: how long it starts, what it loads, what is left to do by hand."""
+    """Return notes that apply to every worker: its start-up time, what it loads, what is left to do by hand."""
     notes: list[str] = []
     for worker in workers:
         who = "a pod" if len(workers) == 1 else f"a pod of {worker.name}"

@@ -1,1 +1,1 @@
-"""From what others wrote to a scenario or a profile: command lines, model configurations, benchmark results, traces."""
+"""Turns command lines, model configurations, benchmark results and traces into scenarios or profiles."""

@@ -1,4 +1,4 @@
-"""From a benchmark's result, of any tool that has a reader, to a scenario with its workload, and what was measured."""
+"""Turns the result of any benchmark tool with a reader into a scenario with its workload, and the measured figures."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from simserve.workload.benchmarks.result import BenchResult
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-"""Latencies of a benchmark that simserve's results have -> their name there."""
+"""Latencies of a benchmark -> their names in simserve's results."""
 _TRAFFIC = ("arrivals", "prompt_tokens", "output_tokens", "num_requests")
-"""Keys of a workload that a benchmark says."""
+"""Keys of a workload that a benchmark sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchImport:
-    """What a benchmark result gives.
+    """What was made from a benchmark result.
 
     Attributes:
         draft: The scenario.
-        measured: The figures, by the names that simserve's results have too.
-        files: Name -> text of the trace that the scenario reads; empty for a result without requests of their own.
+        measured: The figures, under the names used in simserve's results.
+        files: Name -> text of the trace that the scenario reads; empty for a result without individual requests.
     """
 
     draft: Draft
@@ -56,18 +56,18 @@ def import_bench(
     Args:
         path: A result of `vllm bench serve`, SGLang's `bench_serving`, AIPerf, GuideLLM or inference-perf, a benchmark
             report of llm-d, a documented CSV, or the text that the first two print.
-        scenario: What served it, and the lengths and load that the file does not say; None: the file's model on one
-            GPU.
-        run: Which run of a file that holds several, from 1.
-        hardware: GPU that served; None: the scenario's, or `ASSUMED_HARDWARE`, with a note.
-        model: Profile to use instead of what the result's model is near to, or the scenario's.
+        scenario: Deployment that served it, and the lengths and load that the file does not give; None: the file's
+            model on one GPU.
+        run: Number of the run, from 1, in a file that holds several.
+        hardware: GPU that served it; None: the scenario's, or `ASSUMED_HARDWARE`, with a note.
+        model: Profile to use instead of the one closest to the result's model, or the scenario's.
         version: The engine's version; None: the scenario's, or the newest known, with a note.
-        name: Begins the name of the trace file; None: as the scenario.
-        folder: Where the scenario is to lie; paths of ``scenario`` are written as seen from there. None: the working
-            folder.
+        name: Prefix of the trace file's name; None: the scenario's name.
+        folder: Folder that the scenario will be written to; paths in ``scenario`` become relative to it. None: the
+            working folder.
 
     Raises:
-        TraceError: The file is no such result, or neither it nor a scenario says how long its requests are.
+        TraceError: The file is not such a result, or neither it nor a scenario gives the lengths of requests.
         ScenarioError: Its model has no profile.
     """
     result = _one_of(read_results([path]), path, run)
@@ -101,7 +101,7 @@ def _one_of(results: list[BenchResult], path: Path, run: int | None) -> BenchRes
 def _served(
     result: BenchResult, path: Path, *, hardware: str | None, model: str | None, version: str | None, notes: list[str]
 ) -> dict[str, Any]:
-    """Return model and deployment as the file alone tells them."""
+    """Return model and deployment from the file alone."""
     if not result.model and model is None:
         remedy = "say which with --model, or name what served it: --scenario FILE"
         raise TraceError("does not say its model", file=path, key=result.label, remedy=remedy)
@@ -136,7 +136,7 @@ def _of_scenario(
     version: str | None,
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return everything but the workload as a scenario says it; where the file says otherwise, there is a note."""
+    """Return all of a scenario but its workload; add a note where the file says otherwise."""
     mapping = scenario.model_dump(mode="json", exclude_unset=True, exclude={"name", "workload"})
     own = scenario.model_dump(mode="json", exclude_unset=True, include={"workload"}).get("workload", {})
     dropped = [key for key in own if key not in _TRAFFIC]
@@ -164,7 +164,7 @@ def _workload(
     lengths = lengths_of(result, scenario, said)
     arrivals = arrivals_of(result, scenario, said)
     notes += [_sentence(note) for note in said]
-    if arrivals["process"] == "all_at_once":  # to a server, where each request has a client; not a batch in its process
+    if arrivals["process"] == "all_at_once":  # sent to a server, one client per request; not an offline batch
         arrivals = {"process": "closed_loop", "concurrency": result.num_requests}
     sources = (lengths.prompt_source, lengths.output_source)
     blocks = {key: _block(key, result, scenario, lengths) for key in ("prompt_tokens", "output_tokens")}
@@ -180,7 +180,7 @@ def _workload(
 
 
 def _block(key: str, result: BenchResult, scenario: Scenario | None, lengths: Lengths) -> Any:
-    """Return the lengths as a block of the workload: the scenario's own or so scaled, a range, or one for all."""
+    """Return the lengths as a block of the workload: the scenario's, unchanged or scaled, a range or a fixed length."""
     source = lengths.prompt_source if key == "prompt_tokens" else lengths.output_source
     own = None if scenario is None else scenario.model_dump(mode="json", exclude_unset=True)["workload"].get(key)
     if source == "drawn" and own is not None:
@@ -196,7 +196,6 @@ def _block(key: str, result: BenchResult, scenario: Scenario | None, lengths: Le
 
 
 def _scaled(block: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """Return a distribution of lengths that are so many times as long."""
     counts = {key: max(round(factor * block[key]), 1) for key in ("min", "max", "value") if block.get(key) is not None}
     sizes = {key: float(f"{factor * block[key]:.6g}") for key in ("mean", "std") if block.get(key) is not None}
     return {**block, **counts, **sizes}
@@ -214,7 +213,7 @@ def _as_csv(result: BenchResult, lengths: Lengths, notes: list[str]) -> str:
 
 
 def _measured(result: BenchResult) -> dict[str, float]:
-    """Return the figures by the names of simserve's results, latencies in ms."""
+    """Return the figures under the names used in simserve's results, latencies in ms."""
     found: dict[str, float] = {}
     if result.duration is not None:
         found["duration"] = result.duration

@@ -1,6 +1,6 @@
-"""A pasted command line of any engine to a scenario: whose it is, also out of a container's description.
+"""Turns a pasted command line of any engine, or a container's description, into a scenario.
 
-Knows what starts which engine; what the flags mean stands with each.
+Recognizes the engine by what starts it; each engine's own module knows what its flags mean.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[..., Draft]], ...] = (
     (re.compile(r"\bollama\b"), import_ollama_command),
     (re.compile(r"\bvllm\b"), import_vllm_command),
 )
-"""What only lines of an engine hold, and what reads them; the first counts."""
+"""Pattern that occurs only in lines of one engine, and the function that reads them; the first match counts."""
 _BARE = (
     ("--model-path", "python -m sglang.launch_server", "SGLang"),
     ("--model-id", "text-generation-launcher", "TGI"),
     ("--model", "vllm serve", "vLLM"),
 )
-"""Flag that names the model -> the program whose arguments these are, where none is named."""
+"""Flag that names the model, and the program assumed where a line consists of arguments only."""
 _FITS_CONTEXT = re.compile(r"--max[-_]model[-_]len[\s=]+['\"]?(?:-1|auto)\b")
-"""With which vLLM takes the longest context that fits."""
+"""Settings with which vLLM chooses the longest context that fits."""
 _LISTED = re.compile(r"\s*(?:-\s+|\[|-?\s*(?:image|command|args|name|containers|kind|apiVersion|spec)\s*:)")
-"""How the description of a container begins."""
+"""Beginning of a container's description."""
 _ENGINES = "vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and Ollama"
 
 
 def import_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None, flag: str = ""
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: The line that starts a server of vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp or Ollama, a
             ``docker run`` or ``kubectl run`` of it, or the ``command:`` and ``args:`` of a container.
-        hardware: GPU that it runs on; None: an assumed one, with a note.
+        hardware: GPU it runs on; None: an assumed GPU, with a note.
         version: The engine's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        model: Profile or configuration to use instead of the one closest to the line's model.
         flag: Flag that holds the line, for errors.
 
     Raises:
-        UsageError: It starts no engine whose lines are read.
-        ScenarioError: A flag is wrong, or its model has no profile.
+        UsageError: It starts no engine that is known here.
+        ScenarioError: A flag is invalid, or its model has no profile.
     """
     line, note = _with_program(_of_container(text, flag))
     reader = next((read for sign, read in _READERS if sign.search(line)), None)
@@ -76,15 +76,15 @@ def import_command(
 
 
 def refused_note(text: str, scenario: Scenario) -> str | None:
-    """Return that vLLM does not start with a line, since its KV cache has no room for one context; None where it does.
+    """Return a note that vLLM does not start with a line, as one context does not fit its KV cache; None: it starts.
 
     Args:
         text: The line.
-        scenario: What was made of it.
+        scenario: Scenario made from the line.
     """
     try:
         engine = resolve(scenario).shape.engine
-    except InputError:  # its own answer is the error
+    except InputError:  # reported as an error elsewhere
         return None
     if engine.name != "vllm" or not is_context_cut(engine) or _FITS_CONTEXT.search(text):
         return None
@@ -95,7 +95,7 @@ def refused_note(text: str, scenario: Scenario) -> str | None:
 
 
 def _with_program(line: str) -> tuple[str, str | None]:
-    """Return a line that begins with its program; arguments alone get that of the engine whose they are, and a note."""
+    """Return a line that begins with a program, and a note where the program was inferred from the arguments."""
     if not line.lstrip().startswith("-"):
         return line, None
     found = next((each for each in _BARE if re.search(rf"{each[0]}(?=[\s=])", line)), None)
@@ -105,7 +105,7 @@ def _with_program(line: str) -> tuple[str, str | None]:
 
 
 def _of_container(text: str, flag: str) -> str:
-    """Return the line that a container's ``image``, ``command`` and ``args`` make, or the text as it is.
+    """Return the line made from a container's ``image``, ``command`` and ``args``; any other text unchanged.
 
     Raises:
         UsageError: It is a whole manifest.
@@ -124,7 +124,7 @@ def _of_container(text: str, flag: str) -> str:
 
 
 def _words(found: Any) -> Iterator[str]:
-    """Yield the words of a container, or of the first of several."""
+    """Yield the words of a container, of the first one where there are several."""
     if isinstance(found, list) and found and all(not isinstance(each, Mapping | list) for each in found):
         yield from map(str, found)
     elif isinstance(found, list) and found and isinstance(found[0], Mapping) and not _is_pair(found):
@@ -141,5 +141,5 @@ def _words(found: Any) -> Iterator[str]:
 
 
 def _is_pair(found: list[Any]) -> bool:
-    """Return whether a list holds one-word mappings, as ``- --model: x`` would make."""
+    """Return whether a list's mappings are flags, such as ``- --model: x``."""
     return any(str(key).startswith("-") for key in found[0])

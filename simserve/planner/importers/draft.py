@@ -1,4 +1,4 @@
-"""A scenario that was made of something else: its keys, what a reader has to know of it, and its YAML text."""
+"""A scenario made from something else: its keys, notes for the reader, and its YAML text."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from simserve.scenario.schema import Scenario
 _WIDTH = 110
 _LONGEST_PATH = 1000
 REFUSED = "It cannot be run as it is"
-"""Beginning of the note of a draft that does not fit or is not valid on the GPU that is assumed."""
+"""Beginning of the note of a draft that does not fit or is not valid on the assumed GPU."""
 
 
 def scenario_name(text: str) -> str:
-    """Return the name of a scenario made of any text: what is no letter, digit, dot, dash or underscore is a dash."""
+    """Return a scenario name made from any text: anything but letters, digits, dots, dashes, underscores is a dash."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "imported"
 
 
@@ -35,7 +35,7 @@ class Draft:
     """A scenario to be written.
 
     Attributes:
-        mapping: Its keys.
+        mapping: Keys of the scenario.
         notes: What was assumed, left out or not understood, in full sentences.
         title: First line of the file.
     """
@@ -49,13 +49,13 @@ class Draft:
         """The scenario; its relative paths start in the working folder.
 
         Raises:
-            ScenarioError: The keys are no valid scenario.
+            ScenarioError: The keys are not a valid scenario.
         """
         return from_mapping(self.mapping, file="imported scenario")
 
     @property
     def text(self) -> str:
-        """The file: the title, the notes as comments, the keys in their order."""
+        """Text of the file: the title, the notes as comments, and the keys in order."""
         wrap = textwrap.TextWrapper(_WIDTH, break_on_hyphens=False, break_long_words=False)
         lines = wrap.wrap(self.title)
         wrap.initial_indent, wrap.subsequent_indent = "- ", "  "
@@ -65,22 +65,22 @@ class Draft:
         return comment + yaml.safe_dump(dict(self.mapping), sort_keys=False, default_flow_style=None, width=_WIDTH)
 
     def checked(self) -> Draft:
-        """Return the draft with the number formats that it runs in, or why it cannot be run as it is.
+        """Return the draft with a note on its number formats, or on why it cannot be run as it is.
 
         Raises:
-            ScenarioError: The keys are no valid scenario.
+            ScenarioError: The keys are not a valid scenario.
         """
         try:
             resolved = resolve(self.scenario)
             check_fit(resolved)
         except (InputError, InfeasibleError) as failure:
             return Draft(self.mapping, (*self.notes, f"{REFUSED}: {failure}."), self.title)
-        formats = f"Simulated with {formats_line(resolved.formats)}."  # said already where a part was checked
+        formats = f"Simulated with {formats_line(resolved.formats)}."  # already there if a part was checked
         return Draft(self.mapping, (*(note for note in self.notes if note != formats), formats), self.title)
 
 
 def moved(value: Any, source: Path, target: Path) -> Any:
-    """Return a part of a scenario whose relative paths start in ``target`` instead of ``source``."""
+    """Return a part of a scenario with its relative paths rewritten from ``source`` to ``target``."""
     if isinstance(value, dict):
         return {key: moved(each, source, target) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""An engine's own start-up log: its KV room and its settings, of vLLM, SGLang and TensorRT-LLM.
+"""Reads the start-up logs of vLLM, SGLang and TensorRT-LLM: the size of the KV cache and the settings.
 
-Each line is looked at once, on its own; what no pattern knows is counted, not kept. A log that holds several starts is
-read as its last one. Sources of the lines: vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py and
+Each line is read once, by itself; lines that match no pattern are counted, not kept. Of a log with several starts the
+last one counts. Sources of the lines: vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py and
 vllm/executor/executor_base.py; sglang/srt/mem_cache/memory_pool.py and sglang/srt/managers/scheduler.py;
 tensorrt_llm's kvCacheManager.cpp and commands/serve.py.
 """
@@ -39,9 +39,9 @@ from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 
 MAX_BYTES = 64 * 2**20
-"""Bytes of a log that are read: servers write what they found at start-up first."""
+"""Bytes of a log that are read; what servers print at start-up comes first."""
 MAX_LINE = 200_000
-"""Characters of a line that are looked at."""
+"""Characters of a line that are read."""
 _GIB = 2**30
 _MOST = 10**15
 _VERSION = r"v?(\d+(?:\.\d+)+)[^\s)]*"
@@ -49,13 +49,13 @@ _VERSION = r"v?(\d+(?:\.\d+)+)[^\s)]*"
 
 @dataclass(frozen=True, slots=True)
 class KVRoom:
-    """Room for KV caches, of one rank.
+    """Size of the KV cache of one rank. None: the log does not give it.
 
     Attributes:
-        tokens: Tokens that fit; None: the log does not say.
-        blocks: Blocks; None: neither.
-        bytes: Bytes of a GPU; None: neither.
-        block_size: Tokens of a block; None: neither.
+        tokens: Tokens that fit.
+        blocks: Blocks that fit.
+        bytes: Bytes per GPU.
+        block_size: Tokens per block.
     """
 
     tokens: int | None = None
@@ -66,13 +66,13 @@ class KVRoom:
 
 @dataclass(slots=True)
 class EngineLog:
-    """What a log says.
+    """Contents of a log.
 
     Attributes:
         reading: Engine, version, model and settings.
-        kv: Room for KV caches.
-        num_unread_lines: Lines that no pattern knows.
-        was_cut: Whether the log goes on behind `MAX_BYTES`.
+        kv: Size of the KV cache.
+        num_unread_lines: Lines that match no pattern.
+        was_cut: Whether the log is longer than `MAX_BYTES`.
     """
 
     reading: Reading
@@ -82,7 +82,7 @@ class EngineLog:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Keys of a scenario -> what the log says of them."""
+        """Key of a scenario -> its value in the log."""
         reading = self.reading
         found: dict[str, Any] = {"deployment.engine.name": reading.engine}
         if reading.version is not None:
@@ -95,7 +95,7 @@ class EngineLog:
 
 @dataclass(slots=True)
 class _Lines:
-    """What the lines of one start have said so far; figures by name, the arguments as they stand."""
+    """What the lines of one start have given so far: figures by name, and the arguments as printed."""
 
     engine: str
     version: str | None = None
@@ -104,20 +104,20 @@ class _Lines:
     figures: dict[str, float] = field(default_factory=dict)
 
     def least(self, name: str, value: float) -> None:
-        """Keep the smallest of what ranks say: the fullest one is what binds."""
+        """Keep the smallest figure of all ranks: the rank with the least room is the limit."""
         self.figures[name] = min(self.figures.get(name, value), value)
 
 
 def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
-    """Return what a start-up log says.
+    """Read a start-up log.
 
     Args:
         path: The log, plain or gzip, UTF-8 or UTF-16.
-        version: The engine's version; None: as the log says.
+        version: The engine's version; None: the version in the log.
 
     Raises:
-        TraceError: The file cannot be read, is no text, or holds no line of an engine that is known.
-        ScenarioError: A setting in it is none.
+        TraceError: The file cannot be read, is not text, or holds no line of a known engine.
+        ScenarioError: A setting in it is invalid.
     """
     starts: list[_Lines] = []
     unread = 0
@@ -151,7 +151,7 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
 
 
 def _start_of(starts: list[_Lines], engine: str, line: str) -> None:
-    """Begin another start where a line says so, or another engine speaks."""
+    """Begin another start where a line marks one, or where the engine changes."""
     if not starts or starts[-1].engine != engine:
         starts.append(_Lines(engine))
         return
@@ -164,7 +164,7 @@ def _start_of(starts: list[_Lines], engine: str, line: str) -> None:
 
 
 class _Source:
-    """The lines of a log, bounded; iterating sets `was_cut`."""
+    """The lines of a log, up to `MAX_BYTES`; iterating sets `was_cut`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -199,12 +199,12 @@ class _Source:
 
 _WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _MOST_ZEROS = 100
-"""Zero bytes of a text: a crash may leave some."""
+"""Most zero bytes in a text; a crash may leave some."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """Return the fields of a printed object, ``a=1, b='x, y', c=[1, 2]``, each as its text; the first of a name."""
+    """Return the fields of a printed object, ``a=1, b='x, y', c=[1, 2]``, as text; a repeated name keeps its first."""
     found: dict[str, str] = {}
     depth, quote, start = 0, "", 0
     for position, character in enumerate(text):
@@ -233,10 +233,10 @@ def _field(found: dict[str, str], text: str) -> None:
 
 
 def value_of(text: str) -> Any:
-    """Return the Python literal of a text; the text where it is none."""
+    """Return a text parsed as a Python literal, or the text itself where it is not one."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what only looks like Python
+            warnings.simplefilter("ignore")  # raised by text that only looks like Python
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return text
@@ -297,7 +297,7 @@ def _sglang_limits(said: _Lines, match: re.Match[str]) -> None:
 
 
 def _sglang_pool(said: _Lines, match: re.Match[str]) -> None:
-    if "pool_tokens" not in said.figures:  # a later one is the draft's
+    if "pool_tokens" not in said.figures:  # a later line is about the draft model
         said.figures["pool_tokens"] = _whole(match[1])
         sizes = [float(each) for each in re.findall(rf"(?:K|V|KV) size: {_GIBS} GB", match["sizes"])]
         if sizes:
@@ -305,7 +305,7 @@ def _sglang_pool(said: _Lines, match: re.Match[str]) -> None:
 
 
 def _trtllm_pool(said: _Lines, match: re.Match[str]) -> None:
-    said.figures["tokens"] = _whole(match[1])  # the last one said is not the trial run's
+    said.figures["tokens"] = _whole(match[1])  # the last one counts: an earlier one is from the trial run
     size = re.search(rf"Allocated {_GIBS} GiB $", match.string[: match.start()])
     if size is not None:
         said.figures["kv_gib"] = float(size[1])
@@ -325,9 +325,9 @@ _BEGINS = {
     "sglang": "server_args=ServerArgs(",
     "tensorrt-llm": "TensorRT-LLM version:",
 }
-"""What a start begins with."""
+"""Engine -> text that marks the beginning of a start."""
 _LATER_BEGIN = "LLM engine ("
-"""What a start of vLLM without a server begins with; beside a server, each rank of it."""
+"""Text that marks a start of vLLM without a server; with a server, each of its ranks prints it."""
 _ROOM = {"tokens", "blocks", "kv_gib", "max_total_num_tokens", "pool_tokens"}
 _COUNT = r"(\d[\d,]{0,14})"
 _GIBS = r"(\d{1,9}(?:\.\d+)?)"
@@ -379,11 +379,11 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
     )
     for anchor_pattern in [re.escape(anchor)]
 )
-"""Engine, what a line must hold, what it says there, and who takes it."""
+"""Engine, text that a line must contain, pattern that starts there, and the function that reads the match."""
 
 
 def _words(vocabulary: Vocabulary, arguments: Mapping[str, Any], flags: Flags) -> list[str]:
-    """Return the arguments of a printed object that a scenario has keys for, as words of a command line."""
+    """Return as words of a command line those arguments of a printed object that a scenario has keys for."""
     known = {*vocabulary.deployment_counts, *vocabulary.option_counts, *vocabulary.switches, *vocabulary.others}
     known &= flags.takes.keys()
     words: list[str] = []
@@ -398,7 +398,7 @@ def _words(vocabulary: Vocabulary, arguments: Mapping[str, Any], flags: Flags) -
 
 
 _NO_FLAGS = ("subparser", "model_tag", "dispatch_function", "api_server_count", "config")
-"""Arguments that are no flags of a server, or whose own arguments stand beside them."""
+"""Arguments that are not flags of a server, or whose contents are printed beside them."""
 
 
 def _finish_vllm(said: _Lines, where: str) -> Reading:
@@ -425,7 +425,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _resolved_vllm(said: _Lines, reading: Reading) -> None:
-    """Take what vLLM printed of its configuration after it had resolved it."""
+    """Take the resolved configuration that vLLM printed."""
     resolved, options = said.resolved, reading.options
     if isinstance(resolved.get("model"), str):
         reading.model = reading.model or resolved["model"]
@@ -485,11 +485,11 @@ _FINISH: Mapping[str, Callable[[_Lines, str], Reading]] = {
     "tensorrt-llm": _finish_trtllm,
 }
 _DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32}
-"""Tokens of a block where a log does not say them."""
+"""Engine -> tokens per block where a log does not give them."""
 
 
 def _room(said: _Lines, reading: Reading) -> KVRoom:
-    """Return the size of the KV cache; tokens, where they are said, decide over blocks."""
+    """Return the size of the KV cache; where the log gives tokens, they take precedence over blocks."""
     figures = said.figures
     tokens = figures.get("tokens", figures.get("max_total_num_tokens", figures.get("pool_tokens")))
     room = KVRoom(
@@ -521,10 +521,10 @@ class LogImport:
 
     Attributes:
         log: What was read.
-        draft: The scenario; None: neither the log nor the caller says its model.
-        estimated_tokens: KV tokens of a rank that simserve expects of that scenario without the log's own figure; None:
-            its GPU or its model is not known, or it cannot be deployed.
-        notes: What a reader has to know, in full sentences.
+        draft: The scenario; None: neither the log nor the caller names the model.
+        estimated_tokens: KV tokens per rank that simserve estimates for that scenario without the log's own figure;
+            None: the GPU or the model is not known, or the scenario cannot be deployed.
+        notes: What a reader needs to know, in full sentences.
     """
 
     log: EngineLog
@@ -534,7 +534,7 @@ class LogImport:
 
     @property
     def difference(self) -> float | None:
-        """KV tokens of the log over those that are expected, less one; None where one of both is not known."""
+        """KV tokens in the log over the estimate, minus one; None where either is not known."""
         if not self.estimated_tokens or self.log.kv.tokens is None:
             return None
         return self.log.kv.tokens / self.estimated_tokens - 1.0
@@ -549,19 +549,19 @@ def import_log(
     version: str | None = None,
     folder: Path | None = None,
 ) -> LogImport:
-    """Return what a start-up log says, and the scenario of that server.
+    """Read a start-up log, and return it with the scenario of that server.
 
     Args:
         path: The log.
-        scenario: What the log's settings are put into; None: the log's model under placeholder traffic.
-        hardware: GPU that it ran on; None: the scenario's; without one, an assumed one.
-        model: Profile to use instead of what the log's model is near to, or the scenario's.
-        version: The engine's version; None: as the log says.
-        folder: Where the scenario is to lie; None: the working folder.
+        scenario: Scenario that receives the log's settings; None: the log's model under placeholder traffic.
+        hardware: GPU it ran on; None: the scenario's, or an assumed GPU where there is no scenario.
+        model: Profile to use instead of the one closest to the log's model, or the scenario's.
+        version: The engine's version; None: the version in the log.
+        folder: Folder that the scenario will be written to; None: the working folder.
 
     Raises:
         TraceError: The file holds no start-up line.
-        ScenarioError: A setting is none, or the scenario refuses it.
+        ScenarioError: A setting is invalid by itself or in the scenario.
     """
     log = read_engine_log(path, version)
     notes = list(log.reading.notes)
@@ -605,7 +605,6 @@ def _of_log(log: EngineLog, model: str | None, *, hardware: str | None, notes: l
 def _of_scenario(
     log: EngineLog, scenario: Scenario, *, hardware: str | None, model: str | None, folder: Path, notes: list[str]
 ) -> Draft:
-    """Return a scenario with the settings of a log in it."""
     if scenario.deployment.pools:
         raise ScenarioError(
             "has pools, and a log is of one server",
@@ -636,7 +635,7 @@ def _of_scenario(
 
 
 def _is_model(served: str, model: str, where: str) -> bool:
-    """Return whether what a server names is a scenario's model."""
+    """Return whether the model that a server names is a scenario's model."""
     try:
         return find_model(served, where).model == model
     except ScenarioError:
@@ -644,7 +643,7 @@ def _is_model(served: str, model: str, where: str) -> bool:
 
 
 def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], notes: list[str]) -> None:
-    """Put a log's speculation where the scenario has none; how many drafts are accepted, a scenario knows better."""
+    """Set a log's speculation where the scenario has none; a log does not tell how many drafts are accepted."""
     found = read_speculation(reading.speculation, reading.where)
     if found is None:
         notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
@@ -656,10 +655,10 @@ def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], n
 
 
 def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
-    """Return the blocks of a pool that layers with and without a window, or a state, share; None: there is none.
+    """Return the blocks of a pool shared by layers with and without a window, or a state; None: there is none.
 
-    vLLM prints the tokens that every layer holds, of which each takes a block of the pool for each group of layers;
-    with states, the tokens of as many requests of full length as there is room for.
+    vLLM prints the tokens that every layer holds; each block of them takes one block of the pool per group of layers.
+    With states, it prints the tokens of as many requests of full length as there is room for.
     """
     resolved = _without_room(draft) if "num_gpu_blocks_override" in log.reading.options else None
     if resolved is None or log.kv.blocks is None or log.kv.block_size is None:
@@ -677,7 +676,7 @@ def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
 
 
 def _estimated_tokens(draft: Draft) -> int | None:
-    """Return the KV tokens that a scenario has room for by its own rules, without those that the log says."""
+    """Return the KV tokens that simserve estimates for a scenario without the log's figure."""
     resolved = _without_room(draft)
     return None if resolved is None else resolved.memory.num_kv_blocks * resolved.memory.block_size
 

@@ -1,4 +1,4 @@
-"""From a Hugging Face ``config.json`` to the YAML of a model profile."""
+"""Turns a Hugging Face ``config.json`` into the YAML of a model profile."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WIDTH = 110
 
 
 def import_hf_config(path: Path, name: str | None = None) -> tuple[ModelProfile, str]:
-    """Return the profile of a configuration, and its file.
+    """Return the profile of a configuration, and its YAML text.
 
     Args:
         path: The ``config.json``, or the folder that holds it.
-        name: Name of the profile, which is that of its file; None: made of the model's own.
+        name: Name of the profile, which is also that of its file; None: derived from the model's name.
 
     Raises:
         ProfileError: There is no such file, or simserve has no formula for the architecture.

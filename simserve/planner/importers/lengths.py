@@ -1,4 +1,4 @@
-"""Lengths of requests out of a histogram of an engine: a lognormal near it, or lengths drawn in its proportions."""
+"""Lengths of requests from an engine's histogram: a lognormal fitted to it, or lengths in its proportions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from simserve.workload.distributions import length_distribution
 from simserve.workload.length_spec import LognormalLength
 
 MOST_LENGTH = 10_000_000
-"""Longest length that is taken for one, tokens."""
+"""Largest length that is accepted, tokens."""
 
 WORST_DISTANCE = 0.1
 """Largest distance between the shares of a histogram and of a lognormal up to any bound at which the lognormal is
-taken; beyond it the proportions themselves are."""
+used; above it, lengths are drawn in the histogram's proportions."""
 
 _CVS = np.geomspace(0.05, 5.0, 24)
 _QUANTILES = 1_000
 
 
 def lengths_like(counts: Counts, num_requests: int, shape: NDArray[np.float64] | None = None) -> NDArray[np.int64]:
-    """Return lengths in the proportions of a histogram, ascending, whose mean is its own.
+    """Return lengths in ascending order, in the proportions of a histogram and with its mean.
 
-    Within a bucket they lie as those of ``shape`` do, where it has any there, else evenly over the logarithm; all are
-    then stretched towards the mean, each inside its bucket as far as that goes.
+    Within a bucket they are distributed like the lengths of ``shape`` there, if it has any, or else evenly over the
+    logarithm. All are then shifted within their buckets until the mean is met, as far as that is possible.
 
     Args:
         counts: The histogram; it must hold a value.
-        num_requests: How many lengths.
-        shape: Lengths as they are thought to be, ascending; None: nothing is known of them.
+        num_requests: Number of lengths.
+        shape: Expected lengths, ascending; None: nothing is known of them.
     """
     bounds, values = counts.bounds(), counts.values()
     if not values.sum():
@@ -53,7 +53,7 @@ def lengths_like(counts: Counts, num_requests: int, shape: NDArray[np.float64] |
     has_shape = (num_known > 0) & (shape is not None)
 
     def at(bend: float) -> NDArray[np.float64]:
-        """Return lengths that lean towards the upper ends of their buckets as ``bend`` falls."""
+        """Return lengths that move towards the upper ends of their buckets as ``bend`` falls."""
         bent = inside**bend
         place = np.minimum(first + np.minimum((bent * num_known).astype(np.int64), num_known - 1), len(known) - 1)
         return np.asarray(np.where(has_shape, known[place], low * (high / low) ** bent), dtype=np.float64)
@@ -69,9 +69,9 @@ def lengths_like(counts: Counts, num_requests: int, shape: NDArray[np.float64] |
 
 
 def fitted_block(counts: Counts) -> tuple[dict[str, Any], float]:
-    """Return the lognormal with the histogram's mean that is nearest to it, and its largest distance.
+    """Return the lognormal closest to a histogram, with the same mean, and its distance from it.
 
-    The distance is that of Kolmogorov and Smirnov at the histogram's bounds.
+    The distance is the Kolmogorov-Smirnov distance at the histogram's bounds.
     """
     mean = float(f"{max(counts.mean, 1.0):.5g}")
     bounds, values = counts.bounds(), counts.values()
@@ -96,7 +96,7 @@ def fitted_block(counts: Counts) -> tuple[dict[str, Any], float]:
         }
         try:
             fitted = length_distribution(LognormalLength.model_validate(block))
-        except ValueError:  # such a mean is out of reach of a truncated lognormal
+        except ValueError:  # a truncated lognormal cannot reach such a mean
             continue
         cumulative = np.concatenate([[0.0], np.cumsum(fitted.probabilities)])
         reached = cumulative[np.searchsorted(fitted.values, bounds[finite], side="right")]

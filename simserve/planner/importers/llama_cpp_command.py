@@ -1,4 +1,4 @@
-"""From a pasted `llama-server` line to a scenario: what llama.cpp's flags and the names of GGUF files mean."""
+"""Turns a pasted `llama-server` line into a scenario: what llama.cpp's flags and names of GGUF files mean."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model_names import is_gguf_name_of, nearest_gguf
 
 KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
-"""llama.cpp's KV cache types that are simulated -> the scenario's."""
+"""Simulated KV cache types of llama.cpp -> the scenario's."""
 
 _WHERE = "llama.cpp command"
 _TITLE = "What does this llama.cpp server of {} do?"
@@ -63,29 +63,28 @@ _WITHOUT_EFFECT = re.compile(
     r"samplers|chat-template.*|reasoning-.*|no-perf|perf|special|load-mode|predict|keep|cont-batching|flash-attn|"
     r"kv-offload|repack|op-offload|cache-prompt|context-shift|slot-prompt-similarity|threads-http|hf-token|ssl-.*)"
 )
-"""Flags that change nothing the simulation looks at; ``no-`` forms with an effect are read before."""
+"""Flags without effect on the simulation; ``no-`` forms with an effect are read earlier."""
 _SIZES = re.compile(
     r"(?:^|[-_.:])((?:ud-)?(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4(?:_moe)?|(?:bf|fp|f)(?:16|32)))(?=$|[-_.])",
     re.IGNORECASE,
 )
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
-"""What names one file of several."""
+"""Part of a file's name that marks it as one of several."""
 
 
 def import_llama_cpp_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
-        text: ``llama-server -m FILE.gguf ...`` or ``-hf ORG/NAME:QUANT``, or a ``docker run`` of its image, as it was
-            pasted.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
-        version: Its build, such as b8000; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        text: ``llama-server -m FILE.gguf ...`` or ``-hf ORG/NAME:QUANT``, or a ``docker run`` of its image, as pasted.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
+        version: The build of llama.cpp, such as b8000; None: the image's tag, else the newest known.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     words = read_pasted(text, _WHERE).words
     arguments, tag = _arguments(words)
@@ -101,15 +100,15 @@ def import_llama_cpp_command(
 
 
 def gguf_format(name: str) -> tuple[str | None, str | None]:
-    """Return the format that a GGUF file, a tag or a repository says, and a note where another stands in.
+    """Return the format that a GGUF file, a tag or a repository names, and a note where another one stands in.
 
-    Of those that are not simulated the nearest in size is taken.
+    A format that is not simulated is replaced by the nearest in size.
 
     Args:
         name: ``Qwen3-8B-Q4_K_M.gguf``, ``Q6_K``, ``org/name-GGUF:UD-Q4_K_XL``.
 
     Returns:
-        The scenario's format; None: none is said. The note; None: the very format is simulated.
+        The scenario's format; None: none is named. The note; None: exactly that format is simulated.
     """
     found = _SIZES.search(name)
     if found is None:
@@ -126,12 +125,12 @@ def gguf_format(name: str) -> tuple[str | None, str | None]:
 
 
 def model_of(repository: str, tag: str) -> str:
-    """Return what names the model: a repository, and where a tag chooses one of its files its name alone."""
+    """Return the name of the model: the repository; only its last part where a tag chooses one of its files."""
     return repository.rsplit("/", 1)[-1] if tag else repository
 
 
 def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Return the words after what starts the server, and the build that an image's tag names."""
+    """Return the words after the program or image, and the build in the image's tag."""
     for place, word in enumerate(words):
         image = _IMAGE.search(word)
         if image is not None:
@@ -143,14 +142,13 @@ def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
 
 
 def _spelled(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words with flags by their long names."""
     for word in words:
         name, equals, value = word.partition("=")
         yield f"{_ALIASES.get(name, name)}{equals}{value}"
 
 
 def _settle(reading: Reading, model: str | None) -> None:
-    """Give slots their context, all of it where they share one buffer, and leave out layers that are all there are."""
+    """Set the context per slot, the whole of it where slots share one buffer, and the GPU layers if not all of them."""
     options = reading.options
     context, seats = options.pop("context", 0), options.get("max_num_seqs")
     has_buffer = "kv_unified" in load_engine("llama.cpp").features_of(reading.version, None)
@@ -166,7 +164,6 @@ def _settle(reading: Reading, model: str | None) -> None:
 
 
 def _weights(reading: Reading, name: str) -> None:
-    """Take the model and the format that a file, a repository or a tag names."""
     known, note = gguf_format(name)
     if known is not None:
         reading.quantization = known
@@ -184,7 +181,7 @@ def _repository(reading: Reading, value: object) -> None:
     repository, _, tag = str(value).partition(":")
     on_record = (each for model in catalogue_models().values() for each in model.checkpoints if each.method == "gguf")
     if repository in [each.repository for each in on_record]:
-        reading.model = repository  # the one file there, in the format that its profile says
+        reading.model = repository  # its only file, in the format given in its profile
         return
     reading.model = model_of(repository, tag)
     if tag or reading.quantization is None:
@@ -201,7 +198,7 @@ def _context(reading: Reading, value: object) -> None:
 
 
 def _seats(reading: Reading, value: object) -> None:
-    if not str(value).startswith("-"):  # -1: as many as it chooses
+    if not str(value).startswith("-"):  # -1: llama.cpp chooses
         reading.options["max_num_seqs"] = reading.count("--parallel", value)
 
 

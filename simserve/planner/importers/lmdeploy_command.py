@@ -1,4 +1,4 @@
-"""From a pasted `lmdeploy serve api_server` line to a scenario: what LMDeploy's flags mean."""
+"""Turns a pasted `lmdeploy serve api_server` line into a scenario: what LMDeploy's flags mean."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _WHERE = "lmdeploy command"
 _TITLE = "What does this LMDeploy server of {} do?"
 _IMAGE = re.compile(r"(?:^|/)lmdeploy:v(\d+(?:\.\d+)+)")
 _FORMATS = {"awq": "awq-int4", "gptq": "gptq-int4", "fp8": "fp8", "mxfp4": "mxfp4"}
-"""LMDeploy's ``--model-format`` -> the scenario's; the others are 16 bit."""
+"""LMDeploy's ``--model-format`` -> the scenario's; all others are 16-bit."""
 _KV_BITS = {"4": "int4", "8": "int8"}
 """LMDeploy's ``--quant-policy`` -> the KV cache's format."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:server-name|server-port|allow-.*|proxy-url|log-level|api-keys?|ssl|model-name|max-log-len|disable-fastapi-docs|"
     r"chat-template|revision|download-dir|device|tool-call-parser|reasoning-parser|num-tokens-per-iter|max-prefill-iters)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 
 
 def import_lmdeploy_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
-        text: ``lmdeploy serve api_server MODEL ...``, or a ``docker run`` of it, as it was pasted.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
+        text: ``lmdeploy serve api_server MODEL ...``, or a ``docker run`` of it, as pasted.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
         version: LMDeploy's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     words = read_pasted(text, _WHERE).words
     tag = next((found[1] for word in words if (found := _IMAGE.search(word))), None)

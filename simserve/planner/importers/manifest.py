@@ -1,8 +1,8 @@
-"""From the manifests of a deployment to a scenario: its servers by their commands, their number, roles and scaling.
+"""Turns the manifests of a deployment into a scenario: servers (from their commands), their number, roles and scaling.
 
 Reads what `simserve export` writes for k8s, keda, lws, compose, dynamo, llm-d, kserve and production-stack, the scripts
-that start prefill and decode servers without a cluster, and others of that form. A command line is read by the importer
-of its engine; what no manifest says is a note.
+that start prefill and decode servers without a cluster, and others of the same form. The importer of each engine reads
+its command lines; a note names what the manifests leave open.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from simserve.planner.importers.vllm_command import import_vllm_command
 
 _WHERE = "manifest"
 _BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
-"""Between two documents of a text: a line that is indented belongs to one."""
+"""Separator between two documents of a text. An indented line is part of a document."""
 _PRODUCT = "nvidia.com/gpu.product"
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?")
 _LOOK_SECONDS = 15.0
-"""How often Kubernetes' own autoscaler looks, where nothing sets it (kube-controller-manager)."""
+"""Default interval between checks of Kubernetes' own autoscaler (kube-controller-manager)."""
 _ALL = 1_000_000
-"""Words behind a flag: all up to the next flag."""
+"""Number of words after a flag that stands for all of them up to the next flag."""
 _ROLE_FLAGS = {
     "--is-prefill-worker": 0,
     "--is-decode-worker": 0,
@@ -58,12 +58,12 @@ _ROLE_FLAGS = {
     "--route-to-encoder": 0,
     "--enable-mm-embeds": 0,
 }
-"""Flags by which a worker knows its role, which the pool says here -> the words behind each."""
+"""Flags that tell a worker its role, which a scenario sets in the pool -> number of words after each."""
 _ADDRESS_FLAGS = {"--host": 1, "--port": 1, "--disaggregation-bootstrap-port": 1}
-"""Flags in which equal servers differ -> the words behind each."""
+"""Flags in which equal servers differ -> number of words after each."""
 _ADDRESS_VARIABLES = ("CUDA_VISIBLE_DEVICES", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT")
 _ON_HOST = re.compile(r"#\s*on\s+([\w.-]+)(?::\s*(\S+))?\s*$")
-"""Comment of a start script that opens what runs on a host, with the kind of its GPUs."""
+"""Comment in a start script above the commands for one host, with the kind of its GPUs."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SIZES = {
     "tensor": "--tensor-parallel-size",
@@ -74,21 +74,21 @@ _SIZES = {
 
 @dataclass(slots=True, kw_only=True)
 class _Server:
-    """Equal servers as a manifest has them.
+    """Equal servers as a manifest describes them.
 
     Attributes:
-        name: What it is called there.
-        words: Its command line.
-        replicas: How many there are.
-        role: ``prefill``, ``decode``, ``both``, or ``encode`` of an encoder pool.
-        version: Of its engine; None: not said.
-        product: GPU, by the label of its nodes; None: not said.
-        hardware: GPU, by its name in the catalogue; None: not said.
-        variables: Its environment.
+        name: Name in the manifest.
+        words: Command line.
+        replicas: Number of replicas.
+        role: ``prefill``, ``decode`` or ``both``; ``encode`` in an encoder pool.
+        version: Version of the engine; None: not given.
+        product: GPU, from the label of its nodes; None: not given.
+        hardware: GPU, by its name in the catalogue; None: not given.
+        variables: Environment variables.
         files: Path in its container -> text.
-        config_map: Name of what holds these; empty: its own.
-        scaling: How its number follows the load; None: it does not.
-        grace: Seconds that a replica has to finish; None: not said.
+        config_map: Name of the ConfigMap that holds these files; empty: its own.
+        scaling: Autoscaling of the replicas; None: their number is fixed.
+        grace: Seconds that a replica has to finish its requests; None: not given.
     """
 
     name: str
@@ -113,18 +113,18 @@ def import_manifest(
     version: str | None = None,
     model: str | None = None,
 ) -> Draft:
-    """Return the scenario of a deployment.
+    """Return the scenario that describes a deployment.
 
     Args:
-        texts: Its manifests, values of a chart or a Compose file; each may hold several documents. Or the scripts that
-            start its servers and the router in front, with the files that these read.
-        names: Names of the files of the texts, by which scripts know them.
-        hardware: GPU of every server; None: by the label of its nodes, else assumed, with a note.
-        version: The engine's version; None: as the image is tagged, else the newest known.
-        model: Profile or configuration to use instead of what the servers' model is near to.
+        texts: Its manifests, the values of a chart or a Compose file; each may hold several documents. Or the scripts
+            that start its servers and router, with the files that they read.
+        names: File names of the texts, as the scripts refer to them.
+        hardware: GPU of every server; None: from the label of its nodes, or else assumed, with a note.
+        version: The engine's version; None: the image's tag, else the newest known.
+        model: Profile or configuration to use instead of the one closest to the servers' model.
 
     Raises:
-        ScenarioError: It is no YAML, holds no server that can be read, or one of its commands is none.
+        ScenarioError: A text is not YAML, no server can be read, or one of the commands is invalid.
     """
     scripts = [text for text in texts if _is_script(text)]
     documents = [each for text in texts if text not in scripts for each in _documents(text)]
@@ -136,7 +136,7 @@ def import_manifest(
         _add_scaling(servers, documents)
         policy = next((found for each in documents if (found := _policy(each)) is not None), _front_policy(scripts))
     except (AttributeError, KeyError, TypeError, ValueError) as failure:
-        # A field that its API requires, or of another type than there.
+        # A field that the API requires is missing, or a field has the wrong type.
         rule = f"has a manifest with a field missing or of another type: {type(failure).__name__} {failure}"
         raise ScenarioError(rule, file=_WHERE, remedy="check it with kubectl apply --dry-run=server") from None
     encoders = [each for each in servers if each.role == _ENCODE]
@@ -169,7 +169,7 @@ def import_manifest(
 
 
 def _with_encoders(deployment: dict[str, Any], encoders: Sequence[_Server]) -> dict[str, Any]:
-    """Add the encoder pool to a deployment; return what its workload must have then, assumed."""
+    """Add the encoder pool to a deployment; return the assumed media that its workload then needs."""
     if not encoders:
         return {}
     pool: dict[str, Any] = {"replicas": sum(each.replicas for each in encoders)}
@@ -182,21 +182,19 @@ def _with_encoders(deployment: dict[str, Any], encoders: Sequence[_Server]) -> d
 
 _ENCODE = "encode"
 _ASSUMED_IMAGES = {"sizes": [{"width": 1024, "height": 1024}]}
-"""One image a request, where a deployment has workers that encode: no manifest says which."""
+"""One image per request where a deployment has encoder workers; manifests do not describe the traffic."""
 
 
 def _labelled(product: str | None) -> str | None:
-    """Return the GPU of a node's label."""
     return next((name for name, each in PRODUCTS.items() if each == product), None)
 
 
 def _is_encoder(words: Sequence[str]) -> bool:
-    """Return whether a command starts a worker of an encoder pool."""
     return "--encoder-only" in words or "--mm-encoder-only" in words or "ec_producer" in " ".join(words)
 
 
 def _is_script(text: str) -> bool:
-    """Return whether a text is one of commands, not of documents, which may hold commands."""
+    """Return whether a text is a script, and not documents, which may hold commands too."""
     if text.startswith("#!"):
         return True
     told = (line for line in text.splitlines() if line.strip() and not line.startswith(("#", "---")))
@@ -207,19 +205,18 @@ def _is_script(text: str) -> bool:
 
 
 _KEY = re.compile(r"[\w.-]+:(\s|$)")
-"""How the first line of a document begins."""
+"""Beginning of the first line of a document."""
 _STARTED_BY = ("vllm", "vllm-router", "python", "python3", "trtllm-serve")
 """First words of commands that start servers."""
 
 
 def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that stand before a command, and the command."""
     place = next((place for place, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
     return dict(word.split("=", 1) for word in words[:place]), list(words[place:])
 
 
 def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the commands of a script, without what stands before and behind them, each with the comment above it."""
+    """Yield the commands of a script, each after the host comment above it, without `exec` and trailing `&`."""
     above = ""
     for line in text.replace("\\\n", " ").splitlines():
         if line.lstrip().startswith("#"):
@@ -227,7 +224,7 @@ def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
             continue
         try:
             words = shlex.split(line)
-        except ValueError:  # no command
+        except ValueError:  # not a command
             continue
         while words and words[-1] == "&":
             words.pop()
@@ -235,7 +232,7 @@ def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _is_front(words: Sequence[str]) -> bool:
-    """Return whether a command starts what hands requests to prefill and decode servers."""
+    """Return whether a command starts a router or proxy in front of servers."""
     is_proxy = tuple(words[:2]) == ENCODER_PROXY
     return (
         "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3] or _is_trtllm_front(words) or is_proxy
@@ -247,7 +244,7 @@ def _is_trtllm_front(words: Sequence[str]) -> bool:
 
 
 def _front_policy(scripts: Sequence[str]) -> str | None:
-    """Return the routing policy of the router that scripts start; None: there is none, or it has no such policy."""
+    """Return the policy of the router that scripts start; None: no router, or a policy that is not simulated."""
     for text in scripts:
         for _, words in _commands(text):
             if _is_front(words) and "--policy" in words:
@@ -259,7 +256,7 @@ def _front_policy(scripts: Sequence[str]) -> str | None:
 def _of_scripts(
     scripts: Sequence[str], documents: Sequence[Mapping[str, Any]], files: Mapping[str, str]
 ) -> list[_Server]:
-    """Return the servers that scripts start, each with the role that the router in front gives it; equal ones once."""
+    """Return the servers that scripts start, with the roles that the router gives them; equal ones are merged."""
     commands = [each for text in scripts for each in _commands(text)]
     roles = _roles_by_address([words for _, words in commands if _is_front(words)], documents)
     found: list[_Server] = []
@@ -301,7 +298,7 @@ def _is_same(one: _Server, other: _Server) -> bool:
 
 
 def _roles_by_address(fronts: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return host and port of each server behind a router -> its role."""
+    """Return a mapping: host and port of each server behind a router -> its role."""
     found: dict[str, str] = {}
     for words in fronts:
         for role in ROLES:
@@ -318,7 +315,7 @@ def _roles_by_address(fronts: Sequence[Sequence[str]], documents: Sequence[Mappi
 
 
 def _documents(text: str) -> list[Mapping[str, Any]]:
-    """Return the mappings of a text, each read as every document is."""
+    """Return the documents of a text that are mappings."""
     found = [parse_yaml(part, _WHERE, ScenarioError) for part in _BETWEEN.split(text)]
     return [each for each in found if isinstance(each, Mapping)]
 
@@ -370,7 +367,7 @@ def _of_pod(name: str, pod: Mapping[str, Any], replicas: int) -> Iterator[_Serve
 
 
 def _dynamo_components(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the components of a graph, services of v1alpha1 as v1beta1 has them."""
+    """Yield the components of a graph; services of v1alpha1 are converted to the form of v1beta1."""
     yield from spec.get("components", ())
     for name, service in spec.get("services", {}).items():
         pod = {**(service.get("extraPodSpec") or {})}
@@ -414,7 +411,7 @@ def _of_dynamo(component: Mapping[str, Any]) -> _Server:
 
 
 def _mode(words: Sequence[str]) -> str:
-    """Return the role of a worker whose type does not say it, from its arguments."""
+    """Return the role of a worker from its arguments, where its type does not give it."""
     mode = next((following for word, following in itertools.pairwise(words) if word == "--disaggregation-mode"), "both")
     return mode if mode in ("prefill", "decode", _ENCODE) else "both"
 
@@ -424,11 +421,11 @@ _STARTS = {
     "sglang": ("python3", "-m", "sglang.launch_server"),
     "trtllm": ("trtllm-serve",),
 }
-"""Worker of Dynamo -> the command of its engine's own server, whose flags it takes."""
+"""Worker of Dynamo -> command of its engine's own server, which takes the same flags."""
 
 
 def _trtllm_words(words: Sequence[str]) -> list[str]:
-    """Return the arguments of dynamo.trtllm as `trtllm-serve` has them."""
+    """Return the arguments of dynamo.trtllm in the form that `trtllm-serve` takes."""
     found: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -522,12 +519,12 @@ def _of_compose(services: Mapping[str, Any]) -> Iterator[_Server]:
 
 
 def _words(value: str | Sequence[Any] | None) -> list[str]:
-    """Return the words of a command as Compose has it: a text or a list."""
+    """Return the words of a Compose command, which is a string or a list."""
     return shlex.split(value) if isinstance(value, str) else [*map(str, value or ())]
 
 
 def _add_files(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) -> None:
-    """Give servers the texts of the files that lie in their containers."""
+    """Add to servers the texts of the files in their containers."""
     contents = {
         name: each["content"]
         for document in documents
@@ -544,7 +541,6 @@ def _add_files(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]
 
 
 def _add_scaling(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) -> None:
-    """Give servers the autoscalers that name them."""
     for document in documents:
         kind, spec = document.get("kind"), document.get("spec") or {}
         if kind not in ("HorizontalPodAutoscaler", "ScaledObject"):
@@ -556,7 +552,6 @@ def _add_scaling(servers: Sequence[_Server], documents: Sequence[Mapping[str, An
 
 
 def _pod_autoscaler(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
-    """Return Kubernetes' own autoscaler as a scenario has it."""
     pods = next((each["pods"] for each in spec.get("metrics", ()) if each.get("type") == "Pods"), None)
     if pods is None:
         rule = "scales on no metric of its pods"
@@ -575,7 +570,6 @@ def _pod_autoscaler(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
 
 
 def _keda(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
-    """Return KEDA's autoscaler as a scenario has it."""
     trigger = next((each["metadata"] for each in spec["triggers"] if each["type"] == "prometheus"), None)
     if trigger is None:
         raise ScenarioError("scales on no metric of Prometheus", file=_WHERE, key="ScaledObject", value=server.name)
@@ -588,7 +582,7 @@ def _keda(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
 
 
 def _metric(text: str, target: float, server: _Server) -> dict[str, Any]:
-    """Return the metric that a name or a query means, and its target in the scenario's unit."""
+    """Return the metric that a name or a query stands for, with its target in the scenario's unit."""
     if GPU_USE in text:
         return {"metric": "busy", "target": target / 100}
     names = {name: key for each in SERVERS.values() for key, name in each.metrics.items()} | {OLD_KV_USAGE: "kv_usage"}
@@ -611,7 +605,7 @@ def _seconds(value: float) -> str:
 
 
 def _policy(document: Mapping[str, Any]) -> str | None:
-    """Return the routing policy that a document sets; None: it sets none that is simulated."""
+    """Return the routing policy that a document sets; None: it sets none, or one that is not simulated."""
     if document.get("kind") == "DynamoGraphDeployment":
         frontends = (each for each in _dynamo_components(document["spec"]) if each.get("type") == "frontend")
         told = {each["name"]: each.get("value") for one in frontends for each in _dynamo_pod(one)[1].get("env", ())}
@@ -641,7 +635,6 @@ def _scored(extension: Mapping[str, Any]) -> str | None:
 
 
 def _draft(server: _Server, hardware: str | None, version: str | None, model: str | None) -> Draft:
-    """Return the scenario of one server alone."""
     engine = _engine(server.words)
     known = hardware or server.hardware or _labelled(server.product)
     words, variables = _without(server.words, _ROLE_FLAGS), server.variables
@@ -664,7 +657,7 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
 
 
 def _pool(server: _Server, own: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pool of a server: its number and role, and what it has otherwise than the first."""
+    """Return the pool of a server: number of replicas, role, and the keys in which it differs from the first."""
     deployment, shared = own["deployment"], first["deployment"]
     replicas = server.replicas * deployment.get("replicas", 1)
     pool: dict[str, Any] = {"name": server.name if server.role == "both" else server.role, "role": server.role}
@@ -685,11 +678,11 @@ _PLAIN = {
     "quantization": "auto",
     "kv_cache_dtype": "auto",
 }
-"""What a command line that does not say a key means by it."""
+"""Key -> its value where a command line does not set it."""
 
 
 def _without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
-    """Return a command without some flags and so many words behind each."""
+    """Return a command without some flags and the given number of words after each."""
     kept, skip = [], 0
     for word in words:
         if skip and not (skip > 1 and word.startswith("--")):
@@ -703,7 +696,7 @@ def _without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
 
 
 def _engine(words: Sequence[str]) -> str | None:
-    """Return whose server a command starts; None: of none that can be read."""
+    """Return the engine whose server a command starts; None: no engine that can be read."""
     text = " ".join(words)
     if "vllm serve" in text or "vllm.entrypoints" in text:
         return "vllm"
@@ -713,7 +706,8 @@ def _engine(words: Sequence[str]) -> str | None:
 
 
 def _started(words: list[str], image: str) -> list[str]:
-    """Return the command of a container: behind a shell, or of arguments alone what vLLM's own image starts."""
+    """Return the command of a container: the one that its shell runs, or `vllm serve` where vLLM's image gets only
+    arguments."""
     if (
         len(words) > 2
         and words[0].rpartition("/")[2] in ("sh", "bash")
@@ -737,7 +731,7 @@ def _tag(image: str) -> str | None:
 
 
 def _variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment that a manifest gives in words; tokens and addresses of pods are none."""
+    """Return the environment variables with literal values, without tokens and addresses of pods."""
     return {each["name"]: str(each["value"]) for each in container.get("env") or () if "value" in each}
 
 
@@ -752,7 +746,7 @@ def _name(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) ->
 
 
 def _unsaid(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
-    """Yield what manifests do not say and a run depends on."""
+    """Yield notes on what a run depends on and manifests do not give."""
     if "encoder_disaggregation" in deployment:
         yield "Each request is assumed to have one image of 1024 x 1024: workload.images says yours."
         yield "The link over which embeddings are sent is assumed: deployment.encoder_disaggregation says yours."

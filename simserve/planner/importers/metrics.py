@@ -1,4 +1,4 @@
-"""From an engine's ``/metrics`` to a scenario: its settings, and the traffic that its counters and histograms tell."""
+"""Turns an engine's ``/metrics`` into a scenario: settings, and the traffic in its counters and histograms."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from simserve.planner.importers.server import KV_CACHE_DTYPES
 from simserve.planner.one_line import gpu_and_count
 
 MOST_STEPS = 96
-"""Rates over time that a scenario is given at most: a day in quarters of an hour."""
+"""Most rates over time in a scenario: one per quarter of an hour for a day."""
 
 FEWEST_A_STEP = 50
-"""Requests below which a rate over a stretch is mostly chance."""
+"""Fewest requests in a period; with fewer, its rate is mostly chance."""
 
 _FEWEST_WINDOWS = 3
 _DEFAULT_RATE = 1.0
@@ -31,12 +31,12 @@ _TRUE = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class MetricsImport:
-    """What metrics became.
+    """What was made from metrics.
 
     Attributes:
         draft: The scenario.
         files: Name -> text of the files of lengths that it reads.
-        measured: What was seen of the server's own figures, beside the scenario.
+        measured: Figures that the server reports, not part of the scenario.
     """
 
     draft: Draft
@@ -51,7 +51,7 @@ class _Notes:
     assumed: list[str] = field(default_factory=list)
 
     def lines(self) -> tuple[str, ...]:
-        """Return what was told, derived and assumed, in this order."""
+        """Return notes on what was told, derived and assumed, in this order."""
         kinds = {"Told": self.told, "Derived": self.derived, "Assumed": self.assumed}
         return tuple(f"{kind}: {note}" for kind, notes in kinds.items() for note in notes)
 
@@ -65,19 +65,19 @@ def import_metrics(
     version: str | None = None,
     stem: str | None = None,
 ) -> MetricsImport:
-    """Return a scenario with the engine and the traffic that metrics tell.
+    """Return a scenario with the engine and the traffic that metrics show.
 
     Args:
         seen: What was observed.
-        where: Names the metrics in errors and in the scenario.
-        gpus: What an engine runs on, such as ``2xH100``; metrics do not say it.
-        model: Profile or config.json; None: by the name that the server says.
-        version: The engine's version; None: not told.
-        stem: Begins the names of files of lengths; None: none is written.
+        where: Name of the metrics in errors and in the scenario.
+        gpus: GPUs of an engine, such as ``2xH100``; metrics do not name them.
+        model: Profile or config.json; None: from the name that the server reports.
+        version: The engine's version; None: not known.
+        stem: Prefix of the names of files of lengths; None: no files are written.
 
     Raises:
-        UsageError: There is no GPU, or no model.
-        InputError: No request was served, or its lengths are not told.
+        UsageError: No GPU or no model is given.
+        InputError: No request was served, or the lengths are not known.
     """
     if gpus is None:
         raise UsageError(
@@ -193,7 +193,7 @@ def _arrivals(seen: Observed, notes: _Notes) -> dict[str, Any]:
 
 
 def _steps(seen: Observed) -> list[dict[str, Any]]:
-    """Return rates over stretches of one length with enough requests in each."""
+    """Return rates over periods of equal length with enough requests in each."""
     whole = seen.whole
     most = min(MOST_STEPS, len(seen.windows), int(whole.arrivals / FEWEST_A_STEP))
     if most < 1:
@@ -258,7 +258,7 @@ def _measured(seen: Observed) -> dict[str, float]:
 
 
 def _number(text: str | None, kind: type[int] | type[float]) -> int | float | None:
-    """Return a label as a number above 0; None: it is none."""
+    """Return a label as a number above 0; None: it is not one."""
     try:
         value = float(text or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""From the name of published weights to the model profile of their architecture, and the format they are stored in."""
+"""Finds the model profile and the stored format of published weights by their name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simserve.profiles.model_names import (
 )
 
 _FILES = (".json", ".yaml", ".yml")
-"""Ends of the names of files that describe a model."""
+"""Endings of the names of files that describe a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class NamedModel:
     """What a name of weights stands for.
 
     Attributes:
-        model: What the `model` key of a scenario says: a profile, a repository or the path of a configuration.
-        quantization: Format that the weights are stored in, by the name; None: that of ``model``.
-        is_exact: Whether a profile is of these very weights.
+        model: Value for the `model` key of a scenario: a profile, a repository or the path of a configuration.
+        quantization: Format of the stored weights, from the name; None: that of ``model``.
+        is_exact: Whether there is a profile of exactly these weights.
     """
 
     model: str
@@ -36,10 +36,10 @@ class NamedModel:
     is_exact: bool
 
     def assumption(self, name: str) -> str:
-        """Return what is taken of weights that are on record by their architecture alone.
+        """Return the assumption made for weights of which only the architecture is known.
 
         Args:
-            name: How they were named.
+            name: Name under which they were given.
         """
         model = load_model(self.model)
         return model.assumption or f"{name} is taken to have the architecture of {model.name}, by its name"
@@ -48,16 +48,16 @@ class NamedModel:
 def find_model(name: str, file: object) -> NamedModel:
     """Return what a repository, a file or a folder stands for.
 
-    A name is looked for among the profiles, a repository among those of their checkpoints; then what it is like is
-    taken (`profile_named_like`), and a repository stays itself. Blanks, colons and underscores are read as hyphens. A
-    local folder with a ``config.json``, that file or a profile of one's own is taken as it is.
+    A name is looked up among the profiles, a repository among those of their checkpoints. Otherwise the profile with
+    the most similar name is used (`profile_named_like`); a repository is kept as it is. Blanks, colons and underscores
+    are read as hyphens. A local folder with a ``config.json``, that file or the user's own profile is used unchanged.
 
     Args:
         name: The repository or path.
         file: Where it was named, for the error.
 
     Raises:
-        ScenarioError: Nothing is near enough; names the nearest and the option that says it.
+        ScenarioError: No profile is similar enough; names the most similar one, and the option that sets it.
     """
     if _is_checkpoint(name):
         path = Path(name).expanduser()
@@ -96,12 +96,11 @@ def find_model(name: str, file: object) -> NamedModel:
 
 
 def _is_checkpoint(name: str) -> bool:
-    """Return whether a name is a folder with a ``config.json``."""
     return _is_file(Path(name) / "config.json")
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether there is such a file; what can be no path is none."""
+    """Return whether the file exists; False for what cannot be a path."""
     try:
         return path.expanduser().is_file()
     except (OSError, ValueError, RuntimeError):

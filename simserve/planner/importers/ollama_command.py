@@ -1,4 +1,4 @@
-"""From a pasted `ollama` line and its variables to a scenario: what its tags and settings mean."""
+"""Turns a pasted `ollama` line and its variables into a scenario. Knows what Ollama's tags and settings mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import WIDE_FORMATS
 
 FORMAT = "gguf-q4_k_m"
-"""Format of the weights where a tag says none (ollama.com/library/llama3.1)."""
+"""Format of the weights where a tag names none (ollama.com/library/llama3.1)."""
 
 _WHERE = "ollama command"
 _TITLE = "What does this Ollama server of {} do?"
@@ -28,22 +28,22 @@ _WITHOUT_EFFECT = re.compile(
     r"OLLAMA_(?:HOST|MODELS|KEEP_ALIVE|DEBUG|ORIGINS|NOPRUNE|NOHISTORY|LOAD_TIMEOUT|TMPDIR|NO_CLOUD|MAX_QUEUE|"
     r"MAX_LOADED_MODELS|SCHED_SPREAD)"
 )
-"""Variables that change nothing the simulation looks at."""
+"""Variables without effect on the simulation."""
 
 
 def import_ollama_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
-        text: ``ollama run NAME:TAG``, with the variables of ``ollama serve`` in front or in a line of their own.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
+        text: ``ollama run NAME:TAG``, with the variables of ``ollama serve`` in front or on a separate line.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
         version: Ollama's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     pasted = read_pasted(text, _WHERE)
     tag = next((found[1] for word in pasted.words if (found := _IMAGE.search(word))), None)
@@ -60,7 +60,7 @@ def import_ollama_command(
 
 
 def _model(words: Sequence[str]) -> str | None:
-    """Return what is run or pulled; weights of Hugging Face lose the name of the site."""
+    """Return the model that is run or pulled; the site's name is removed from Hugging Face repositories."""
     for place, word in enumerate(words[:-2]):
         if word.rsplit("/", 1)[-1] == "ollama" and words[place + 1] in ("run", "pull"):
             found = next((each for each in words[place + 2 :] if not each.startswith("-")), None)
@@ -72,7 +72,7 @@ def _read_variables(reading: Reading, variables: Mapping[str, str]) -> None:
     for name, value in variables.items():
         if name in _COUNTS:
             number = reading.count(name, value)
-            if number:  # 0: as many as Ollama chooses
+            if number:  # 0: Ollama chooses
                 reading.options[_COUNTS[name]] = number
         elif name == _KV_TYPE and value in KV_CACHE_TYPES:
             is_flash = variables.get(_FLASH, "1").lower() in ("1", "true")
@@ -86,7 +86,7 @@ def _read_variables(reading: Reading, variables: Mapping[str, str]) -> None:
 
 
 def _read_tag(reading: Reading, model: str | None) -> None:
-    """Take the format of the weights: what the tag says, else Q4_K_M where the model is stored in 16 bit."""
+    """Set the format of the weights: from the tag, or else Q4_K_M where the model is stored in 16 bits."""
     served = str(reading.model)
     known, note = gguf_format(served)
     if "/" in served:
@@ -105,5 +105,5 @@ def _read_tag(reading: Reading, model: str | None) -> None:
 
 
 def _without_format(served: str) -> str:
-    """Return a name whose tag says no format: ``8b-instruct`` of ``8b-instruct-q8_0``."""
+    """Return a name without the format in its tag: ``8b-instruct`` for ``8b-instruct-q8_0``."""
     return re.sub(r"-(?:i?q\d\w*|fp16|f16|bf16)$", "", served, flags=re.IGNORECASE)

@@ -1,8 +1,8 @@
-"""A command line as people paste it: words, variables and settings, whatever a chat, a script or a page made of it.
+"""Reads a pasted command line into words and variables, even where a chat, a script or a web page has altered it.
 
-Understood: continued lines, also where only backslashes, line breaks or neither are left; typographic quotes and
-dashes; JSON that lost its quotes; `NAME=value` in front, with `export` or ``-e`` of docker, and `$NAME` after it;
-prompts, comments, and what a shell does with the output. Knows no flag of any engine.
+Understands continued lines, even with only backslashes, only line breaks or neither left; typographic quotes and
+dashes; JSON that lost its quotes; `NAME=value` in front, with `export` or docker's ``-e``, and `$NAME` after it;
+prompts, comments, and redirected output. Knows no flag of any engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from simserve.errors import ScenarioError
 
 MAX_LENGTH = 100_000
-"""Characters of a command line; a longer text is none."""
+"""Most characters of a command line."""
 
 _TYPOGRAPHIC = str.maketrans(
     {
@@ -28,7 +28,7 @@ _TYPOGRAPHIC = str.maketrans(
         "\u00a0": " ",
     }
 )
-"""Quotation marks and spaces that an editor makes of typed ones."""
+"""Typographic quotation marks and spaces that editors insert -> plain ones."""
 _DASHES = re.compile("(?:(?<=\\s)|^)[\u2010-\u2015\u2212](?=[A-Za-z])")
 _PIECES = re.compile(
     r"""(?P<quoted>'[^']*'|"(?:[^"\\]|\\.)*")"""
@@ -45,10 +45,10 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
 _SHELL = re.compile(r"(?:\||\|\||&&|&|;|[012&]?>>?.*|<(?![^>]*>).*)")
 _GLUED = re.compile(r"(?<=[0-9])(?=--[a-z]{2})")
-"""Between a number and the flag of the next line."""
+"""Place between a number and the flag of the next line, where the line break is lost."""
 _NEWLINE = "\0"
 _NEXT = ";"
-"""The word between two commands."""
+"""Word that separates two commands."""
 _BEFORE_ASSIGNMENT = (_NEXT, "&&", "export", "-e", "--env", "env", "set")
 
 
@@ -57,7 +57,7 @@ class Pasted:
     """A command line taken apart.
 
     Attributes:
-        words: Its words, unquoted; the first is the program or what stands before it.
+        words: Its words, unquoted; the first is the program or a command in front of it.
         variables: Environment variables that it sets.
     """
 
@@ -65,7 +65,7 @@ class Pasted:
     variables: Mapping[str, str]
 
     def after(self, start: int) -> Pasted:
-        """Return what follows a word."""
+        """Return the command line from a position on, with the same variables."""
         return Pasted(self.words[start:], self.variables)
 
 
@@ -74,10 +74,10 @@ def read_pasted(text: str, where: str) -> Pasted:
 
     Args:
         text: What was pasted.
-        where: What it is called in errors.
+        where: Its name in errors.
 
     Raises:
-        ScenarioError: It is empty, too long, or a quote is left open.
+        ScenarioError: It is empty or too long, or a quote is left open.
     """
     if len(text) > MAX_LENGTH:
         raise ScenarioError(f"holds {len(text):,} characters, too many for a command line", file=where)
@@ -104,13 +104,13 @@ def read_pasted(text: str, where: str) -> Pasted:
 
 
 def without_shell(words: Sequence[str]) -> list[str]:
-    """Return the arguments of a command: those before the shell is told where its output goes, or what comes next."""
+    """Return the arguments of a command, up to where the shell redirects its output or starts another command."""
     end = next((place for place, word in enumerate(words) if _SHELL.fullmatch(word)), len(words))
     return list(words[:end])
 
 
 def is_file(name: str) -> bool:
-    """Return whether a word names a file that is here; what can be no name of one does not."""
+    """Return whether a word names an existing file; False for what cannot be a name."""
     try:
         return Path(name).is_file()
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def is_file(name: str) -> bool:
 
 
 def with_dotted(words: Iterable[str]) -> list[str]:
-    """Return arguments whose dotted flags (`--flag.key value`) are one JSON value a flag, at the end."""
+    """Return arguments with dotted flags (`--flag.key value`) merged into one JSON value per flag, at the end."""
     kept: list[str] = []
     settings: dict[str, dict[str, Any]] = {}
     rest = list(words)
@@ -164,14 +164,14 @@ def _lines(text: str) -> list[str]:
     position, is_closed = 0, True
     while position < len(plain):
         found = _PIECES.match(plain, position)
-        if found is None:  # unreachable: the last alternative takes anything
+        if found is None:  # unreachable: the last alternative matches anything
             break
         position = found.end()
         end = _end_of_braces(plain, found.start()) if found["json"] is not None and is_closed else None
         if found["json"] is not None and end is None:
-            is_closed = False  # nor can one that opens later be: its end would close this one
+            is_closed = False  # later braces cannot be closed either: their end would close this one
         if end is not None:
-            pieces.append(shlex.quote(plain[found.start() : end].replace('\\"', '"')))  # as before it was escaped
+            pieces.append(shlex.quote(plain[found.start() : end].replace('\\"', '"')))  # without its escapes
             position = end
         elif found["joined"] is not None or found["lost"] is not None:
             pieces.append(" ")
@@ -192,7 +192,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _end_of_braces(text: str, start: int) -> int | None:
-    """Return where the braces that open at a place are closed; None where they are not."""
+    """Return the end of the braces that open at a position; None where they are not closed."""
     depth = 0
     for found in _BRACE.finditer(text, start):
         depth += 1 if found[0] == "{" else -1
@@ -202,7 +202,7 @@ def _end_of_braces(text: str, start: int) -> int | None:
 
 
 def _unwrapped(line: list[str], where: str) -> list[str]:
-    """Return the words of a line; those of ``sh -c '...'`` instead of the one that holds them."""
+    """Return the words of a line, with ``sh -c '...'`` replaced by the words inside it."""
     for place, word in enumerate(line[:-1]):
         if re.fullmatch(r"-\w*c", word) and re.fullmatch(r"(?:.*/)?(?:ba|z|da)?sh", line[place - 1] if place else ""):
             inner = read_pasted(line[place + 1], where)
@@ -211,7 +211,7 @@ def _unwrapped(line: list[str], where: str) -> list[str]:
 
 
 def _parted(word: str) -> tuple[str, ...]:
-    """Return a word, and what stands right behind it: the end of its command, or flags whose line break is lost."""
+    """Return a word and what is attached to it: the end of its command, or flags whose line break is lost."""
     parts = _GLUED.split(word)
     if len(parts[-1]) > 1 and parts[-1].endswith(_NEXT):
         return (*parts[:-1], parts[-1][:-1], _NEXT)

@@ -1,10 +1,10 @@
-"""Price lists that others keep, of APIs and of GPU-hours: read, and written as profiles that a path can name.
+"""Reads published price lists of APIs and GPU-hours, and writes them as profiles that a path can name.
 
-APIs: litellm `model_prices_and_context_window.json`, a mapping of model to dollars a token; genai-prices
-`prices/data.json` and `data_slim.json`, a list of providers whose models have dollars a million tokens.
+APIs: litellm `model_prices_and_context_window.json`, a mapping of model to dollars per token; genai-prices
+`prices/data.json` and `data_slim.json`, a list of providers whose models have dollars per million tokens.
 
-GPU-hours: SkyPilot catalogue `catalogs/vN/CLOUD/vms.csv` (dollars an hour of the instance, spot beside it); gpuhunt
-`PROVIDER.csv` (one row an offer, `spot` true or false). Neither names a date; the cloud is in the path.
+GPU-hours: SkyPilot catalogue `catalogs/vN/CLOUD/vms.csv` (dollars per hour of the instance, on demand and spot);
+gpuhunt `PROVIDER.csv` (one row per offer, `spot` true or false). Neither names a date; the cloud is in the path.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from simserve.profiles.hardware import load_hardware
 from simserve.validation import validate
 
 _TOKEN_MODES = ("chat", "completion", "responses", None)
-"""Modes of litellm that are priced by text tokens."""
+"""Modes of litellm that are priced per text token."""
 _ABOVE = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 _GENAI = {"input": "input_mtok", "cached_input": "cache_read_mtok", "output": "output_mtok"}
 _MILLION = 1e6
 _DIGITS = 10
-"""Decimal places kept of dollars a million tokens."""
+"""Decimal places kept in dollars per million tokens."""
 _SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 _GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
 _PROFILES: Mapping[str, str] = {
@@ -77,23 +77,23 @@ _PROFILES: Mapping[str, str] = {
     "T4": "t4-16gb",
     "V100S": "v100s-32gb",
 }
-"""Accelerator as the lists name it -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
+"""Accelerator's name in the lists -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
 _PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
 _WIDTH = 110
-"""Columns of a line of the profiles that are written."""
+"""Line width of the profiles that are written."""
 
 
 def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
-    """Return the APIs of a price list that are priced by text tokens, in the order of the file.
+    """Return the APIs of a price list that are priced per text token, in the order of the file.
 
-    Which of the two layouts it is shows at its top: litellm's is a mapping, genai-prices' a list.
+    The top level tells the two layouts apart: litellm's is a mapping, genai-prices' a list.
 
     Args:
         file: The price list.
-        date: When it was fetched, YYYY-MM-DD: prices that start later are left out, and no file says so itself.
+        date: When it was fetched, YYYY-MM-DD, which the files do not say; prices that start later are left out.
 
     Raises:
-        ProfileError: The file cannot be read, has neither layout, or holds a price that is none.
+        ProfileError: The file cannot be read, has neither layout, or holds an invalid price.
     """
     if file.suffix != ".json":
         raise ProfileError("must be a JSON file, of litellm or genai-prices", file=file)
@@ -116,7 +116,7 @@ def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
         document = {**raw, "name": name, "description": f"{raw['model_id']} at {raw['provider']}", "date": date}
         try:
             profiles[name] = validate(ApiProfile, {**document, "source": f"{source}, {where}"}, error=ProfileError)
-        except ProfileError as failure:  # under the model's name, which the file has and the profile has not
+        except ProfileError as failure:  # report the model's name in the file, not that of the profile
             raise ProfileError(failure.rule, file=file, key=where, value=failure.value) from None
     return list(profiles.values())
 
@@ -187,7 +187,7 @@ def _genai_prices(document: Sequence[Mapping[str, Any]], file: Path, date: str) 
 
 
 def _at(prices: Any, date: str, file: Path, where: str) -> Mapping[str, Any]:
-    """Return the prices that hold on a date: the last whose start has come; those of an hour of the day never do."""
+    """Return the prices valid on a date: the last ones that have started; prices for hours of the day are skipped."""
     if isinstance(prices, Mapping):
         return prices
     if not isinstance(prices, list) or not prices or not all(isinstance(each, Mapping) for each in prices):
@@ -244,7 +244,7 @@ def _discount(batch: float | None, full: float) -> float | None:
 
 
 def _name(provider: str, model: str) -> str:
-    """Return a catalogue name: the provider once, then the model, in what a file name may hold."""
+    """Return a catalogue name: the provider once, then the model, in characters that a file name may hold."""
     slug = [re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") for text in (provider, model)]
     return slug[1] if slug[1].startswith(slug[0]) else "-".join(slug)
 
@@ -258,11 +258,11 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GpuPriceList:
-    """What a price list holds.
+    """Contents of a price list.
 
     Attributes:
         prices: Hardware profile -> the lowest price of each kind, over regions and instances.
-        skipped: Accelerators that no bundled profile stands for, sorted.
+        skipped: Accelerators without a bundled profile, sorted.
     """
 
     prices: Mapping[str, tuple[GpuPrice, ...]]
@@ -280,15 +280,15 @@ class _Offer:
 
 
 def read_gpu_prices(file: Path, date: str, provider: str | None = None) -> GpuPriceList:
-    """Return the prices of a list, a GPU.
+    """Return the prices of a list, per GPU.
 
     Args:
         file: The price list.
         date: When it was fetched, YYYY-MM-DD.
-        provider: Who sells; None: the folder of a SkyPilot catalogue, the name of a gpuhunt file.
+        provider: Name of the seller; None: the folder of a SkyPilot catalogue, or the name of a gpuhunt file.
 
     Raises:
-        ProfileError: The file cannot be read, has neither layout, or a row holds no number where one must be.
+        ProfileError: The file cannot be read, has neither layout, or a row lacks a required number.
     """
     reader = csv.DictReader(io.StringIO(read_text(file, ProfileError)))
     columns = reader.fieldnames or []
@@ -362,7 +362,7 @@ def _profile(offer: _Offer) -> str | None:
 
 
 def _cell(row: Mapping[str, str], column: str, file: Path, line: int) -> float | None:
-    """Return a number of a row; None where the cell is empty or absent."""
+    """Return a number in a row; None where the cell is empty or absent."""
     text = (row.get(column) or "").strip()
     if not text or text.lower() == "nan":
         return None
@@ -379,7 +379,7 @@ def write_api_profiles(profiles: Sequence[ApiProfile], out: Path, *, force: bool
     """Write ``out/api_profiles/NAME.yaml`` for each profile and return the files.
 
     Raises:
-        UsageError: One of them is there already, and ``force`` is false; nothing is written then.
+        UsageError: One of the files exists, and ``force`` is false; nothing is written then.
     """
     texts = {
         profile.name: yaml.safe_dump(
@@ -391,12 +391,12 @@ def write_api_profiles(profiles: Sequence[ApiProfile], out: Path, *, force: bool
 
 
 def write_hardware_profiles(prices: Mapping[str, Sequence[GpuPrice]], out: Path, *, force: bool = False) -> list[Path]:
-    """Write ``out/hardware_profiles/NAME.yaml``: each bundled profile with these prices beside those of others.
+    """Write ``out/hardware_profiles/NAME.yaml``: each bundled profile with these prices added.
 
     A price of the same provider on the same terms is replaced.
 
     Raises:
-        UsageError: One of the files is there already, and ``force`` is false; nothing is written then.
+        UsageError: One of the files exists, and ``force`` is false; nothing is written then.
     """
     return _write(
         {name: _with_prices(name, own) for name, own in prices.items()}, out / "hardware_profiles", force=force

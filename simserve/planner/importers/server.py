@@ -1,6 +1,6 @@
-"""A server as its own words describe it, a command line or a log, on the way to a scenario.
+"""Turns what a command line or a log says of a server into a scenario.
 
-Every engine's reader fills a `Reading`; what becomes of it is the same for all. Knows no flag of any engine.
+The reader of each engine fills a `Reading`; from there on all engines are treated alike. Knows no flag of any engine.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from simserve.profiles.model_names import stored_format
 from simserve.units import GIB, to_text
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
-"""GPU of a server whose words do not say one."""
+"""GPU of a server where neither its command line nor its log names one."""
 DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
-"""What servers call the format they compute in -> the scenario's."""
+"""Servers' names of the format they compute in -> the scenario's."""
 KV_CACHE_DTYPES = {
     "auto": "auto",
     "float16": "fp16",
@@ -40,14 +40,14 @@ KV_CACHE_DTYPES = {
     "fp8_per_token_head": "fp8",
     "int4_per_token_head": "int4",
 }
-"""What servers call the format of their KV cache -> the scenario's."""
+"""Servers' names of the format of their KV cache -> the scenario's."""
 FORMATS_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
-"""Names of weight formats that only the checkpoint tells more of."""
+"""Names of weight formats of which only the checkpoint gives the details."""
 _LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")
-"""Kinds of position embeddings whose factor is in the model's length already."""
+"""Kinds of position embeddings whose factor is already part of the model's length."""
 _HUMAN = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMgG]?)(i?B?)")
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-"""Suffixes that vLLM reads: small ones are decimal, capital ones binary."""
+"""Suffixes that vLLM reads: lower-case ones are decimal, upper-case ones binary."""
 PLACEHOLDER_NOTE = (
     "The traffic is a placeholder, 1 request a second with the lengths of the Azure conversation trace of 2023: "
     "put yours in workload."
@@ -63,9 +63,9 @@ _SPECULATION_METHODS = {
     "eagle3": "eagle",
     "mtp": "mtp",
 }
-"""vLLM's names of methods -> the scenario's; what ends in `_mtp` is one model's name for `mtp`."""
+"""vLLM's names of methods -> the scenario's; names that end in `_mtp` are model-specific names of `mtp`."""
 _NGRAM_ACCEPTANCE = 0.41
-"""1.7 tokens a step: prompt look-up over all tasks of Spec-Bench (calibration/speculation.md)."""
+"""1.7 tokens per step: prompt look-up over all tasks of Spec-Bench (calibration/speculation.md)."""
 _EAGLE_ACCEPTANCE = (0.81, 0.93)
 """Rate and decay, the means of EAGLE-3 layers on coding prompts (calibration/speculation.md)."""
 _ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
@@ -75,7 +75,7 @@ _ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
     "mtp": MTP_ACCEPTANCE,
 }
 _GB = 1e9
-"""Bytes of a GB of SGLang's ``--hicache-size`` (mem_cache/memory_pool_host.py); LMCache and vLLM count GiB."""
+"""Bytes of a GB in SGLang's ``--hicache-size`` (mem_cache/memory_pool_host.py); LMCache and vLLM count in GiB."""
 
 
 @dataclass(slots=True)
@@ -84,27 +84,27 @@ class Reading:
 
     Attributes:
         engine: The engine's profile.
-        version: Its version; None: not said.
-        where: What is read, for errors.
+        version: Version of the engine; None: not given.
+        where: Name of what is read, for errors.
         deployment: Keys of ``deployment``.
         options: Keys of ``deployment.engine``.
         is_pooling: Whether it answers with embeddings or scores.
-        model: What is served, as the server names it.
-        quantization: Format of the weights, as a flag says it in the scenario's words; None: no flag does.
+        model: The served model, as the server names it.
+        quantization: Format of the weights that a flag sets, by the scenario's name; None: no flag sets it.
         dtype: Format that the server computes in.
-        data_parallel_size: Ranks, which share experts where the model has some.
-        shares_attention_ranks: Whether those ranks are cut out of the tensor-parallel ones.
-        speculation: vLLM's ``speculative_config``, or another engine's in its words.
-        experts: How tokens reach the experts of other ranks, in the engine's words.
+        data_parallel_size: Data-parallel ranks, which share the experts of a model that has them.
+        shares_attention_ranks: Whether those ranks are groups of the tensor-parallel ones.
+        speculation: vLLM's ``speculative_config``; another engine's settings under the same keys.
+        experts: How tokens reach the experts of other ranks, in the engine's terms.
         as_stored: Flag that leaves the format of the weights to the checkpoint; empty: none does.
-        max_model_len: Longest sequence as overrides of the model's configuration make it; None: the model's.
+        max_model_len: Longest sequence that overrides of the model's configuration set; None: the model's.
         context_scale: Factor of a scaled position embedding; None: the model's own.
-        context_original: Length that it multiplies; None: the model's.
+        context_original: Length that this factor multiplies; None: the model's.
         ignored: Flags without effect.
-        not_simulated: Flags that have one, which the simulation does not have.
-        notes: Full sentences.
-        host_memory: What it keeps of the prefix cache in host memory; None: nothing.
-        switches: Switches that only mean something beside other flags.
+        not_simulated: Flags whose effect is not simulated.
+        notes: Notes in full sentences.
+        host_memory: Part of the prefix cache in host memory; None: nothing.
+        switches: Switches that only matter together with other flags.
     """
 
     engine: str
@@ -131,10 +131,10 @@ class Reading:
     switches: dict[str, bool] = field(default_factory=dict)
 
     def count(self, flag: str, value: object) -> int:
-        """Return a whole number as servers take it: ``16384``, ``16_384``, ``16k`` (16,000) or ``16K`` (16,384).
+        """Return a whole number in servers' forms: ``16384``, ``16_384``, ``16k`` (16,000) or ``16K`` (16,384).
 
         Raises:
-            ScenarioError: It is none.
+            ScenarioError: The value is not such a number.
         """
         match = _HUMAN.fullmatch(str(value).strip())
         number = float(match[1]) * _SCALES[match[2]] if match and not match[3] else 0.5
@@ -146,7 +146,7 @@ class Reading:
         """Return a number that is not negative.
 
         Raises:
-            ScenarioError: It is none; ``rule`` says what belongs there.
+            ScenarioError: The value is not such a number; ``rule`` says what is expected.
         """
         try:
             number = float(str(value))
@@ -157,10 +157,10 @@ class Reading:
         return number
 
     def size(self, flag: str, value: object) -> int:
-        """Return a number of bytes as vLLM takes it, ``25.6k`` or ``10G``, also with ``iB``.
+        """Return a number of bytes in vLLM's forms, ``25.6k`` or ``10G``, also with ``iB``.
 
         Raises:
-            ScenarioError: It is none.
+            ScenarioError: The value is not such a number.
         """
         match = _HUMAN.fullmatch(str(value).strip())
         number = math.inf
@@ -172,7 +172,7 @@ class Reading:
         return round(number)
 
     def set_kv_cache_dtype(self, flag: str, value: object) -> None:
-        """Set the format of the KV cache; one that is not simulated is named."""
+        """Set the format of the KV cache; add it to ``not_simulated`` where it is not simulated."""
         known = KV_CACHE_DTYPES.get(str(value))
         if known is None:
             self.not_simulated.append(f"{flag} {value}")
@@ -182,12 +182,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """What a server keeps of its prefix cache in host memory.
+    """Part of a server's prefix cache in host memory.
 
     Attributes:
-        num_bytes: Bytes.
-        is_of_rank: Whether of each rank, not of all together.
-        overlaps: Whether blocks come back layer by layer beside the step.
+        num_bytes: Size, bytes.
+        is_of_rank: Whether the size is that of each rank, not of all ranks together.
+        overlaps: Whether blocks are loaded back layer by layer during the step.
     """
 
     num_bytes: float
@@ -197,15 +197,15 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """What the flags of an engine's server mean.
+    """Meaning of the flags of an engine's server.
 
     Attributes:
         engine: The engine's profile.
         deployment_counts: Flag of a whole number -> key of ``deployment``.
         option_counts: Flag of a whole number -> key of ``deployment.engine``.
-        switches: Flag -> key of ``deployment.engine``, and its value where the flag stands.
-        others: Flag -> what reads its value.
-        without_effect: Flags that change nothing the simulation looks at.
+        switches: Flag -> key of ``deployment.engine``, and its value where the flag is given.
+        others: Flag -> function that reads its value.
+        without_effect: Flags without effect on the simulation.
     """
 
     engine: str
@@ -217,10 +217,10 @@ class Vocabulary:
 
 
 def read_arguments(vocabulary: Vocabulary, words: Sequence[str], flags: Flags, reading: Reading) -> None:
-    """Read the arguments of a server; what is unknown, not simulated or without effect is kept by name.
+    """Read the arguments of a server; record the names of those that are unknown, not simulated or without effect.
 
     Raises:
-        ScenarioError: A flag lacks its value, or has one that it does not take.
+        ScenarioError: A flag lacks its value, or has one that it does not accept.
     """
     given, loose = read_words(flags, words)
     for word in given:
@@ -234,7 +234,7 @@ def read_arguments(vocabulary: Vocabulary, words: Sequence[str], flags: Flags, r
 def _read(vocabulary: Vocabulary, reading: Reading, word: Word, flags: Flags) -> None:
     flag, value = word.flag, word.value
     if vocabulary.without_effect.fullmatch(flag):
-        # Known or not: flags of the front end are not among those that were read of every release.
+        # Also when unknown: not every list of a release's flags includes those of the front end.
         reading.ignored.append(flag)
     elif not word.is_known:
         shown = f"{flag} {value}" if value is not None else flag
@@ -258,7 +258,7 @@ def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]
     """Return the JSON object that a flag holds.
 
     Raises:
-        ScenarioError: It is none.
+        ScenarioError: The value is not a JSON object.
     """
     try:
         found = json.loads(str(value))
@@ -270,18 +270,18 @@ def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]
 
 
 def read_whole_encoders(reading: Reading, value: object) -> None:
-    """Read the switch that holds encoders whole on each rank."""
+    """Read the switch that keeps encoders whole on each rank."""
     if value is True:
         reading.options["mm_encoder_tp_mode"] = "data"
 
 
 def read_cpu_offload(reading: Reading, value: object) -> None:
-    """Read the GiB of weights that stand in host memory."""
+    """Read the GiB of weights that are kept in host memory."""
     reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
 
 
 def read_overlap(reading: Reading, value: object) -> None:
-    """Read a switch that overlaps two micro-batches."""
+    """Read a switch that overlaps the work of two micro-batches."""
     reading.deployment["enable_two_batch_overlap"] = value is True
 
 
@@ -292,7 +292,7 @@ def read_balancing(reading: Reading, value: object) -> None:
 
 
 def redundant_experts(flag: str) -> Callable[[Reading, object], None]:
-    """Return what reads how many copies of experts there are."""
+    """Return a function that reads the number of redundant experts."""
 
     def read(reading: Reading, value: object) -> None:
         reading.deployment["num_redundant_experts"] = reading.count(flag, value)
@@ -301,10 +301,10 @@ def redundant_experts(flag: str) -> Callable[[Reading, object], None]:
 
 
 def read_overrides(reading: Reading, flag: str, settings: Mapping[str, Any]) -> None:
-    """Read overrides of the model's configuration: its length counts, the rest is not simulated.
+    """Read overrides of the model's configuration; only its length is simulated.
 
     Raises:
-        ScenarioError: A length or a factor is none.
+        ScenarioError: A length or a factor is invalid.
     """
     for key, value in settings.items():
         if key == "max_position_embeddings":
@@ -316,10 +316,10 @@ def read_overrides(reading: Reading, flag: str, settings: Mapping[str, Any]) -> 
 
 
 def read_rope_scaling(reading: Reading, flag: str, scaling: Mapping[str, Any]) -> None:
-    """Take the length that a scaled position embedding reaches: its factor times the original length.
+    """Read the length that a scaled position embedding reaches: its factor times the original length.
 
     Raises:
-        ScenarioError: One of both is no number.
+        ScenarioError: The factor or the length is not a number.
     """
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
     if factor is None:
@@ -333,7 +333,7 @@ def read_rope_scaling(reading: Reading, flag: str, scaling: Mapping[str, Any]) -
 
 
 def assumptions(engine: str, newest: str, *, hardware: str | None, says_version: bool) -> list[str]:
-    """Return notes on what a command line does not say, and what is taken instead."""
+    """Return notes on what a command line does not give, and what is assumed instead."""
     notes = []
     if hardware is None:
         notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
@@ -345,17 +345,17 @@ def assumptions(engine: str, newest: str, *, hardware: str | None, says_version:
 def draft_of(
     reading: Reading, model: str | None, *, hardware: str | None, title: str, workload: Mapping[str, Any] | None = None
 ) -> Draft:
-    """Return the scenario of what was read.
+    """Return the scenario of a reading.
 
     Args:
         reading: What was read; its notes come first.
-        model: Profile or configuration to use instead of what the server's model is near to.
+        model: Profile or configuration to use instead of the one closest to the server's model.
         hardware: GPU; None: `ASSUMED_HARDWARE`.
-        title: First line of the file; ``{}`` is what is served.
+        title: First line of the file; ``{}`` stands for the served model.
         workload: Its traffic; None: a placeholder.
 
     Raises:
-        ScenarioError: It names no model, or none that has a profile.
+        ScenarioError: The reading names no model, or one without a profile.
     """
     served = reading.model
     if served is None:
@@ -373,7 +373,7 @@ def draft_of(
         notes.append(f"Expert parallelism has no effect: {profile.name} has no experts.")
     deployment |= _ranks(reading, has_experts=profile.moe is not None)
     if deployment.get("enable_expert_parallel") and _spans_nodes(deployment):
-        # A scenario that does not say takes DeepEP there, the engines only where they are told to.
+        # DeepEP is a scenario's default across nodes; engines use it only when told to.
         deployment.setdefault("all2all_backend", "allgather_reducescatter")
     quantization = _format(reading, named, profile, served)
     if quantization != "auto":
@@ -405,7 +405,7 @@ def draft_of(
 
 
 def _keep_in_host(reading: Reading, deployment: dict[str, Any], workload: Mapping[str, Any] | None) -> None:
-    """Put host memory behind the prefix cache where prompts share anything; else say what to set with such traffic."""
+    """Add the host-memory tier where prompts share tokens; else add a note on what to set for such traffic."""
     held = reading.host_memory
     if held is None:
         return
@@ -424,7 +424,7 @@ def _keep_in_host(reading: Reading, deployment: dict[str, Any], workload: Mappin
 
 
 def _overridden_length(reading: Reading, profile: ModelProfile) -> int | None:
-    """Return the longest sequence that overrides of the model's configuration make; None: there are none."""
+    """Return the longest sequence that overrides of the model's configuration set; None: there are none."""
     if reading.context_scale is None:
         return reading.max_model_len
     original = reading.context_original or reading.max_model_len or profile.max_position_embeddings
@@ -443,14 +443,14 @@ def _speculate(reading: Reading, deployment: dict[str, Any]) -> None:
 
 
 def _spans_nodes(deployment: Mapping[str, Any]) -> bool:
-    """Return whether the ranks that share the experts are more than the GPUs of a node."""
+    """Return whether the experts are shared by more ranks than a node has GPUs."""
     ranks = deployment.get("tensor_parallel_size", 1) * deployment.get("data_parallel_size", 1)
     per_node = load_hardware(deployment["hardware"]).intra_node.gpus_per_node
     return bool(deployment.get("data_parallel_size", 1) > 1 and ranks > max(per_node, 1))
 
 
 def _ranks(reading: Reading, *, has_experts: bool) -> dict[str, int]:
-    """Return data-parallel ranks: inside a replica where they share experts, else as replicas."""
+    """Return data-parallel ranks: as ranks of a replica where they share attention or experts, else as replicas."""
     size, tensor = reading.data_parallel_size, reading.deployment.get("tensor_parallel_size", 1)
     if size == 1:
         return {}
@@ -466,7 +466,7 @@ def _ranks(reading: Reading, *, has_experts: bool) -> dict[str, int]:
 
 
 def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: str) -> str:
-    """Return the weight format: of the flag, else of the model's name, else as the model is stored."""
+    """Return the weight format: from the flag, else from the model's name, else as the model is stored."""
     if reading.quantization is not None:
         return reading.quantization
     if named.quantization is not None:
@@ -481,7 +481,7 @@ def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: 
 
 
 def _placeholder_workload(max_model_len: int) -> dict[str, Any]:
-    """Return a workload whose requests fit a context length, tokens."""
+    """Return a workload whose requests fit a context length in tokens."""
     longest_prompt = max(min(_PROMPT_MAX, max_model_len // 2), 1)
     longest_output = max(min(_OUTPUT_MAX, max_model_len // 4), 1)
     return {
@@ -503,14 +503,14 @@ def _placeholder_workload(max_model_len: int) -> dict[str, Any]:
 
 
 def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str, Any], str] | None:
-    """Return the scenario's `speculative` block and a note on its acceptance; None: nothing like it is simulated.
+    """Return the scenario's `speculative` block and a note on its acceptance; None: the method is not simulated.
 
     Args:
         settings: Keys of vLLM's ``speculative_config``.
-        where: What is read, for errors.
+        where: Name of what is read, for errors.
 
     Raises:
-        ScenarioError: The number of drafts is none, or the draft has no profile.
+        ScenarioError: The number of drafts is invalid, or the draft model has no profile.
     """
     model, asked = settings.get("model"), _asked(settings)
     method, key = _SPECULATION_METHODS.get(asked), "num_speculative_tokens"
@@ -539,8 +539,7 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
 
 
 def unsimulated_note(settings: Mapping[str, Any], engine: str, version: str | None) -> str:
-    """Return what became of a way to draft that nothing here simulates: whether that engine knows it, and that it is
-    left out."""
+    """Return the note that a drafting method is left out, as it is not simulated, and whether the engine has it."""
     asked, profile = _asked(settings), load_engine(engine)
     version = version or profile.versions[-1].version
     if asked not in UNSIMULATED_METHODS:
@@ -552,7 +551,7 @@ def unsimulated_note(settings: Mapping[str, Any], engine: str, version: str | No
 
 
 def _asked(settings: Mapping[str, Any]) -> str:
-    """Return the method by vLLM's name, one model's name for `mtp` and parallel drafting by the name of a feature."""
+    """Return the method by vLLM's name; `mtp` for model-specific names, a feature's name for parallel drafting."""
     model = settings.get("model")
     asked = str(settings.get("method") or (model if model in _SPECULATION_METHODS else _by_name(model)))
     if asked == "draft_model" and settings.get("parallel_drafting") is True:
@@ -561,7 +560,7 @@ def _asked(settings: Mapping[str, Any]) -> str:
 
 
 def _by_name(model: object) -> str:
-    """Return the method that vLLM takes for a draft that comes without one: by its name, else a small model."""
+    """Return the method that vLLM infers from a draft's name where none is given: a draft model by default."""
     name = str(model).lower()
     return next((method for method in ("eagle3", "eagle", "medusa", "mtp") if method in name), "draft_model")
 
@@ -573,12 +572,12 @@ def read_offloading_size(reading: Reading, value: object) -> None:
 
 
 def read_offloading_backend(reading: Reading, value: object) -> None:
-    """Read which connector holds it: both load what they find."""
+    """Read the connector; with either one, the server loads the blocks that it finds."""
     reading.ignored.append(f"--kv-offloading-backend {value}")
 
 
 def read_lmcache_variable(reading: Reading, name: str, value: str) -> bool:
-    """Read a variable of LMCache; return False if it is none of its sizes and places."""
+    """Read a variable of LMCache that sets a size or a place; return False for any other variable."""
     if name == "LMCACHE_MAX_LOCAL_CPU_SIZE":
         size = reading.number(name, value, "is not a number of GiB")
         reading.host_memory = HostMemory(size * GIB, is_of_rank=True, overlaps=False)
@@ -592,19 +591,19 @@ def read_lmcache_variable(reading: Reading, name: str, value: str) -> bool:
 
 
 def read_hierarchical_cache(reading: Reading, value: object) -> None:
-    """Read SGLang's ``--enable-hierarchical-cache``, without which the sizes mean nothing."""
+    """Read SGLang's ``--enable-hierarchical-cache``, without which the sizes have no effect."""
     reading.switches["hierarchical_cache"] = value is True
 
 
 def read_hicache_size(reading: Reading, value: object) -> None:
-    """Read ``--hicache-size``: GB of each rank, of which 0 leaves it to the ratio."""
+    """Read ``--hicache-size``: GB per rank; 0 leaves the size to the ratio."""
     size = reading.number("--hicache-size", value, "is not a number of GB")
     if size:
         reading.host_memory = HostMemory(size * _GB, is_of_rank=True, overlaps=True)
 
 
 def read_hicache_ratio(reading: Reading, value: object) -> None:
-    """Read ``--hicache-ratio``: times the KV memory of the GPU, which the line does not say."""
+    """Read ``--hicache-ratio``: a multiple of the GPU's KV memory, which the line does not give."""
     reading.notes.append(
         f"--hicache-ratio {value} is a multiple of the KV memory on the GPU: put it in deployment.engine.kv_tiers as a "
         "capacity, which simserve memory helps to find."
@@ -612,7 +611,7 @@ def read_hicache_ratio(reading: Reading, value: object) -> None:
 
 
 def read_hicache_storage(reading: Reading, value: object) -> None:
-    """Read ``--hicache-storage-backend``: where, but not how much and how fast."""
+    """Read ``--hicache-storage-backend``: it names the storage, but neither its size nor its speed."""
     reading.notes.append(
         f"--hicache-storage-backend {value} is a KV tier whose capacity and bandwidth no line says: add it to "
         "deployment.engine.kv_tiers with yours."
@@ -620,6 +619,6 @@ def read_hicache_storage(reading: Reading, value: object) -> None:
 
 
 def settle_hierarchical_cache(reading: Reading) -> None:
-    """Drop a size that no switch asks for."""
+    """Drop a size where the cache is not switched on."""
     if not reading.switches.get("hierarchical_cache", False):
         reading.host_memory = None

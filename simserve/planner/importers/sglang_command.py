@@ -1,4 +1,4 @@
-"""From a pasted `sglang.launch_server` line to a scenario: what SGLang's flags mean."""
+"""Turns a pasted `sglang.launch_server` line into a scenario: what SGLang's flags mean."""
 
 from __future__ import annotations
 
@@ -73,30 +73,30 @@ _ALGORITHMS = {
     "STANDALONE": "draft_model",
     "NGRAM": "ngram",
 }
-"""SGLang's names of speculation -> vLLM's."""
+"""SGLang's names of speculation methods -> vLLM's."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|random-seed|chat-.*|"
     r"revision|log-.*|enable-metrics|watchdog-timeout|tool-call-parser|reasoning-parser|load-format|nccl-.*|"
     r"dist-init-addr|nnodes|node-rank|allow-auto-truncate|show-time-cost|decode-log-interval|skip-server-warmup|warmups|"
     r"crash-dump-folder|file-storage-path|enable-cache-report|device|bucket-.*|collect-tokens-histogram)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 
 
 def import_sglang_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: ``python -m sglang.launch_server --model-path MODEL ...``, `sglang serve`, or a ``docker run`` of them, as
-            it was pasted.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
+            pasted.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
         version: SGLang's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     words = read_pasted(text, _WHERE).words
     arguments = _arguments(words)
@@ -120,15 +120,15 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
 
 
 def read_sglang_arguments(arguments: Sequence[str], version: str, where: str) -> Reading:
-    """Return what SGLang's arguments say.
+    """Read SGLang's arguments.
 
     Args:
-        arguments: The words behind ``sglang.launch_server``.
+        arguments: The words after ``sglang.launch_server``.
         version: SGLang's version.
-        where: What they are called in errors.
+        where: Name of the arguments in errors.
 
     Raises:
-        ScenarioError: A flag lacks its value, or has one that it does not take.
+        ScenarioError: A flag lacks its value, or has one that it does not accept.
     """
     reading = Reading("sglang", version, where)
     words = []
@@ -142,7 +142,7 @@ def read_sglang_arguments(arguments: Sequence[str], version: str, where: str) ->
 
 
 def settle(reading: Reading) -> None:
-    """Bring what SGLang counts over all ranks, in tokens or in its own words, to what a scenario counts.
+    """Convert what SGLang counts over all ranks, counts in tokens or names its own way to the scenario's keys.
 
     Raises:
         ScenarioError: A number of tokens is not a whole number of pages.
@@ -150,7 +150,7 @@ def settle(reading: Reading) -> None:
     options = reading.options
     ranks = reading.data_parallel_size if reading.shares_attention_ranks else 1
     if options.get("enable_chunked_prefill") is not False:
-        options.pop("unchunked_tokens", None)  # a limit of a batch of whole prompts; chunks are shorter
+        options.pop("unchunked_tokens", None)  # limits a batch of whole prompts; chunks are shorter
     elif (tokens := options.pop("unchunked_tokens", None)) is not None:
         options["max_num_batched_tokens"] = tokens
     for key in ("max_num_seqs", "max_num_batched_tokens"):
@@ -160,7 +160,7 @@ def settle(reading: Reading) -> None:
     if tokens is not None:
         options["num_gpu_blocks_override"] = max(tokens // options.get("block_size", 1), 1)
     if reading.experts.get("backend") == "deepep":
-        # Of `auto`, which is its default, decoding counts.
+        # `auto`, the default, is read as the mode for decoding.
         is_normal = reading.experts.get("mode") == "normal"
         reading.deployment["all2all_backend"] = "deepep_high_throughput" if is_normal else "deepep_low_latency"
     _settle_speculation(reading)
@@ -179,7 +179,7 @@ def _settle_speculation(reading: Reading) -> None:
     if "num_speculative_tokens" not in said and drafts is not None:
         said["num_speculative_tokens"] = max(drafts - 1, 1)
     if said["method"] == "eagle" and "model" not in said:
-        said["method"] = "mtp"  # without a draft, the model's own layers
+        said["method"] = "mtp"  # without a draft model, the model's own layers draft
     said.setdefault("num_speculative_tokens", 3)
 
 

@@ -1,4 +1,4 @@
-"""From a pasted `text-generation-launcher` line to a scenario: what TGI's flags mean."""
+"""Turns a pasted `text-generation-launcher` line into a scenario: what TGI's flags mean."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _WITHOUT_EFFECT = re.compile(
     r"max-top-n-tokens|shard-uds-path|master-.*|huggingface-hub-cache|weights-cache-override|json-output|otlp-.*|cors-.*|"
     r"api-key|tokenizer-config-path|usage-stats|max-client-batch-size|env|payload-limit|ngrok.*|watermark-.*)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 
 
 def import_tgi_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
-        text: ``text-generation-launcher --model-id MODEL ...``, or a ``docker run`` of TGI's image, as it was pasted.
-            The launcher's variables (``-e MODEL_ID=...``) count as its flags.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
+        text: ``text-generation-launcher --model-id MODEL ...``, or a ``docker run`` of TGI's image, as pasted. The
+            launcher's variables (``-e MODEL_ID=...``) count as its flags.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
         version: TGI's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     pasted = read_pasted(text, _WHERE)
     arguments, tag = _arguments(pasted.words)
@@ -61,7 +61,7 @@ def import_tgi_command(
 
 
 def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Return the words after what starts the server, and the version that an image's tag names."""
+    """Return the words after the program or image, and the version in the image's tag."""
     tag = None
     for place, word in enumerate(words):
         if word.rsplit("/", 1)[-1] == "text-generation-launcher":
@@ -76,7 +76,7 @@ def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
 
 
 def _of_variables(variables: Mapping[str, str], flags: Flags) -> Iterator[str]:
-    """Yield the flags that variables stand for: the launcher reads MODEL_ID as ``--model-id``."""
+    """Yield the flags for variables: the launcher reads MODEL_ID as ``--model-id``."""
     for flag, takes in flags.takes.items():
         value = variables.get(flag.removeprefix("--").replace("-", "_").upper())
         if value is not None and takes == "value":
@@ -91,7 +91,7 @@ def _quantize(reading: Reading, value: object) -> None:
     known = _QUANTIZATIONS.get(str(value))
     if known is not None:
         reading.quantization = known
-    elif value != "compressed-tensors":  # which only the checkpoint tells more of
+    elif value != "compressed-tensors":  # only the checkpoint gives the details
         reading.not_simulated.append(f"--quantize {value}")
 
 
@@ -104,7 +104,7 @@ def _kv_cache_dtype(reading: Reading, value: object) -> None:
 
 
 def _seats(reading: Reading, value: object) -> None:
-    """Take the smaller of the requests that the router admits and that a batch holds."""
+    """Set the batch limit: the smaller of the router's limit on requests and that of a batch."""
     seats = reading.count("--max-concurrent-requests or --max-batch-size", value)
     reading.options["max_num_seqs"] = min(seats, reading.options.get("max_num_seqs", seats))
 

@@ -1,4 +1,4 @@
-"""From a trace to scenarios: one that replays it, and one that draws traffic like it."""
+"""Turns a trace into scenarios: one that replays it, and one that draws similar traffic."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from simserve.workload.traces.statistics import (
 from simserve.workload.traces.trace import Trace
 
 ASSUMED_MODEL, ASSUMED_HARDWARE = "llama-3.1-8b", "h100-sxm-80gb"
-"""What serves a trace, which does not say what served it."""
+"""Assumed model and GPU, as a trace does not say what served it."""
 _POISSON_CV = (0.9, 1.1)
-"""Times between requests with a coefficient of variation in here count as exponential."""
+"""Times between requests count as exponential if their coefficient of variation is in this range."""
 _MAX_CV = 100.0
 _WORST_DISTANCE = 0.1
 """Largest distance between the shares of a trace and of its fit up to any length (Kolmogorov-Smirnov) at which the
-fit is taken; beyond it the lengths themselves are."""
+fit is used; above it, lengths are drawn from the trace itself."""
 _DEFAULT_RATE = 1.0
 _LEAST_CV, _MOST_CV = 0.05, 20.0
-"""Coefficients of variation that `workload.agents.tool_time_cv` takes; below it times are alike."""
+"""Range of `workload.agents.tool_time_cv`; times that vary less count as equal."""
 _SHORTEST_CONTEXT = 2048
 ASSUMED_IMAGE = {"width": 1024, "height": 1024}
-"""Pixels of images whose size a trace does not say: a placeholder, with a note."""
+"""Pixels of images whose size a trace does not give: a placeholder, with a note."""
 MOST_SIZES = 20
-"""Different sizes of images of a scenario that is like a trace."""
+"""Most different image sizes in a scenario fitted to a trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Traffic like a trace.
+    """Traffic fitted to a trace.
 
     Attributes:
-        workload: The block of a scenario.
-        files: Name -> text of the files of lengths it reads.
+        workload: The `workload` block of a scenario.
+        files: Name -> text of the files of lengths that it reads.
         notes: How well it fits.
     """
 
@@ -81,11 +81,11 @@ def replay_scenario(
         trace_format: Its format, or ``auto``.
         model: Model that serves it; None: `ASSUMED_MODEL`, with a note.
         hardware: GPU that it runs on; None: `ASSUMED_HARDWARE`, with a note.
-        shown: The path as the scenario says it.
-        columns: As of `read_trace`.
+        shown: The path as written in the scenario.
+        columns: As for `read_trace`.
 
     Raises:
-        TraceError: The file is no trace of the format.
+        TraceError: The file is not a trace of that format.
         ProfileError: There is no such model.
     """
     known = COLUMNS if columns else detect(path) if trace_format == AUTO else trace_format
@@ -106,14 +106,14 @@ def replay_scenario(
 def fitted_scenario(
     path: Path, trace: Trace, *, model: str | None, hardware: str | None, name: str
 ) -> tuple[Draft, Mapping[str, str]]:
-    """Return a scenario that draws traffic like a trace, and the files of lengths that it reads.
+    """Return a scenario that draws traffic like a trace's, and the files of lengths that it reads.
 
     Args:
-        path: The trace, for its name.
-        trace: What was read.
+        path: File of the trace, for its name.
+        trace: The trace.
         model: As for `replay_scenario`.
         hardware: As for `replay_scenario`.
-        name: Begins the names of the files.
+        name: Prefix of the names of the files.
     """
     fit = fit_workload(trace, name)
     question = f"What does this deployment do under traffic like that of {path.name}?"
@@ -127,8 +127,8 @@ def fit_workload(trace: Trace, name: str) -> Fit:
     """Return arrivals and lengths like those of a trace.
 
     Arrivals are Poisson, or gamma with the cv of the times between requests. Lengths are lognormal with the trace's
-    mean, cv and longest, or drawn from its own where that fits badly. What it loses: rates that change over time,
-    and that long prompts may have long answers.
+    mean, cv and maximum, or drawn from the trace's own where that fits badly. Two things are lost: changes of the rate
+    over time, and the correlation between the lengths of prompts and answers.
     """
     tasks = task_statistics(trace)
     if tasks is not None:
@@ -146,7 +146,7 @@ def fit_workload(trace: Trace, name: str) -> Fit:
 def _fit_column(
     key: str, lengths: NDArray[np.int64], name: str, files: dict[str, str], notes: list[str]
 ) -> dict[str, Any]:
-    """Return a distribution like some lengths; one that is read from a file adds it, and each adds how well it fits."""
+    """Return a distribution fitted to lengths; add its file to ``files``, if it has one, and its fit to ``notes``."""
     block, distance = _fit_lengths(lengths)
     what = key.replace("_tokens", "s").replace("outputs", "answers")
     if block is None:
@@ -162,8 +162,8 @@ def _fit_column(
 def _fit_tasks(trace: Trace, tasks: TaskStatistics, name: str) -> Fit:
     """Return tasks like those of a trace.
 
-    A prompt is the context and new text; the new text of an agent's further calls is what the length is fitted to, and
-    what their first prompts hold beyond that is the system prompt. Sub-agents that start others are not drawn.
+    A prompt consists of the context and new text. Prompt lengths are fitted to the new text of an agent's calls after
+    the first; the excess of first prompts over that is the system prompt. Sub-agents of sub-agents are not drawn.
     """
     files: dict[str, str] = {}
     agents = _fit_agents(tasks)
@@ -171,7 +171,7 @@ def _fit_tasks(trace: Trace, tasks: TaskStatistics, name: str) -> Fit:
     arrivals, arrival_note = _fit_arrivals(tasks.starts)
     notes = [arrival_note.replace("requests", "tasks")]
     if "rate" in arrivals:
-        # Tasks a second become calls a second.
+        # Convert tasks per second to calls per second.
         arrivals["rate"] = float(f"{arrivals['rate'] * mean_calls(spec, None):.4g}")
     new_tokens = tasks.new_tokens if len(tasks.new_tokens) else tasks.first_tokens
     system = round(float(np.median(tasks.first_tokens)) - mean(new_tokens))
@@ -190,7 +190,6 @@ def _fit_tasks(trace: Trace, tasks: TaskStatistics, name: str) -> Fit:
 
 
 def _fit_agents(tasks: TaskStatistics) -> dict[str, Any]:
-    """Return the `workload.agents` block of some tasks."""
     agents: dict[str, Any] = {"calls": _fit_count(tasks.calls)}
     pause, cv = mean(tasks.tool_time), spread(tasks.tool_time)
     if pause > 0:
@@ -207,7 +206,7 @@ def _fit_agents(tasks: TaskStatistics) -> dict[str, Any]:
 
 
 def _fit_count(counts: NDArray[np.int64]) -> dict[str, Any]:
-    """Return a distribution of the mean of some counts: one number, a lognormal that is near, else geometric."""
+    """Return a distribution with the mean of some counts: fixed, lognormal where it fits, or else geometric."""
     block, _ = _fit_lengths(counts)
     return block or {"distribution": "geometric", "mean": float(f"{counts.mean():.4g}"), "max": int(counts.max())}
 
@@ -238,7 +237,7 @@ def _fit_lengths(lengths: NDArray[np.int64]) -> tuple[dict[str, Any] | None, flo
     block = _lognormal_block(statistics)
     try:
         spec = LognormalLength.model_validate(block)
-    except ValueError:  # such a mean is out of reach of a truncated lognormal
+    except ValueError:  # a truncated lognormal cannot reach such a mean
         return None, 1.0
     fitted = length_distribution(spec)
     shares = np.searchsorted(np.sort(lengths), fitted.values, side="right") / len(lengths)
@@ -256,19 +255,19 @@ def _lognormal_block(statistics: LengthStatistics) -> dict[str, Any]:
 
 
 def media_blocks(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[str, Any]:
-    """Return the `workload.images` and `workload.audio` that replay what a trace has of them and the model takes.
+    """Return the `workload.images` and `workload.audio` that replay a trace's media, where the model takes them.
 
     Args:
-        trace: What was read.
+        trace: The trace.
         profile: The model.
-        notes: What is assumed, and what is left out, is added to them.
+        notes: Receives notes on what is assumed and left out.
     """
     media = _taken_media(trace, profile, notes)
     return {key: {} if each.sizes is not None else {"sizes": [ASSUMED_IMAGE]} for key, each in media.items()}
 
 
 def _taken_media(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[str, RecordedMedia]:
-    """Return the images and recordings of a trace that a model takes, adding what is assumed and left out."""
+    """Return the images and recordings of a trace that a model takes; add notes on what is assumed and left out."""
     found = {}
     for key, recorded, tower, noun in (
         ("images", trace.images, profile.vision, "images"),
@@ -289,10 +288,10 @@ def _taken_media(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[
 
 
 def _fit_media(recorded: RecordedMedia) -> dict[str, Any]:
-    """Return the `workload.images`, or `workload.audio`, of which requests have some, how many, and how large.
+    """Return `workload.images` or `workload.audio`: the share of requests with media, their number and their sizes.
 
-    Of images the `MOST_SIZES` most frequent sizes; of recordings a lognormal of whole seconds, or the mean where none
-    is near.
+    Images have the `MOST_SIZES` most frequent sizes; recordings a lognormal of whole seconds, or the mean where no
+    lognormal fits.
     """
     counts = recorded.counts[recorded.counts > 0]
     block: dict[str, Any] = {"share": float(f"{len(counts) / len(recorded.counts):.4g}"), "count": _fit_count(counts)}
@@ -344,7 +343,7 @@ def _draft(
         notes.insert(0, f"The trace does not say what serves it: {' and '.join(assumed)} {verb} assumed.")
     longest = int((trace.prompt_tokens + trace.output_tokens).max())
     limit = load_model(model or ASSUMED_MODEL).max_position_embeddings
-    # Of what images and recordings add the scenario's own rule takes care.
+    # With images or recordings, the scenario's own rule includes the tokens that these add.
     has_media = "images" in workload or "audio" in workload
     max_model_len = min(max(1 << (longest - 1).bit_length(), _SHORTEST_CONTEXT), limit)
     mapping = {

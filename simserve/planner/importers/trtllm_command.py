@@ -1,4 +1,4 @@
-"""From a pasted `trtllm-serve` line and its options file to a scenario: what TensorRT-LLM's flags and keys mean."""
+"""Turns a pasted `trtllm-serve` line and its options file into a scenario. Knows TensorRT-LLM's flags and keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|tokenizer|custom_tokenizer|trust_remote_code|log_level|reasoning_parser|tool_parser|revision|"
     r"num_postprocess_workers|gpus_per_node|chat_template|otlp_traces_endpoint)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 _WITHOUT_EFFECT_KEYS = (
     "backend",
     "print_iter_log",
@@ -43,15 +43,15 @@ _WITHOUT_EFFECT_KEYS = (
     "return_perf_metrics",
 )
 _LARGEST_GRAPH = 128
-"""Largest batch on a CUDA graph unless the options say one (``CudaGraphConfig``, TensorRT-LLM llmapi/llm_args.py)."""
+"""Largest batch on a CUDA graph unless the options set one (``CudaGraphConfig``, TensorRT-LLM llmapi/llm_args.py)."""
 _NOT_PADDED = (
     "Without cuda_graph_config.enable_padding only batches of 1 to 32, 64 and 128 run on a CUDA graph there; simulated "
     "as if they were padded."
 )
 _PYTORCH_SINCE = version_key("1.0")
-"""From here on the server's own backend captures graphs unless it is told not to."""
+"""First version whose default backend captures graphs unless told not to."""
 _METHODS = {"mtp": "mtp", "eagle": "eagle", "eagle3": "eagle3", "ngram": "ngram", "drafttarget": "draft_model"}
-"""TensorRT-LLM's ``decoding_type``, in small letters -> vLLM's method."""
+"""TensorRT-LLM's ``decoding_type``, in lower case -> vLLM's method."""
 
 
 def import_trtllm_command(
@@ -62,17 +62,17 @@ def import_trtllm_command(
     model: str | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
-        text: `trtllm-serve MODEL ...`, as it was pasted; the file of ``--extra_llm_api_options`` is read if it is here.
-        hardware: GPU that it runs on, which the line does not say; None: an assumed one, with a note.
+        text: `trtllm-serve MODEL ...`, as pasted; the file of ``--extra_llm_api_options`` is read if it exists here.
+        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
         version: TensorRT-LLM's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
-        files: Path that the line names -> text of an options file that lies elsewhere.
+        model: Profile or configuration to use instead of the one closest to the line's model.
+        files: Path in the line -> text of an options file that is stored elsewhere.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     words = read_pasted(text, _WHERE).words
     tag = next((found[1] for word in words if (found := _IMAGE.search(word))), None)
@@ -102,14 +102,17 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
 
 
 def _without_files(words: Sequence[str], files: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the words without the options files that are given, and the texts of these."""
+    """Return the words without the given options files, and the texts of those files."""
     named = [place for place, word in enumerate(words) if word in files]
     dropped = {place - step for place in named for step in (0, 1)}
     return [word for place, word in enumerate(words) if place not in dropped], [files[words[each]] for each in named]
 
 
 def _settle(reading: Reading) -> None:
-    """Cut attention among all tensor-parallel ranks where they are data-parallel in it."""
+    """Settle what depends on several flags: attention ranks, CUDA graphs, and KV tokens as blocks.
+
+    With data-parallel attention, every tensor-parallel rank is an attention rank.
+    """
     if reading.shares_attention_ranks:
         reading.data_parallel_size = reading.deployment.get("tensor_parallel_size", 1)
         reading.shares_attention_ranks = reading.data_parallel_size > 1
@@ -153,14 +156,14 @@ def _backend(reading: Reading, value: object) -> None:
 
 
 _LORA_LIMITS = ("lora_config.max_loras", "lora_config.max_lora_rank", "lora_config.max_cpu_loras")
-"""Fields of TensorRT-LLM's ``LoraConfig`` that a scenario has under the same name."""
+"""Fields of TensorRT-LLM's ``LoraConfig`` that have the same name in a scenario."""
 
 
 def read_trtllm_options(reading: Reading, options: Mapping[str, Any], path: str = "") -> None:
-    """Read the keys of an options file, as of the arguments of TensorRT-LLM's LLM API.
+    """Read the keys of an options file, which are arguments of TensorRT-LLM's LLM API.
 
     Raises:
-        ScenarioError: A value is none of its key.
+        ScenarioError: A value is invalid for its key.
     """
     for name, value in options.items():
         key = f"{path}{name}"
@@ -215,7 +218,7 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
 
 
 def _graphs(reading: Reading, settings: Mapping[str, Any]) -> None:
-    """Read which batches run on CUDA graphs: up to 128 unless it is said, each of its own size unless padded."""
+    """Read which batches run on CUDA graphs: by default up to 128, and only exact sizes unless padding is on."""
     sizes = settings.get("batch_sizes")
     largest = max(sizes, default=None) if isinstance(sizes, list) else settings.get("max_batch_size")
     key = "cuda_graph_config.max_batch_size"

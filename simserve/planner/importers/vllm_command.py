@@ -1,4 +1,4 @@
-"""From a pasted `vllm serve` line to a scenario: what vLLM's flags mean. Knows them, not what a shell does."""
+"""Turns a pasted `vllm serve` line into a scenario. Knows what vLLM's flags mean, not what a shell does."""
 
 from __future__ import annotations
 
@@ -104,33 +104,33 @@ _WITHOUT_EFFECT = re.compile(
     r"data-parallel-(?:backend|size-local|address|rpc-port|start-rank)|nnodes|node-rank|master-(?:addr|port)|headless|"
     r"ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
 )
-"""Flags that change nothing the simulation looks at."""
+"""Flags without effect on the simulation."""
 _VARIABLES_WITH_EFFECT = re.compile(r"(?:VLLM|NCCL|TORCH|PYTORCH)_\w+")
 _HARMLESS_VARIABLES = re.compile(
     r"VLLM_(?:LOGGING|LOG|API_KEY|HOST_IP|PORT|NO_USAGE|DO_NOT|CACHE|CONFIG|USE_MODELSCOPE)\w*"
 )
 _TRUE_VARIABLES = ("1", "true")
-"""What vLLM takes for yes in a variable."""
+"""Values of a variable that vLLM reads as true."""
 _IMAGE = re.compile(r"(?:^|/)(?:vllm-openai(?:-rocm)?(?:$|[:@])|vllm(?:-rocm)?:)(?:v?(\d+(?:\.\d+)+))?")
-"""vLLM's image; the group is the release, which a tag such as ``latest`` does not name."""
+"""vLLM's image; the group is the release, which tags such as ``latest`` do not give."""
 _TITLE = "What does this vLLM server of {} do?"
 
 
 def import_vllm_command(
     text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
 ) -> Draft:
-    """Return the scenario of a command line.
+    """Return the scenario that a command line describes.
 
     Args:
         text: `vllm serve MODEL ...`, the older ``python -m vllm.entrypoints.openai.api_server --model MODEL ...``,
-            or a ``docker run`` of vLLM's image, as it was pasted: over several lines or without its line breaks,
-            variables in front, settings from a ``--config`` file.
-        hardware: GPU that it runs on, which the line does not say; None: `ASSUMED_HARDWARE`, with a note.
+            or a ``docker run`` of vLLM's image, as pasted: over several lines or without line breaks, with variables
+            in front and settings from a ``--config`` file.
+        hardware: GPU it runs on, not named in the line; None: `ASSUMED_HARDWARE`, with a note.
         version: vLLM's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of what the line's model is near to.
+        model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
-        ScenarioError: The text is no such command, or its model has no profile.
+        ScenarioError: The text is not such a command, or its model has no profile.
     """
     pasted = read_pasted(text, _WHERE)
     arguments, tag = _arguments(pasted.words)
@@ -145,15 +145,15 @@ def import_vllm_command(
 
 
 def read_vllm_arguments(arguments: Sequence[str], version: str, where: str) -> Reading:
-    """Return what vLLM's arguments say.
+    """Read vLLM's arguments.
 
     Args:
-        arguments: The words behind ``vllm serve``.
+        arguments: The words after ``vllm serve``.
         version: vLLM's version.
-        where: What they are called in errors.
+        where: Name of the arguments in errors.
 
     Raises:
-        ScenarioError: A flag lacks its value, or has one that it does not take.
+        ScenarioError: A flag lacks its value, or has one that it does not accept.
     """
     flags = flags_of("vllm", version)
     reading = Reading("vllm", version, where)
@@ -161,13 +161,13 @@ def read_vllm_arguments(arguments: Sequence[str], version: str, where: str) -> R
     read_arguments(_VOCABULARY, _with_config(reading, words, flags), flags, reading)
     swap = reading.options.get("swap_space", "0 GiB")
     if swap != "0 GiB" and reading.options.get("preemption_mode") != "swap":
-        del reading.options["swap_space"]  # nothing is swapped by itself: it counts only beside --preemption-mode swap
+        del reading.options["swap_space"]  # it matters only with --preemption-mode swap
         reading.not_simulated.append(f"--swap-space {swap.removesuffix(' GiB')}")
     return reading
 
 
 def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Return the words after what starts the server, and the version that an image's tag names."""
+    """Return the words after the program or image, and the version in the image's tag."""
     for position, word in enumerate(words):
         image = _IMAGE.search(word)
         if image is not None:
@@ -190,7 +190,7 @@ def _starts_server(words: Sequence[str]) -> bool:
 
 
 def _without_alias(word: str, flags: Flags) -> list[str]:
-    """Return a flag by its long name; ``-O3`` is the level of optimisation."""
+    """Return a flag by its long name; ``-O3`` sets the optimization level."""
     level = re.fullmatch(r"-O=?(\d)", word)
     if level is not None:
         name = "--optimization-level" if flags.has("--optimization-level") else "--compilation-config"
@@ -200,10 +200,10 @@ def _without_alias(word: str, flags: Flags) -> list[str]:
 
 
 def _with_config(reading: Reading, words: Sequence[str], flags: Flags) -> list[str]:
-    """Return the arguments behind those of the ``--config`` file, which give way to them.
+    """Return the arguments of the ``--config`` file, followed by the others, which override them.
 
     Raises:
-        ScenarioError: The file is no mapping.
+        ScenarioError: The file is not a mapping.
     """
     place = next((place for place, word in enumerate(words) if word.partition("=")[0] == "--config"), None)
     if place is None:
@@ -241,7 +241,7 @@ def _prefill_threshold(reading: Reading, value: object) -> None:
     if count := reading.count(flag, value):
         reading.options["long_prefill_token_threshold"] = count
     else:
-        reading.ignored.append(flag)  # 0 is no limit
+        reading.ignored.append(flag)  # 0 means no limit
 
 
 def _model(reading: Reading, value: object) -> None:
@@ -282,7 +282,7 @@ def _encoder_cut(reading: Reading, value: object) -> None:
 
 
 def _runner(reading: Reading, value: object) -> None:
-    """Read the runner, or the task of releases before 0.13, whatever it pools for."""
+    """Read the runner, or the task of releases before 0.13; all kinds of pooling count alike."""
     if value in ("pooling", "embed", "embedding", "score", "classify", "reward"):
         reading.is_pooling = True
     elif value not in ("auto", "generate"):
@@ -465,23 +465,23 @@ _VOCABULARY = Vocabulary(
 )
 
 KNOWN_FLAGS = (*_NUMBERS, *_ENGINE_NUMBERS, *_ENGINE_SWITCHES, *_OTHERS)
-"""Flags that a scenario has a key for."""
+"""Flags for which a scenario has a key."""
 
 
 def argument_text(value: Any) -> str:
-    """Return a value as a word of a command line: JSON where it is a mapping or a list."""
+    """Return a value as a word of a command line: as JSON if it is a mapping or a list."""
     return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
 
 
 def _has_choice(option: str, version: str | None) -> bool:
-    """Return whether the version has that option: FlashInfer's sampler decides on memory in some alone."""
+    """Return whether the version has that option; FlashInfer's sampler affects memory in some versions only."""
     return load_engine("vllm").feature_range(option, version) is not None
 
 
 _ATTENTION_VARIABLES = ("VLLM_ROCM_USE_AITER", "VLLM_ATTENTION_BACKEND")
-"""Variables that choose the kernels of attention on AMD GPUs; a named backend outweighs the switch."""
+"""Variables that choose the attention kernels on AMD GPUs; a named backend takes precedence over the switch."""
 _EXPERT_SWITCH = "VLLM_ROCM_USE_AITER_MOE"
-"""Variable that leaves AITER's experts out of what the switch turns on."""
+"""Variable that excludes the experts from what AITER's switch turns on."""
 
 
 def _attention_variable(reading: Reading, name: str, value: str) -> None:
@@ -492,7 +492,8 @@ def _attention_variable(reading: Reading, name: str, value: str) -> None:
 
 
 def _experts_on_amd(reading: Reading, variables: Mapping[str, str]) -> None:
-    """Say whose experts run where attention does not: AITER's go with its switch, whatever attention is named."""
+    """Set the experts' backend where it differs from that of attention: AITER's switch decides it, not the backend
+    named for attention."""
     attention = reading.options.get("attention_backend")
     if attention is None or "moe_backend" in reading.options or not _has_choice("moe_backend", reading.version):
         return
