@@ -356,6 +356,11 @@ AIConfigurator 0.12 answered these problems with the configurations and rates be
 tokens/s a GPU under limits on mean TTFT and TPOT, for the engine in brackets). "simserve simulates" is the highest rate
 at which that same configuration holds here under vLLM, with each request judged by itself. A share of 50 % is roughly
 equivalent to judging means. Where the two disagree, nothing here says which is right: only a real server can.
+
+Engine knobs of the plan are its own, where `--trials` finds better ones: qwen3-32b at 50 % has 64 seats in each decode
+worker. The load of another fleet is looked for only where that holds with 1 % more than the best so far. So
+gpt-oss-120b gets 7 of its 8 GPUs: with a fourth prefill worker `simserve capacity` finds 17.5 requests/s for a share of
+50 %, and 16.3 for 95 %.
 """
 _TAIL = """
 CPU seconds are those of one core of a shared machine with more processes than cores, with the compiled kernel.

@@ -336,7 +336,7 @@ def plan_row(case: Case, hardware: tuple[str, ...]) -> Row | None:
     if best is None:
         return None
     rate = scenario.workload.arrivals.rate  # type: ignore[union-attr]
-    confirmed, multiple = best["confirmed"], best["traffic_borne"]
+    confirmed, multiple = best["confirmed"], best["traffic_sustained"]
     requests = confirmed["requests"] // confirmed["replications"]
     promised, is_open_ended = multiple * rate, multiple >= MOST_TRAFFIC
     deployed = (*overrides, *(f"{key}={json.dumps(value)}" for key, value in best["overrides"].items()))

@@ -514,7 +514,7 @@ def plan(
             scenario. For ``throughput`` it may say how many there are of each of several kinds.
         objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
             ``throughput``: the most output tokens a second that ``max_gpus`` GPUs give within the SLO.
-        headroom: Share of traffic that must be borne on top.
+        headroom: Share of extra traffic that must be sustained.
         spare_replicas: Replicas that may be lost; they are paid for.
         over: ``KEY=V1,V2``: values to search for a dotted key, in place of the default ones.
         keep: What stays as the scenario has it: ``gpus``, ``weights``, ``tensor-parallel``, ``replicas`` and so on.

@@ -15,7 +15,8 @@ from simserve.errors import InfeasibleError, TraceError
 from simserve.metrics.latency import request_latencies
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
-from simserve.profiles.engine import ResolvedEngine, scaled_by
+from simserve.profiles.engine import scaled_by
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.benchmark import arrivals_of, lengths_of
 from simserve.scenario.fit import check_fit
 from simserve.scenario.resolve import ResolvedScenario, engine_config, resolve

@@ -28,9 +28,10 @@ from simserve.cli.options import JsonOption, print_json, print_lines, print_tabl
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from simserve.profiles.engine import ResolvedEngine
-    from simserve.profiles.hardware import GpuPrice, HardwareProfile
+    from simserve.profiles.gpu_prices import GpuPrice
+    from simserve.profiles.hardware import HardwareProfile
     from simserve.profiles.model import ModelProfile
+    from simserve.profiles.resolved_engine import ResolvedEngine
 
 _16_BIT_BYTES = 2.0
 _HARDWARE = "h100-sxm-80gb"
@@ -353,6 +354,7 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
         host_slowdown=gpu.host_slowdown,
         model_family=served.family,
         has_linear_layers=served.num_linear_layers > 0,
+        vocab_size=served.vocab_size,
     )
 
 

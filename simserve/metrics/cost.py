@@ -21,9 +21,8 @@ from pydantic import Field, field_validator, model_validator
 
 from simserve.errors import ScenarioError
 from simserve.metrics.throughput import Throughput, ratio
-from simserve.profiles.hardware import (
+from simserve.profiles.gpu_prices import (
     GpuPrice,
-    HardwareProfile,
     RentalKind,
     SellerClass,
     class_price,
@@ -31,6 +30,7 @@ from simserve.profiles.hardware import (
     offers,
     seller_class,
 )
+from simserve.profiles.hardware import HardwareProfile
 from simserve.units import HOURS_PER_DAY, HOURS_PER_MONTH, MONTHS_PER_YEAR, SECONDS_PER_HOUR, Watts
 from simserve.validation import FrozenModel
 

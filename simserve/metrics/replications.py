@@ -88,7 +88,7 @@ class Sample:
     Attributes:
         values: ``ttft_ms tpot_ms e2el_ms`` -> values of the measured requests, seconds, in any order.
         itl: Every gap between tokens, seconds.
-        rates: The four rates of a run that keeps up with steady open arrivals (`simserve.metrics.throughput.borne`);
+        rates: The four rates of a run that keeps up with steady open arrivals (`steady_throughput`);
             empty: those of its summary hold.
     """
 

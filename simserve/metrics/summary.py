@@ -32,12 +32,12 @@ from simserve.metrics.throughput import (
     Throughput,
     UsersFacts,
     Window,
-    borne,
     bottleneck,
     find_window,
     ratio,
     sojourns,
     stability,
+    steady_throughput,
     throughput,
     users_figures,
     waiting_share,
@@ -550,7 +550,7 @@ def steady_rates(simulation: Simulation, measured: Measured) -> dict[str, float]
     is_steady = simulation.is_stationary and not simulation.has_changing_fleet and records.turn is None
     if not is_steady or measured.verdict == "overloaded" or not np.ptp(records.arrival_time) > 0:
         return {}
-    rates = borne(records, measured.window, measured.meets_slo)
+    rates = steady_throughput(records, measured.window, measured.meets_slo)
     return {
         "request_throughput": rates.requests,
         "request_goodput": rates.good_requests,

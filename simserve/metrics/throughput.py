@@ -442,7 +442,7 @@ def throughput(
     )
 
 
-def borne(records: RequestRecords, window: Window, meets_slo: NDArray[np.bool_] | None) -> Throughput:
+def steady_throughput(records: RequestRecords, window: Window, meets_slo: NDArray[np.bool_] | None) -> Throughput:
     """Return the long-run rates of a run that keeps up with steady open arrivals: what arrived, at its rate.
 
     The rates measured in the window of a short run are lower: the run starts empty and drains, and long enough windows

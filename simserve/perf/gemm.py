@@ -354,6 +354,10 @@ def gemm_seconds(
         total = np.maximum(total, curve.start_latency + in_features / STEP_COLUMNS * curve.step_latency)
     if curve.narrow_rows is not None:
         total = np.maximum(total, _least_of_wide_calls(curve, device, rows, out_features, in_features, memory))
+    if curve.vector_flops is not None:
+        further = np.clip(rows - 1.0, 0.0, curve.min_tile_rows - 1.0)  # the share of the bandwidth was read off one row
+        vectors = 2.0 * further * out_features * in_features / curve.vector_flops
+        total = np.maximum(total, curve.start_latency + overlapped(curve, vectors, memory))
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=total)
 
 

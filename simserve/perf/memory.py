@@ -16,7 +16,7 @@ from simserve.perf.loras import slot_bytes
 from simserve.perf.quantization import format_name, part_bits
 from simserve.perf.shape import ReplicaShape, layer_weights_bytes, weights_bytes_per_gpu
 from simserve.perf.speculation import draft_weights_bytes, verified_logit_bytes
-from simserve.profiles.engine import ResolvedEngine
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9

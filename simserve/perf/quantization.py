@@ -28,6 +28,12 @@ that a batch of 16 costs what one does). The experts of vLLM's Marlin tables fit
 GGUF_TILE_ROWS = 8
 """Rows up to which llama.cpp multiplies by matrix-vector kernels (ggml-cuda mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
+VECTOR_SHARE = 0.18
+"""Share of a GPU's FP32 rate at which those kernels multiply each row beyond the first: integer dot products, behind
+which the FP32 cores apply the scales. Set by Q4_0 on an RTX 3090 (llama.cpp pull request 15802: 6.4 to 13.7 ms for one
+to eight rows of Llama-3-8B). Rows of Q2_K there (5434) and of Q4_K on an RX 6800 (5351, an early build) say 0.14 to
+0.16, those of Q2_K on a V100 0.26 (28912), 16 of Q4_K in 8.2 ms on an RTX 4090 (7860) no less than 0.2 for eight."""
+
 K_QUANT_UNPACKING_ROWS = 7
 """Rows whose arithmetic it takes to unpack k-quants where rows are multiplied one by one (Apple's GPUs): fitted to
 Llama 3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chips (calibration/LOG.md)."""
@@ -134,6 +140,8 @@ class WeightFormat:
             Marlin (`marlin_share`): an assumption; GGUF kernels of llama.cpp lose about half.
         min_tile_rows: Rows of the smallest tile of its kernels.
         vector_unpacking_rows: Rows whose arithmetic unpacking takes where rows are multiplied one by one.
+        vector_share: Share of the FP32 rate at which GPUs multiply up to `min_tile_rows` rows one by one; none: they
+            do not.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit, which is slower than 16-bit
             weights; none: never.
         unpacked_rows: Rows that one such writing serves; none: all of a step.
@@ -147,6 +155,7 @@ class WeightFormat:
     compute_share: float = 1.0
     min_tile_rows: int = PLAIN_TILE_ROWS
     vector_unpacking_rows: int = 1
+    vector_share: float | None = None
     unpacked_from_rows: int | None = None
     unpacked_rows: int | None = None
 
@@ -176,6 +185,7 @@ def _gguf(bits: float, vector_unpacking_rows: int = 1) -> WeightFormat:
         compute_share=0.5,
         min_tile_rows=GGUF_TILE_ROWS,
         vector_unpacking_rows=vector_unpacking_rows,
+        vector_share=VECTOR_SHARE,
         unpacked_from_rows=GGUF_UNPACKED_FROM_ROWS,
         unpacked_rows=GGUF_UNPACKED_ROWS,
     )
@@ -244,6 +254,7 @@ class Precision:
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
         min_tile_rows: Rows of the smallest tile of the kernels that unpack weights.
         overlap: Least exponent of the overlap of arithmetic and memory in those kernels.
+        vector_flops: FLOP/s of the kernels that multiply fewer rows than a tile one by one; none: there are none.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit; none: never.
         unpacked_rows: Rows that one such writing serves; none: all of a step.
         is_block_scaled: Whether FP8 weights have a scale for 128 x 128 of them, which has kernels of its own.
@@ -260,6 +271,7 @@ class Precision:
     compute_share: float
     min_tile_rows: int = PLAIN_TILE_ROWS
     overlap: float = 1.0
+    vector_flops: float | None = None
     unpacked_from_rows: int | None = None
     unpacked_rows: int | None = None
     is_block_scaled: bool = False
@@ -360,6 +372,7 @@ def resolve_precision(
     unpacking: float | None = None,
     tile_rows: int | None = None,
     is_ggml: bool = False,
+    runs_cuda: bool = False,
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
@@ -384,6 +397,7 @@ def resolve_precision(
             the format says.
         tile_rows: Rows of the smallest tile of such kernels.
         is_ggml: Whether the engine multiplies with the kernels of its GGUF formats whatever the format.
+        runs_cuda: Whether the GPU runs CUDA kernels, by HIP too.
 
     Raises:
         InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
@@ -423,6 +437,7 @@ def resolve_precision(
     if unpacking is not None and arithmetic == wide and bits < DTYPE_BITS[wide]:
         smallest = max(tile_rows or smallest, chosen.vector_unpacking_rows)
         share, unpacked_from, unpacked_rows = unpacking, None, None
+    has_vectors = is_ggml and runs_cuda and unpacking is None and chosen.vector_share is not None and "fp32" in peaks
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
@@ -439,6 +454,7 @@ def resolve_precision(
         compute_share=share,
         min_tile_rows=smallest,
         overlap=overlap,
+        vector_flops=chosen.vector_share * peaks["fp32"] if has_vectors and chosen.vector_share else None,
         unpacked_from_rows=unpacked_from,
         unpacked_rows=unpacked_rows,
         is_block_scaled=name == "fp8" and arithmetic == "fp8" and has_block_scales,

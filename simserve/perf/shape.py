@@ -19,12 +19,12 @@ from simserve.errors import InputError
 from simserve.perf.collectives import HOST_SKEWS, All2AllBackend, ExchangeLinks, Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine
 from simserve.perf.quantization import HOPPER, Precision, format_name, kv_element_bytes, part_bits, resolve_precision
-from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_options import MoeBackend, WindowedKV
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.model import ModelProfile, WeightFormatName
 from simserve.profiles.model_blocks import PARTS, Gemm, Part
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.units import GIB, format_bytes
 
 Attention = Literal["flash", "standard"]
@@ -640,8 +640,7 @@ class ReplicaShape:
         """FLOP/s beyond which the engine's 16-bit products gain nothing; a limit of CUDA kernels, HIP's too."""
         share, gpu = self.engine.max_share_of_fp16, self.hardware
         rate = gpu.compute.fp16_accumulated or gpu.compute.fp16
-        runs_cuda = gpu.compute_capability is not None or (gpu.vendor == "AMD" and not gpu.is_cpu)
-        is_bound = share is not None and rate is not None and runs_cuda
+        is_bound = share is not None and rate is not None and gpu.runs_cuda
         return share * rate if is_bound and share and rate else math.inf
 
     @property
@@ -687,6 +686,7 @@ class ReplicaShape:
             unpacking=self.hardware.efficiency.unpacking,
             tile_rows=self.hardware.efficiency.tile_rows,
             is_ggml="gguf-q8_0" in self.engine.quantises_before_loading,
+            runs_cuda=self.hardware.runs_cuda,
         )
 
     @property

@@ -154,7 +154,9 @@ def passing_shape(shape: ReplicaShape) -> ReplicaShape | None:
     """
     if shape.speculation is None or shape.speculation.draft is None:
         return None
-    own: dict[str, object] = {"host_seconds_per_step": 0.0, "host_seconds_per_request": 0.0}
+    own: dict[str, object] = dict.fromkeys(
+        ("host_seconds_per_step", "host_seconds_per_request", "host_seconds_per_further_request"), 0.0
+    )
     launch = shape.engine.eager_draft_seconds_per_layer
     if launch is not None and shape.speculation.method == "draft_model":
         own |= {"cuda_graph_sizes": (), "cuda_graph_max_batch": 0, "cuda_graph_max_prompt_tokens": 0}

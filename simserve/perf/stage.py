@@ -355,8 +355,8 @@ def _all_reduce(stage: Stage, message: Array, link: Link) -> Array:
 def shared_parts(stage: Stage, tokens: Array) -> OperatorSeconds:
     """Return the seconds of what the ranks of data-parallel attention do together, by the tokens of all of them.
 
-    The routed experts of all layers for the tokens of all ranks, and before and after them the collectives that gather
-    the tokens and scatter the sums (vLLM's ``allgather_reducescatter``, SGLang's DP attention), or DeepEP's exchange.
+    The routed experts of all layers, and the collectives around them that gather tokens and scatter sums (vLLM's
+    ``allgather_reducescatter``, SGLang's DP attention) or DeepEP's exchange.
     """
     shape, model = stage.shape, stage.shape.model
     together = stage.nothing(len(tokens))
@@ -378,9 +378,8 @@ def shared_parts(stage: Stage, tokens: Array) -> OperatorSeconds:
 def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: float) -> OperatorSeconds:
     """Return `shared_parts` of a step in two halves, one of which computes while the other's tokens travel.
 
-    Each half reads all weights: what that adds to the ranks' own layers is counted here. The exchanges show where they
-    are longer than the arithmetic beside them, or by the multiprocessors that they take from it; attention over
-    contexts, which the step's prompts and sequences decide, is left out of it. One exchange each way always shows.
+    Each half reads all weights, which is counted here. Exchanges show where they outlast the arithmetic beside them or
+    take multiprocessors from it; attention over contexts is left out. One exchange each way always shows.
     """
     half = tokens / 2.0
     halves = stage.nothing(len(tokens))
@@ -589,6 +588,8 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         precision.min_tile_rows,
         precision.overlap,
     )
+    if precision.vector_flops is not None:
+        curve = curve.model_copy(update={"vector_flops": precision.vector_flops})
     if precision.is_block_scaled:
         engine = stage.shape.engine
         curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)

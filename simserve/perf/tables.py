@@ -341,13 +341,20 @@ def _sequence_rounds(stage: Stage, sequences: Array) -> OperatorSeconds:
         busy = seconds.parts.sum(axis=0)
         seconds.scale(exposed_head(busy, stage_parts(stage, sampled).sum(axis=0), layers))
     seconds.scale(stage.shape.engine.gpu_time_factor)
-    host = stage.shape.engine.host_seconds_per_request * sampled
+    host = _host_seconds_of_requests(stage, sampled)
     seconds.add_row("host", HOST, _exposed_host_seconds(stage, seconds.parts.sum(axis=0), host))
     # Beside prompts the GPU has work enough to hide masks behind, where they are hidden at all.
     masks = exposed_mask_seconds(stage.shape.masks, sampled, np.full_like(sampled, np.inf))
     seconds.add_row("host", HOST, masks)
     seconds.scale(num_micro_batches(sequences[1:], num_stages))
     return _with_empty_step(seconds)
+
+
+def _host_seconds_of_requests(stage: Stage, requests: Array, tokens: int = 1) -> Array:
+    """Return the host's time for so many requests of a step with so many tokens to sample each, without overlap."""
+    engine = stage.shape.engine
+    further = engine.host_seconds_per_further_request * np.maximum(requests - 1.0, 0.0)
+    return np.asarray(tokens * engine.host_seconds_per_request * requests + further)
 
 
 def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeconds:
@@ -379,7 +386,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     seconds.scale(shape.engine.gpu_time_factor)
     seconds = seconds.mapped(partial(_with_batch_factor, factor=shape.engine.batch_time_factor))
     # Every verified token is sampled, and handed over, as the one token of a plain step is.
-    host = _host_seconds_of_a_stage(stage) + width * shape.engine.host_seconds_per_request * decoding
+    host = _host_seconds_of_a_stage(stage) + _host_seconds_of_requests(stage, decoding, width)
     gpu_seconds = _gpu_seconds(stage, seconds.parts, padded)
     is_eager = captured > shape.engine.cuda_graph_max_batch
     waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)

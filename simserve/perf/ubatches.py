@@ -72,9 +72,10 @@ def slot_runs(shape: ReplicaShape, decoding: Array) -> Array:
     llama.cpp with a KV buffer for each slot takes only consecutive ones together (src/llama-batch.cpp, `split_equal`
     with `sequential`), and so did models with recurrent layers in one buffer for all. Of N slots any n are taken alike,
     in ``n (N - n + 1) / N`` runs on average: whichever has been free for longest is next (tools/server), which leaves
-    them in no order.
+    them in no order. Requests with like prompts take the slot that one of them has left instead, so that the first n of
+    the slots are busy.
     """
-    if not is_in_slot_order(shape):
+    if not is_in_slot_order(shape) or shape.engine.similar_prompts:
         return np.ones_like(decoding)
     slots = float(shape.engine.max_num_seqs)
     return np.asarray(decoding * (slots - decoding + 1.0) / slots)

@@ -33,7 +33,7 @@ Admission = Literal["on_demand", "estimate", "reserve"]
 SchedulingPolicy = Literal["fcfs", "priority", "shortest_first"]
 PreemptionMode = Literal["recompute", "swap"]
 KVAllocation = Literal["paged", "static", "pow2", "oracle", "none"]
-Sampling = Literal["greedy", "nucleus"]
+Sampling = Literal["greedy", "nucleus", "none"]
 Endpoint = Literal["completions", "chat"]
 MoeBackend = Literal["aiter", "marlin", "triton"]
 AttentionBackend = Literal["aiter", "triton"]
@@ -121,7 +121,8 @@ class EngineOptions(FrozenModel):
     they do not wait."""
     sampling: Sampling | None = None
     """How clients ask for tokens: `greedy`, or `nucleus`, by top-k or top-p, as a model's generation_config.json makes
-    of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. Absent: greedy."""
+    of clients that ask for nothing; vLLM 0.8 to 0.13 sorts the logits for it. `none`: nobody samples, as in llama-bench
+    and llama-batched-bench. Absent: greedy."""
     endpoint: Endpoint | None = None
     """What clients call: `completions` (/v1/completions), or `chat` (/v1/chat/completions), on whose requests the API
     server works one after another, so that many at once wait for one another: 1.75 ms each under vLLM, SGLang and
@@ -179,6 +180,9 @@ class EngineOptions(FrozenModel):
     """llama.cpp: whether all slots share one KV buffer, which is as long as `max_model_len` and of which each may take
     all. Otherwise each slot has `max_model_len` of its own, and only requests in consecutive slots are computed
     together. Absent: as the server does, shared unless `max_num_seqs` is set."""
+    similar_prompts: bool | None = None
+    """llama.cpp: whether prompts begin alike by more than a tenth (`--slot-prompt-similarity`), so that a request takes
+    the slot that a like one has left and busy slots stay side by side. Absent: where all share one system prompt."""
     ubatch_size: Count | None = None
     """llama.cpp: the most tokens of a micro-batch, its `--ubatch-size`: a step with more runs all kernels, and reads
     all weights, once for each. No more than `max_num_batched_tokens`. Absent: 512."""

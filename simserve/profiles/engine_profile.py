@@ -70,6 +70,7 @@ FEATURES: Mapping[str, str] = {
     "cpu_offload_gb": "weights kept in host memory",
     **dict.fromkeys(("n_gpu_layers", "num_gpu"), "choice of the layers on the GPU"),
     "kv_unified": "choice of one KV buffer for all slots",
+    "similar_prompts": "choice of slots by like prompts",
     "ubatch_size": "choice of the tokens of a micro-batch",
     "num_gpu_blocks_override": "number of KV blocks set by hand",
     "kv_cache_memory_bytes": "KV memory set in bytes",
@@ -309,9 +310,12 @@ class Host(FrozenModel):
     """What that takes longer where several ranks have to agree on the step, seconds."""
     seconds_per_request: Seconds
     """Bookkeeping, sampling and output a request of a step, seconds."""
+    sampling_seconds_per_vocabulary_entry: Seconds = Field(default=0.0, ge=0)
+    """What an entry of the vocabulary adds where the CPU samples, request by request, seconds; 0: the GPU does."""
+    seconds_per_further_request: Seconds = Field(default=0.0, ge=0)
+    """What each request of a step beyond the first takes longer than that, seconds."""
     seconds_per_streamed_request: Seconds = Field(default=0.0, ge=0)
-    """What a request adds whose tokens are handed over one by one, seconds: an output object a step for the client's
-    stream, on the thread that schedules (vLLM before V1). Runs that wait for all answers do without."""
+    """What a stream adds to that, seconds: an output object a step on the thread that schedules (vLLM before V1)."""
     seconds_per_verified_token: Seconds = Field(default=0.0, ge=0)
     """What a draft and the token behind the drafts add each, seconds: slots of KV, the loop over what was accepted."""
     seconds_per_nucleus_request: Seconds = Field(default=0.0, ge=0)
@@ -323,8 +327,7 @@ class Host(FrozenModel):
     eager_prompt_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """The same in steps that hold prompts, seconds, whose attention is launched from more Python; absent: as above."""
     eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
-    """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps between many short
-    kernels. Long kernels of experts hide them."""
+    """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps of short kernels."""
     eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """How long a layer of linear attention leaves it idle, seconds: a dozen Triton kernels between torch operators."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
@@ -334,8 +337,7 @@ class Host(FrozenModel):
     eager_expert_rank_share: float = Field(default=0.0, ge=0)
     """Share by which that is longer for each doubling of the tensor-parallel ranks: all wait for the slowest host."""
     row_split_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
-    """What a layer takes longer whose matrices are cut over several GPUs by rows while one thread drives all of them
-    and gathers every product on the first, seconds (llama.cpp, --split-mode row)."""
+    """What a layer takes longer whose matrices one thread cuts by rows over its GPUs, seconds (llama.cpp)."""
     row_split_seconds_per_layer_rank: Seconds = Field(default=0.0, ge=0)
     """What each of these GPUs adds to that, seconds."""
     frontend_latency: Seconds = Field(gt=0)
@@ -343,11 +345,9 @@ class Host(FrozenModel):
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)
     """What a token of the prompt adds to that: splitting text into tokens, seconds."""
     chat_seconds_per_request: Seconds = Field(default=0.0, ge=0)
-    """How long the API server works on a request of the chat endpoint before the engine has it, one after another,
-    seconds: validation, the template, tokens; 0: not known."""
+    """How long the API server works on a chat before the engine has it, one after another, seconds; 0: not known."""
     chat_template_seconds: Seconds = Field(default=0.0, ge=0)
-    """How long the API server parses the chat template for each request that it applies it to, one request after
-    another, seconds; 0: it keeps what it parsed."""
+    """How long it parses the template of each chat, one after another, seconds; 0: it keeps what it parsed."""
     api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)
     """How long the one process that detokenises and sends takes for a token of a stream, seconds; 0: not known to bind.
     `deployment.streaming` replaces it."""

@@ -1,28 +1,21 @@
-"""What one GPU and its links can do at most, memory, peaks, bandwidths and power, and what it costs.
+"""What one GPU and its links can do at most, memory, peaks, bandwidths and power.
 
-Knows data sheets and class defaults, not what an operator, a model or an engine makes of them. Prices: rented by the
-hour on three kinds of terms, or bought; knows no scenario and no month. Sellers ask prices that differ by a factor of
-four for the same GPU, and no two GPUs are on offer at the same sellers. So the prices of one answer are those of one
-seller, or of one class of sellers. The price at a class is fitted: in ``log(price) = seller + GPU`` the first term is
-the seller's level (`SELLERS`), and the second, this GPU's, is the mean over its offers of the price less the level of
-who asks it.
+Knows data sheets and class defaults, not what an operator, a model or an engine makes of them.
 """
 
 from __future__ import annotations
 
-import math
 import re
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase, Source, class_price, dear_reservation
 from simserve.profiles.kernel_curves import (
     ActivationQuantisation,
     AttentionCurves,
@@ -34,7 +27,6 @@ from simserve.profiles.kernel_curves import (
     Share,
     TileCurve,
 )
-from simserve.profiles.price_dates import Date
 from simserve.units import (
     BytesPerSecond,
     PositiveBytes,
@@ -46,13 +38,6 @@ from simserve.units import (
 )
 from simserve.validation import FrozenModel, validate
 
-Source = Annotated[str, Field(min_length=1)]
-RentalKind = Literal["on_demand", "reserved", "spot"]
-SellerClass = Literal["hyperscaler", "specialised cloud", "marketplace"]
-SELLER_CLASSES: tuple[SellerClass, ...] = get_args(SellerClass)
-DEFAULT_CLASS: SellerClass = "specialised cloud"
-"""Whose prices stand where a scenario names no seller. The median of 58 sellers of an H100 was $2.95 on 2026-05-20
-(aimultiple.com/gpu-index), within 10 % of what is fitted for this class."""
 _Curve = TypeVar("_Curve", bound=TileCurve)
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 _NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
@@ -78,144 +63,6 @@ _LIKENESS = 0.7
 NARROW_TILE_ROWS = 16
 """Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
 scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seller:
-    """One who rents GPUs out.
-
-    Attributes:
-        kind: Class of seller.
-        level: Its prices over those of specialised clouds for the same GPUs.
-    """
-
-    kind: SellerClass
-    level: float
-
-
-SELLERS: dict[str, Seller] = {
-    "AWS": Seller("hyperscaler", 2.093),
-    "Azure": Seller("hyperscaler", 3.921),
-    "Google Cloud": Seller("hyperscaler", 3.104),
-    "Oracle Cloud": Seller("hyperscaler", 2.554),
-    "Hyperstack": Seller("specialised cloud", 0.829),
-    "Lambda": Seller("specialised cloud", 1.372),
-    "Nebius": Seller("specialised cloud", 1.025),
-    "RunPod": Seller("specialised cloud", 1.003),
-    "Verda": Seller("specialised cloud", 0.855),
-    "Vast.ai": Seller("marketplace", 0.991),
-}
-"""Sellers of the catalogue. Levels: least squares over the on-demand prices of ``hardware_profiles/`` (47 prices of 19
-GPUs; 10 % root mean square left), which ``tests/profiles/test_gpu_prices.py`` repeats and prints."""
-
-
-class GpuPrice(FrozenModel):
-    """What one GPU cost at one provider on one date."""
-
-    usd_per_hour: float = Field(gt=0)
-    """Dollars an hour for one GPU, its share of the host included."""
-    provider: str = Field(min_length=1)
-    """Who sells it."""
-    kind: RentalKind
-    """Terms of the offer: `on_demand`; `reserved` for a term; `spot`, which may be taken back at any time."""
-    term: str | None = None
-    """Length that a reservation binds for, in words."""
-    date: Date
-    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY where no more is known."""
-    source: Source
-    """Where the price was read."""
-
-
-class GpuPurchase(FrozenModel):
-    """What one GPU costs to buy, with its share of the server."""
-
-    usd: float = Field(gt=0)
-    """Dollars for one GPU and its share of the server it sits in."""
-    date: Date
-    """When the price was seen."""
-    source: Source
-    """Where the price was read."""
-
-
-def offers(prices: Sequence[GpuPrice], kind: RentalKind, provider: str | None = None) -> list[GpuPrice]:
-    """Return the offers on some terms, of one provider (whatever the case of its letters) or of all.
-
-    Of several prices of one provider only those with its newest date count.
-    """
-    found = [price for price in prices if price.kind == kind]
-    if provider is not None:
-        found = [price for price in found if price.provider.casefold() == provider.casefold()]
-    latest = {price.provider: max(each.date for each in found if each.provider == price.provider) for price in found}
-    return [price for price in found if price.date == latest[price.provider]]
-
-
-def seller_class(name: str | None) -> SellerClass | None:
-    """Return the class of sellers that a scenario names, whatever the case; the default one where it names nobody."""
-    if name is None:
-        return DEFAULT_CLASS
-    return next((each for each in SELLER_CLASSES if each == name.casefold()), None)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassPrice:
-    """What a GPU costs at a class of sellers.
-
-    Attributes:
-        usd_per_hour: Dollars an hour, in whole cents.
-        offers: The offers it is fitted to; those of unknown sellers where there are no others.
-        num_there: How many of them are of the class itself.
-    """
-
-    usd_per_hour: float
-    offers: tuple[GpuPrice, ...]
-    num_there: int
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the sellers' levels are known; else it is the median of their offers."""
-        return self.offers[0].provider in SELLERS
-
-
-def class_price(
-    prices: Sequence[GpuPrice], kind: RentalKind = "on_demand", at: SellerClass = DEFAULT_CLASS
-) -> ClassPrice | None:
-    """Return what a GPU costs at a class of sellers; None where nobody offers it on these terms.
-
-    Every offer counts, of whatever class, over the level of its seller. Where all sellers are unknown, a user's own
-    list, it is the median of what they ask.
-    """
-    found = offers(prices, kind)
-    known = tuple(price for price in found if price.provider in SELLERS)
-    if not found:
-        return None
-    if not known:
-        return ClassPrice(statistics.median(price.usd_per_hour for price in found), tuple(found), 0)
-    gpu = statistics.fmean(math.log(price.usd_per_hour / SELLERS[price.provider].level) for price in known)
-    there = statistics.fmean(math.log(each.level) for each in SELLERS.values() if each.kind == at)
-    num_there = sum(SELLERS[price.provider].kind == at for price in known)
-    return ClassPrice(round(math.exp(gpu + there), 2), known, num_there)
-
-
-def dear_reservation(prices: Sequence[GpuPrice]) -> tuple[GpuPrice, GpuPrice] | None:
-    """Return a reservation that costs more than the same seller asks without one, and that offer; None: there is none.
-
-    Newest prices are compared.
-    """
-    for reserved in offers(prices, "reserved"):
-        for price in offers(prices, "on_demand", reserved.provider):
-            if reserved.usd_per_hour > price.usd_per_hour:
-                return reserved, price
-    return None
-
-
-def listed_offers(prices: Sequence[GpuPrice]) -> str:
-    """Return what is on offer, for a remedy: ``on_demand (AWS, Lambda), spot (Nebius)``."""
-    by_kind: dict[str, list[str]] = {}
-    for price in prices:
-        names = by_kind.setdefault(price.kind, [])
-        if price.provider not in names:
-            names.append(price.provider)
-    return ", ".join(f"{kind} ({', '.join(names)})" for kind, names in by_kind.items()) or "nothing"
 
 
 class Calibration(FrozenModel):
@@ -476,6 +323,11 @@ class HardwareProfile(FrozenModel):
                 f"(${price.usd_per_hour:g}); correct one of them"
             )
         return self
+
+    @property
+    def runs_cuda(self) -> bool:
+        """Whether it runs CUDA kernels, compiled by HIP on AMD's GPUs."""
+        return self.compute_capability is not None or (self.vendor == "AMD" and not self.is_cpu)
 
     @property
     def supported_dtypes(self) -> tuple[str, ...]:

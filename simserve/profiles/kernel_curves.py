@@ -275,6 +275,8 @@ class GemmCurve(TileCurve):
     """Rows up to which a call runs kernels with the operands exchanged; absent: it has none."""
     wide_slowdown: float = Field(default=0.0, ge=0)
     """What a call of more rows takes longer while its rows fill no tile, as a share of its memory time."""
+    vector_flops: Positive | None = None
+    """FLOP/s of kernels that multiply fewer rows than fill a tile one by one (ggml); absent: there are none."""
 
     @model_validator(mode="after")
     def _falls_with_length(self) -> Self:

@@ -183,7 +183,7 @@ def capacity_latency(capacity: Capacity) -> Sketch:
         [level.mean("p95_tpot") for level in levels],
         (slo.ttft, slo.tpot),
         load_label(is_closed=capacity.is_closed_loop),
-        _borne(capacity),
+        _sustained(capacity),
     )
 
 
@@ -231,7 +231,7 @@ def capacity_goodput(capacity: Capacity) -> Sketch:
         [level.mean("goodput") for level in levels],
         None if knee is None else (knee.load, knee.mean("goodput")),
         load_label(is_closed=capacity.is_closed_loop),
-        _borne(capacity),
+        _sustained(capacity),
     )
 
 
@@ -284,7 +284,7 @@ def load_label(*, is_closed: bool) -> str:
     return "clients" if is_closed else "requests/s that arrive"
 
 
-def _borne(capacity: Capacity) -> list[Mark]:
+def _sustained(capacity: Capacity) -> list[Mark]:
     """Return the highest load that meets the SLO, with its interval; nothing if none does."""
     value, interval = capacity.found.largest.value, capacity.found.interval
     if not value:

@@ -127,15 +127,15 @@ def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         mean = f"The mean run holds it up to {_load(capacity, found.capacity)} {unit}" if found.capacity else "Capacity"
         lines.append(f"{mean} (95% interval {low} to {high}).")
-    borne = capacity.sustained
-    if borne is not None:
-        if not borne.load:
-            far = f"not even at {_load(capacity, borne.lowest)}"
-        elif borne.load < _LEAST_SHARE * value:
+    sustained = capacity.sustained
+    if sustained is not None:
+        if not sustained.load:
+            far = f"not even at {_load(capacity, sustained.lowest)}"
+        elif sustained.load < _LEAST_SHARE * value:
             far = f"at less than {share(_LEAST_SHARE)} of that"
         else:
-            far = f"up to {_load(capacity, borne.load)} {unit}"
-        lines.append(f"On 90% of real servers it holds {far} ({borne.basis.removeprefix('foreign: ')}).")
+            far = f"up to {_load(capacity, sustained.load)} {unit}"
+        lines.append(f"On 90% of real servers it holds {far} ({sustained.basis.removeprefix('foreign: ')}).")
     failing = found.level(found.largest.fails_at)
     if failing is not None:
         parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())

@@ -86,7 +86,7 @@ def brief_panel(latencies: Sequence[LatencyLine]) -> Panel | None:
 def _load_group(result: RunResult, found: Mapping[str, Any]) -> PanelGroup:
     """Return latency and goodput at other loads, from runs beside this one."""
     unit = "clients" if found["is_closed"] else "requests/s"
-    told = f"{knee_words(found, unit)}; {borne_words(result, found, unit)}"
+    told = f"{knee_words(found, unit)}; {sustained_words(result, found, unit)}"
     note = f"{told}. {runs_words(found, unit)}; simserve capacity narrows it"
     panels = (
         panel("load-latency", "Latency against load", "", latency_at_loads(result, found), f"{told}."),
@@ -342,7 +342,7 @@ def knee_words(found: Mapping[str, Any], unit: str) -> str:
     return f"Goodput still rises at {_load(found, found['loads'][-1])} {unit}, the highest load that was tried"
 
 
-def borne_words(result: RunResult, found: Mapping[str, Any], unit: str) -> str:
+def sustained_words(result: RunResult, found: Mapping[str, Any], unit: str) -> str:
     """Return the sentence about the loads up to which the SLO holds."""
     asked = math.inf if result.slo is None else result.slo.attainment
     holds = [

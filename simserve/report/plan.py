@@ -314,9 +314,9 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         stands = stands[-1:]
     else:
         alone = "" if deployed is None else fact_text(deployed, "Load").partition("; ")[0]
-        load = _load(summary, deployed) or (alone if best["traffic_borne"] is None else more)
+        load = _load(summary, deployed) or (alone if best["traffic_sustained"] is None else more)
         facts += [Fact("Load", load)] if load else []
-        stands = stands if best["traffic_borne"] is not None else [more, *stands]
+        stands = stands if best["traffic_sustained"] is not None else [more, *stands]
     facts += [Fact("Assumes", line) for line in best["assumes"]]
     facts += [Fact("" if place else "Also", line, is_extra=True) for place, line in enumerate(stands[:-1])]
     sure = [] if best.get("probability") is None else [_sure(summary)]
@@ -335,16 +335,16 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
 def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:
     """Return the scenario's load, what can be sustained, and up to how much more the SLO holds; empty if unknown."""
     best = summary["best"]
-    borne = best["traffic_borne"]
-    if deployed is None or borne is None or borne < 1:
+    sustained = best["traffic_sustained"]
+    if deployed is None or sustained is None or sustained < 1:
         return ""
     own = fact_text(deployed, "Load").partition("; ")[0]
     if best["attainment"] is None:
         return own
-    if borne < _LEAST_MORE:
+    if sustained < _LEAST_MORE:
         return f"{own}; no more holds the SLO"
-    more = f"{share(borne - 1)} more" if borne < _TOLD_AS_TIMES else f"{number(borne)}x that"
-    return f"{own}; SLO holds at {more}{' or above' if borne >= MOST_TRAFFIC else ''}"
+    more = f"{share(sustained - 1)} more" if sustained < _TOLD_AS_TIMES else f"{number(sustained)}x that"
+    return f"{own}; SLO holds at {more}{' or above' if sustained >= MOST_TRAFFIC else ''}"
 
 
 def _sure(summary: Mapping[str, Any]) -> str:

@@ -181,21 +181,21 @@ def met_line(summary: Mapping[str, Any], *, with_latencies: bool = True) -> str:
 def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the effect of more traffic, a lost replica and spot prices on the plan."""
     best, lines = summary["best"], []
-    borne = best["traffic_borne"]
-    if borne is not None:
+    sustained = best["traffic_sustained"]
+    if sustained is not None:
         more = (
             f"at least {MOST_TRAFFIC:g} times the traffic"
-            if borne >= MOST_TRAFFIC
-            else f"{share(borne - 1)} more traffic"
+            if sustained >= MOST_TRAFFIC
+            else f"{share(sustained - 1)} more traffic"
         )
         breaks = "its queue grows without end" if best["attainment"] is None else "the SLO breaks"
-        if borne < 1:
-            more = f"only {share(borne)} of the traffic once all conversations are under way"
+        if sustained < 1:
+            more = f"only {share(sustained)} of the traffic once all conversations are under way"
             lines.append(f"It can sustain {more}; the run ends before.")
         else:
             lines.append(
                 f"It can sustain {more} before {breaks}."
-                if borne > 1.01
+                if sustained > 1.01
                 else "It has no headroom: more traffic breaks the SLO."
             )
     lost = best["lost_replica"]

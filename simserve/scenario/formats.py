@@ -17,10 +17,10 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.perf.shape import ReplicaShape, weights_bytes
 from simserve.profiles import catalog
-from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import WIDE_FORMATS, Checkpoint, KVCacheDtype, ModelProfile, Quantization, WeightFormatName
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.validation import FrozenModel, validate
 
 if TYPE_CHECKING:

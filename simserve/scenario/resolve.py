@@ -15,17 +15,16 @@ from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.kv_layout import pools_states, with_state_blocks, with_windowed_kv
-from simserve.perf.measured import measured_operators
 from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_context, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
 from simserve.profiles.catalog import Itself, load_model
-from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import TOWER_LAYERS, EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
-from simserve.profiles.model_blocks import heads_per_rank
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.combinations import (
     AskedFeature,
     check_combinations,
@@ -38,10 +37,12 @@ from simserve.scenario.combinations import (
 )
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, with_formats
+from simserve.scenario.rank_layout import check_rank_layout
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
+from simserve.workload.distributions import length_distribution
 from simserve.workload.generate import decode_contexts
 from simserve.workload.spec import ADVANCE_SECONDS
 
@@ -355,7 +356,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
-        _check_layout(shape)
+        check_rank_layout(shape)
         # What drafts takes its part of a pool that states share, and none of one that they have to themselves.
         shares = shape.model.has_states and pools_states(shape)
         shape = with_state_blocks(shape) if shares else with_room_for_states(shape)
@@ -447,53 +448,6 @@ def _connector(scenario: Scenario, connector: str | None) -> str | None:
     return connector
 
 
-def _check_layout(shape: ReplicaShape) -> None:
-    tensor, stages, layers = (
-        shape.tensor_parallel_size,
-        shape.pipeline_parallel_size,
-        shape.model.num_hidden_layers,
-    )
-    if stages > layers:
-        raise ScenarioError(
-            f"must be at most the {layers} layers of {shape.model.name}",
-            key="pipeline_parallel_size",
-            value=stages,
-        )
-    if shape.pipeline_layer_partition is not None:
-        _ = shape.layers_per_stage
-    if shape.operator_tables is not None:
-        measured_operators(shape.operator_tables, shape.engine.name)
-    if shape.num_cpu_layers and shape.num_gpus > 1:
-        key = "engine.n_gpu_layers" if shape.engine.n_gpu_layers is not None else "engine.num_gpu"
-        value = shape.model.num_hidden_layers - shape.num_cpu_layers
-        raise ScenarioError(
-            f"leaves layers to the CPU, which needs one GPU, not {shape.num_gpus}", key=key, value=value
-        )
-    if stages > 1 and shape.engine.kv_allocation == "none":
-        raise ScenarioError(
-            "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
-        )
-    _check_shared_layers(shape)
-    _check_experts(shape)
-    _check_ranks(shape)
-    if shape.engine.preemption_mode == "swap" and shape.data_parallel_size > 1:
-        rule = "must be 1 with preemption_mode swap: ranks that step together would wait for each other's copies"
-        raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)
-    if shape.engine.kv_allocation == "paged" and shape.engine.block_size > shape.engine.max_model_len:
-        raise ScenarioError(
-            f"must be at most max_model_len, {shape.engine.max_model_len}",
-            key="engine.block_size",
-            value=shape.engine.block_size,
-            remedy="a request would never fill its first block",
-        )
-    heads_per_rank(shape.model.num_attention_heads, tensor)
-    if tensor > 1:
-        shape.check_link(tensor, "tensor_parallel_size")
-    if stages > 1:
-        shape.check_link(shape.num_gpus, "pipeline_parallel_size")
-    _ = shape.precision
-
-
 def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
     """Return the folder of operator tables; a relative one is tried beside the scenario first."""
     if asked is None:
@@ -504,67 +458,6 @@ def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
 
 def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if asked is None else tuple(asked)
-
-
-def _check_shared_layers(shape: ReplicaShape) -> None:
-    """Do nothing unless several GPUs are to share a layer under Ollama, which gives each layers of its own.
-
-    Its only setting over GPUs is whether it takes all of them (`OLLAMA_SCHED_SPREAD`, envconfig/config.go).
-    """
-    size = shape.tensor_parallel_size
-    if size > 1 and "num_gpu" in shape.engine.features:
-        rule = f"must be 1: {shape.engine.name} gives each GPU layers of its own"
-        remedy = f"set pipeline_parallel_size to {size * shape.pipeline_parallel_size} instead"
-        raise ScenarioError(rule, key="tensor_parallel_size", value=size, remedy=remedy)
-
-
-def _check_experts(shape: ReplicaShape) -> None:
-    _check_whole_experts(shape)
-    if not shape.enable_expert_parallel:
-        return
-    key, moe = "enable_expert_parallel", shape.model.moe
-    if moe is None:
-        raise ScenarioError(f"needs a model with experts, and {shape.model.name} has none", key=key, value=True)
-    if shape.expert_ranks > moe.num_experts:
-        rule = f"must be at most the {moe.num_experts} experts of a layer with enable_expert_parallel"
-        raise ScenarioError(rule, key="tensor_parallel_size", value=shape.expert_ranks)
-
-
-def _check_whole_experts(shape: ReplicaShape) -> None:
-    """Refuse settings of whole experts on ranks of data-parallel attention where there are none."""
-    is_sent, has_ranks = shape.all2all_backend != "allgather_reducescatter", shape.data_parallel_size > 1
-    if shape.enable_two_batch_overlap and not shape.all2all_backend.startswith("deepep"):
-        rule, key = "needs an all2all_backend of DeepEP", "enable_two_batch_overlap"
-        raise ScenarioError(rule, key=key, value=True, remedy="set deployment.all2all_backend, or leave it out")
-    if is_sent and not (shape.enable_expert_parallel and has_ranks):
-        rule = "needs enable_expert_parallel and a data_parallel_size above 1"
-        raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
-    joined = shape.hardware.intra_node.gpus_per_node if shape.hardware.intra_node.kind == "nvlink" else 0
-    if shape.all2all_backend.startswith("nvlink") and shape.expert_ranks > joined:
-        rule = f"needs all {shape.expert_ranks} GPUs of the experts on one NVLink, which joins {joined} GPUs here"
-        raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
-    if shape.num_redundant_experts is not None and not shape.enable_expert_parallel:
-        rule = "needs enable_expert_parallel"
-        raise ScenarioError(rule, key="num_redundant_experts", value=shape.num_redundant_experts, remedy="leave it out")
-
-
-def _check_ranks(shape: ReplicaShape) -> None:
-    """Refuse data-parallel attention where it has no meaning, or no scheduler that steps in lockstep."""
-    key, size, engine = "data_parallel_size", shape.data_parallel_size, shape.engine
-    waits = engine.attention_dp_timeout_iters
-    if waits and size == 1:
-        rule = "has no meaning without data_parallel_size above 1"
-        raise ScenarioError(rule, key="engine.attention_dp_timeout_iters", value=waits, remedy="leave it out")
-    if size == 1:
-        return
-    if shape.model.moe is None:
-        rule = f"must be 1: {shape.model.name} has no experts that the ranks could share"
-        raise ScenarioError(rule, key=key, value=size, remedy="raise replicas instead")
-    if shape.pipeline_parallel_size > 1:
-        raise ScenarioError("must be 1 with pipeline stages", key=key, value=size)
-    if engine.batching != "continuous" or engine.kv_allocation != "paged":
-        raise ScenarioError("needs continuous batching and paged KV allocation", key=key, value=size)
-    _ = shape.expert_link
 
 
 def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
@@ -637,6 +530,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             only_prefills=role == "prefill",
             has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
+            vocab_size=model.vocab_size,
         )
     if hardware.is_cpu and deployment.engine.async_scheduling is None:
         sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
@@ -652,6 +546,8 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     if role != "both":
         # SGLang's loops of prefill and decode servers are others.
         engine = engine.model_copy(update={"overlaps_results": False})
+    if engine.similar_prompts is None and "similar_prompts" in engine.features and _begin_alike(scenario):
+        engine = engine.model_copy(update={"similar_prompts": True})
     if not scenario.workload.ignore_eos:
         engine = engine.model_copy(update={"expects_max_tokens": False})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
@@ -663,6 +559,23 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
+
+
+SLOT_PROMPT_SIMILARITY = 0.1
+"""Share of a prompt that a slot of llama.cpp must hold to be chosen for it (--slot-prompt-similarity)."""
+
+
+def _begin_alike(scenario: Scenario) -> bool:
+    """Return whether a system prompt that all requests share is more than that share of a prompt.
+
+    Turns of a conversation go back to the slot of the one before, wherever that is.
+    """
+    workload = scenario.workload
+    shared, own = workload.shared_prefix, workload.prompt_tokens
+    if shared is None or shared.num_groups > 1 or own is None or workload.sessions or workload.agents:
+        return False
+    mean = length_distribution(own, scenario.folder).mean
+    return shared.tokens > SLOT_PROMPT_SIMILARITY * (shared.tokens + mean)
 
 
 def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:

@@ -1,8 +1,8 @@
-"""Autoscaler: a SimPy process that looks at the fleet every so often, launches replicas and gives them back.
+"""Autoscaler: a SimPy process that reads a metric at every interval, launches replicas and gives them back.
 
-For the metric ``slo`` it knows whether what has ended kept its limits: requests, and the tasks that end with them. And
-the same for a pool of encoders, and their workers' lives: the plane gives images to the workers whose column says when
-they are free (`simserve.engine.clients`); one that takes nothing is free never.
+For the metric ``slo`` it knows whether ended requests, and the tasks that end with them, met their limits. It does the
+same for a pool of encoders, and records when their workers were there: the plane gives images to the workers by a
+column that says when each is free (`simserve.engine.clients`); a worker that takes no images is never free.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from simserve.sim.records import COMPLETED, DRAINED, answer_times
 from simserve.workload.requests import RequestSpecs
 
 TOLERANCE = 0.1
-"""Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
+"""Relative deviation from the target that is ignored (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
 
 
 def replicas_for(level: float, count: int, target: float, *, is_used: bool) -> int:
     """Return how many replicas a level of the metric, summed over ``count`` of them, asks for.
 
     Args:
-        level: Of the metric.
+        level: Sum of the metric.
         count: Replicas that are there or will be, at least 1.
-        target: What it should be of one replica.
-        is_used: Whether there is anything to do: then there is not none of them.
+        target: Target of the metric for one replica.
+        is_used: Whether there is work: at least one replica is then kept.
     """
     if abs(level / (target * count) - 1) <= TOLERANCE:
         return count
-    # A replica that works is not given back to nothing: only an idle fleet goes to zero.
+    # A busy fleet keeps at least one replica: only an idle one goes to zero.
     return max(ceil(level / target), 1 if is_used else 0)
 
 
 class Stabilization:
-    """What was asked for within a window, of which the most counts before anything is given back.
+    """Numbers asked for within a window, the largest of which counts before any replica is removed.
 
     Args:
         spec: The bounds and the window.
@@ -57,7 +57,7 @@ class Stabilization:
         self._asked: deque[tuple[float, int]] = deque()
 
     def ask(self, replicas: int, now: float) -> tuple[int, int]:
-        """Return a number asked for now, within the bounds, and the most asked for in the window."""
+        """Return a number asked for now, within the bounds, and the largest asked for in the window."""
         spec = self._spec
         asked = min(max(replicas, spec.min_replicas), spec.max_replicas)
         while self._asked and self._asked[0][0] < now - spec.stabilization:
@@ -67,18 +67,18 @@ class Stabilization:
 
 
 def num_running_in(replicas: Sequence[ManagedReplica]) -> int:
-    """Return the requests with a seat, in all of some replicas."""
+    """Return the number of requests with a seat, over the given replicas."""
     return sum(num_running_at(replica.schedulers) for replica in replicas)
 
 
 class Objective:
-    """The limits of a run, and how the tasks at hand stand.
+    """The limits of a run, and the state of the current tasks.
 
     Args:
         control: Holds the limits.
         specs: What arrives.
-        requests: The table of what became of it.
-        arrival_time: When each request was first sent; filled for a closed loop.
+        requests: The table of outcomes.
+        arrival_time: When each request was first sent; filled in during a closed loop.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Objective:
         self._specs, self._requests, self._arrival_time = specs, requests, arrival_time
         self._task: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         if control.task_limit is not None and specs.dependencies is not None and specs.session is not None:
-            # A negative number is that of a request which is of no task.
+            # A negative number marks a request that belongs to no task.
             numbers, places = np.unique(specs.session, return_inverse=True)
             self._task = places.astype(np.int64) - np.count_nonzero(numbers < 0)
         num_tasks = int(self._task.max(initial=-1)) + 1
@@ -96,7 +96,7 @@ class Objective:
         self._begin, self._end = np.full(num_tasks, np.inf), np.full(num_tasks, -np.inf)
 
     def is_met(self, index: int) -> bool:
-        """Return whether a request that has ended kept the limits of its class."""
+        """Return whether a request that has ended met the limits of its class."""
         requests, classes = self._requests, self._specs.request_class
         limits = self._limits[0 if classes is None else int(classes[index])]
         if requests.status[index] != COMPLETED:
@@ -111,7 +111,7 @@ class Objective:
         )
 
     def _answer_time(self, index: int) -> float:
-        """Return when the first visible token of a completed request was there, seconds; NaN: it has none."""
+        """Return when the first visible token of a completed request was ready, seconds; NaN: it has none."""
         thinking, requests = self._specs.thinking_tokens, self._requests
         if thinking is None:
             return requests.first_token_time[index]
@@ -126,13 +126,13 @@ class Objective:
         return float(times[0])
 
     def count_task(self, index: int) -> tuple[int, int]:
-        """Note that a request has ended, once each; return the tasks that end with it, and those of them in time."""
+        """Count the end of a request, once each; return the tasks that end with it, and those of them in time."""
         if self._task_limit is None or not len(self._task) or self._task[index] < 0:
             return 0, 0
         task, requests = self._task[index], self._requests
         self._num_left[task] -= 1
         self._begin[task] = min(self._begin[task], self._arrival_time[index])
-        # A call that came to nothing leaves its task unfinished: it never ends.
+        # A call that failed leaves its task unfinished: the task never ends.
         end = requests.finish_time[index] if requests.status[index] == COMPLETED else np.inf
         self._end[task] = max(self._end[task], end)
         if self._num_left[task]:
@@ -146,9 +146,9 @@ class Autoscaler:
     Args:
         spec: The rules.
         env: SimPy's clock.
-        fleet: Whose pool it is.
+        fleet: The fleet of the pool.
         pool: The replicas.
-        objective: Whether what has ended kept its limits; for the metric ``slo``.
+        objective: Whether ended requests met their limits; for the metric ``slo``.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Autoscaler:
             fleet.tell_ends(self._count_end)
 
     def run(self) -> Generator[simpy.Event, Any, None]:
-        """Look at the metric for ever."""
+        """Check the metric for ever."""
         while True:
             yield self._env.timeout(self._spec.interval)
             self._scale(self._env.now)
@@ -200,7 +200,7 @@ class Autoscaler:
                 self._give_back(replica, now)
 
     def _asked_for(self, present: list[ManagedReplica], count: int, now: float) -> int:
-        """Return how many replicas the metric asks for, where ``count`` are there or will be back."""
+        """Return how many replicas the metric asks for, given ``count`` that are there or will be back."""
         spec = self._spec
         ready = [replica for replica in present if replica.state == READY]
         parked = self._fleet.num_parked(self._pool)
@@ -246,7 +246,7 @@ class Autoscaler:
         return min((busy - before) / self._spec.interval, 1.0)
 
     def _least_needed(self, present: list[ManagedReplica]) -> list[ManagedReplica]:
-        """Return replicas in the order in which they go: those that start, then those with the fewest requests."""
+        """Return replicas in order of removal: those that are starting, then those with the fewest requests."""
         return sorted(present, key=lambda replica: (replica.state == READY, replica.load, -replica.number))
 
     def _launch(self, now: float) -> None:
@@ -264,24 +264,24 @@ class Autoscaler:
             self._env.process(self._cut_off(replica))
 
     def _cut_off(self, replica: ManagedReplica) -> Generator[simpy.Event, Any, None]:
-        """Stop a replica whose grace period is over, with what it still has."""
+        """Stop a replica whose grace period is over, with its remaining requests."""
         yield self._env.timeout(self._spec.grace_period)
         if replica.state == DRAINING:
             self._fleet.lose(replica, self._env.now, then=STOPPED, reason=DRAINED)
 
 
 def _shared(column: Any) -> NDArray[np.float64]:
-    """Return a column of the plane as an array of the same memory."""
+    """Return a column of the plane as an array that shares its memory."""
     return np.frombuffer(column, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderLives:
-    """When the workers of an encoder pool were there, a row a worker.
+    """When the workers of an encoder pool were there, one row per worker.
 
     Attributes:
         launched_at: Seconds; paid for from then on.
-        stopped_at: When it was given back and had encoded what it was given; inf: never.
+        stopped_at: When it was given back and had encoded all its images; inf: never.
     """
 
     launched_at: NDArray[np.float64]
@@ -322,7 +322,7 @@ class EncoderAutoscaler:
     Args:
         spec: The rules.
         startup_seconds: From the launch of a worker to its first image.
-        clients: What the plane knows of the workers; as many take images as are there at the start.
+        clients: The plane's state of the workers; those of the start take images at once.
         env: SimPy's clock.
     """
 
@@ -330,7 +330,7 @@ class EncoderAutoscaler:
         self, spec: EncoderAutoscalingSpec, startup_seconds: float, clients: Clients, env: simpy.Environment
     ) -> None:
         self._spec, self._startup_seconds, self._env = spec, startup_seconds, env
-        # Compiled code fills these columns where they are.
+        # Compiled code writes these columns in place.
         self._free_at = _shared(clients.encoders)
         self._given = _shared(clients.encoder_given)
         self._starts = _shared(clients.encoder_starts)
@@ -341,14 +341,14 @@ class EncoderAutoscaler:
 
     @property
     def lives(self) -> EncoderLives:
-        """When each worker was there, in the order of their launch."""
+        """When each worker was there, in order of launch."""
         return EncoderLives(
             launched_at=np.array([each.launched_at for each in self._workers]),
             stopped_at=np.array([each.stopped_at for each in self._workers]),
         )
 
     def run(self) -> Generator[simpy.Event, Any, None]:
-        """Look at the metric for ever."""
+        """Check the metric for ever."""
         while True:
             yield self._env.timeout(self._spec.interval)
             self._scale(self._env.now)
@@ -375,7 +375,7 @@ class EncoderAutoscaler:
         return float(len(self._later))
 
     def _busy_share(self, worker: _Worker, now: float) -> float:
-        """Return the share of the interval in which a worker encoded; one is busy without a pause until it is free."""
+        """Return the share of the interval in which a worker encoded; it works without pause until it is free."""
         if worker.place is None:
             return 0.0
         busy = self._given[worker.place] - max(self._free_at[worker.place] - now, 0.0)
@@ -383,7 +383,7 @@ class EncoderAutoscaler:
         return min(float(busy - before) / self._spec.interval, 1.0)
 
     def _least_needed(self, present: list[_Worker], now: float) -> list[_Worker]:
-        """Return workers in the order in which they go: those that start, then those with the least to do."""
+        """Return workers in order of removal: those that are starting, then those with the least work."""
         left = [0.0 if each.place is None else max(self._free_at[each.place] - now, 0.0) for each in present]
         order = sorted(range(len(present)), key=lambda each: (present[each].place is not None, left[each], -each))
         return [present[each] for each in order]

@@ -1,7 +1,7 @@
-"""Cluster: replicas behind a router and the clients before it, as a run begins, advanced to the next decision.
+"""Cluster: replicas behind a router, and their clients, set up for a run and advanced to the next decision.
 
-It is the data plane (`simserve.engine.data_plane`) with what gathers in it: clients from classes, the router from its
-policy; what only some runs have is `simserve.sim.plane`'s. Every decision over time is left to SimPy's side; replicas
+It wraps the data plane (`simserve.engine.data_plane`) and builds its inputs: clients from classes, the router from its
+policy; `simserve.sim.plane` has what only some runs need. Decisions over time are left to SimPy's side; replicas
 that come and go are `simserve.sim.lifecycle`'s.
 """
 
@@ -70,28 +70,28 @@ if TYPE_CHECKING:
 Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
 DEFAULT_GUARD = 1.5
-"""Load over the mean load from which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
+"""Load over the mean load above which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
 DRAWS = {"random": 1, "power_of_two": 2}
-"""Random numbers that a request takes."""
+"""Random numbers used per request."""
 DEFAULT_CACHE_THRESHOLD = 0.5
-"""Share of the prompt that must be known (as ``cache_threshold`` of SGLang's router)."""
+"""Least share of the prompt that must be cached (``cache_threshold`` of SGLang's router)."""
 _NO_CLASS = ClassSpec(name="all", share=1.0)
 
 
 class CameAgain(Exception):
-    """A request was preempted, or sent again, in a run that took it that none is."""
+    """A request was preempted, or sent again, in a run that assumed this would not happen."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnBlocks:
-    """Whether requests that share nothing may find what they had computed themselves, and what a run does about it.
+    """Whether requests that share nothing can find their own earlier blocks, and how a run handles that.
 
-    Where nobody is preempted and nobody comes again, nobody looks for it, and a run without it is the same, in half of
-    the time. Whether somebody does shows as it runs: it is then run again with it.
+    Without preemptions and retries no request looks for them, and a run that ignores them gives the same result in half
+    the time. Whether any does only shows during the run, which is then repeated with them.
 
     Attributes:
-        are_kept: Whether they are, from the first request on.
-        is_assumed: Whether the run takes it that nobody is preempted or sent again.
+        are_kept: Whether they are kept, from the first request on.
+        is_assumed: Whether the run assumes that no request is preempted or sent again.
     """
 
     are_kept: bool
@@ -99,13 +99,13 @@ class OwnBlocks:
 
     @classmethod
     def of(cls, configs: Iterable[EngineConfig], specs: RequestSpecs, *, may_return: bool) -> OwnBlocks:
-        """Return what a run begins with.
+        """Return the setting that a run begins with.
 
         Args:
             configs: The engines.
             specs: What arrives.
-            may_return: Whether a request may reach a replica again that has not preempted it, and whose client has
-                not sent it again.
+            may_return: Whether a request may return to a replica without being preempted there or sent again by its
+                client.
         """
         caching = [each for each in configs if each.enable_prefix_caching]
         if specs.prefixes is not None or not caching or may_return:
@@ -113,28 +113,28 @@ class OwnBlocks:
         lengths = specs.prompt_tokens + specs.output_tokens
         is_sent_again = any(each.retries is not None for each in specs.classes)
         may_look = is_sent_again or any(finds_itself(each, lengths) for each in caching)
-        # What tiers behind the cache are given counts in a result, whoever looks for it.
+        # What tiers behind the cache receive counts in a result, whether or not anyone looks for it.
         is_assumed = may_look and not any(each.kv_tiers for each in caching)
         return cls(are_kept=may_look and not is_assumed, is_assumed=is_assumed)
 
     @property
     def settled(self) -> OwnBlocks:
-        """The same where nothing is assumed."""
+        """The same without the assumption."""
         return OwnBlocks(are_kept=self.are_kept or self.is_assumed)
 
     def finds_any(self, config: EngineConfig, specs: RequestSpecs) -> bool:
-        """Return whether a request finds anything in the prefix cache of a replica, where it has one."""
+        """Return whether requests can find anything in the prefix cache of a replica, if it has one."""
         return config.enable_prefix_caching and (specs.prefixes is not None or self.are_kept)
 
     def check(self, requests: RequestTable, tries: NDArray[np.int32] | None = None) -> None:
-        """See whether the run may go on.
+        """Check that the assumption holds.
 
         Args:
             requests: The table.
-            tries: How often each has been sent again, shape [N]; None: nobody sends again.
+            tries: How often each has been sent again, shape [N]; None: never.
 
         Raises:
-            CameAgain: It may not: it took it that nobody would.
+            CameAgain: It does not hold.
         """
         if not self.is_assumed:
             return
@@ -143,35 +143,35 @@ class OwnBlocks:
 
 
 KEPT = OwnBlocks(are_kept=True)
-"""Of whoever is not asked."""
+"""Default: own blocks are kept."""
 
 
 @cache
 def _interpreted() -> _Interpreted:
-    """Return what drives the plane in Python; a run on compiled code loads none of it."""
+    """Return the function that drives the plane in Python; compiled runs do not load it."""
     from simserve.engine.event_plane import drive
 
     return drive
 
 
 class Cluster:
-    """Replicas, what is on its way to them, and the router between them.
+    """Replicas, requests on their way to them, and the router between them.
 
     Args:
         replicas: At least one replica.
         requests: The table of all requests of the run.
-        recorders: What takes the leaps, and of which schedulers: those of all replicas are side by side.
+        recorders: Recorders of the leaps, each with the schedulers it records: those of all replicas in order.
         routing: How requests are spread.
-        router: What chooses that way (`simserve.sim.cluster.router_of`).
+        router: Implements that policy (`simserve.sim.cluster.router_of`).
         client_state: What is known of the clients.
-        numbers: What takes random numbers (flags of `simserve.engine.client_state`), and where they come from.
+        numbers: Consumers of random numbers (flags of `simserve.engine.client_state`), and their sources.
         on_progress: Called now and then with the number of requests that have finished.
-        parts: Of the replicas, those that each kind of request may go to; empty: any may go to all.
-        kinds: Of each request an index into ``parts``.
+        parts: Groups of replicas that each kind of request may go to; empty: any may go to all.
+        kinds: Index into ``parts`` of each request.
         shares: How pools share the requests of a part by weight; None: they do not.
-        pools: The replicas of each pool, where they do.
-        comes_and_goes: Whether replicas do (`simserve.sim.lifecycle`).
-        counts_tokens: Whether somebody asks for the tokens at each.
+        pools: The replicas of each pool, if they do.
+        comes_and_goes: Whether replicas come and go (`simserve.sim.lifecycle`).
+        counts_tokens: Whether the tokens at each replica are needed.
     """
 
     def __init__(
@@ -220,13 +220,13 @@ class Cluster:
         self._fleet_state: FleetState | None = None
 
     def accelerate(self, drive: Drive | None) -> None:
-        """Let compiled code drive from now on, before the first step; None: nothing changes."""
+        """Use compiled code from now on, before the first step; None: no change."""
         if drive is not None:
             self._compiled, self._fleet_state = Compiled(drive, self._plane, self.requests), None
 
     @property
     def replicas(self) -> list[DataParallelReplica]:
-        """All replicas, as they were laid out."""
+        """All replicas, in their original order."""
         return self._plane.replicas
 
     @property
@@ -240,11 +240,11 @@ class Cluster:
             rank.finished = []
 
     def expect(self, specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> None:
-        """Let the clients send their requests; before it is accelerated.
+        """Let the clients send their requests; to be called before `accelerate`.
 
         Args:
             specs: What they send.
-            arrival_time: Filled with when each request was sent, shape [N]; where it waits for no answer, it says so.
+            arrival_time: Receives when each request was sent, shape [N]; preset for requests that wait for no answer.
         """
         clients = self._client_state.clients
         first: Iterable[int] = range(len(specs))
@@ -261,7 +261,7 @@ class Cluster:
             send(clients, index, float(arrival_time[index]), 0.0)
 
     def forget_unsent(self, arrival_time: NDArray[np.float64]) -> None:
-        """Take back the arrival of what was to be sent, but was not by the time the run ended."""
+        """Clear the arrival of requests that had not been sent when the run ended."""
         ready_time, num_scheduled = np.frombuffer(self.requests.ready_time), self._plane.num_scheduled
         ready_time[self.num_arrived : num_scheduled] = np.nan
         arrival_time[np.isnan(ready_time)] = np.nan
@@ -273,20 +273,20 @@ class Cluster:
             self.do_chores()
 
     def advance(self, until: float) -> int:
-        """Let the plane advance to ``until``, or to what it returns for."""
+        """Let the plane advance to ``until``, or until it needs something; return why it stopped."""
         if self._compiled is not None:
             return self._compiled.drive(until)
         return _interpreted()(self._plane, self.requests, until)
 
     def do_chores(self) -> None:
-        """Hand long lists of leaps to the recorders, draw random numbers, and tell how far the run is."""
+        """Flush long lists of leaps to the recorders, draw random numbers, and report progress."""
         self._hand_over(least=FLUSH_ROWS, least_each=FLUSH_ROWS_EACH)
         self.top_up()
         if self._on_progress is not None:
             self._on_progress(self.num_ended)
 
     def top_up(self) -> None:
-        """Draw as many numbers as the next event may take."""
+        """Draw as many numbers as the next event may need."""
         for taker, chance in self._numbers:
             least = numbers_to_route(self.client_state) if taker == TO_ROUTE else 1
             chance.top_up(1 + self._num_leaving() if taker == TO_PAUSE else least)
@@ -300,13 +300,13 @@ class Cluster:
         return self._client_state.clients.num_ended if self._compiled is None else self._compiled.num_ended
 
     def flush(self) -> None:
-        """Hand all leaps to the recorders, and what compiled code knows of the clients to where it came from."""
+        """Flush all leaps to the recorders, and the compiled code's state of the clients to its source."""
         self._hand_over(least=0, least_each=0)
         if self._compiled is not None:
             self._compiled.read_back(self._client_state)
 
     def _hand_over(self, least: int, least_each: int) -> None:
-        """Hand the leaps of each recorder's replicas to it where there are as many, in all and a replica on average."""
+        """Flush the leaps of each recorder's replicas if there are enough, in all and on average per replica."""
         for recorder, numbers in self._recorders:
             enough = max(least, least_each * len(numbers))
             if self._compiled is not None:
@@ -320,24 +320,24 @@ class Cluster:
 
     @property
     def plane(self) -> DataPlane:
-        """The plane as it is; what is compiled, to be looked at and set in small things."""
+        """The plane in its current state; if compiled, to be read and changed only in small ways."""
         return self._plane if self._compiled is None else cast(DataPlane, self._compiled.plane)
 
     @property
     def client_state(self) -> ClientState:
-        """What it knows of its clients, likewise."""
+        """The state of its clients; as for `plane`."""
         return self.plane.client_state
 
     @property
     def fleet_state(self) -> FleetState:
-        """What it knows of replicas that come and go, likewise."""
+        """The state of replicas that come and go; as for `plane`."""
         if self._fleet_state is None:
             self._fleet_state = self.client_state.fleet_state
             assert self._fleet_state is not None
         return self._fleet_state
 
     def kind_of(self, index: int) -> int:
-        """Return which of the parts of the plane a request may go to."""
+        """Return the index of the group of replicas that a request may go to."""
         return self._plane.kinds[index]
 
     def waiting_in_turn(self) -> list[int]:
@@ -352,12 +352,12 @@ class Cluster:
         for index in live.fair.first:
             while index >= 0:
                 waiting.append(index)
-                # A column: compiled code links them where they are.
+                # A column: compiled code links requests in place.
                 index = gateway.fair.behind[index]
         return waiting
 
     def replica(self, number: int) -> DataParallelReplica:
-        """Return one of the replicas, likewise."""
+        """Return one of the replicas; as for `plane`."""
         return (
             self._plane.replicas[number]
             if self._compiled is None
@@ -374,15 +374,15 @@ class Cluster:
         first_pace: int,
         port: Port | None,
     ) -> None:
-        """Let the plane have one replica more, which has not begun and takes no requests yet.
+        """Add a replica to the plane, which has not begun and takes no requests yet.
 
         Args:
             replica: The replica.
-            recorder: What takes its leaps.
+            recorder: Records its leaps.
             now: Seconds.
-            place: The region that it is in, of those that pools are in.
-            first_pace: Where the paces of its pool begin, where pools draft for themselves.
-            port: Its way to other replicas; None: caches go from none to another.
+            place: Its region, among those that have pools.
+            first_pace: Where the paces of its pool begin, if pools have their own drafts.
+            port: Its link to other replicas; None without KV transfers.
         """
         first, (_, members) = len(self.ranks), next(each for each in self._recorders if each[0] is recorder)
         assert isinstance(members, list)
@@ -418,7 +418,7 @@ class Cluster:
             seconds.append(0.0)
 
     def replace(self, number: int, replica: DataParallelReplica) -> None:
-        """Have a replica that has not begun instead of one that is gone."""
+        """Replace a replica that is gone by one that has not begun."""
         self._note_finishes_of(replica)
         own = self._ranks_of(number)
         self._plane.replicas[number] = replica
@@ -436,7 +436,7 @@ class Cluster:
         return range(first, first + self._plane.replicas[number].num_ranks)
 
     def use_times(self, number: int, times: StepTimes) -> None:
-        """Let the steps of a replica take ``times`` from the next one on; between two of them only."""
+        """Use ``times`` for the steps of a replica from the next one on; only between two steps."""
         for position in self._ranks_of(number):
             if self._compiled is None:
                 use_times(self.ranks[position], times)
@@ -444,7 +444,7 @@ class Cluster:
                 self._compiled.use_times(position, times)
 
     def flush_one(self, recorder: Recorder, number: int) -> None:
-        """Hand what one replica has written down to its recorder."""
+        """Flush the leaps of one replica to its recorder."""
         own = self._ranks_of(number)
         if self._compiled is not None:
             recorder.flush_compiled(self._compiled, 1, own)
@@ -452,7 +452,7 @@ class Cluster:
             recorder.flush_all([self.ranks[position] for position in own])
 
     def tell(self, order: int, subject: int, now: float, reason: int = 0) -> None:
-        """Give an order to the plane (`simserve.engine.fleet_state`), and have it carried out."""
+        """Give an order to the plane (`simserve.engine.fleet_state`), which carries it out at once."""
         self.top_up()
         fleet_state = self.fleet_state
         fleet_state.subject, fleet_state.time, fleet_state.reason = subject, now, reason
@@ -472,9 +472,9 @@ def clients_of(
 
     Args:
         specs: What they send.
-        streaming: How tokens reach them, and how long a connection stays open; None: nothing to mention.
+        streaming: How tokens reach them, and how long a connection stays open; None: at once, for ever.
         latency: Seconds from sending through the tokeniser, shape [N].
-        arrival_time: When each request is first sent, where that is known; shape [N].
+        arrival_time: When each request is first sent, if known; shape [N].
         uniforms: For the pauses before they try again.
         spacing: Seconds that API servers work on one request, one after another.
     """
@@ -516,7 +516,7 @@ def plain_clients(
     num_replicas: int,
     spacing: float = 0.0,
 ) -> ClientState:
-    """Return clients of whom none is refused, gives up or tries again; arguments as of `clients_of`."""
+    """Return clients that are never refused, never give up and never retry; arguments as for `clients_of`."""
     clients = clients_of(specs, None, latency, arrival_time, Uniforms(0), spacing)
     return ClientState(clients, None, num_replicas)
 
@@ -542,7 +542,7 @@ def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, cha
     Args:
         spec: The policy.
         specs: What arrives.
-        as_lists: Whether it is read from Python, not from compiled code.
+        as_lists: Whether it is read from Python rather than from compiled code.
         chance: Its random numbers, which the caller tops up; None: each request is routed once, by numbers drawn here.
     """
     if chance is None and spec.policy in DRAWS:
@@ -555,16 +555,16 @@ def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, cha
 
 
 def shares_of(spec: RoutingSpec, names: Sequence[str]) -> Shares | None:
-    """Return how the pools of these names share requests; None: as their loads have it."""
+    """Return how the pools of these names share requests; None: by their loads."""
     return Shares([spec.weights[name] for name in names]) if spec.weights else None
 
 
 def _affinity_of(routing: RoutingSpec, specs: RequestSpecs, as_lists: bool = True) -> Affinity | None:
-    """Return what the router remembers under its policy; None where it goes by load alone, or has nothing to go by."""
+    """Return what the router remembers under its policy; None if it uses load alone, or has nothing to remember."""
     if routing.policy == "session" and specs.session is not None:
         return session_affinity(specs.session, as_lists)
     if routing.policy == "lora" and specs.adapter is not None:
-        # As a session that goes on: its replica has the adapter in a slot, or at least in host memory.
+        # Like a session that goes on: its replica has the adapter in a slot, or at least in host memory.
         return session_affinity(specs.adapter, as_lists)
     prefixes = prefixes_of(specs) if routing.policy == "prefix" else None
     if prefixes is not None:
@@ -586,7 +586,7 @@ def run_to_end(cluster: Cluster) -> bool:
 
 
 def _data_plane(env: simpy.Environment, cluster: Cluster) -> Generator[simpy.Event, Any, None]:
-    # Whoever starts at time 0 comes first.
+    # Processes that start at time 0 come first.
     yield env.timeout(0)
     while True:
         until = env.peek()
@@ -597,14 +597,14 @@ def _data_plane(env: simpy.Environment, cluster: Cluster) -> Generator[simpy.Eve
 
 
 def end_of(requests: RequestTable) -> float:
-    """Return the last instant at which anything happened to a request, seconds."""
+    """Return the time of the last event of any request, seconds."""
     columns = (np.frombuffer(requests.ready_time), np.frombuffer(requests.finish_time))
     last = float(np.fmax.reduce([np.fmax.reduce(column, initial=np.nan) for column in columns]))
     return 0.0 if np.isnan(last) else last
 
 
 def ordered_queue(config: EngineConfig, requests: RequestTable) -> OrderedQueue:
-    """Return a queue in the order of an engine that has one, empty."""
+    """Return an empty queue for an engine that orders its queue."""
     return OrderedQueue(config, requests.ready_time, requests.priority, requests.prompt_tokens, requests.max_tokens)
 
 

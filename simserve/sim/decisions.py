@@ -1,6 +1,6 @@
 """Decisions: SimPy's side of a run, the processes that change a fleet and the clock they share with its data plane.
 
-Faults among them: each waits for its time, breaks what it breaks, and mends it when it is over.
+This includes faults: each waits for its time, breaks its target, and restores it afterwards.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from simserve.sim.recorder import FleetTimeline
 from simserve.workload.requests import RequestSpecs
 
 Site = tuple[Pool, int]
-"""A place in a pool, or with a fault of nodes a node; who has the place changes as replicas are replaced."""
+"""A place in a pool, or for node faults a node; the replica in that place changes as replicas are replaced."""
 
 
 class Faults:
@@ -44,9 +44,9 @@ class Faults:
 
     Args:
         env: SimPy's clock.
-        fleet: What breaks; its first replicas are there.
+        fleet: The replicas that may break; the initial ones exist.
         specs: What arrives, for its seed.
-        outages: Where losses are noted.
+        outages: Where losses are recorded.
     """
 
     def __init__(self, env: simpy.Environment, fleet: Lifecycle, specs: RequestSpecs, outages: Outages) -> None:
@@ -55,7 +55,7 @@ class Faults:
         self._exposed: set[tuple[int, str, int]] = set()
 
     def start(self, faults: tuple[FaultSpec, ...]) -> None:
-        """Let every fault wait for its time."""
+        """Schedule every fault for its time."""
         for number, fault in enumerate(faults):
             if fault.at is not None:
                 self._env.process(self._once(fault, self._site(fault)))
@@ -76,7 +76,7 @@ class Faults:
         return [pool for pool in pools if pool.role == "prefill"] if links else pools
 
     def _site(self, fault: FaultSpec) -> Site:
-        """Return what a fault at a time strikes: it counts over the replicas, or nodes, of the start."""
+        """Return the target of a fault with a given time: counted over the replicas, or nodes, of the start."""
         left = fault.node if isinstance(fault, NodeFault) else fault.replica
         pools = self._pools(fault)
         for pool in pools:
@@ -88,7 +88,7 @@ class Faults:
         return pools[-1], ceil(len(pools[-1].replicas))
 
     def _expose(self, number: int, fault: FaultSpec, replica: ManagedReplica) -> None:
-        """Let a random fault strike the place of a replica again and again, once there is somebody in it."""
+        """Let a random fault hit the place of a replica again and again, whenever a replica is in it."""
         pool = replica.pool
         if pool not in self._pools(fault):
             return
@@ -122,7 +122,7 @@ class Faults:
             yield self._env.process(self._strike(fault, struck, float(generator.exponential(fault.mttr))))
 
     def _strike(self, fault: FaultSpec, struck: list[ManagedReplica], seconds: float) -> Steps:
-        """Break what is there, for ``seconds``."""
+        """Break the given replicas for ``seconds``."""
         if isinstance(fault, SlowFault):
             yield from self._slow(fault, struck, seconds)
         elif isinstance(fault, BlackHoleFault):
@@ -170,10 +170,10 @@ class Faults:
         self._outages.restore(hanging, self._env.now)
 
     def _take_back(self, fault: SpotFault, replicas: list[ManagedReplica], seconds: float) -> Steps:
-        """Drain for the length of the notice, then take it; another instance is ready when it is over.
+        """Drain the instance during the notice, then take it; its replacement is ready when the outage is over.
 
-        It is launched, and paid for, so long before as a start takes. Under an autoscaler only if that has not filled
-        the gap by then.
+        The replacement is launched, and paid for, one startup time before that; under an autoscaler only if that has
+        not filled the gap by then.
         """
         for replica in replicas:
             self._fleet.drain(replica, self._env.now)
@@ -184,7 +184,7 @@ class Faults:
         yield self._env.all_of([self._env.process(self._replace(replica, seconds)) for replica in replicas])
 
     def _replace(self, replica: ManagedReplica, seconds: float) -> Steps:
-        """Have another instance in the place of one that was taken, ready after ``seconds``."""
+        """Put another instance in the place of one that was taken, ready after ``seconds``."""
         pool = replica.pool
         startup = min(pool.startup_seconds, seconds)
         yield self._env.timeout(seconds - startup)
@@ -200,7 +200,7 @@ class Faults:
 def freeze(fleet: Lifecycle, replica: ManagedReplica, now: float) -> None:
     """Let a replica hang from the end of the running step on: it takes requests and does nothing.
 
-    A static batch that hangs begins anew when the replica goes on.
+    A static batch that hangs starts over when the replica resumes.
     """
     replica.is_freezing = True
     break_off(replica.schedulers, now)
@@ -210,7 +210,7 @@ def freeze(fleet: Lifecycle, replica: ManagedReplica, now: float) -> None:
 
 
 def thaw(fleet: Lifecycle, replica: ManagedReplica, now: float) -> None:
-    """Let a replica that hangs go on."""
+    """Let a replica that hangs resume."""
     replica.is_freezing = False
     if replica.is_frozen:
         replica.is_frozen = False
@@ -220,7 +220,7 @@ def thaw(fleet: Lifecycle, replica: ManagedReplica, now: float) -> None:
 
 
 def change_pace(fleet: Lifecycle, replica: ManagedReplica, times: StepTimes, now: float) -> None:
-    """Let the steps of a replica take ``times`` after the one that runs."""
+    """Use ``times`` for the steps of a replica after the running one."""
     replica.next_times = times
     replica.pool.recorder.scales_parts = True
     if not fleet.ends_leap(replica, now):
@@ -228,7 +228,7 @@ def change_pace(fleet: Lifecycle, replica: ManagedReplica, times: StepTimes, now
 
 
 def slowed(times: StepTimes, factor: float) -> StepTimes:
-    """Return step times that are ``factor`` times as long, as lists."""
+    """Return step times multiplied by ``factor``, as lists."""
     return replace(
         times,
         decode_base=[factor * each for each in times.decode_base],
@@ -256,8 +256,8 @@ class Outages:
 
     Attributes:
         lost_since: When each replica that took no requests went down.
-        lost_until: When it was back; as long as it is not, inf.
-        num_killed: How many a liveness probe took down.
+        lost_until: When it was back; inf until then.
+        num_killed: Replicas that a liveness probe took down.
     """
 
     def __init__(self, fleet: Lifecycle) -> None:
@@ -268,8 +268,8 @@ class Outages:
         self._fleet = fleet
 
     def lose(self, replicas: Sequence[ManagedReplica], now: float, *, retry: bool) -> None:
-        """Lose ready replicas with everything on them; ``retry``: the router sends it elsewhere."""
-        # All go before the first one's requests look for another.
+        """Lose ready replicas with all their requests; ``retry``: the router sends those elsewhere."""
+        # All are withdrawn before the first one's requests look for another replica.
         for replica in replicas:
             self._fleet.withdraw(replica, DOWN)
         for replica in replicas:
@@ -279,7 +279,7 @@ class Outages:
             self.lost_until.append(float("inf"))
 
     def restore(self, replicas: Sequence[ManagedReplica], now: float) -> None:
-        """Bring lost replicas back, but for those that were given back in the meantime."""
+        """Bring lost replicas back, except those that were given back in the meantime."""
         for replica in replicas:
             self.lost_until[self._open.pop(replica.number)] = min(replica.stopped_at, now)
             if replica.state == DOWN:
@@ -287,15 +287,15 @@ class Outages:
 
 
 class Decisions:
-    """What decides over time in a run.
+    """The decision makers of a run.
 
     Args:
         control: The rules.
         setups: The pools before the run.
-        fleet: The replicas; the first of them are there.
+        fleet: The replicas; the initial ones exist.
         specs: What arrives.
-        arrival_time: When each request was first sent; filled for a closed loop.
-        clients: Who sends them, and the workers of an encoder pool.
+        arrival_time: When each request was first sent; filled in during a closed loop.
+        clients: The clients, and the workers of an encoder pool.
     """
 
     _encoders: EncoderAutoscaler | None = None
@@ -316,7 +316,7 @@ class Decisions:
         self._updates: Updates | None = None
 
     def start(self, env: simpy.Environment) -> None:
-        """Let everybody begin who decides."""
+        """Start all processes that make decisions."""
         control, fleet = self._control, self._fleet
         for pool, setup in zip(fleet.pools, self._setups, strict=True):
             scaling = setup.autoscaling if pool.name else control.autoscaling
@@ -353,7 +353,7 @@ class Decisions:
 
     @property
     def encoder_lives(self) -> EncoderLives | None:
-        """When the workers of an encoder pool were there; None where their number does not change."""
+        """When the workers of an encoder pool were there; None if their number is fixed."""
         return None if self._encoders is None else self._encoders.lives
 
     def timeline(
@@ -364,7 +364,7 @@ class Decisions:
         lost_tokens: int,
         ranks: NDArray[np.int64] | None = None,
     ) -> FleetTimeline:
-        """Return the lives of the replicas, and what requests tried in vain (arguments as of `FleetTimeline`)."""
+        """Return when replicas came and went, and failed attempts of requests (arguments as for `FleetTimeline`)."""
         replicas, pools, outages, updates = self._fleet.replicas, self._fleet.pools, self._outages, self._updates
         return FleetTimeline(
             launched_at=np.array([replica.launched_at for replica in replicas]),
@@ -388,21 +388,21 @@ class Decisions:
         )
 
     def _num_missed(self) -> int:
-        """Return how many faults and updates have a time that the run did not come to."""
+        """Return how many faults and updates were due after the end of the run."""
         end = end_of(self._fleet.requests)
         times = [each.at for each in (*self._control.faults, *self._control.updates)]
         return sum(time is not None and time > end for time in times)
 
 
 def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False) -> Generator[simpy.Event, Any, None]:
-    """Drive a fleet from decision to decision, until every request has come to its end or nothing is to come.
+    """Drive a fleet from decision to decision, until every request has ended or nothing is left to do.
 
     Args:
         env: SimPy's clock.
         fleet: The replicas.
-        is_fed: Whether somebody else sends requests, so that an end of those that are there is none.
+        is_fed: Whether requests are also sent from elsewhere, so that the run goes on when all present ones have ended.
     """
-    # Whoever starts at time 0 comes first.
+    # Processes that start at time 0 come first.
     yield env.timeout(0)
     while is_fed or not fleet.is_done:
         until = env.peek()
@@ -415,16 +415,16 @@ def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False
             yield env.timeout(0)
             continue
         if until == float("inf") or (fleet.is_done and not is_fed):
-            # What would have been decided at that time is no part of the run.
+            # Decisions due at that time are not part of the run.
             break
         yield env.timeout(max(until - env.now, 0.0))
-    # Steps that have begun run to their end, whenever somebody would have looked next.
+    # Steps that have begun run to their end, whenever the next decision would have been.
     fleet.news = []
     fleet.drive(float("inf"))
 
 
 def _renew(env: simpy.Environment, fleet: Lifecycle, interval: float) -> Generator[simpy.Event, Any, None]:
-    """Let the router look at the replicas every so often."""
+    """Update the router's view of the replicas at every interval."""
     while True:
         fleet.refresh(env.now)
         yield env.timeout(interval)
@@ -437,10 +437,10 @@ class Liveness:
     """Probes every replica from its launch until it is given back.
 
     Args:
-        spec: How often, and how late an answer may be.
+        spec: The interval, and how late an answer may be.
         env: SimPy's clock.
-        fleet: The replicas; the first of them are there.
-        outages: Where losses are noted.
+        fleet: The replicas; the initial ones exist.
+        outages: Where losses are recorded.
     """
 
     def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Lifecycle, outages: Outages) -> None:
@@ -471,7 +471,7 @@ class Liveness:
                 self._outages.restore([replica], self._env.now)
 
     def _last_waiting(self, replica: ManagedReplica) -> int | None:
-        """Return the request behind which the probe's takes its place; None: it comes into the next step."""
+        """Return the request that the probe queues behind; None: the probe joins the next step."""
         last = self._fleet.last_of(replica)
         return last if last is not None and self._waits(last, replica) else None
 

@@ -1,8 +1,8 @@
-"""Lifecycle: replicas, in pools of equal ones, that are launched, get ready, drain, are lost and given back.
+"""Lifecycle: pools of equal replicas, which are launched, become ready, drain, are lost and are given back.
 
-The plane (`simserve.engine.event_plane`) moves them, interpreted or compiled; what is decided over time
-(`simserve.sim.decisions`) reaches it between two drives, and where it calls because a step has ended, or a request,
-that somebody waits for. Rolling updates: replicas are drained and replaced, a few at a time.
+The plane (`simserve.engine.event_plane`) moves them, interpreted or compiled. Decisions over time
+(`simserve.sim.decisions`) reach it between two drives, and when it calls because a step or a request that somebody
+waits for has ended. Rolling updates drain and replace replicas, a few at a time.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from simserve.sim.transfers import ROLES, Links
 from simserve.workload.requests import RequestSpecs
 
 MOST_LOSSES = 10
-"""Replicas that a request may be lost with and still be tried on another, where a scenario says so. Without a bound a
-fleet whose probe restarts replicas for being busy never comes to an end."""
+"""How many times a request may be lost with its replica before it is lost for good, where a scenario allows retries.
+Without a bound, a fleet whose probe restarts replicas for being busy would never finish."""
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
-"""Lifecycle: it takes requests while READY, finishes those it has while DRAINING, has none in the other states."""
+"""States: a replica takes requests while READY, finishes its own while DRAINING, and has none in the other states."""
 Steps = Generator[simpy.Event, Any, None]
 
 
@@ -64,25 +64,25 @@ class Pool:
     """Equal replicas.
 
     Attributes:
-        name: How results call it; empty where there is only one.
-        config: What the scheduler of each obeys.
-        times: Seconds of a step, as lists.
+        name: Its name in results; empty if there is only one pool.
+        config: Scheduler settings of each replica.
+        times: Step times in seconds, as lists.
         recorder: Adds up their leaps.
         gpus_per_replica: GPUs of each.
         role: Whether they prefill, decode, or both.
-        paths: What requests share, where the replicas cache prefixes; None: they do not.
+        paths: What requests share, if the replicas cache prefixes; else None.
         requests: The table of all requests, before the first replica is launched.
-        ranks: Of every request, where the queues of the replicas go by rank; else of none.
+        ranks: Sort key of each request in the queues of the replicas; empty if first come, first served.
         replicas: All that were ever launched.
         ready: Numbers of those that take requests, ascending.
-        region: Where they are; empty: regions do not matter.
+        region: Where they are; empty if regions do not matter.
         startup_seconds: From the launch of a replica to its first request.
-        weights_bytes: Of one replica, over all its GPUs: what a start loads.
-        replicas_per_node: How many of them fill a node.
+        weights_bytes: Weights of one replica over all its GPUs, which a start loads.
+        replicas_per_node: Replicas on a full node.
         kv_layout: Model and format of its KV caches: with disaggregation, only pools of one layout read each other's.
         kv_bytes_per_token: Of the whole model, in this format; None: the same for all pools.
-        wanted: Replicas that an autoscaler asked for last; None: there is none.
-        in_flux: Replicas that an update will bring back, less those that it has launched on top.
+        wanted: Replicas that the autoscaler last asked for; None without an autoscaler.
+        in_flux: Replicas that an update will bring back, less the extra ones that it has launched.
     """
 
     name: str
@@ -107,37 +107,37 @@ class Pool:
 
     @property
     def present(self) -> list[ManagedReplica]:
-        """Replicas that serve, will serve, or are down for a while."""
+        """Replicas that serve, will serve, or are down temporarily."""
         return [replica for replica in self.replicas if replica.state in (STARTING, READY, DOWN)]
 
     def reads(self, source: Pool) -> bool:
-        """Return whether a decode pool takes in what a prefill pool computes: caches of its own, of its region."""
+        """Return whether a decode pool reads KV caches of a prefill pool: same layout, same region."""
         return self.kv_layout == source.kv_layout and self.region == source.region
 
     def free_place(self) -> int:
-        """Return the lowest place that no replica has."""
+        """Return the lowest place that no replica occupies."""
         taken = {replica.place for replica in self.replicas if replica.state != STOPPED}
         return next(place for place in range(len(taken) + 1) if place not in taken)
 
 
 class ManagedReplica:
-    """One replica, as those who decide see it; what it does is the plane's.
+    """One replica, as decision makers see it; the plane runs it.
 
     Args:
         cluster: The plane.
-        number: Its place in the plane; the identity of its schedulers.
-        pool: What it is one of.
-        launched_at: When it was launched, and paid for from, seconds.
-        place: Its place in the pool, which a replacement takes over: places fill nodes in their order.
+        number: Its index in the plane; identifies its schedulers.
+        pool: The pool that it belongs to.
+        launched_at: When it was launched, and its cost began, seconds.
+        place: Its place in the pool, which a replacement takes over; nodes are filled in order of place.
 
     Attributes:
         state: STARTING, READY, DRAINING, DOWN or STOPPED.
-        is_dying: Whether all of its requests leave at the end of the running step: the replica is lost or stopped.
+        is_dying: Whether it is lost or stopped at the end of the running step, with all of its requests.
         loss: Why, an index into `simserve.sim.records.REASONS`.
-        is_loss_retried: Whether they are routed to another replica then.
+        is_loss_retried: Whether its requests are then routed to another replica.
         ready_at: When it first took requests; inf: never.
         stopped_at: When it was given back; inf: never.
-        next_times: Step times from the next step on; None: as they are.
+        next_times: Step times from the next step on; None: unchanged.
         is_freezing: Whether it hangs from the end of the running step on.
         is_frozen: Whether it hangs: it takes requests and does nothing.
     """
@@ -171,7 +171,7 @@ class ManagedReplica:
 
     @property
     def schedulers(self) -> DataParallelReplica:
-        """Its schedulers as they are, only to be looked at."""
+        """Its schedulers in their current state, read only."""
         return self._cluster.replica(self.number)
 
     @property
@@ -181,32 +181,32 @@ class ManagedReplica:
 
     @property
     def tokens(self) -> int:
-        """Their prompts and the most that they may generate, where the plane counts them."""
+        """Prompts of those requests and the most tokens that they may generate, if the plane counts them."""
         return self._cluster.plane.tokens[self.number]
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds of its steps so far."""
+        """Total seconds of its steps so far."""
         return self._cluster.fleet_state.busy_seconds[self.number]
 
     @property
     def finishes(self) -> Finishes:
-        """How fast it finishes requests."""
+        """Tracks how fast it finishes requests."""
         return self._cluster.client_state.finishes[self.number]
 
     @property
     def num_waiting(self) -> int:
-        """Requests in the queues of its schedulers, and those routed to it that they have not seen yet."""
+        """Requests in the queues of its schedulers, and those routed to it that the schedulers have not seen yet."""
         return self.load - num_running_at(self.schedulers)
 
     def new_replica(self) -> DataParallelReplica:
-        """Give the replica schedulers that hold nothing, and return them."""
+        """Replace its schedulers with empty ones, and return those."""
         schedulers = fresh_replica(self.pool, self.number)
         self._cluster.replace(self.number, schedulers)
         return schedulers
 
     def flush(self) -> None:
-        """Hand what the schedulers have written down to the recorder."""
+        """Pass the rows that the schedulers have written to the recorder."""
         self._cluster.flush_one(self.pool.recorder, self.number)
 
 
@@ -225,7 +225,7 @@ def pool_of(
     paths: PrefixPaths | None,
     requests: RequestTable,
 ) -> Pool:
-    """Return a pool without replicas; where there is only one, ``control`` says how its replicas start."""
+    """Return a pool without replicas; if it is the only one, ``control`` says how its replicas start."""
     is_named = bool(setup.name)
     return Pool(
         setup.name,
@@ -247,7 +247,7 @@ def pool_of(
 
 
 def _ranks(setup: PoolSetup, requests: RequestTable) -> Sequence[float]:
-    """Return what each request is ordered by in the queues of a pool; nothing where the first to come is the first."""
+    """Return the sort keys of requests in the queues of a pool; empty if first come, first served."""
     if setup.engine.scheduling_policy == "fcfs":
         return ()
     if setup.engine.scheduling_policy == "shortest_first" and setup.role == "prefill":
@@ -256,34 +256,34 @@ def _ranks(setup: PoolSetup, requests: RequestTable) -> Sequence[float]:
 
 
 def fresh_replica(pool: Pool, number: int) -> DataParallelReplica:
-    """Return the schedulers of a replica of a pool, which hold nothing."""
+    """Return the empty schedulers of a new replica of a pool."""
     replica = new_replica(number, pool.config, pool.times, pool.requests, pool.paths)
     for rank in replica.ranks:
         pool.recorder.watch(rank)
         if isinstance(rank.waiting, OrderedQueue):
-            # Not from the rows as they now are: those of requests at a prefill replica say one token meanwhile.
+            # Not from the current rows: at a prefill replica, rows of requests show an output of one token.
             rank.waiting.ranks = pool.ranks
     return replica
 
 
 class Lifecycle:
-    """The replicas of a run, and how each of them comes and goes.
+    """The replicas of a run, and how they come and go.
 
     Args:
         pools: One or more, without replicas yet.
-        cluster: The plane, with the replicas of the start, pool by pool.
-        client_state: What the plane was given to know of its clients.
-        counts: How many replicas of the start are of each pool.
-        specs: What arrives.
-        allowed: Indices of pools by class, of those that arrivals go to; one entry for all without classes.
-        kv_bytes_per_token: Of the whole model, where a pool does not say.
+            cluster: The plane, with the replicas of the start, pool by pool.
+            client_state: What the plane knows of its clients.
+            counts: Initial number of replicas in each pool.
+            specs: The requests that arrive.
+            allowed: For each class, pool indices that its arrivals may go to; one entry for all without classes.
+            kv_bytes_per_token: Of the whole model, for pools that do not state it.
 
-    Attributes:
-        requests: The table of all requests.
-        replicas: Every replica that was ever launched, by number.
-        on_launch: Called with every replica that is launched.
-        news: What waits to be told on SimPy's side, at `news_time`; the data plane stops until that is done.
-        judge: Asks a user's own parts; None: there are none.
+        Attributes:
+            requests: The table of all requests.
+            replicas: Every replica that was ever launched, by number.
+            on_launch: Called with every replica that is launched.
+        news: Callbacks due on SimPy's side at `news_time`; the data plane stops until they are done.
+        judge: Calls a user's own parts; None if there are none.
     """
 
     judge: Judge | None = None
@@ -312,12 +312,12 @@ class Lifecycle:
         self._entrances = [pool for pool in pools if pool.role != "decode"]
         fleet_state = client_state.fleet_state
         assert fleet_state is not None
-        # Compiled code fills these columns where they are.
+        # Compiled code writes these columns in place.
         self._place = np.frombuffer(client_state.place, dtype=np.int32)
         self._joined = np.frombuffer(fleet_state.joined, dtype=np.int64)
         self._transfers: Transfers | None = client_state.transfers
         self._links = None if client_state.transfers is None else Links(cluster, client_state.transfers)
-        # Of the table, the first row that has not ended.
+        # First row of the table whose request has not ended.
         self._first = 0
         for pool, count in zip(pools, counts, strict=True):
             for place in range(count):
@@ -326,7 +326,7 @@ class Lifecycle:
                 self.replicas.append(replica)
                 pool.replicas.append(replica)
                 pool.ready.append(replica.number)
-        # Where all that were ever launched are there, the router need not look which are.
+        # As long as every replica ever launched is present, the router need not check which are.
         router, plane = cluster.plane.router, cluster.plane
         goes_by_load = router.policy == LEAST and router.affinity is None and not plane.weighs_tokens
         self._routes_least = goes_by_load and not plane.is_stale and len(pools) == 1
@@ -335,13 +335,13 @@ class Lifecycle:
     # Replicas come and go.
 
     def launch(self, pool: Pool, now: float, *, is_ready: bool, place: int | None = None) -> ManagedReplica:
-        """Add a replica, paid for from ``now``; it takes requests when it is said to be `ready`.
+        """Add a replica, paid for from ``now``; it takes requests once `ready` is called.
 
         Args:
-            pool: What it is one of.
+            pool: The pool that it joins.
             now: Seconds.
             is_ready: Whether it is ready at once.
-            place: Whose place in the pool it takes over; None: the first that is free.
+            place: The place in the pool that it takes over; None: the first that is free.
         """
         replica = ManagedReplica(
             self._cluster, len(self.replicas), pool, now, pool.free_place() if place is None else place
@@ -358,7 +358,7 @@ class Lifecycle:
             first_pace=number * self._count,
             port=port,
         )
-        # It is there, and takes no requests yet.
+        # Present, but it takes no requests yet.
         self._cluster.plane.routes_least = False
         self.replicas.append(replica)
         pool.replicas.append(replica)
@@ -369,7 +369,7 @@ class Lifecycle:
         return replica
 
     def ready(self, replica: ManagedReplica, now: float) -> None:
-        """Let a replica take requests; those that waited for one are routed."""
+        """Let a replica take requests, and route those that waited for one."""
         replica.state = READY
         replica.ready_at = min(replica.ready_at, now)
         replica.finishes.last = now
@@ -379,14 +379,14 @@ class Lifecycle:
         self._mark(replica)
 
     def drain(self, replica: ManagedReplica, now: float) -> None:
-        """Send a replica no more requests; when it has answered those it has, it is given back."""
+        """Send a replica no more requests; it is given back when it has answered those it has."""
         self.withdraw(replica, DRAINING)
         self._offer_turn(now)
         if not replica.load:
             self.stop(replica, now)
 
     def stop(self, replica: ManagedReplica, now: float) -> None:
-        """Give a replica back; it holds nothing any more."""
+        """Give back a replica that holds no requests."""
         self.withdraw(replica, STOPPED)
         self._note_stop(replica, now)
 
@@ -400,13 +400,13 @@ class Lifecycle:
     def lose(
         self, replica: ManagedReplica, now: float, *, then: int = DOWN, reason: int = REPLICA_LOST, retry: bool = False
     ) -> None:
-        """Lose a replica with everything on it, at the end of the step that runs.
+        """Lose a replica with everything on it, at the end of the running step.
 
         Args:
             replica: The replica.
             now: Seconds.
             then: Its state afterwards: DOWN, or STOPPED.
-            reason: Why, of its requests that are lost.
+            reason: Why its requests are lost.
             retry: Whether the router sends them to another replica instead.
         """
         self.withdraw(replica, then)
@@ -425,13 +425,13 @@ class Lifecycle:
         self._mark(replica)
 
     def _offer_turn(self, now: float) -> None:
-        """Let those that wait under fair turns be routed anew: a replica that comes or goes changes which are near."""
+        """Route requests waiting under fair turns again: a replica that comes or goes changes which ones are near."""
         gateway = self._cluster.client_state.gateway
         if gateway is not None and gateway.fair is not None:
             self._cluster.tell(OFFER, 0, now)
 
     def ends_leap(self, replica: ManagedReplica, now: float) -> bool:
-        """Let the leap of a replica end with the running step; return whether one runs."""
+        """End the leap of a replica with the running step; return whether a step runs."""
         is_running = end_leap(self._cluster.replica(replica.number), now)
         self.note_end(replica)
         return is_running
@@ -441,13 +441,13 @@ class Lifecycle:
         self._look_at(replica, INFINITY if replica.is_frozen else replica.schedulers.end_time)
 
     def set_link_pace(self, replica: ManagedReplica, now: float, pace: float) -> None:
-        """Let the link of a prefill replica take ``pace`` times as long from now on; inf: it is down."""
+        """Make transfers on the link of a prefill replica take ``pace`` times as long from now on; inf: it is down."""
         assert self._links is not None
         for index in self._links.set_pace(replica.number, now, pace):
             self._cluster.tell(LAND_AGAIN, index, now)
 
     def complete(self, replica: ManagedReplica, now: float) -> None:
-        """End the step of a replica, or whatever waits for that where none runs."""
+        """End the step of a replica, and do what waits for that end even if no step runs."""
         self._cluster.tell(SETTLE, replica.number, now)
         self._answer_calls()
 
@@ -470,7 +470,7 @@ class Lifecycle:
         self._cluster.fleet_state.marks[replica.number] = mark
 
     def _publish(self) -> None:
-        """Tell the router which replicas take requests, and the links which take caches."""
+        """Tell the router which replicas take requests, and the links which take KV caches."""
         plane, entrances = self._cluster.plane, self._entrances
         for part, pools in zip(plane.parts, self._allowed, strict=True):
             is_open = [number for number in pools if entrances[number].ready]
@@ -495,16 +495,16 @@ class Lifecycle:
         return transfers
 
     def _readers(self, source: Pool) -> list[Pool]:
-        """Return the decode pools that take in what a prefill pool computes."""
+        """Return the decode pools that read KV caches of a prefill pool."""
         return [pool for pool in self.pools if pool.role == "decode" and pool.reads(source)]
 
     def _route_parked(self, now: float) -> None:
-        """Route the requests that waited for a replica to be ready, and the caches that have landed meanwhile."""
+        """Route the requests that waited for a ready replica, and the KV caches that have landed meanwhile."""
         self._publish()
         fleet_state = self._cluster.fleet_state
         parked = list(fleet_state.parked)
         fill(fleet_state.parked, [])
-        # They have passed the admission control already, so they are not refused any more.
+        # They have already passed admission control, so they are no longer refused.
         for index in parked:
             self._cluster.tell(HAND_OVER, index, now)
         self._offer_turn(now)
@@ -516,7 +516,7 @@ class Lifecycle:
                 self._cluster.tell(ADMIT, index, now)
 
     def _bury(self, replica: ManagedReplica, now: float) -> None:
-        """Forget the schedulers of a replica that is lost; its requests are tried again, or lost with it."""
+        """Discard the schedulers of a lost replica; its requests are retried, or lost with it."""
         self._cluster.tell(BREAK_OFF, replica.number, now)
         members = self._take_members(replica)
         replica.is_dying = replica.is_freezing = replica.is_frozen = False
@@ -536,14 +536,14 @@ class Lifecycle:
             self._cluster.tell(LOSE, index, now, reason=RETRIED if is_retried else replica.loss)
 
     def _is_tried_again(self, index: int, replica: ManagedReplica) -> bool:
-        """Return whether a request that was lost with its replica goes to another one; it is noted that it was."""
+        """Return whether a request lost with its replica is retried on another, and count the loss."""
         if not replica.is_loss_retried:
             return False
         self._num_losses[index] = self._num_losses.get(index, 0) + 1
         return self._num_losses[index] < MOST_LOSSES
 
     def _take_members(self, replica: ManagedReplica) -> list[int]:
-        """Return the requests of a replica in the order of their coming, and let it hold none of them."""
+        """Return the requests of a replica in order of arrival, and reset its load."""
         plane, number = self._cluster.plane, replica.number
         rows = self._rows_at(number)
         plane.loads[number] = plane.tokens[number] = 0
@@ -560,7 +560,7 @@ class Lifecycle:
         return np.flatnonzero(at_it) + self._first
 
     def _answer_calls(self) -> None:
-        """Look after replicas whose steps have ended, or that hold nothing any more; tell who waits for an end."""
+        """Handle replicas whose step has ended or that are empty; notify those who wait for the end of a request."""
         fleet_state = self._cluster.fleet_state
         now, calls = fleet_state.time, list(fleet_state.calls)
         fill(fleet_state.calls, [])
@@ -579,15 +579,15 @@ class Lifecycle:
                 self.stop(replica, now)
             self._mark(replica)
 
-    # What those who decide go by.
+    # What decisions are based on.
 
     @property
     def is_done(self) -> bool:
-        """Whether every request has come to its end."""
+        """Whether every request has ended."""
         conversations = self._cluster.plane.conversations
         due = self._count
         if conversations is not None and conversations.num_idle == self._concurrency:
-            # Clients stop by a time: how many requests there are in all is known when the last of them has.
+            # Clients stop at a time: the total number of requests is known only when the last client has stopped.
             due = conversations.num_begun
         return self._cluster.num_ended == due
 
@@ -595,11 +595,11 @@ class Lifecycle:
         """Advance to ``until`` (exclusive), to news for SimPy's side, or until nothing is left to do."""
         cluster = self._cluster
         if cluster.fleet_state.calls:
-            # A request has ended by what was decided.
+            # A decision has ended a request.
             self._answer_calls()
         cluster.top_up()
         while True:
-            # What has begun at the instant of the news is finished first.
+            # Events that began at the instant of the news are finished first.
             why = cluster.advance(min(until, self.news_time) if self.news else until)
             if why == CALLED:
                 self._answer_calls()
@@ -609,24 +609,24 @@ class Lifecycle:
                 return
 
     def submit(self, index: int, sent_at: float, latency: float) -> None:
-        """Let a request be sent that takes ``latency`` through the tokeniser; only where nothing is compiled."""
+        """Send a request that spends ``latency`` in the tokeniser; interpreted runs only."""
         clients = self._cluster.client_state.clients
         clients.latency[index] = latency
         send(clients, index, sent_at, 0.0)
 
     def refresh(self, now: float) -> None:
-        """Let the router look at the replicas; until the next look, that is what it knows."""
+        """Update the router's view of the replicas, which it keeps until the next update."""
         plane = self._cluster.plane
         fill(plane.seen, plane.tokens if plane.weighs_tokens else plane.loads)
         if self.judge is not None:
             self.judge.refresh(gauges_of(replica, now) for replica in self.replicas)
 
     def tell_ends(self, tell: Callable[[int, float], None]) -> None:
-        """Call ``tell`` with every request that comes to its end, and when its client hears of it, in `settle`."""
+        """Have `settle` call ``tell`` with every request that ends, and when its client hears of it."""
         self._tells.append(tell)
 
     def settle(self) -> None:
-        """Tell who asks which requests have ended so far."""
+        """Report the requests that have ended so far to those who asked."""
         fleet_state = self._cluster.fleet_state
         if not len(fleet_state.ended):
             return
@@ -637,7 +637,7 @@ class Lifecycle:
                 tell(index, heard_at[index] if len(heard_at) else fleet_state.time)
 
     def num_parked(self, pool: Pool) -> int:
-        """Return how many requests, or caches, wait for a replica of a pool, whoever else may serve them."""
+        """Return how many requests, or KV caches, wait for a replica and could go to this pool."""
         if pool.role == "decode":
             assert self._transfers is not None
             waiting = self._live_transfers.stranded
@@ -649,16 +649,16 @@ class Lifecycle:
 
     @property
     def time(self) -> float:
-        """The instant at hand, seconds."""
+        """Current time, seconds."""
         time: float = self._cluster.fleet_state.time
         return time
 
     def gauges(self, numbers: Sequence[int]) -> list[Gauges]:
-        """Return what a user's own functions see of replicas, as they are."""
+        """Return what a user's own functions see of replicas now."""
         return [gauges_of(self.replicas[number], self.time) for number in numbers]
 
     def open_to(self, index: int) -> list[int]:
-        """Return the replicas that a request may go to, in whichever of its pools; only where nothing is compiled."""
+        """Return the replicas that a request may go to, over all its pools; interpreted runs only."""
         plane, client_state = self._cluster.plane, self._cluster.client_state
         client_state.open.clear()
         for number in self._allowed[self._cluster.kind_of(index)]:
@@ -671,7 +671,7 @@ class Lifecycle:
         return place in (replica.number, HELD - replica.number) and self.requests.status[index] == UNFINISHED
 
     def last_of(self, replica: ManagedReplica) -> int | None:
-        """Return the request of a replica that came last; None: it has none."""
+        """Return the request of a replica that came last; None if it has none."""
         if not replica.load:
             return None
         last = self._cluster.fleet_state.last_joined[replica.number]
@@ -682,14 +682,14 @@ class Lifecycle:
 
 
 class Updates:
-    """Rolls out every update of a run at its time.
+    """Performs every rolling update of a run at its time.
 
     Args:
         env: SimPy's clock.
         fleet: The replicas.
 
     Attributes:
-        num_replaced: Replicas that were replaced so far.
+        num_replaced: Replicas replaced so far.
         spans: When each update began, and when the last of its replicas was ready.
     """
 
@@ -699,7 +699,7 @@ class Updates:
         self._env, self._fleet = env, fleet
 
     def start(self, updates: tuple[UpdateSpec, ...]) -> None:
-        """Let every update wait for its time."""
+        """Schedule every update for its time."""
         for update in updates:
             self._env.process(self._roll(update))
 
@@ -718,7 +718,7 @@ class Updates:
         self.spans[number] = (spec.at, self._env.now)
 
     def _lane(self, spec: UpdateSpec, pool: Pool, old: deque[ManagedReplica], *, is_surge: bool) -> Steps:
-        """Replace one replica after another: with a surge the new one comes before the old one goes."""
+        """Replace one replica after another; with a surge, the new one starts before the old one drains."""
         startup = spec.startup.seconds(pool.weights_bytes)
         while old:
             replica = old.popleft()
@@ -743,7 +743,7 @@ class Updates:
             self._fleet.ready(replica, self._env.now)
 
     def _retire(self, spec: UpdateSpec, replica: ManagedReplica) -> Steps:
-        """Drain a replica, cut off what it still has when its grace period is over, and wait until it is gone."""
+        """Drain a replica, cut off its remaining requests when the grace period is over, and wait until it is gone."""
         if replica.state not in (DRAINING, STOPPED):
             self._fleet.drain(replica, self._env.now)
         is_gone = self._env.event()

@@ -1,9 +1,9 @@
-"""What some runs have as they begin: from a scenario to the records that the rules of `simserve.engine` go by.
+"""Optional inputs of a run, built from a scenario as the records that the rules of `simserve.engine` use.
 
-Conversations: what is sent on which answer. What requests share, to what a replica's cache looks up, and a router's
-affinity, which sends a request where what it begins with has probably been kept; knows no cache. Rules, which choose
-pools by class and length; who is near, and who is misclassified; knows no load. Chance: random streams that numbers are
-taken from, filled up in time.
+Conversations: what is sent after which answer. What requests share, for a replica's cache to look up, and a router's
+affinity, which sends a request where its beginning has probably been kept; knows no cache. Rules, which choose
+pools by class and length; which regions are near, and which requests are misclassified; knows no load. Chance: random
+streams of numbers, filled up ahead of use.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
 Kinds = NDArray[np.int16]
 LEAST_EXCESS = 4
-"""Requests more than the least loaded one, below which the replica of a session or adapter is not passed over."""
+"""Least excess of requests over the least loaded replica for that of a session or adapter to be passed over."""
 NEVER = -1
 _SPARSE = 4
-"""Numbers are dense enough to be used as they are while there are at least one in so many."""
+"""Numbers are dense enough to be used as they are if there is at least one per this many values."""
 
 
 class Chance:
-    """A stream of a run, and the numbers that were drawn from it.
+    """A random stream of a run, and the numbers drawn from it.
 
     Args:
         specs: What arrives, for its seed.
-        name: Of the stream.
-        room: Numbers that may be asked for at once.
+        name: Name of the stream.
+        room: Numbers that may be requested at once.
     """
 
     _at_once = 1024
-    """Numbers that are drawn together; each batch is used from its end."""
+    """Numbers drawn together; each batch is used from its end."""
 
     def __init__(self, specs: RequestSpecs, name: str, room: int = 2) -> None:
         self._random = rng.stream(specs.seed, name, specs.replication)
         self.uniforms = Uniforms(room + self._at_once)
 
     def top_up(self, least: int) -> None:
-        """Where fewer numbers are left, draw as many as there is room for, in the memory where they are."""
+        """If fewer than ``least`` numbers are left, draw as many as there is room for, in place."""
         uniforms = self.uniforms
         left = num_left(uniforms)
         if left >= least:
@@ -69,7 +69,7 @@ class Chance:
         place[0], place[1] = 0, left + drawn.size
 
     def _draw(self, num_batches: int) -> NDArray[np.float64]:
-        """Return the next numbers of the stream, a row a batch."""
+        """Return the next numbers of the stream, one row per batch."""
         return self._random.random((num_batches, self._at_once))
 
 
@@ -80,7 +80,7 @@ class LognormalChance(Chance):
         specs: What arrives, for its seed.
         name: Of the stream.
         cv: Their standard deviation over their mean.
-        room: Factors that may be asked for at once.
+        room: Factors that may be requested at once.
     """
 
     _at_once = 256
@@ -97,12 +97,12 @@ class LognormalChance(Chance):
 
 
 def conversations_of(specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> Conversations:
-    """Return what is sent on which answer, where anything waits for answers.
+    """Return what is sent after which answer, if anything waits for answers.
 
     Args:
-        specs: Requests; those of a conversation stand side by side, by turn. A closed loop of single requests is one
-            of conversations of one turn. Of tasks the calls without parents stand first.
-        arrival_time: Filled with when each request was sent, shape [N].
+        specs: Requests; those of a conversation are adjacent, by turn. A closed loop of single requests is one of
+            conversations of one turn. In tasks, the calls without parents come first.
+        arrival_time: Receives when each request was sent, shape [N].
     """
     is_first = np.ones(len(specs), dtype=bool)
     begins = np.ones(len(specs), dtype=bool)
@@ -137,7 +137,7 @@ def conversations_of(specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> 
 
 
 def _graph_of(dependencies: Dependencies) -> dict[str, Any]:
-    """Return what `Conversations` knows of tasks besides."""
+    """Return the further fields of `Conversations` for tasks."""
     edges, children = dependencies.children()
     return {
         "children": column(children, np.int64),
@@ -147,7 +147,7 @@ def _graph_of(dependencies: Dependencies) -> dict[str, Any]:
 
 
 def _limits_of(time_limit: NDArray[np.float64]) -> dict[str, Any]:
-    """Return what `Conversations` knows of tasks that clients give up."""
+    """Return the further fields of `Conversations` for tasks with time limits."""
     return {
         "time_limit": column(time_limit, np.float64),
         "deadline": column(np.full(len(time_limit), math.inf), np.float64),
@@ -155,7 +155,7 @@ def _limits_of(time_limit: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def _seen(values: NDArray[Any]) -> Any:
-    """Return values as both Python and compiled code read and write them, in place."""
+    """Return values in a form that both Python and compiled code read and write in place."""
     return memoryview(cast(bytes, values))
 
 
@@ -191,7 +191,7 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[in
 
 
 def _start_limits(conversations: Conversations, indices: NDArray[np.intp]) -> None:
-    """Set the deadlines of tasks that begin at times of their own with these calls; none is sent later."""
+    """Set the deadlines of tasks that begin with these calls at times of their own; none is sent later."""
     group, sent_at = np.asarray(conversations.group)[indices], np.asarray(conversations.arrival_time)
     for each in np.unique(group).tolist():
         start_limit(conversations, each)
@@ -200,18 +200,18 @@ def _start_limits(conversations: Conversations, indices: NDArray[np.intp]) -> No
 
 
 def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = True) -> PrefixPaths:
-    """Return what the requests have in blocks of a replica that caches them, for those who find any.
+    """Return what the requests have in blocks of a replica that caches them.
 
     Args:
         config: The engine.
         specs: What arrives.
-        as_lists: Whether it is read from Python, not from compiled code.
+        as_lists: Whether it is read from Python rather than from compiled code.
     """
     from simserve.engine.cache_state import KVTier, PrefixPaths
     from simserve.workload.prefixes import own_prefixes
 
     lengths = specs.prompt_tokens + specs.output_tokens
-    # A tier behind the cache ages by segment, so that finer ones are nearer to its blocks.
+    # A tier behind the cache ages by segment, so finer segments come closer to its blocks.
     prefixes = (specs.prefixes if config.kv_tiers else prefixes_of(specs)) or own_prefixes(lengths)
     store = next((KVTier(each) for each in config.kv_tiers if each.is_shared), None)
     return PrefixPaths(
@@ -234,11 +234,11 @@ def _takes_turns(specs: RequestSpecs) -> bool:
 
 
 def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
-    """Return what the requests share, with the turns of a conversation as one segment that grows; None: nothing.
+    """Return what the requests share, with the turns of a conversation as one growing segment; None: nothing.
 
-    Turns come one after another, so that whoever uses one uses, keeps and gives up all before it at the same time: for
-    caches and routers the two are the same, but a request has two or three segments instead of one a turn. Requests of
-    a trace, of one turn and of a task may meet, and keep theirs: of two that compute the same turn at once, one leaves
+    Turns come one after another, so one that is used, kept or given up takes all before it along: for caches and
+    routers both forms are the same, but a request has two or three segments instead of one per turn. Requests of a
+    trace, of one turn and of a task may overlap, and keep theirs: of two that compute the same turn at once, one leaves
     it earlier than what is before it.
     """
     prefixes = specs.prefixes
@@ -248,14 +248,14 @@ def prefixes_of(specs: RequestSpecs) -> PrefixSegments | None:
 
 
 def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
-    """Return the same with one segment for each chain of segments that nothing else follows on than the next."""
+    """Return the same with one segment for each chain of segments without branches."""
     from simserve.workload.prefixes import PrefixSegments
 
     segments, offsets = prefixes.segments, prefixes.offsets
     if not len(segments):
         return prefixes
     if segments.max() > _SPARSE * len(segments):
-        # Of very many system prompts few are drawn.
+        # Few of a very large number of system prompts are drawn.
         segments = np.unique(segments, return_inverse=True)[1].astype(np.int64)
     is_first = np.zeros(len(segments), dtype=bool)
     is_first[offsets[:-1][np.diff(offsets) > 0]] = True
@@ -285,13 +285,13 @@ def in_chains(prefixes: PrefixSegments) -> PrefixSegments:
 
 
 def session_affinity(sessions: Sequence[int] | NDArray[np.int64], as_lists: bool = True) -> Affinity:
-    """Return that every request of a session goes where the one before it went.
+    """Return an affinity that sends every request of a session where the one before it went.
 
-    How long what is kept is, is not known: it is worth `LEAST_EXCESS`.
+    How long the kept part is, is unknown: it counts as `LEAST_EXCESS`.
 
     Args:
         sessions: Session of each request; negative: none.
-        as_lists: Whether it is read from Python, not from compiled code.
+        as_lists: Whether it is read from Python rather than from compiled code.
     """
     numbers = np.asarray(sessions, dtype=np.int64)
     has_session = numbers >= 0
@@ -307,18 +307,18 @@ def prefix_affinity(
     least: Sequence[float] | NDArray[np.floating],
     as_lists: bool = True,
 ) -> Affinity:
-    """Return that a request goes where the longest part of what it begins with was served last.
+    """Return an affinity that sends a request where the longest part of its beginning was served last.
 
-    Equal segment numbers mean equal tokens from the first one on, so one number stands for the whole path to it. What
-    is known is worth the tokens that need not be computed. Too short a part is not worth a detour: a system prompt that
-    all have in common would send everybody to one replica.
+    Equal segment numbers mean equal tokens from the first one on, so one number stands for the whole path to it. A
+    known part is worth the tokens that need not be computed. Too short a part is not worth a detour: a system prompt
+    common to all requests would send all of them to one replica.
 
     Args:
         offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``.
         segments: Number of each segment, in order within a request.
         ends: Token of the request before which it ends.
-        least: Tokens of each request that must be known to a replica at least.
-        as_lists: Whether it is read from Python, not from compiled code.
+        least: Fewest tokens of each request that a replica must know.
+        as_lists: Whether it is read from Python rather than from compiled code.
     """
     return _affinity(np.asarray(offsets), np.asarray(segments), np.asarray(ends), np.asarray(least), as_lists)
 
@@ -336,7 +336,7 @@ def _affinity(
 
 
 def dense(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Return numbers from 0 up that are equal where ``numbers`` are, and one more than the largest."""
+    """Return numbers from 0 up that are equal where ``numbers`` are, and the largest plus one."""
     if not len(numbers):
         return numbers, 0
     if numbers.min() >= 0 and numbers.max() < _SPARSE * len(numbers):
@@ -350,9 +350,9 @@ class Rules:
     """Where every request may go.
 
     Attributes:
-        allowed: Indices of the pools that take requests, by kind of request; none: the API does.
+        allowed: Indices of the pools that take requests, by kind of request; empty: the API does.
         kinds: Kind of each request, shape [N].
-        second: Kind that a request becomes when its first answer does not do; -1: it does. Shape [N].
+        second: Kind that a request becomes if its first answer is not good enough; -1: it is. Shape [N].
         asks_twice: Whether any rule misclassifies.
     """
 
@@ -362,7 +362,7 @@ class Rules:
     asks_twice: bool
 
     def for_limits(self) -> tuple[tuple[tuple[int, ...], ...], Kinds]:
-        """Return all pools that may see a request, by kind, and those kinds: their length limits hold for it."""
+        """Return all pools that may serve a request, by kind, and those kinds: their length limits apply to it."""
         pairs, numbers = np.unique(np.stack([self.kinds, self.second]), axis=1, return_inverse=True)
         both = [
             tuple(sorted({*self.allowed[first], *(self.allowed[second] if second != NEVER else ())}))
@@ -377,9 +377,9 @@ def rules_of(
     """Return where requests go under the rules of a router; None without rules.
 
     Args:
-        rules: In order; the first that fits counts.
-        allowed: Indices of pools by class; empty: all, for all. A class that is bound to a pool obeys a rule only
-            where that names it.
+        rules: In order; the first that matches decides.
+        allowed: Indices of pools by class; empty: all, for all. A class that is bound to a pool follows a rule only if
+            the rule names it.
         pools: Names of the pools that take requests.
         specs: What arrives.
     """
@@ -416,7 +416,7 @@ def _fits(
     by_class: Sequence[tuple[int, ...]],
     everywhere: tuple[int, ...],
 ) -> NDArray[np.bool_]:
-    """Return which requests a rule is about."""
+    """Return which requests a rule applies to."""
     fits = np.ones(len(specs), dtype=bool)
     if rule.min_prompt_tokens is not None:
         fits &= specs.prompt_tokens >= rule.min_prompt_tokens
@@ -433,13 +433,13 @@ class Regions:
     """The regions of a run.
 
     Args:
-        spec: Where clients are, and how far apart regions are; it covers all that are named.
+        spec: Where clients are, and how far apart regions are; covers all regions named.
         pools: All pools of the run, each with its region.
         specs: What arrives, for its seed and its classes.
 
     Attributes:
         names: The regions that clients are in.
-        home: Of each request an index into ``names``, shape [N].
+        home: Index into ``names`` for each request, shape [N].
     """
 
     def __init__(self, spec: RegionsSpec, pools: Sequence[PoolSetup], specs: RequestSpecs) -> None:
@@ -453,11 +453,11 @@ class Regions:
         self._nearest = [sorted(places, key=seconds.__getitem__) for seconds in self._seconds]
 
     def on_plane(self, members: Sequence[Sequence[int]], *, is_streamed: bool) -> plane_state.Regions:
-        """Return them as the plane goes by them.
+        """Return the regions in the plane's form.
 
         Args:
             members: The replicas of each pool.
-            is_streamed: Whether tokens are on their way one by one.
+            is_streamed: Whether tokens travel one by one.
         """
         places, pools = self._places, self._pools
         place_of_pool = [places.index(each.region) for each in pools]

@@ -1,7 +1,7 @@
-"""Recorder: what the leaps of a run add up to, in closed form and column by column, and the time series of it.
+"""Recorder: adds up the leaps of a run, in closed form and column by column, and builds its time series.
 
-The kernel writes one row a leap; here blocks of rows become totals by part, an inter-token-latency histogram, KV
-integrals, time series in at most a thousand bins and, of a fleet, which replicas were there when. It knows no request.
+The kernel writes one row per leap; here blocks of rows become totals by part, an inter-token-latency histogram, KV
+integrals, time series in at most a thousand bins and, for a fleet, which replicas were present when. Knows no requests.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 _NUM_BINS = 1024
 _FIRST_WIDTH = 1e-3
 _ROUNDING = 1e-9
-"""Share of a bin that is no bin."""
+"""Share of a bin below which a remainder is rounding."""
 FLUSH_ROWS, FLUSH_ROWS_EACH = 8192, 256
-"""Leaps that gather before they are added up, in all and a replica: enough to amortise numpy, and to stay in cache."""
+"""Leaps gathered before they are added up, in all and per replica: enough to amortise numpy, and to stay in cache."""
 _DECODING = LEAP_FIELDS.index("num_decoding")
 BLOCKED_NAMES = {
     BLOCKED_BY_SEATS: "seats",
@@ -69,10 +69,10 @@ class TimeSeries:
         waiting: Requests queued for the first time.
         kv_usage: Share of KV memory reserved.
         busy: Share of replicas in a step.
-        prefill_tokens_per_s: Prompt tokens computed a second.
-        decode_tokens_per_s: Tokens decoded a second; of static batching with the padding, which is computed too.
-        replicas_launched: Replicas that are paid for; None, like the next: the same throughout.
-        replicas_ready: Replicas that take requests, or answer the last of them.
+        prefill_tokens_per_s: Prompt tokens computed per second.
+        decode_tokens_per_s: Tokens decoded per second; with static batching including padding, which is computed too.
+        replicas_launched: Replicas that are paid for; None, like the next: constant.
+        replicas_ready: Replicas that take requests, or finish their last ones.
     """
 
     edges: Floats
@@ -102,11 +102,11 @@ class BinnedSums:
         """Spread amounts evenly over the intervals ``[start, start + seconds]``.
 
         Args:
-            start: Seconds, shape [intervals] as the next.
-            seconds: How long each is.
-            amounts: What each brings, by name; shape [names, intervals].
-            counts: How many intervals of each replica there are, one replica's behind the other's, none of them
-                without any; those of one ascend and are disjoint. None: all are of one.
+            start: Seconds, shape [intervals] like the next.
+            seconds: Length of each interval.
+            amounts: Amount in each interval, by name; shape [names, intervals].
+            counts: Number of intervals of each replica, at least one each, replica after replica; the intervals of one
+                ascend and are disjoint. None: all are of one replica.
         """
         lengths = np.array([len(start)] if counts is None else counts)
         stops = np.cumsum(lengths)
@@ -117,11 +117,11 @@ class BinnedSums:
         high = min(int(ends[lasts].max() / self._width) + 1, _NUM_BINS)
         numbers = np.arange(low, high + 1)
         edges = self._width * numbers
-        # Of the interval that an edge falls into, the share before the edge counts; shape [replicas, edges].
+        # The interval that an edge falls into counts with its share before the edge; shape [replicas, edges].
         if len(lengths) == 1:
             at = np.minimum(np.searchsorted(ends, edges), lasts[0])[None, :]
         else:
-            # Bins of all replicas in one ascending column, each replica's above those before it.
+            # Bins of all replicas in one ascending column, replica after replica.
             above = (_NUM_BINS + 2) * np.arange(len(lengths))
             bins = (ends * (1.0 / self._width)).astype(np.int64) + np.repeat(above, lengths)
             at = np.searchsorted(bins, above[:, None] + numbers)
@@ -134,7 +134,7 @@ class BinnedSums:
         self._sums[:, low:high] += (between + (reached[:, :, 1:] - reached[:, :, :-1])).sum(axis=1)
 
     def _reach(self, end: float) -> None:
-        """Widen the bins until they cover a time; what runs elsewhere may end after the last step."""
+        """Widen the bins until they cover a time; work outside the replicas may end after the last step."""
         while end > self._width * _NUM_BINS:
             halves = self._sums[:, ::2] + self._sums[:, 1::2]
             self._sums = np.concatenate((halves, np.zeros_like(halves)), axis=1)
@@ -143,7 +143,7 @@ class BinnedSums:
     def means(self, end_time: float) -> tuple[Floats, dict[str, Floats]]:
         """Return the edges of the bins up to ``end_time`` and the mean rate of each sum in them."""
         self._reach(end_time)
-        # An end that is the edge of a bin but for rounding begins no bin of its own.
+        # An end that equals a bin edge up to rounding begins no bin of its own.
         count = min(max(1, int(np.ceil(end_time / self._width - _ROUNDING))), _NUM_BINS)
         edges: Floats = self._width * np.arange(count + 1, dtype=np.float64)
         if end_time > 0:
@@ -153,7 +153,7 @@ class BinnedSums:
 
 
 def mean_count(entered: Floats, left: Floats, edges: Floats) -> Floats:
-    """Return the mean number inside over each bin, from the times of entering and leaving.
+    """Return the mean number present in each bin, from the times of entering and leaving.
 
     Entries that never entered (NaN) do not count; those that never left stay to the end.
     """
@@ -165,7 +165,7 @@ def mean_running_and_waiting(
 ) -> tuple[Floats, Floats]:
     """Return the `mean_count` from ``scheduled`` to ``finish``, and that from ``admitted`` to ``scheduled``.
 
-    Who was scheduled was admitted before.
+    Requests that were scheduled were admitted before.
     """
     began = _area(scheduled, edges)
     running = began - _area(finish[~np.isnan(scheduled)], edges)
@@ -177,7 +177,7 @@ def _mean(integral: Floats, edges: Floats) -> Floats:
 
 
 def ascending(values: Floats) -> Floats:
-    """Return values in ascending order: themselves where they are, as arrivals are. None is NaN."""
+    """Return values in ascending order, as they are if already sorted, as arrivals are. Without NaN."""
     return values if bool((values[1:] >= values[:-1]).all()) else np.sort(values)
 
 
@@ -185,7 +185,7 @@ def _area(times: Floats, at: Floats) -> Floats:
     """Return the integral up to ``at``, edges of bins, of the number of ``times`` that have passed."""
     is_known = times <= at[-1]
     known = times if is_known.all() else times[is_known]
-    # Whoever comes at an edge adds nothing there: no need to sort. All bins but the last are as wide as the first.
+    # Entries at an edge add nothing there, so no sort is needed. All bins but the last are as wide as the first.
     bins = ((known - at[0]) * (1.0 / (at[1] - at[0]))).astype(np.int64) + 1
     is_early = known < at[0]
     if is_early.any():
@@ -199,7 +199,7 @@ def _area(times: Floats, at: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetTimeline:
-    """The lives of the replicas of a run in which they came and went, or in which requests were tried again.
+    """When replicas came and went, in a run in which they did, or in which requests were tried again.
 
     Attributes:
         launched_at: Seconds, shape [replicas] as all below; paid for from then on.
@@ -208,17 +208,17 @@ class FleetTimeline:
         gpus: GPUs of each.
         ranks: Schedulers of each, the ranks of data-parallel attention; None: one each.
         pool: Index of its pool.
-        pool_names: Of the pools.
-        pool_regions: Theirs; empty texts without regions.
-        lost_since: When each replica that was lost at a time went down, shape [losses].
+        pool_names: Names of the pools.
+        pool_regions: Regions of the pools; empty texts without regions.
+        lost_since: When each temporarily lost replica went down, shape [losses].
         lost_until: When it was back, shape [losses].
-        tries: Of every attempt that came to nothing and was followed by another: when it reached the scheduler,
-            its first step (NaN: none), its end; shape [attempts, 3].
-        refusals: Refusals at the admission control by reason, repeated tries included.
+        tries: For every failed attempt that was followed by another: when it reached the scheduler, its first step
+            (NaN: none), its end; shape [attempts, 3].
+        refusals: Refusals by admission control, by reason, including those of repeated tries.
         num_resent: Requests that clients sent again.
         lost_tokens: Tokens generated for requests that were then given up or lost.
         num_killed: Replicas that a liveness probe restarted.
-        num_missed: Faults and updates whose time had not come when the run was over.
+        num_missed: Faults and updates whose time had not come by the end of the run.
         num_replaced: Replicas that rolling updates replaced.
         updates: When each rolling update began, and when its last replica was ready (inf: not yet), shape [updates, 2].
     """
@@ -243,11 +243,11 @@ class FleetTimeline:
     updates: Floats = field(default_factory=lambda: np.empty((0, 2)))
 
     def launched(self, edges: Floats) -> Floats:
-        """Return the mean number of replicas that are paid for, over each bin."""
+        """Return the mean number of replicas that are paid for in each bin."""
         return mean_count(self.launched_at, _until(self.stopped_at), edges)
 
     def ready(self, edges: Floats) -> Floats:
-        """Return the mean number of replicas that serve, over each bin."""
+        """Return the mean number of replicas that serve in each bin."""
         ready = np.where(np.isfinite(self.ready_at), self.ready_at, np.nan)
         serving = mean_count(ready, _until(self.stopped_at), edges)
         return np.maximum(serving - mean_count(self.lost_since, _until(self.lost_until), edges), 0.0)
@@ -263,7 +263,7 @@ class FleetTimeline:
         return self._mean(self.ranks.astype(np.float64), start, end, pool)
 
     def schedulers(self, edges: Floats) -> Floats:
-        """Return the mean number of schedulers that are paid for, over each bin."""
+        """Return the mean number of schedulers that are paid for in each bin."""
         if self.ranks is None:
             return self.launched(edges)
         return mean_count(
@@ -275,7 +275,7 @@ class FleetTimeline:
         return self._mean(self.gpus.astype(np.float64), start, end, pool)
 
     def running_and_waiting(self, records: RequestRecords, edges: Floats) -> tuple[Floats, Floats]:
-        """Return the mean numbers of requests being served and waiting, over each bin, vain attempts included."""
+        """Return the mean numbers of requests being served and waiting in each bin, including failed attempts."""
         scheduled, finish = records.scheduled_time, records.finish_time
         never = np.isfinite(records.admitted_time) & ~np.isfinite(scheduled) & np.isfinite(finish)
         left_queue = np.where(never, finish, scheduled)
@@ -297,37 +297,37 @@ class FleetTimeline:
 
 
 def _until(times: Floats) -> Floats:
-    """Return times of leaving as `mean_count` takes them: NaN for never."""
+    """Return times of leaving in the form that `mean_count` takes: NaN for never."""
     return np.where(np.isfinite(times), times, np.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals:
-    """What a run adds up to over all replicas.
+    """Totals of a run over all replicas.
 
     Attributes:
         num_steps: Engine steps.
         sequence_steps: Sum over steps of the sequences in the step.
         busy_seconds: Sum of step durations.
-        seconds_by_part: Keys ``weights, kv, compute, communication, host`` and, for all that drafting takes,
-            ``draft``; sums to ``busy_seconds``.
+        seconds_by_part: Keys ``weights, kv, compute, communication, host`` and, for all drafting work, ``draft``; sums
+            to ``busy_seconds``.
         flops: Arithmetic done.
         bytes: Bytes of weights, KV and activations moved.
-        blocked_seconds: Waiting requests times seconds, by what kept the head of the queue out: ``seats, blocks,
-            budget``, ``loras`` where there are adapters, or ``step`` (it arrived while a step was running).
+        blocked_seconds: Waiting requests times seconds, by what blocked the head of the queue: ``seats, blocks,
+            budget``, ``loras`` with adapters, or ``step`` (it arrived while a step was running).
         kv_capacity_tokens: KV capacity of all replicas; 0 without a KV cache.
         kv_reserved_token_seconds: Integral of KV tokens reserved by requests.
         kv_held_token_seconds: Integral of KV tokens that hold a token.
-        kv_unusable_token_seconds: Integral of KV tokens that are free but too scattered for the blocked head.
+        kv_unusable_token_seconds: Integral of KV tokens that are free but too fragmented for the blocked head.
         kv_peak_share: Largest share of one replica's KV memory that was reserved.
         itl: Every gap between consecutive tokens of a request. The tokens of one step arrive together and count once,
             as `vllm bench serve` counts chunks of a stream.
-        series: The run over time.
+        series: Time series of the run.
         swapped_blocks: KV blocks copied to host memory and back, each way counted.
-        speculation: What drafts add up to; None: no speculative decoding.
-        loras: What LoRA adapters add up to; None: no request has one.
-        offload: What KV tiers behind the prefix caches add up to; None: there are none.
-        accounts: What tells ``busy_seconds`` by operator, one a kind of replica; none where steps have no price.
+        speculation: Totals of drafts; None without speculative decoding.
+        loras: Totals of LoRA adapters; None if no request has one.
+        offload: Totals of KV tiers behind the prefix caches; None if there are none.
+        accounts: Breakdown of ``busy_seconds`` by operator, one per kind of replica; none if steps have no price.
     """
 
     num_steps: int
@@ -358,7 +358,7 @@ class RunTotals:
 
 
 def series_sums() -> BinnedSums:
-    """Return empty sums over time, as recorders fill them."""
+    """Return empty sums over time, for recorders to fill."""
     return BinnedSums(("busy", "kv", "prefill", "decode"))
 
 
@@ -373,7 +373,7 @@ class Recorder:
         sums: BinnedSums | None = None,
         log: StepLog | None = None,
     ) -> None:
-        """Add up from nothing; ``log`` also gets every leap."""
+        """Start with empty totals; ``log`` also gets every leap."""
         self._log = log
         self._config = config
         self._times = times
@@ -382,15 +382,15 @@ class Recorder:
         if config.num_speculative_tokens:
             self._drafts = DraftSums(priced.drafting if priced is not None else None)
         self.clocks: dict[tuple[int, int], list[Floats]] | None = None
-        """By replica and rank the leaps with decodes (`simserve.sim.streaming.Clocks`); None: not kept."""
+        """Leaps with decodes, by replica and rank (`simserve.sim.streaming.Clocks`); None: not kept."""
         self.scales_parts = False
-        """Whether some steps took longer than their parts: a slow replica; every part is then as much longer."""
+        """Whether some steps took longer than their parts, on a slow replica; the parts are then scaled up alike."""
         self._offload = OffloadSums(config, times.token_seconds) if config.kv_tiers else None
         self._loras = LoraSums() if config.max_loras else None
         self.encodes_images = False
-        """Whether steps encode images: what they take beyond their parts is the encoder's arithmetic."""
+        """Whether steps encode images: time beyond their parts is then the encoder's arithmetic."""
         self.paths: PrefixPaths | None = None
-        """What requests share on these replicas, for what they found in tiers behind the cache."""
+        """What requests share on these replicas, to count what they found in tiers behind the cache."""
         self._histogram = Histogram()
         self._rows: Floats = np.empty((len(LEAP_FIELDS), 0))
         # Pools of one run share their sums over time.
@@ -406,12 +406,12 @@ class Recorder:
         self._capacity = float(capacity) if uses_cache else 0.0
 
     def watch(self, replica: Replica) -> None:
-        """Keep the steps of this scheduler too, where steps are kept."""
+        """Also log the steps of this scheduler, if steps are logged."""
         if self._log is not None:
             self._log.watch([replica])
 
     def flush_compiled(self, compiled: Compiled, num_step_runs: int, numbers: Sequence[int]) -> None:
-        """Add up and clear the rows of those replicas on compiled code, where they have at least ``num_step_runs``."""
+        """Add up and clear the rows of those compiled replicas that have at least ``num_step_runs``."""
         lengths = compiled.num_step_runs(numbers)
         if sum(lengths) < num_step_runs:
             return
@@ -473,13 +473,13 @@ class Recorder:
     def add_steps(
         self, rows: Floats, advances: Floats, counts: Sequence[int], gaps: Floats, swapped_blocks: int
     ) -> None:
-        """Add steps that something else than the plane has taken.
+        """Add steps that were not taken by the plane.
 
         Args:
-            rows: One scheduler's behind the other's, shape [fields, steps].
-            advances: The tokens that each adds to the contexts.
+            rows: One scheduler after another, shape [fields, steps].
+            advances: The tokens that each step adds to the contexts.
             counts: Steps of each scheduler, at least one.
-            gaps: What clients saw between tokens, seconds.
+            gaps: Gaps between tokens as clients saw them, seconds.
             swapped_blocks: KV blocks copied to host memory and back, each way counted.
         """
         self._swapped_blocks += swapped_blocks
@@ -501,13 +501,13 @@ class Recorder:
             self._log.add(replica, rows[:, part].copy(), advances[part].copy(), own)
 
     def _room(self, num_step_runs: int) -> Floats:
-        """Return room for so many leaps, shape [fields, leaps], the same every time."""
+        """Return a reused buffer for ``num_step_runs`` leaps, shape [fields, leaps]."""
         if self._rows.shape[1] < num_step_runs:
             self._rows = np.empty((len(LEAP_FIELDS), num_step_runs + num_step_runs // 2))
         return self._rows[:, :num_step_runs]
 
     def _add_irregular(self, gaps: Floats) -> None:
-        """Add gaps, shape [gaps, 2]: seconds, and how many."""
+        """Add gaps, shape [gaps, 2]: seconds, and number."""
         if len(gaps):
             self._histogram.add(gaps[:, 0], gaps[:, 1])
 
@@ -518,7 +518,7 @@ class Recorder:
             )
 
     def _advances(self, rows: Floats, drawn: Sequence[float] | Floats) -> Floats:
-        """Return the tokens that a step of each leap adds to the contexts; ``drawn`` are those where drafts decide."""
+        """Return the tokens that a step of each leap adds to the contexts; ``drawn`` are those that drafts decide."""
         if self._drafts is None:
             steady: Floats = rows[_DECODING]
             return steady
@@ -529,13 +529,13 @@ class Recorder:
     def totals(
         self, num_replicas: float, records: RequestRecords, end_time: float, timeline: FleetTimeline | None = None
     ) -> RunTotals:
-        """Return the sums; every replica has been flushed.
+        """Return the totals; every replica must have been flushed.
 
         Args:
             num_replicas: Schedulers that served, throughout or on average.
-            records: One row a request.
+            records: One row per request.
             end_time: The last event, seconds.
-            timeline: Which replicas were there when, and what was tried in vain, where that changed.
+            timeline: Which replicas were present when, and failed attempts, if there were changes.
         """
         steps, drafts = self._steps, self._drafts
         parts, accounts = self._told_apart()
@@ -589,9 +589,9 @@ class Recorder:
         return 0.0 if self._offload is None else self._offload.seconds
 
     def _adapter_seconds(self) -> float:
-        """Return by how much adapters made steps longer, loads left out: what no other part of them accounts for.
+        """Return the seconds that adapters added to steps, without loads: the time that no other part accounts for.
 
-        Beside an encoder the two are not told apart, and count as its arithmetic.
+        With an image encoder the two cannot be separated, and count as the encoder's arithmetic.
         """
         if self._steps is None or self._loras is None or self.scales_parts or self.encodes_images:
             return 0.0
@@ -600,14 +600,14 @@ class Recorder:
         return max(self._busy - others, 0.0)
 
     def _told_apart(self) -> tuple[list[float], tuple[Account, ...]]:
-        """Return the seconds of every part and, last, of drafts; and what tells them by operator.
+        """Return the seconds of every part and, last, of drafts; and their breakdown by operator.
 
-        Of common steps the rest goes to what ranks do together, and what is left to waiting for the slowest rank; the
-        experts' parts are those of ranks that are equally full.
+        For steps that ranks take together, the remaining time goes first to their joint work, then to waiting for the
+        slowest rank; the experts' parts are those of equally loaded ranks.
         """
         parts: Floats = np.zeros(5) if self._steps is None else self._steps.parts
         drafting = 0.0 if self._drafts is None else self._drafts.seconds
-        # Copies to and from host memory are what the steps waited for on a link.
+        # Copies to and from host memory are time that steps waited for a link.
         copies = self._swapped_blocks * self._times.swap_block_seconds + self._tier_seconds
         loads, adapters = 0.0 if self._loras is None else self._loras.seconds, self._adapter_seconds()
         waiting = encoding = 0.0
@@ -625,7 +625,7 @@ class Recorder:
             encoding = max(self._busy - drafting - (copies + loads) - float(parts.sum()), 0.0)
         parts[2] += encoding
         parts[3] += waiting + (copies + loads)
-        # Adapters are weights that are read beside the others.
+        # Adapters are weights that are read in addition to the others.
         parts[0] += adapters
         others = {"rank_wait": waiting, "kv_copies": copies, "lora": loads + adapters, "image_encoder": encoding}
         others["draft"] = drafting
@@ -646,7 +646,7 @@ class Recorder:
         """Add leaps.
 
         Args:
-            rows: One replica's behind the other's, shape [fields, leaps].
+            rows: One replica after another, shape [fields, leaps].
             advances: The tokens that a step of each leap adds to the contexts.
             counts: Leaps of each replica, at least one.
         """
@@ -666,7 +666,7 @@ class Recorder:
         self._add_gaps(*self._client_pace(first, increment, decoding), steps, first_gaps, further_gaps)
         self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting, minlength=len(BLOCKED_NAMES))
 
-        # A step's blocks are taken before it runs; over a leap they grow evenly from `before` to `after`.
+        # A step's blocks are allocated before it runs; over a leap they grow evenly from `before` to `after`.
         half_way = (steps + 1.0) * 0.5
         np.multiply(before + (after - before) * half_way / steps, seconds, out=used)
         self._reserved += float(np.add.reduce(used))
@@ -696,7 +696,7 @@ class Recorder:
             self._steps.add(columns)
 
     def _client_pace(self, first: Floats, increment: Floats, decoding: Floats) -> tuple[Floats, Floats]:
-        """Return the first gap of a leap and its growth as clients see them: no shorter than the API server takes."""
+        """Return the first gap of a leap and its growth as clients see them: at least the time the API server takes."""
         config = self._config
         if not config.api_token_seconds:
             return first, increment
@@ -717,7 +717,7 @@ class Recorder:
 
 
 def _taken(entries: list[float] | None) -> Floats:
-    """Return what is in a list, and clear it."""
+    """Return the contents of a list, and clear it."""
     taken = np.array(entries or (), dtype=np.float64)
     if entries is not None:
         entries.clear()
@@ -725,6 +725,6 @@ def _taken(entries: list[float] | None) -> Floats:
 
 
 def _parts(rows: Floats, counts: Sequence[int]) -> list[Floats]:
-    """Return so many columns of each replica."""
+    """Split columns into those of each replica."""
     stops = list(accumulate(counts))
     return [rows[:, stop - count : stop] for stop, count in zip(stops, counts, strict=True)]

@@ -1,8 +1,8 @@
-"""What a run leaves: what happened to each request, as columns, what its steps add up to, and the gaps between tokens.
+"""The results of a run: the outcome of each request, as columns, totals of its steps, and the gaps between tokens.
 
-Requests: one row each, in order of arrival. Steps: counted by batch size and by tokens; prices are looked up once, when
-all are counted. Gaps: a mergeable, log-spaced histogram in 25 kB; bins are 0.8 % wide, from 1 us to 28 hours, and a
-percentile is interpolated in its bin. It knows durations and weights, not where they come from.
+Requests: one row each, in order of arrival. Steps: counted by batch size and by tokens; prices are looked up once,
+after all are counted. Gaps: a mergeable, log-spaced histogram in 25 kB; bins are 0.8 % wide, from 1 us to 28 hours, and
+a percentile is interpolated in its bin. It knows durations and weights, not where they come from.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ REASONS = (
     "api_limit",
     "task_cancelled",
 )
-"""Why a request was not completed: too long for the model; refused by a rule of `deployment.admission`;
-given up by its client; lost with its replica, or when its time to drain was over; refused by the API it went to;
-given up with the agent's task that it is a call of, or never sent for that (its ``arrival_time`` is NaN then)."""
+"""Why a request was not completed: too long for the model; refused by a rule of `deployment.admission`; given up by its
+client; lost with its replica, or when the replica's time to drain was over; refused by the API it went to; given up
+with its agent's task, or never sent for that reason (its ``arrival_time`` is then NaN)."""
 (
     PROMPT_TOO_LONG,
     RATE_LIMIT,
@@ -75,8 +75,8 @@ class RequestRecords:
         arrival_time: When the client sent it; NaN if it never did (a closed loop that was interrupted).
         admitted_time: When it reached the scheduler's queue.
         scheduled_time: Start of the first step that worked on it.
-        first_token_time: When its first token was there.
-        finish_time: When its last token was there.
+        first_token_time: When its first token was ready.
+        finish_time: When its last token was ready.
         prompt_tokens: Tokens of its prompt.
         output_tokens: Tokens generated.
         cached_tokens: Prompt tokens found in the prefix cache.
@@ -84,25 +84,25 @@ class RequestRecords:
         replica_id: Replica that served it; -1 if none did.
         itl_max: Largest gap between two of its tokens, seconds; NaN below two tokens.
         status: Index into `STATUSES`.
-        reason: Index into `REASONS`, why it was not completed.
-        is_truncated: Whether the model's length limit cut what the client asked for.
+        reason: Index into `REASONS`: why it was not completed.
+        is_truncated: Whether the model's length limit cut the tokens that the client asked for.
         request_class: Index into ``class_names``; None without classes.
         class_names: The classes, in the order of the scenario.
         session: Number of its conversation; None: no conversations.
         turn: Its turn there, from 1; None: no conversations that wait for answers.
-        task: Number of the agent's task that it is a call of, negative: of none; None: there are no tasks.
+        task: Number of its agent's task, negative if it has none; None: there are no tasks.
         adapter: Its LoRA adapter, -1: none; None: no request has one.
         served_by: Index into `SERVERS`, for completed requests; None: replicas answered all.
         prefill_end_time: When its KV cache was ready to be sent to a decode replica, NaN if it never was; this and the
             three below: None without disaggregation.
         transfer_start_time: When the link began to send it.
         transfer_end_time: When it had arrived; the request then waits for a seat, until
-            ``first_token_time``, or a decode step before it where that computes the first token.
-        prefill_replica_id: Replica that computed it; -1: it was not handed over.
+                ``first_token_time``, or a decode step before it if the decode replica computes the first token.
+            prefill_replica_id: Replica that computed it; -1: no KV transfer.
         client_region: Index into ``region_names``; None: regions do not matter.
         region_names: The regions that clients are in.
-        thinking_tokens: Of ``output_tokens``, those before the answer; None, as the next one: nobody thinks.
-        answer_time: When the first visible token was there, of completed requests; NaN: ``max_tokens`` left none.
+        thinking_tokens: Of ``output_tokens``, those before the answer; None, like the next: no request thinks.
+        answer_time: When the first visible token of a completed request was ready; NaN: ``max_tokens`` left none.
     """
 
     arrival_time: NDArray[np.float64]
@@ -144,11 +144,11 @@ class RequestRecords:
         return self.rows(np.argsort(self.arrival_time, kind="stable"))
 
     def sent(self) -> RequestRecords:
-        """Return those that were sent alone, in the same order."""
+        """Return only those that were sent, in the same order."""
         return self.rows(np.flatnonzero(np.isfinite(self.arrival_time)))
 
     def rows(self, order: NDArray[np.intp]) -> RequestRecords:
-        """Return some of the requests, in the order of the indices given."""
+        """Return some of the requests, in the order of the given indices."""
         columns = {each.name: getattr(self, each.name) for each in fields(self)}
         sorted_columns: dict[str, Any] = {
             name: column[order] for name, column in columns.items() if isinstance(column, np.ndarray)
@@ -157,7 +157,7 @@ class RequestRecords:
 
 
 def answer_columns(requests: RequestTable, specs: RequestSpecs) -> dict[str, Any]:
-    """Return ``thinking_tokens answer_time`` of `RequestRecords`; empty where nobody thinks."""
+    """Return ``thinking_tokens answer_time`` of `RequestRecords`; empty if no request thinks."""
     if specs.thinking_tokens is None:
         return {}
     generated = np.frombuffer(requests.generated_tokens, dtype=np.int64)
@@ -181,16 +181,16 @@ def answer_times(
     *,
     is_elsewhere: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Return when each answer began, seconds; NaN where the limit of its tokens left none of it.
+    """Return when each answer began, seconds; NaN if the limit of its tokens left none of it.
 
-    A static batch answers in one piece, at its end. The tokens of an API, or of a response cache, come evenly.
+    A static batch answers all at once, at its end. The tokens of an API, or of a response cache, are evenly spaced.
 
     Args:
         thinking: Tokens before the answer.
         generated: Tokens in all.
-        first: When the first of them was there, seconds.
-        last: When the last one was.
-        noted: When the replica began the answer; NaN: it did not say.
+        first: When the first of them was ready, seconds.
+        last: When the last one was ready.
+        noted: When the replica began the answer; NaN: not recorded.
         is_elsewhere: Whether no replica answered.
     """
     evenly = first + (last - first) * (thinking / np.maximum(generated - 1, 1))
@@ -209,7 +209,7 @@ def served_by(records: RequestRecords, server: int) -> NDArray[np.bool_]:
 
 
 def on_replicas(records: RequestRecords) -> NDArray[np.bool_]:
-    """Return which requests a replica took up, whatever became of them."""
+    """Return which requests a replica accepted, whatever their outcome."""
     taken: NDArray[np.bool_] = np.isfinite(records.scheduled_time)
     return taken if records.served_by is None else taken & (records.served_by == REPLICA)
 

@@ -1,7 +1,7 @@
 """One run: requests through a deployment on SimPy's clock.
 
-SimPy holds everything that decides over time; one data-plane process drives the cluster to the next such decision,
-so a run costs SimPy events per decision, not per request or token. It knows no YAML and no file.
+SimPy runs all decisions over time; one data-plane process drives the cluster to the next decision, so a run costs
+SimPy events per decision, not per request or token. It knows no YAML and no file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What serves the requests: equal replicas behind one router, and what else decides (None: nothing does).
+    """What serves the requests: equal replicas behind one router, and what else decides (None: nothing).
 
     With ``pools``, those serve, and the replicas named first are what a summary compares them with.
     """
@@ -75,29 +75,29 @@ class Simulation:
     """What a run produced.
 
     Attributes:
-        records: One row a request.
+        records: One row per request.
         totals: Sums over all replicas.
         end_time: The last event, seconds.
-        num_replicas: Schedulers that served: replicas, and of each the ranks of data-parallel attention.
-        is_open_loop: Arrivals, or some of them, did not wait for answers.
+        num_replicas: Schedulers that served: replicas times the ranks of data-parallel attention in each.
+        is_open_loop: All or some arrivals did not wait for answers.
         is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
         was_interrupted: The user stopped it; requests may be unfinished.
-        has_clients: Clients of a closed loop sent requests; beside open arrivals, or alone.
-        has_changing_fleet: Replicas come and go, or break: what a start or a loss does is part of the answer, so no
-            warm-up is cut.
-        steps: Every step, where they were asked for.
-        timeline: The lives of the replicas, where something decides in a run; None: all were there throughout.
-        pools: What each pool did, where there are several; else empty.
-        stream: What was sent to the clients, where that was asked for; None: tokens were with them at once.
-        encoder_wait: How long the images of each request waited for a worker of the encoder pool, seconds, in the order
-            of the requests that were drawn, NaN: none were encoded there; None: there is no such pool.
-        encoder_parts: Over how many of them they were divided, in that order.
-        encoder_lives: When each of them was there; None: all throughout.
-        api_token_seconds: What the API server of a replica takes for a token, by the engine's own figure, the least of
-            all pools; 0: nothing is known of it.
-        front: What stood in front of the replicas did, where anything does; else None.
-        transfers: Of KV caches between them: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
+        has_clients: Clients of a closed loop sent requests, alone or in addition to open arrivals.
+        has_changing_fleet: Replicas come and go, or break: the effects of a start or a loss are part of the answer, so
+            no warm-up is cut.
+        steps: Every step, if requested.
+        timeline: When replicas came and went, if something decides in a run; None: all were there throughout.
+        pools: What each pool did, if there are several; else empty.
+        stream: What was sent to the clients, if requested; None: tokens reached them at once.
+        encoder_wait: Seconds that the images of each request waited for a worker of the encoder pool, in the order in
+            which requests were drawn, NaN: none were encoded there; None: there is no such pool.
+        encoder_parts: Number of workers that they were divided over, in that order.
+        encoder_lives: When each worker was there; None: all throughout.
+        api_token_seconds: Time that the API server of a replica takes per token, by the engine's own figure, the least
+            of all pools; 0: unknown.
+        front: What the parts in front of the replicas did, if there are any; else None.
+        transfers: KV transfers between replicas: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
     """
 
     records: RequestRecords
@@ -136,7 +136,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What replicas did with a list of requests: `replay`."""
+    """What replicas did with a list of requests (see `replay`)."""
 
     records: RequestRecords
     totals: RunTotals
@@ -157,12 +157,12 @@ def simulate(
         deployment: What serves them.
         specs: What arrives.
         progress: Called now and then.
-        keep_steps: Whether every step is kept, for a timeline.
-        accelerate: Whether the kernel runs compiled: where it pays, always where it can, or never.
-        own: A user's own parts: the run is then interpreted, an event an arrival.
+        keep_steps: Whether to keep every step, for a timeline.
+        accelerate: Whether to run the kernel compiled: if it pays, whenever possible, or never.
+        own: A user's own parts: the run is then interpreted, with one event per arrival.
 
     Raises:
-        UsageError: It must, and there is no numba that works.
+        UsageError: It must be compiled, and there is no working numba.
     """
     log = None
     if keep_steps:
@@ -206,7 +206,7 @@ def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simu
     pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
     rank = np.frombuffer(run.requests.rank, dtype=np.int32).astype(np.int64)
     if run.ranks is not None and len(rank):
-        # Where a replica has one scheduler, what stands there is of a rank of another one, which had it before.
+        # If a replica has one scheduler, the value is a rank of another replica, which had the request before.
         rank[run.ranks[simulation.records.replica_id] == 1] = 0
     send_all: SendAll | None = None
     if run.is_compiled:
@@ -227,14 +227,14 @@ def _decided(
     accelerate: Accelerate,
     own: OwnParts | None = None,
 ) -> Simulation:
-    """Serve ``specs`` where something decides."""
+    """Serve ``specs`` with decisions during the run."""
     from simserve.sim.fleet_run import FleetRun
 
     streaming, setups = control.streaming, setups_of(deployment)
     latency = frontend_latency(deployment.engine, specs) + (0.0 if streaming is None else streaming.network_latency)
     blocks = OwnBlocks.of([each.engine for each in setups], specs, may_return=_may_return(control, setups))
     if own is not None or log is not None:
-        # Parts of one's own are asked once, and steps are kept once.
+        # A user's own parts are called once, and steps are kept once.
         blocks = blocks.settled
 
     def serve(blocks: OwnBlocks) -> Simulation:
@@ -258,7 +258,7 @@ def _decided(
 
 
 def _may_return(control: Control, setups: Sequence[PoolSetup]) -> bool:
-    """Return whether replicas may lose requests that others go on with, or blocks count that nobody looks for."""
+    """Return whether lost requests may continue on other replicas, or blocks count that no request looks for."""
     return bool(control.faults or control.liveness) or any(each.engine.kv_tiers for each in setups)
 
 
@@ -307,7 +307,7 @@ def simulation_of(
 
 
 def setups_of(deployment: Deployment) -> tuple[PoolSetup, ...]:
-    """Return the pools of a deployment; its equal replicas are one."""
+    """Return the pools of a deployment; equal replicas form one."""
     from simserve.sim.pools import PoolSetup
 
     one = PoolSetup(
@@ -322,7 +322,7 @@ def setups_of(deployment: Deployment) -> tuple[PoolSetup, ...]:
 
 
 def _in_order(records: RequestRecords, specs: RequestSpecs, log: StepLog | None) -> RequestRecords:
-    """Return the records in order of arrival, in which the log follows; without what clients that stop never sent."""
+    """Return the records in order of arrival, and reorder the log; drops what stopped clients never sent."""
     if not specs.sends_out_of_order and specs.closes_at is None:
         return records
     order = np.arange(len(records))
@@ -336,7 +336,7 @@ def _in_order(records: RequestRecords, specs: RequestSpecs, log: StepLog | None)
 
 
 def frontend_latency(config: EngineConfig, specs: RequestSpecs) -> NDArray[np.float64]:
-    """Return the seconds from sending each request through the tokeniser."""
+    """Return the seconds that each request takes from sending to the end of the tokeniser."""
     tokens = specs.prompt_tokens.astype(np.float64)
     base = config.frontend_latency + config.frontend_seconds_per_request
     latency: NDArray[np.float64] = base + config.tokenization_per_token * tokens
@@ -352,7 +352,7 @@ def replay(
     routing: Routing | RoutingSpec = "round_robin",
     accelerate: Accelerate = "off",
 ) -> Replay:
-    """Serve ``specs`` on replicas whose step times are given, without a priced deployment behind them."""
+    """Serve ``specs`` on replicas with given step times, without a priced deployment."""
     spec = routing if isinstance(routing, RoutingSpec) else RoutingSpec(policy=routing)
     records, totals, _, _ = _run(config, step_times, None, num_replicas, spec, specs, None, accelerate=accelerate)
     return Replay(records=records, totals=totals)
@@ -369,7 +369,7 @@ def _run(
     log: StepLog | None = None,
     accelerate: Accelerate = "off",
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
-    """Serve ``specs`` where nothing decides but a router."""
+    """Serve ``specs`` with no decisions other than those of a router."""
     serve = partial(_run_with, config, times, priced, num_replicas, routing, specs, progress, log, accelerate)
     own = OwnBlocks.of((config,), specs, may_return=False)
     try:

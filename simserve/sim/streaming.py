@@ -1,16 +1,16 @@
-"""What the client sees of a run: when each event was there, left the API server and crossed the network.
+"""What the client sees of a run: when each event was ready, left the API server and crossed the network.
 
-Token j of an answer was there ``output - j`` decode steps before the one that ended at its finish time, which the clock
+Token j of an answer was ready ``output - j`` decode steps before the one that ended at its finish time, which the clock
 of the replica turns into seconds. Most events are therefore a run of steps; the others have times of their own: first
-and last tokens beside the steps with decodes, and all events of a request that was preempted, of which only the first
+and last tokens outside the steps with decodes, and all events of a request that was preempted, of which only the first
 and the last are known and the others are spread evenly between them. With speculative decoding a request gains its pace
-in tokens a step, and tokens of one step are one event.
+in tokens per step, and tokens of one step are one event.
 
 Events of one replica queue at its API server, first come, first served:
-``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum. They are taken up some tens of thousands at a time,
-so that memory follows the requests of a run, and not their tokens; compiled code takes them one by one. The ranks of
-data-parallel attention have a clock each, and send through the API server of their replica; of events at one instant
-those of the first rank come first.
+``D_i = max(A_i, D_(i-1)) + cost``, unrolled with a running maximum. They are processed some tens of thousands at a
+time, so that memory grows with the requests of a run, not with their tokens; compiled code processes them one by one.
+The ranks of data-parallel attention have a clock each, and send through the API server of their replica; of
+simultaneous events those of the first rank come first.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 SendAll = Callable[[Sending], Sending]
 Clocks = Mapping[tuple[int, int], Floats]
-"""Of each replica and rank the leaps with decodes: start, steps, first, increment and how many decode; [5, leaps]."""
+"""For each replica and rank, the leaps with decodes: start, steps, first, increment, number decoding; [5, leaps]."""
 EVENTS_AT_ONCE = 14_000
 """Enough to amortise numpy, few enough that its arrays stay in cache and are not given back to the system each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The leaps of a replica that decode, in their order; all shape [leaps].
+    """The leaps of a replica that decode, in order; all shape [leaps].
 
     Attributes:
         start: When each began, seconds.
         steps: Steps of each.
-        seconds: Of its first step.
-        increment: By which each further one is longer.
+        seconds: Duration of its first step.
+        increment: Seconds by which each further step is longer.
         decoding: Sequences that decode in a step.
-        until: Steps up to the end of each.
+        until: Total steps up to the end of each.
     """
 
     start: Floats
@@ -86,14 +86,14 @@ class Events:
 
     Attributes:
         counts: Events of each, shape [answers].
-        begin: Step of the clock in which those in a run begin, shape [answers].
-        runs: How many of them there are, shape [answers].
+        begin: Clock step at which its run of steps begins, shape [answers].
+        runs: Number of events in the run, shape [answers].
         stride: Steps from each to the next.
-        time: When the others were there, ascending, shape [others]; at one instant in the order of answers.
+        time: When the other events were ready, ascending, shape [others]; simultaneous ones in the order of answers.
         owner: Which answer each belongs to, shape [others].
-        is_before: Whether that is before the run, shape [others].
-        answer: With which of its events, from 0, each shows its first visible token, shape [answers]; None: with the
-            first, since nobody thinks.
+        is_before: Whether it comes before the run, shape [others].
+        answer: Which of its events, from 0, shows each answer's first visible token, shape [answers]; None: the first,
+            since no request thinks.
     """
 
     counts: Integers
@@ -121,36 +121,36 @@ def events_of(
 
 
 def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, pace: Integers | None) -> Events:
-    """Return the events, but for those that show first visible tokens.
+    """Return the events, without `Events.answer`.
 
     Args:
         records: As the engine saw them.
         own: Requests that the replica has completed, ascending.
         spec: How tokens are sent.
-        clock: Of the replica.
-        pace: Speculative decoding: parts of a token that each of ``own`` gains a step; None: there is none.
+        clock: Clock of the replica.
+        pace: Speculative decoding: parts of a token that each of ``own`` gains per step; None without it.
     """
     output, first, last = records.output_tokens[own], records.first_token_time[own], records.finish_time[own]
     size = spec.buffer_tokens
     if not spec.stream:
         return _apart(np.ones_like(output), output, output, first, last)
-    # An embedding, of no tokens, is sent as well.
+    # An embedding, which has no tokens, is sent as well.
     counts = np.maximum(-(-output // size), 1)
     if not len(clock.steps):
         return _apart(counts, _tokens(counts, output, size), output, first, last)
-    # An answer ends with a leap of its replica, the last one that begins before it ends.
+    # An answer ends with the last leap of its replica that begins before the answer ends.
     done = clock.until[np.maximum(np.searchsorted(clock.start, last, side="left") - 1, 0)]
     is_whole = records.num_preemptions[own] == 0
     if pace is not None:
         return _drafted(counts, output, size, first, last, clock, done, is_whole, pace)
-    # The first token is known by its own time, and the last one of all.
+    # The times of the first token, and of the last of all, are known.
     before = 2 if size == 1 else 1
     begin = done - output + size * before - 1
     runs = np.maximum(counts - before, 0)
     is_whole &= begin >= 0
     runs[~is_whole] = 0
     has_first = is_whole & (counts > 1) & (size == 1)
-    # Most of them come at the end of a step with decodes all the same.
+    # Most first tokens come at the end of a step with decodes all the same.
     is_on_clock = has_first & (begin > 0)
     is_on_clock[is_on_clock] = clock.times(begin[is_on_clock] - 1) == first[is_on_clock]
     begin[is_on_clock] -= 1
@@ -167,13 +167,13 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     owner = np.concatenate([*others, broken[spread.owner]])
     time = np.concatenate([first[others[0]], last[others[1]], spread.time])
     is_before = np.arange(len(owner)) < len(others[0])
-    # One answer has its first token before its last.
+    # Within an answer, the first token comes before the last.
     order = np.lexsort((owner, time))
     return Events(counts, begin, runs, size, time[order], owner[order], is_before[order])
 
 
 def _tokens(counts: Integers, output: Integers, size: int) -> Integers:
-    """Return with which token (from 1) each event is complete, answer by answer."""
+    """Return the token (from 1) that completes each event, answer by answer."""
     ends = np.cumsum(counts)
     tokens: Integers = size * (np.arange(1, int(counts.sum()) + 1) - np.repeat(ends - counts, counts))
     tokens[ends - 1] = output
@@ -181,7 +181,7 @@ def _tokens(counts: Integers, output: Integers, size: int) -> Integers:
 
 
 def _apart(counts: Integers, tokens: Integers, output: Integers, first: Floats, last: Floats) -> Events:
-    """Return events that are in no run, spread evenly between the first token and the last."""
+    """Return events outside any run, spread evenly between the first token and the last."""
     times = np.repeat(first, counts) + np.repeat(last - first, counts) * (tokens - 1) / np.repeat(
         np.maximum(output - 1, 1), counts
     )
@@ -207,7 +207,7 @@ def _drafted(
     is_whole: NDArray[np.bool_],
     pace: Integers,
 ) -> Events:
-    """Return the events of requests that gain several tokens a step."""
+    """Return the events of requests that gain several tokens per step."""
     owner, tokens, back = _drafted_tokens(counts, output, size, pace)
     counts = np.bincount(owner, minlength=len(counts))
     times = clock.times(np.maximum(done[owner] - back, 1) - 1)
@@ -221,8 +221,9 @@ def _drafted(
 def _drafted_tokens(
     counts: Integers, output: Integers, size: int, pace: Integers
 ) -> tuple[Integers, Integers, Integers]:
-    """Return of the events of requests that gain several tokens a step, those of one step being one event, each one's
-    answer, with which token it is complete, and how many steps before the last it is there.
+    """Return the events of requests that gain several tokens per step; those of one step are one event.
+
+    Returns, for each event, its answer, the token that completes it, and how many steps before the last it is ready.
     """
     tokens, owner = _tokens(counts, output, size), np.repeat(np.arange(len(counts)), counts)
     until_end = -(-GRID * (output - 1) // pace)
@@ -232,7 +233,7 @@ def _drafted_tokens(
 
 
 def _drafted_before(sent: Integers, output: Integers, size: int, pace: Integers, thinking: Integers) -> Integers:
-    """Return how many events of each answer hold nothing but thinking, where it gains several tokens a step."""
+    """Return how many events of each answer hold only thinking, for requests that gain several tokens per step."""
     owner, tokens, _ = _drafted_tokens(-(-output // size), output, size, pace)
     before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(sent))
     return before
@@ -240,14 +241,14 @@ def _drafted_before(sent: Integers, output: Integers, size: int, pace: Integers,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTotals:
-    """What was sent.
+    """Totals of what was sent.
 
     Attributes:
         num_events: Events of the requests that replicas answered.
         num_tokens: Their tokens.
-        busy_seconds: Seconds of API-server cores.
+        busy_seconds: Busy seconds of API-server cores.
         delay_seconds: Seconds that events waited for their core, summed.
-        busiest_share: Share of the run in which the cores of the busiest replica were at work.
+        busiest_share: Share of the run in which the cores of the busiest replica were busy.
     """
 
     num_events: int
@@ -259,7 +260,7 @@ class StreamTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientView:
-    """A run as the client sees it: its records, its gaps between events, and what was sent."""
+    """A run as the client sees it: its records, its gaps between events, and totals of what was sent."""
 
     records: RequestRecords
     itl: Histogram
@@ -280,13 +281,13 @@ def client_view(
 
     Args:
         spec: How tokens are sent.
-        records: As the engine saw it.
-        clocks: Of each scheduler the leaps with decodes.
-        end_time: Of the run, seconds.
-        rank: Of each request, which scheduler of its replica it was at; empty: all replicas have one.
-        pace: Speculative decoding: parts of a token that each request gains a step (`simserve.engine.progress`).
-        way_back: Seconds from the region of its replica to each client, beside the network; None: no regions.
-        send_all: What sends the events of a scheduler compiled; None: the run is interpreted.
+        records: As the engine saw the run.
+        clocks: The leaps with decodes of each scheduler.
+        end_time: End of the run, seconds.
+        rank: For each request, its scheduler within its replica; empty: all replicas have one.
+        pace: Speculative decoding: parts of a token that each request gains per step (`simserve.engine.progress`).
+        way_back: Seconds from the region of its replica to each client, on top of the network; None: no regions.
+        send_all: Compiled function that sends the events of a scheduler; None: the run is interpreted.
     """
     first, finish = records.first_token_time.copy(), records.finish_time.copy()
     answer = None if records.answer_time is None else records.answer_time.copy()
@@ -304,7 +305,7 @@ def client_view(
         num_events += count
         num_tokens += int(records.output_tokens[own].sum())
         delay += sent.delay - cost * count
-        # A core that falls behind is at work until its last event is sent.
+        # A core that falls behind is busy until its last event is sent.
         until = max(end_time, float(sent.last.max()))
         busiest = max(busiest, cost * count / until if until > 0 else 0.0)
         first[own], finish[own] = sent.first, sent.last
@@ -321,7 +322,7 @@ def client_view(
             sent.largest.max(),
         )
     latency = spec.network_latency + (0.0 if way_back is None else way_back)
-    # Whoever got no answer still hears of it over the network.
+    # A client that got no answer still learns that over the network.
     seen = replace(
         records,
         first_token_time=first + latency,
@@ -341,19 +342,20 @@ def client_view(
 
 @dataclass(slots=True)
 class Sent:
-    """What has been sent of the answers of one replica so far.
+    """What has been sent so far of the answers of one replica.
 
     Attributes:
-        first: When the first event of each had left the server, seconds; NaN: none has. Shape [answers], as the next.
-        last: When the last one had, likewise.
+        first: When the first event of each left the server, seconds; NaN: none has. Shape [answers], as the next.
+        last: When the last one left.
         largest: Largest gap between two of them, seconds; 0: there is none.
-        answer: When the event with its first visible token had, likewise.
-        awaited: Which event that is, from 0, less those sent.
-        gaps: How many gaps are in each bin of a histogram.
-        squares: Sum of their squares, seconds^2; as ``delay``, added up instant by instant, however many are sent.
-        smallest: Smallest gap, inf: there is none.
+        answer: When the event with its first visible token left.
+        awaited: Index of that event, from 0, minus the number sent.
+        gaps: Number of gaps in each bin of a histogram.
+        squares: Sum of squared gaps, seconds^2; like ``delay``, added instant by instant, however many are sent at
+            once.
+        smallest: Smallest gap; inf: there is none.
         delay: Seconds that events spent at the server.
-        num_sent: Events.
+        num_sent: Events sent.
         free: When the server would have been free all along, in the unrolled recursion.
     """
 
@@ -371,19 +373,19 @@ class Sent:
 
     @classmethod
     def nothing(cls, awaited: Integers) -> Sent:
-        """Return what has been sent of answers before the first event."""
+        """Return the state before the first event of the answers."""
         first, last, answer = np.full((3, len(awaited)), np.nan)
         return cls(first, last, np.zeros(len(awaited)), answer, awaited, np.zeros(NUM_BINS))
 
 
 class Stream:
-    """The events of one rank, taken up in the order of time.
+    """The events of one rank, processed in order of time.
 
     Attributes:
         events: All of them.
-        clock: Of the rank.
-        first: Place of its first answer among those of the replica.
-        in_order: Those with a run of steps, by where it begins.
+        clock: Clock of the rank.
+        first: Index of its first answer among those of the replica.
+        in_order: Answers with a run of steps, ordered by where the run begins.
     """
 
     def __init__(self, events: Events, clock: Clock, first: int) -> None:
@@ -396,19 +398,20 @@ class Stream:
         self._leap = self._step = self._num_begun = self._num_others = 0
 
     def times_until(self, leap: int) -> Floats:
-        """Return when the steps of the leaps before ``leap`` ended that have not been taken up."""
+        """Return when the steps of the unprocessed leaps before ``leap`` ended."""
         return self.clock.times_between(self._leap, leap)
 
     def take(self, leap: int, times: Floats, until: float) -> tuple[Integers, Integers, Integers, Floats]:
-        """Take up the events of some leaps: the parts of runs in them, and others up to a time.
+        """Take the events of some leaps: the parts of runs in them, and other events up to a time.
 
         Args:
-            leap: The first that is left.
-            times: When the steps of those before it ended (`times_until`).
-            until: The last time of others, seconds.
+            leap: The first leap that is left.
+            times: When the steps of the leaps before it ended (`times_until`).
+            until: The last time of other events, seconds.
 
         Returns:
-            Which answers have any, ascending; how many each; answer by answer their places among instants; those.
+            The answers with events, ascending; their numbers of events; answer by answer the events' places among
+            instants; those instants.
         """
         events, step = self.events, self._step
         begun = int(np.searchsorted(self._begins, step + len(times), side="left"))
@@ -420,7 +423,7 @@ class Stream:
         time, owner, is_before = events.time[own], events.owner[own], events.is_before[own]
         if len(owner):
             rows = np.union1d(rows, owner)
-        # Answer by answer: others before its run, its run, others behind it.
+        # Answer by answer: other events before its run, its run, other events after it.
         of_row = rows.searchsorted(owner)
         num_before = np.bincount(of_row[is_before], minlength=len(rows))
         begin, runs, stride = events.begin[rows], events.runs[rows], events.stride
@@ -433,7 +436,7 @@ class Stream:
         instants = times
         if len(time):
             instants = np.unique(np.concatenate([times, time]))
-            # Others have places of their own.
+            # Other events have places of their own.
             by_row = of_row.argsort(kind="stable")
             row = of_row[by_row]
             place = (
@@ -446,7 +449,7 @@ class Stream:
 
 
 def _by_replica(records: RequestRecords) -> Iterator[tuple[int, Integers]]:
-    """Yield each replica and its answers; neither the API nor the cache goes through the API server of one."""
+    """Yield each replica and its answers; those of the API or the cache pass no replica's API server."""
     answered = np.flatnonzero((records.status == COMPLETED) & (records.replica_id >= 0))
     answered = answered[records.replica_id[answered].argsort(kind="stable")]
     replicas, counts = np.unique(records.replica_id[answered], return_counts=True)
@@ -477,10 +480,10 @@ def _streams(
 
 
 def _sent(streams: Sequence[Stream], cost: float) -> Sent:
-    """Send all events of a replica over a core that takes ``cost`` seconds for one."""
+    """Send all events of a replica over a core that takes ``cost`` seconds for each."""
     sent = Sent.nothing(np.concatenate([_awaited(stream.events) for stream in streams]))
     for start in [*_pauses(streams), np.inf]:
-        # Ranks step together: no leap of one begins before such a time and ends behind it.
+        # Ranks step together: none of their leaps spans such a time.
         step_runs = [int(np.searchsorted(stream.clock.start, start, side="left")) for stream in streams]
         times = [stream.times_until(leap) for stream, leap in zip(streams, step_runs, strict=True)]
         until = np.inf if start == np.inf else max(float(each[-1]) for each in times if len(each))
@@ -492,7 +495,7 @@ def _sent(streams: Sequence[Stream], cost: float) -> Sent:
 
 
 def _sent_one_by_one(stream: Stream, cost: float, send_all: SendAll) -> Sent:
-    """Send all events of a replica with one scheduler, compiled; as `_sent`."""
+    """Send all events of a replica with one scheduler, with compiled code; like `_sent`."""
     events, clock = stream.events, stream.clock
     sent = Sent.nothing(_awaited(events).copy())
     num_answers, num_others = len(events.counts), len(events.owner)
@@ -533,7 +536,7 @@ def _sent_one_by_one(stream: Stream, cost: float, send_all: SendAll) -> Sent:
 
 
 def _pauses(streams: Sequence[Stream]) -> list[float]:
-    """Return before which leaps to send what is there, by their starts: so many events then gather that it pays."""
+    """Return the starts of leaps before which to send what is ready, so that enough events gather to be efficient."""
     starts = np.concatenate([stream.clock.start for stream in streams])
     numbers = np.concatenate([stream.clock.steps * stream.clock.decoding for stream in streams])
     begins, leap = np.unique(starts, return_inverse=True)
@@ -548,7 +551,7 @@ def _pauses(streams: Sequence[Stream]) -> list[float]:
 def _together(
     taken: Sequence[tuple[Integers, Integers, Integers, Floats]],
 ) -> tuple[Integers, Integers, Integers, Floats]:
-    """Return what several streams have taken up as if it were one's."""
+    """Merge what several streams have taken into one."""
     instants = np.unique(np.concatenate([each for _, _, _, each in taken]))
     at = np.concatenate([instants.searchsorted(own)[places] for _, _, places, own in taken])
     return np.concatenate([each[0] for each in taken]), np.concatenate([each[1] for each in taken]), at, instants
@@ -559,13 +562,13 @@ def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, insta
 
     Args:
         sent: What was sent before.
-        rows: Whose they are, ascending.
-        counts: How many of each.
-        at: When they are there, answer by answer, by place among ``instants``.
+        rows: Answers that they belong to, ascending.
+        counts: Number of events of each.
+        at: When they are ready, answer by answer, as places among ``instants``.
         instants: Seconds, ascending.
-        cost: Seconds an event.
+        cost: Seconds per event.
     """
-    # Of a few bytes, numbers are sorted in time that follows their count.
+    # Numbers of a few bytes are sorted in linear time.
     order = at.astype(np.uint16 if len(instants) <= 65_536 else np.int64).argsort(kind="stable")
     when = np.empty(len(at))
     when[order] = _pass_server(sent, instants, np.bincount(at, minlength=len(instants)), cost)
@@ -600,12 +603,12 @@ def _awaited(events: Events) -> Integers:
 
 
 def _added(total: float, terms: NDArray[Any]) -> float:
-    """Return a total and terms added to it one after the other."""
+    """Return a total with terms added one after the other."""
     return float(np.add.accumulate(np.append(total, terms))[-1])
 
 
 def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> Floats:
-    """Note when some events of answers left the server, answer by answer, and return the gap before each, or 0."""
+    """Record when some events left the server, answer by answer, and return the gap before each, or 0."""
     gaps = np.empty(len(when))
     np.subtract(when[1:], when[:-1], out=gaps[1:])
     gaps[starts] = when[starts] - sent.last[rows]
@@ -629,5 +632,5 @@ def _note_gaps(sent: Sent, rows: Integers, starts: Integers, when: Floats) -> Fl
 
 
 def joined(clocks: Mapping[tuple[int, int], Sequence[Floats]] | None) -> dict[tuple[int, int], Floats]:
-    """Return the clocks that a recorder kept in pieces, each in one; those without a leap are left out."""
+    """Return the clocks that a recorder kept in pieces, each joined into one, without those that have no leap."""
     return {number: np.concatenate(pieces, axis=1) for number, pieces in (clocks or {}).items() if len(pieces)}

@@ -1,4 +1,4 @@
-"""When requests arrive: the `workload.arrivals` block of a scenario, and users as a way to say it. Draws nothing.
+"""When requests arrive: the `workload.arrivals` block of a scenario, and users as a form of it. Draws nothing.
 
 The text below a field is its entry in the reference.
 """
@@ -17,7 +17,7 @@ from simserve.validation import FrozenModel, validate
 MAX_REQUESTS = 100_000_000
 """Most requests of one run: their columns alone take 4 GB."""
 _RAMP_UP = 60.0
-"""Over how long clients begin that do not think: not all at one instant."""
+"""Ramp-up time of clients without think time, so that they do not all begin at one instant."""
 
 
 def _plausible_rate(rate: float) -> float:
@@ -38,7 +38,7 @@ class PoissonArrivals(FrozenModel):
     rate: Rate
     """Mean requests per second."""
     users: Annotated[int, Field(ge=1)] | None = None
-    """Users that send them, where `users` resolved to this; for the figures of a user."""
+    """Users that send them, if this was resolved from `users`; for figures per user."""
 
 
 class GammaArrivals(FrozenModel):
@@ -54,7 +54,7 @@ class GammaArrivals(FrozenModel):
 
 
 class ConstantArrivals(FrozenModel):
-    """Arrivals at equal distances, the first one distance after the start."""
+    """Arrivals at equal intervals, the first one interval after the start."""
 
     process: Literal["constant"] = "constant"
     """`constant`."""
@@ -74,7 +74,7 @@ class WeibullArrivals(FrozenModel):
 
 
 class BurstArrivals(FrozenModel):
-    """Bursts and quiet times that alternate at random (a Markov-modulated Poisson process), Poisson within each."""
+    """Alternating bursts and quiet times of random length (a Markov-modulated Poisson process), Poisson within each."""
 
     process: Literal["burst"] = "burst"
     """`burst`."""
@@ -104,7 +104,7 @@ class BurstArrivals(FrozenModel):
 
 
 class RampArrivals(FrozenModel):
-    """Poisson arrivals whose rate changes evenly and then stays: a launch, a roll-out, a load test."""
+    """Poisson arrivals whose rate changes linearly and then stays: a launch, a rollout, a load test."""
 
     process: Literal["ramp"] = "ramp"
     """`ramp`."""
@@ -113,16 +113,16 @@ class RampArrivals(FrozenModel):
     rate: Rate
     """Requests per second from the end of the ramp on."""
     ramp_duration: Seconds = Field(gt=0)
-    """How long the rate changes."""
+    """Duration of the ramp."""
 
 
 class RateStep(FrozenModel):
-    """A time of one rate."""
+    """A period of constant rate."""
 
     rate: float = Field(ge=0, le=1e9)
     """Requests per second; 0 is a pause."""
     duration: Seconds = Field(gt=0)
-    """How long it lasts; the last step of all lasts for ever."""
+    """How long it lasts; the last step lasts for ever."""
 
 
 class StepArrivals(FrozenModel):
@@ -163,13 +163,13 @@ class DailyArrivals(FrozenModel):
     rate: Rate
     """Mean requests per second, over the whole day or week."""
     peak_to_mean: float = Field(default=1.6, ge=1, le=2)
-    """Rate of the busiest hour over the mean: a cosine; without `hours`."""
+    """Rate of the busiest hour over the mean, on a cosine curve; without `hours`."""
     peak_hour: float = Field(default=14.0, ge=0, lt=24)
     """Hour of the peak; without `hours`."""
     hours: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(default=None, min_length=24, max_length=24)
-    """Weight of each hour, any scale: the rate is even within an hour."""
+    """Weight of each hour, on any scale; the rate is constant within an hour."""
     weekdays: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(default=None, min_length=7, max_length=7)
-    """Weight of each day from Monday on, any scale. Absent: all days are alike."""
+    """Weight of each day from Monday on, on any scale. Absent: all days are equal."""
     start_hour: float = Field(default=0.0, ge=0, lt=24)
     """Hour of the (first) day at which the run starts."""
     day: Seconds = Field(default=86400.0, gt=0)
@@ -185,20 +185,20 @@ class DailyArrivals(FrozenModel):
 
 
 class ClosedLoopArrivals(FrozenModel):
-    """A fixed number of clients, each of which sends its next request when it got its answer."""
+    """A fixed number of clients, each of which sends its next request when it has its answer."""
 
     process: Literal["closed_loop"] = "closed_loop"
     """`closed_loop`."""
     concurrency: int = Field(ge=1, le=MAX_REQUESTS)
     """Number of clients."""
     think_time: Seconds = 0.0
-    """Mean time between the answer a client got and its next request."""
+    """Mean time between a client's answer and its next request."""
     think_time_cv: Annotated[float, Field(ge=0.05, le=20)] | None = None
-    """Its standard deviation over its mean (Weibull), 1 being exponential. Absent: the same every time."""
+    """Standard deviation of the think time over its mean (Weibull); 1 is exponential. Absent: always the same time."""
     ramp_up: PositiveSeconds | None = None
-    """Over how long the clients begin, evenly. Absent: the first request of each arrives at 0, as benchmarks do."""
+    """Time over which the clients begin, evenly. Absent: all first requests arrive at 0, as in benchmarks."""
     users: Annotated[int, Field(ge=1)] | None = None
-    """Users that the clients are a part of, where `users` resolved to this; for the figures of a user."""
+    """Users that the clients are part of, if this was resolved from `users`; for figures per user."""
 
     @model_validator(mode="after")
     def _check_think_time(self) -> Self:
@@ -208,19 +208,19 @@ class ClosedLoopArrivals(FrozenModel):
 
 
 class AllAtOnceArrivals(FrozenModel):
-    """An offline batch: every request is there at 0. Or rounds of such batches, as of rollouts in reinforcement
-    learning: after the last answer of a round the policy is trained and its weights are updated, then the next begins.
+    """An offline batch: every request arrives at 0. Or rounds of such batches, like rollouts in reinforcement learning:
+    after the last answer of a round the policy is trained and its weights are updated, then the next round begins.
     """
 
     process: Literal["all_at_once"] = "all_at_once"
     """`all_at_once`."""
     rounds: int = Field(default=1, ge=1, le=100_000)
-    """Rounds in which `num_requests` come, as many in each."""
+    """Rounds, each of `num_requests / rounds` requests."""
     training_time: Seconds = 0.0
-    """From the last answer of a round until the new weights are there to be sent; the replicas wait."""
+    """Time from the last answer of a round until the new weights are ready to send; the replicas wait."""
     weight_update: Seconds = 0.0
-    """How long the replicas take to load them: the weights of a GPU over the bandwidth at which they come. The KV cache
-    of the old weights is void then, so that no prompt finds anything of an earlier round."""
+    """Time for the replicas to load the new weights: the weights of a GPU over the bandwidth at which they come. The KV
+    cache of the old weights is then void, so that no prompt finds anything of an earlier round."""
 
     @property
     def round_pause(self) -> float | None:
@@ -256,11 +256,12 @@ STATIONARY = (PoissonArrivals, GammaArrivals, WeibullArrivals, ConstantArrivals,
 
 
 class UsersArrivals(FrozenModel):
-    """So many users, of whom a share is active at once: a way to say arrivals, resolved to clients or to a rate.
+    """A number of users, of whom a share is active at a time; resolved to clients or to a rate.
 
     Without `requests_per_hour` the active users are clients of a closed loop, who ask again `think_time` after an
-    answer; at a think time of 0 each of them waits at any moment, so that `users: 10000, active_share: 0.3` keeps 3,000
-    requests in the system. With `requests_per_hour` they come at that rate, whether answered or not (Poisson).
+    answer; at a think time of 0 each always has a request waiting, so that `users: 10000, active_share: 0.3` keeps
+    3,000 requests in the system. With `requests_per_hour` requests arrive at that rate, whether answered or not
+    (Poisson).
     """
 
     process: Literal["users"] = "users"
@@ -268,17 +269,17 @@ class UsersArrivals(FrozenModel):
     users: int = Field(ge=1, le=1_000_000_000)
     """All users."""
     active_share: float = Field(default=1.0, gt=0, le=1)
-    """Share of them that uses it at the same time."""
+    """Share of the users that are active at the same time."""
     think_time: Seconds | None = None
-    """Mean time between the answer an active user got and the next request. Absent: none, each of them always waits."""
+    """Mean time between an active user's answer and the next request. Absent: none, each of them always waits."""
     think_time_cv: float | None = Field(default=None, ge=0, le=20)
-    """Standard deviation of the think time over its mean (Weibull): 0 the same every time. Absent: 1, exponential."""
+    """Standard deviation of the think time over its mean (Weibull); 0: always the same time. Absent: 1, exponential."""
     ramp_up: Seconds | None = Field(default=None, ge=0)
-    """Over how long the clients begin, evenly. Absent: the think time, or 60 s without one."""
+    """Time over which the clients begin, evenly. Absent: the think time, or 60 s without one."""
     requests_per_hour: float | None = Field(default=None, gt=0)
-    """Requests an hour of an active user: arrivals at a rate, instead of clients who wait."""
+    """Requests an hour per active user: arrivals at a rate, instead of clients who wait."""
     peak_to_mean: float | None = Field(default=None, ge=1)
-    """`requests_per_hour`: the hour that is simulated over the mean hour. Absent: 1."""
+    """`requests_per_hour`: load of the simulated hour over that of the mean hour. Absent: 1."""
 
     @model_validator(mode="after")
     def _check_form(self) -> Self:
@@ -298,11 +299,11 @@ class UsersArrivals(FrozenModel):
 
     @property
     def num_active(self) -> int:
-        """Users that use it at once, at least one."""
+        """Users active at the same time, at least one."""
         return max(1, round(self.users * self.active_share))
 
     def resolved(self) -> ClosedLoopArrivals | PoissonArrivals:
-        """Return the arrivals that the users are."""
+        """Return the arrivals that the users stand for."""
         if self.requests_per_hour is not None:
             a_user = self.requests_per_hour / SECONDS_PER_HOUR * (self.peak_to_mean or 1.0)
             return PoissonArrivals(rate=self.users * self.active_share * a_user, users=self.users)
@@ -329,7 +330,7 @@ def _resolved(arrivals: Arrivals | UsersArrivals) -> Arrivals:
 
 
 class Entry:
-    """Annotation of arrivals: users are read too, and are from then on what they resolve to."""
+    """Annotation of arrivals that also accepts users, and resolves them."""
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema of all arrivals, with users resolved after they are checked."""

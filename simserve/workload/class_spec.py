@@ -1,4 +1,4 @@
-"""The `workload.classes` block: kinds of requests with lengths, objectives and patience of their own. Draws nothing.
+"""The `workload.classes` block: kinds of requests with their own lengths, objectives and patience. Draws nothing.
 
 The text below a field is its entry in the reference.
 """
@@ -21,13 +21,13 @@ MAX_CLASSES = 100
 MAX_RETRIES = 1000
 MAX_PRIORITY = 10**9
 MAX_MAX_TOKENS = 10**9
-"""Tokens that a client may ask for at most: beyond any model."""
+"""Most tokens that a client may ask for: beyond any model."""
 _SHARE_SLACK = 1e-6
-"""By how much shares may miss 1, such as three times 0.333333."""
+"""Tolerance on the sum of shares, for example three times 0.333333."""
 
 
 class LatencyLimits(FrozenModel):
-    """Limits of a request's latencies, and the share of requests that must keep them all."""
+    """Limits on a request's latencies, and the share of requests that must meet them all."""
 
     ttft: PositiveSeconds | None = None
     """Longest time to first token."""
@@ -36,10 +36,10 @@ class LatencyLimits(FrozenModel):
     e2e: PositiveSeconds | None = None
     """Longest time from arrival to the last token."""
     ttfvt: PositiveSeconds | None = None
-    """Where requests think (`workload.thinking_tokens`): longest time to the first visible token, that of the answer.
-    A request that `max_tokens` leaves no answer misses it."""
+    """For requests that think (`workload.thinking_tokens`): longest time to the first visible token, that of the
+    answer. A request whose `max_tokens` leaves no room for an answer misses it."""
     attainment: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """Share of submitted requests that must keep every limit."""
+    """Share of submitted requests that must meet every limit."""
 
     @model_validator(mode="after")
     def _check_terms(self) -> Self:
@@ -79,47 +79,46 @@ def _as_retries(value: object) -> object:
 
 
 class ClassSpec(FrozenModel):
-    """A kind of request. What it leaves out is the workload's."""
+    """A kind of request. Fields left out are taken from the workload."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
     """Name in the results."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of the workload's common arrivals, or of the rows of its trace; the shares of all classes add up to 1."""
     arrivals: Arrivals | None = None
-    """Arrivals of its own, instead of a share of the common ones: at a rate, or those of clients in a closed loop
-    (`workload.duration` then says when they stop), or a batch that is there `all_at_once`."""
+    """Its own arrivals, instead of a share of the common ones: at a rate, or of clients in a closed loop
+    (`workload.duration` then says when they stop), or a batch that arrives `all_at_once`."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
-    """With `all_at_once` arrivals of its own: how many there are."""
+    """With its own `all_at_once` arrivals: number of requests."""
     sessions: SessionsSpec | None = None
-    """With arrivals of its own: conversations, as `workload.sessions` says of the common arrivals. Absent: each of its
-    requests stands alone."""
+    """With its own arrivals: conversations, as in `workload.sessions`. Absent: its requests are independent."""
     agents: AgentsSpec | None = None
-    """With arrivals of its own: agents' tasks, as `workload.agents` says of the common arrivals."""
+    """With its own arrivals: agents' tasks, as in `workload.agents`."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts, or documents, that its requests share, instead of `workload.shared_prefix`."""
     prompt_tokens: Length | None = None
     """Lengths of its prompts."""
     output_tokens: AnswerLength | None = None
-    """Lengths of its answers; `0`: it has none, as embeddings and rerankers."""
+    """Lengths of its answers; `0`: none, as for embeddings and rerankers."""
     thinking_tokens: Length | None = None
-    """Reasoning models: lengths of what its requests think before the answer, instead of `workload.thinking_tokens`."""
+    """Reasoning models: lengths of the thinking before the answer, instead of `workload.thinking_tokens`."""
     thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
-    """Most tokens that its requests may think, instead of `workload.thinking_token_budget`."""
+    """Most tokens of thinking in a request, instead of `workload.thinking_token_budget`."""
     images: ImagesSpec | None = None
     """Images in its prompts, instead of `workload.images`."""
     audio: AudioSpec | None = None
     """Recordings in its prompts, instead of `workload.audio`."""
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
-    """Place in the queue where the engine's scheduling_policy is `priority`: lower goes first."""
+    """Place in the queue if the engine's scheduling_policy is `priority`: lower goes first."""
     slo: LatencyLimits | None = None
-    """Objective of this class, instead of the scenario's."""
+    """SLO of this class, instead of the scenario's."""
     timeout: PositiveSeconds | None = None
-    """How long its clients wait for the whole answer, from sending, before they hang up; the server then drops the
-    request. Absent: they wait for ever."""
+    """How long its clients wait for the whole answer, from sending, before they disconnect; the server then drops the
+    request. Absent: for ever."""
     retries: Annotated[
         RetrySpec | None, BeforeValidator(_as_retries, json_schema_input_type=int | RetrySpec | None)
     ] = None
-    """How often, and after which pauses, its clients send a request again; a number is `{max: N}`."""
+    """How often, and after which pauses, its clients resend a request; a number is `{max: N}`."""
     pool: str | None = None
     """The pool of `deployment.pools` that serves it; absent: any."""
     region: str | None = None
@@ -147,7 +146,7 @@ class ClassSpec(FrozenModel):
 
 
 def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, has_trace: bool) -> None:
-    """Refuse classes that do not say together what arrives.
+    """Refuse classes that do not together define what arrives.
 
     Args:
         classes: One or more.
@@ -177,7 +176,7 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
 
 
 def _check_trace_classes(classes: Sequence[ClassSpec]) -> None:
-    """Refuse classes of a trace that are more than shares of its rows."""
+    """Refuse classes of a trace that set more than shares of its rows."""
     for each in classes:
         own = ("arrivals", "prompt_tokens", "output_tokens", "thinking_tokens")
         given = [name for name in own if getattr(each, name) is not None]

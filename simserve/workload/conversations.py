@@ -1,8 +1,8 @@
-"""Conversations and tasks drawn: what each prompt holds of those before it, and when it is sent.
+"""Draws conversations and tasks: what each prompt contains of earlier ones, and when it is sent.
 
-Of a conversation: its turns, and thinking times. Of a task: the calls of agents and sub-agents, and what each waits
-for. All chance is drawn here, from named streams; when a turn, or a call, is sent is known only when what it waits for
-is answered.
+Conversations have turns and think times; tasks have the calls of agents and sub-agents, and what each call waits for.
+All random draws happen here, from named streams; the time at which a turn or call is sent is known only when what it
+waits for is answered.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Which request is which turn of which conversation; rows stand by conversation, turn, and call.
+    """Which request is which turn of which conversation; rows are ordered by conversation, turn, and call.
 
     Attributes:
         session: Number of the conversation, shape [R].
-        turn: From 1, shape [R].
+        turn: Turn number from 1, shape [R].
         call: Position among the requests of its turn, from 0; the first is the main line, shape [R].
     """
 
@@ -67,18 +67,18 @@ class Shape:
 
     @property
     def num_sessions(self) -> int:
-        """Conversations."""
+        """Number of conversations."""
         return int(self.session[-1]) + 1 if len(self.session) else 0
 
 
 def mean_requests(spec: SessionsSpec, base_path: Path | None) -> float:
-    """Return the mean number of requests of a conversation."""
+    """Return the mean number of requests in a conversation."""
     assert spec.turns is not None, "checked where the workload was read"
     return length_distribution(spec.turns, base_path).mean * length_distribution(spec.parallel_calls, base_path).mean
 
 
 def slowed(arrivals: Arrivals, factor: float) -> Arrivals:
-    """Return arrivals whose rates are divided by ``factor``; what has no rate stays."""
+    """Return arrivals whose rates are divided by ``factor``; those without a rate are unchanged."""
     changes: dict[str, object] = {}
     if hasattr(arrivals, "rate"):
         changes["rate"] = arrivals.rate / factor
@@ -99,7 +99,7 @@ def _draw_shape(
     num_sessions: int | None = None,
     suffix: str = "",
 ) -> Shape:
-    """Return the turns of so many conversations, or of the first that hold ``num_requests`` (the last is cut there).
+    """Return the turns of ``num_sessions`` conversations, or of the first ``num_requests`` requests (the last is cut).
 
     ``suffix`` is that of the streams ``turns`` and ``parallel_calls``.
     """
@@ -109,7 +109,7 @@ def _draw_shape(
     most = num_requests if num_sessions is None else num_sessions
     turns = turns_of.sample(rng.stream(seed, f"turns{suffix}", replication), most or 0)
     if num_requests is not None:
-        # Every turn holds a request at least: no more conversations than that can begin.
+        # Every turn has at least one request: no more conversations than that can begin.
         turns = turns[: int(np.searchsorted(np.cumsum(turns), num_requests)) + 1]
     calls = calls_of.sample(rng.stream(seed, f"parallel_calls{suffix}", replication), int(turns.sum()))
     turn = positions(turns) + 1
@@ -124,7 +124,7 @@ def _draw_shape(
 def draw_pauses(
     arrivals: ClosedLoopArrivals, count: int, *, seed: int, replication: int, suffix: str = ""
 ) -> NDArray[np.float64]:
-    """Return the seconds that clients of a closed loop think before each of so many requests, or conversations."""
+    """Return the think times, seconds, before each of ``count`` requests, or conversations, of closed-loop clients."""
     pauses = np.full(count, arrivals.think_time)
     if arrivals.think_time_cv is None:
         return pauses
@@ -159,17 +159,17 @@ def contexts(
 ) -> tuple[Integers, PrefixSegments]:
     """Return the prompt of every request, and what it shares with others.
 
-    A turn's prompt is the context and new text. The context of the next turn is the main line's prompt and ``growth``
-    of all answers of the turn. The main line's answer is in the cache of whoever gave it; other answers, and one that
-    is kept in part or was thought about first, come back as new text.
+    A turn's prompt is the context plus new text. The context of the next turn is the main line's prompt plus ``growth``
+    of all answers of the turn. The main line's answer is in the cache of the replica that gave it; other answers, and
+    one that is kept in part or follows thinking, return as new text.
 
     Args:
         shape: The conversations.
         new_tokens: New text of each request, shape [R].
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.
-        beginnings: System prompt of each conversation; None: there is none.
-        generated_tokens: What each request generates, hidden thinking and answer, shape [R]; None: nobody thinks.
+        beginnings: System prompt of each conversation; None: no system prompts.
+        generated_tokens: What each request generates, hidden thinking and answer, shape [R]; None: no thinking.
 
     Returns:
         Prompt tokens, shape [R], and the segments.
@@ -199,7 +199,7 @@ def contexts(
     segments = np.empty(offsets[-1], dtype=np.int64)
     segment_ends = np.empty(offsets[-1], dtype=np.int64)
     main_ends = ends if is_whole else prompts
-    # The turns before: so many of them, from the first one of the conversation on.
+    # The earlier turns: ``count`` of them, from the first one of the conversation on.
     count = shape.turn - 1
     before_row = np.cumsum(count) - count
     number = np.arange(int(count.sum()))
@@ -233,15 +233,15 @@ def draw_dialogues(
     base_path: Path | None,
     num_class: int | None = None,
 ) -> RequestSpecs:
-    """Return the requests of conversations; rows stand by conversation, and these in order of their beginning.
+    """Return the requests of conversations; rows are ordered by conversation, and these by their beginning.
 
     Args:
-        spec: What to draw; ``num_requests`` or ``duration`` says how many.
-        sessions: What the conversations are like.
-        seed: Of the run.
-        replication: Of the run.
-        base_path: Folder that relative paths are tried against before the working folder.
-        num_class: The class whose conversations they are, with arrivals and streams of its own; None: those that share
+        spec: What to draw; ``num_requests`` or ``duration`` limits it.
+        sessions: The kind of conversations.
+        seed: Seed of the run.
+        replication: Replication of the run.
+        base_path: Folder in which relative paths are looked up before the working folder.
+        num_class: The class of the conversations, with its own arrivals and streams; None: those that share
             the common arrivals.
 
     Raises:
@@ -306,7 +306,7 @@ def draw_dialogues(
 def _class_of(
     classes: tuple[ClassSpec, ...], num_class: int | None, num_sessions: int, seed: int, replication: int
 ) -> NDArray[np.int16] | None:
-    """Return the class of each conversation: the one asked for, or drawn by shares; None without classes."""
+    """Return the class of each conversation: the given one, or drawn by shares; None without classes."""
     if num_class is not None:
         return np.full(num_sessions, num_class, dtype=np.int16)
     return draw_shares(classes, num_sessions, seed=seed, replication=replication) if classes else None
@@ -319,22 +319,22 @@ def _starts(
     times = start_times(
         arrivals, seed=seed, replication=replication, num_requests=count, duration=duration, suffix=suffix
     )
-    # Of several sources one may be silent.
+    # With several sources, one may have no arrivals.
     return times if suffix else some(times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agents:
-    """Who makes which call; rows stand by task, and a call of the main agent before the sub-agents that it starts.
+    """Who makes which call; rows are ordered by task, and a call of the main agent precedes the sub-agents it starts.
 
-    Agents are numbered: the main agents by task, and behind them the sub-agents in the order of their calls.
+    Agents are numbered: the main agents by task, then the sub-agents in the order of their calls.
 
     Attributes:
         task: Number of the task of each call, shape [R].
         agent: Number of the agent that makes it, shape [R].
         step: Position among the calls of its agent, from 0, shape [R].
-        started_by: Of each agent, the row of the call that starts it, `NONE` of main agents, shape [A].
-        is_fork: Of each agent, whether it begins with the context of that call, shape [A].
+        started_by: For each agent, the row of the call that starts it, `NONE` for main agents, shape [A].
+        is_fork: For each agent, whether it begins with the context of that call, shape [A].
     """
 
     task: Integers
@@ -345,18 +345,18 @@ class Agents:
 
     @property
     def num_tasks(self) -> int:
-        """Tasks."""
+        """Number of tasks."""
         return int(self.task[-1]) + 1 if len(self.task) else 0
 
     @property
     def rows(self) -> tuple[Integers, Integers]:
-        """The calls of all agents, agent by agent and step by step, shape [R], and where each agent's begin."""
+        """The calls of all agents, agent by agent and step by step, shape [R], and the first index of each agent."""
         order = np.argsort(self.agent, kind="stable")  # an agent's calls stand in their order
         counts = np.bincount(self.agent, minlength=len(self.started_by))
         return order, np.cumsum(counts) - counts
 
     def first(self, num_calls: int) -> Agents:
-        """Return the first calls alone."""
+        """Return only the first calls."""
         known, agent = np.unique(self.agent[:num_calls], return_inverse=True)
         return Agents(
             task=self.task[:num_calls],
@@ -368,7 +368,7 @@ class Agents:
 
 
 def mean_calls(spec: AgentsSpec, base_path: Path | None) -> float:
-    """Return the mean number of calls of a task, those of sub-agents included."""
+    """Return the mean number of calls in a task, including those of sub-agents."""
     assert spec.calls is not None, "checked where the workload was read"
     calls = length_distribution(spec.calls, base_path).mean
     of_subagents = length_distribution(spec.subagents, base_path).mean
@@ -385,15 +385,15 @@ def draw_tasks(
     base_path: Path | None,
     num_class: int | None = None,
 ) -> RequestSpecs:
-    """Return the calls of tasks; rows stand by task, and these in order of their beginning.
+    """Return the calls of tasks; rows are ordered by task, and these by their beginning.
 
     Args:
-        spec: What to draw; ``num_requests`` (the last task is cut there) or ``duration`` says how many.
-        agents: What the tasks are like.
-        seed: Of the run.
-        replication: Of the run.
-        base_path: Folder that relative paths are tried against before the working folder.
-        num_class: The class whose tasks they are, with arrivals and streams of its own; None: there are no classes.
+        spec: What to draw; ``num_requests`` (the last task is cut there) or ``duration`` limits it.
+        agents: The kind of tasks.
+        seed: Seed of the run.
+        replication: Replication of the run.
+        base_path: Folder in which relative paths are looked up before the working folder.
+        num_class: The class of the tasks, with its own arrivals and streams; None: there are no classes.
 
     Raises:
         ScenarioError: Nothing arrives within the duration, and there are no classes.
@@ -411,7 +411,7 @@ def draw_tasks(
     else:
         starts = start_times(starting, num_requests=None, duration=spec.duration, suffix=suffix, **drawn)
         made = draw_agents(agents, base_path=base_path, num_tasks=len(starts), suffix=suffix, **drawn)
-    # Of several sources one may be silent.
+    # With several sources, one may have no arrivals.
     starts = starts if own is not None else some(starts)
     num_calls = len(made.task)
     new_tokens, output_tokens = draw_own_lengths(spec, own, base_path=base_path, num_requests=num_calls, **drawn)
@@ -464,16 +464,16 @@ def draw_agents(
     num_tasks: int | None = None,
     suffix: str = "",
 ) -> Agents:
-    """Return the agents of so many tasks, or of the first that hold ``num_calls`` (the last task is cut there).
+    """Return the agents of ``num_tasks`` tasks, or of the first ``num_calls`` calls (the last task is cut there).
 
-    The streams are ``agent_calls``, ``subagent_starts``, ``subagents``, ``subagent_calls`` and ``forks``, with
-    ``suffix`` behind them.
+    The streams are ``agent_calls``, ``subagent_starts``, ``subagents``, ``subagent_calls`` and ``forks``, each followed
+    by ``suffix``.
     """
     drawn: dict[str, Any] = {"seed": seed, "replication": replication, "base_path": base_path}
     most = num_calls if num_tasks is None else num_tasks
     calls = _lengths(spec, "calls", f"agent_calls{suffix}", most or 0, **drawn)
     if num_calls is not None:
-        # Every task holds its main agent's calls at least: no more of them than that can begin.
+        # Every task has at least its main agent's calls: no more tasks than that can begin.
         calls = calls[: int(np.searchsorted(np.cumsum(calls), num_calls)) + 1]
     num_main = int(calls.sum())
     is_last = np.zeros(num_main, dtype=bool)
@@ -497,7 +497,7 @@ def _placed(calls: Integers, fan_out: Integers, own_calls: Integers, is_fork: ND
     """Return the calls in their rows.
 
     Args:
-        calls: Of each main agent.
+        calls: Calls of each main agent.
         fan_out: Sub-agents that each call of the main agents starts.
         own_calls: Calls of each sub-agent.
         is_fork: Whether each sub-agent is a fork.
@@ -527,8 +527,8 @@ def _placed(calls: Integers, fan_out: Integers, own_calls: Integers, is_fork: ND
 def dependencies_of_agents(agents: Agents) -> Dependencies:
     """Return what each call waits for.
 
-    An agent's first call waits for the one that starts it, each further one for the one before it; or, where that one
-    has started sub-agents, for the last calls of all of them.
+    An agent's first call waits for the one that starts it, each further call for the one before it or, if that one has
+    started sub-agents, for the last calls of all of them.
     """
     num_rows = len(agents.task)
     order, begins = agents.rows
@@ -539,7 +539,7 @@ def dependencies_of_agents(agents: Agents) -> Dependencies:
     num_agents = len(agents.started_by)
     last_row = order[np.append(begins[1:], num_rows) - 1]
     is_subagent = agents.started_by >= 0
-    # Of each call that starts sub-agents: the next call of the same agent, if the draw was not cut before it.
+    # For each call that starts sub-agents: the next call of the same agent, unless the draw was cut before it.
     next_row = np.full(num_rows, NONE, dtype=np.int64)
     follows = ~is_begin
     next_row[before[follows]] = np.flatnonzero(follows)
@@ -557,7 +557,7 @@ def dependencies_of_agents(agents: Agents) -> Dependencies:
 def draw_tool_times(
     spec: AgentsSpec, agents: Agents, dependencies: Dependencies, *, seed: int, replication: int, suffix: str = ""
 ) -> NDArray[np.float64]:
-    """Return the seconds that a tool runs before each call, from the stream ``tool_time``, with ``suffix`` behind it.
+    """Return the seconds that a tool runs before each call, from the stream ``tool_time`` followed by ``suffix``.
 
     0 for the first call of an agent, and for calls that wait for sub-agents.
     """
@@ -583,18 +583,18 @@ def agent_contexts(
 ) -> tuple[Integers, PrefixSegments]:
     """Return the prompt of every call, and what it shares with others.
 
-    A prompt is the context and new text. The context of an agent's next call is that prompt, ``growth`` of the answer,
+    A prompt is the context plus new text. The context of an agent's next call is that prompt, ``growth`` of the answer,
     and the last answers of the sub-agents that the call started, as new text. A fork begins with the context that the
-    call that starts it leaves, others with the system prompt alone.
+    call that starts it leaves, other sub-agents with the system prompt alone.
 
     Args:
         agents: Who makes which call.
-        new_tokens: New text of each, shape [R].
+        new_tokens: New text of each call, shape [R].
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.
-        beginnings: System prompt of each task; None: there is none.
-        generated_tokens: What each call generates, hidden thinking and answer, shape [R]; None: nobody thinks. The
-            context drops what was thought, so that an answer is new text in it.
+        beginnings: System prompt of each task; None: no system prompts.
+        generated_tokens: What each call generates, hidden thinking and answer, shape [R]; None: no thinking. The
+            context drops the thinking, so an answer is new text in it.
 
     Returns:
         Prompt tokens, shape [R], and the segments.

@@ -1,11 +1,11 @@
-"""What a workload draws from: when requests come, and how long they are.
+"""What a workload draws from: when requests arrive, and how long they are.
 
-Arrivals by inversion, one uniform a request, so another rate only stretches the same draws.
+Arrivals are drawn by inversion, one uniform per request, so another rate only stretches the same draws.
 
-Lengths in whole tokens, as tables of probabilities, whose mean is the mean asked for. A continuous distribution is
-rounded to whole tokens (the mass between k - 1/2 and k + 1/2), truncated to the bounds, and its location or scale is
-solved so that the mean of what remains is exact; the shape is kept. The normal distribution is evaluated in log space
-on numpy alone: importing `scipy.special` would cost every run a third of a second.
+Lengths are whole tokens, drawn from tables of probabilities that have exactly the requested mean. A continuous
+distribution is rounded to whole tokens (the mass between k - 1/2 and k + 1/2), truncated to the bounds, and its
+location or scale is solved so that the mean of what remains is exact; the shape is kept. The normal distribution is
+evaluated in log space with numpy alone: importing `scipy.special` would cost every run a third of a second.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ OpenLoopArrivals = RenewalArrivals | ConstantArrivals | VaryingArrivals
 Quantile = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Floats = NDArray[np.float64]
 _SLACK = 1e-12
-"""Relative slack of rate * duration, which rounding may leave a hair below a whole number."""
+"""Relative slack of rate * duration, which rounding may leave slightly below a whole number."""
 _POINTS_A_DAY = 96
-"""Pieces of the cosine of a day, 15 minutes each: its mean is exact, its height to 0.05 %."""
+"""Linear pieces of a day's cosine, 15 minutes each: its mean is exact, its height to 0.05 %."""
 MODEL_LIMIT = -1
-"""Stands in `RequestSpecs.max_tokens` for what the prompt leaves of the model's length."""
+"""In `RequestSpecs.max_tokens`: the rest of the model's length after the prompt."""
 _MAX_STEPS = 400
 _EPSILON = 2.0**-52
 _Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
 _TAIL = 1e-9
 """Share of requests that the default `max` of an exponential cuts off."""
 _GUIDE_SIZE = 1 << 16
-"""Cells of the guide by which many lengths are looked up."""
+"""Cells of the guide that speeds up looking up many lengths."""
 _TAIL_SCORE = 6.0
 """Standard score beyond which a normal distribution holds the same share."""
 _MEAN_TOLERANCE = 1e-12
 """Relative error left in the mean."""
 _REMEMBERED = 16
-"""Distributions that are not tabulated again: a search draws the same lengths for every deployment, and solving for
-the mean of a long tail takes as long as simulating hundreds of requests."""
+"""Distributions that are cached: a search draws the same lengths for every deployment, and solving for the mean of a
+long tail takes as long as simulating hundreds of requests."""
 _TAIL_COEFFICIENTS = (
     -0.6513268598908547,
     0.6419697923564904,
@@ -120,15 +120,15 @@ def start_times(
     duration: float | None,
     suffix: str = "",
 ) -> NDArray[np.float64]:
-    """Return when requests, or conversations, arrive, seconds; NaN where clients of a closed loop send them.
+    """Return when requests, or conversations, arrive, seconds; NaN if clients of a closed loop send them.
 
     Args:
         arrivals: The process.
-        seed: Of the run.
-        replication: Of the run.
-        num_requests: How many, or
-        duration: seconds after which none arrives.
-        suffix: Of the streams ``arrivals`` and ``arrival_phases``: a class with arrivals of its own has its own.
+        seed: Seed of the run.
+        replication: Replication of the run.
+        num_requests: Number of arrivals, or
+        duration: the time after which none arrives, seconds.
+        suffix: Suffix of the streams ``arrivals`` and ``arrival_phases``, for a class with its own arrivals.
 
     Raises:
         InvariantError: There are no arrivals.
@@ -155,13 +155,13 @@ def start_times(
 def _gamma_times(
     arrivals: GammaArrivals, seed: int, suffix: str, replication: int, num_requests: int | None, duration: float | None
 ) -> NDArray[np.float64]:
-    """Return arrivals whose quantiles take longer than many a run; they are asked for again for each fleet tried."""
+    """Return arrivals; cached, since their quantiles can take longer than a run and each fleet needs them again."""
     generator = rng.stream(seed, f"arrivals{suffix}", replication)
     return arrival_times(arrivals, generator, num_requests=num_requests, duration=duration)
 
 
 def some(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return times, of which there are some.
+    """Return times, if there are any.
 
     Raises:
         ScenarioError: There are none.
@@ -173,9 +173,9 @@ def some(times: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def offered_rate(arrivals: Arrivals, arrival_time: NDArray[np.float64], num_requests: int | None = None) -> float:
-    """Return the mean requests a second that are sent, whatever comes of them; NaN where answers set the pace.
+    """Return the mean requests a second that are sent, whatever their outcome; NaN if answers set the pace.
 
-    ``num_requests`` are sent on ``arrival_time``, where it is not one at each.
+    ``num_requests`` are sent at ``arrival_time``, if that is not one at each.
     """
     if isinstance(arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
         return float("nan")
@@ -199,7 +199,7 @@ def arrival_times(
         generator: Source of uniforms; constant arrivals take none.
         num_requests: Number of arrivals, or
         duration: the time after which none arrives, in seconds. Exactly one of the two.
-        phases: Source of the lengths of bursts and quiet times, for them alone.
+        phases: Source of the lengths of bursts and quiet times, used only for them.
 
     Raises:
         ScenarioError: More requests are expected within the duration than a run can hold.
@@ -236,13 +236,13 @@ def rate_curve_of(
     expected: float = 0.0,
     until: float = 0.0,
 ) -> RateCurve:
-    """Return the rate over time of arrivals that vary.
+    """Return the rate over time of varying arrivals.
 
     Args:
         arrivals: The process.
         phases: Source of the lengths of bursts and quiet times.
-        expected: Bursts: how many arrivals the curve must at least cover, and
-        until: how many seconds.
+        expected: Bursts: number of arrivals that the curve must cover, and
+        until: number of seconds.
     """
     match arrivals:
         case BurstArrivals():
@@ -261,7 +261,7 @@ def rate_curve_of(
 
 
 def _bursts(arrivals: BurstArrivals, phases: np.random.Generator, expected: float, until: float) -> RateCurve:
-    """Draw bursts and quiet times, the first as a stationary process is found, until the curve covers enough.
+    """Draw bursts and quiet times, starting in the stationary state, until the curve covers enough.
 
     Lengths come in pairs of uniforms, so that the same stream gives the same bursts at any rate.
     """
@@ -278,7 +278,7 @@ def _bursts(arrivals: BurstArrivals, phases: np.random.Generator, expected: floa
 
 
 def _days(arrivals: DailyArrivals) -> RateCurve:
-    """Return one day or week, from ``start_hour`` on, over and over."""
+    """Return one day or week, from ``start_hour`` on, repeated."""
     if arrivals.hours is None:
         hours = np.linspace(0.0, 24.0, _POINTS_A_DAY + 1)
         shape = 1.0 + (arrivals.peak_to_mean - 1.0) * np.cos((hours - arrivals.peak_hour) * (2.0 * np.pi / 24.0))
@@ -300,7 +300,7 @@ def _days(arrivals: DailyArrivals) -> RateCurve:
 def _started(
     edges: NDArray[np.float64], left: NDArray[np.float64], right: NDArray[np.float64], start: float, period: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the segments of a period as they come from ``start`` on; the one that holds it is cut in two."""
+    """Return the segments of a period, rotated to begin at ``start``; the one that contains it is cut in two."""
     segment = int(np.searchsorted(edges, start, side="right")) - 1
     end = edges[segment + 1] if segment + 1 < len(edges) else period
     middle = left[segment] + (right[segment] - left[segment]) * (start - edges[segment]) / (end - edges[segment])
@@ -344,7 +344,7 @@ def unit_quantile(arrivals: RenewalArrivals) -> Quantile:
 
 
 def _weibull_shape(cv: float) -> float:
-    """Return the shape of the Weibull distribution with a coefficient of variation, which falls as the shape grows."""
+    """Return the Weibull shape with a coefficient of variation, which falls as the shape grows."""
 
     def fall(log_shape: float) -> float:
         inverse = math.exp(-log_shape)
@@ -397,7 +397,7 @@ class RateCurve:
         )
 
     def inverse(self, amounts: Floats) -> Floats:
-        """Return when the integral reaches each amount, seconds; inf where it never does.
+        """Return when the integral reaches each amount, seconds; inf if it never does.
 
         Args:
             amounts: Expected arrivals, >= 0, shape [m].
@@ -521,7 +521,7 @@ def _next_share(newest: tuple[float, float], opposite: tuple[float, float], prev
 
 @dataclass(frozen=True, slots=True)
 class LengthDistribution:
-    """A distribution on whole numbers of tokens. Shared by all who ask for it: its arrays cannot be written to.
+    """A distribution on whole numbers of tokens. Shared between callers, so its arrays are read-only.
 
     Attributes:
         values: Lengths that can occur, ascending, tokens, int64.
@@ -560,7 +560,7 @@ def _search(cumulative: NDArray[np.float64], values: NDArray[np.float64]) -> NDA
 
 
 class _Guide:
-    """Does what `_search` does, by way of a guide: most values lie in a cell of which only one rank is possible.
+    """Like `_search`, but with a guide table: most values lie in a cell in which only one rank is possible.
 
     Chen and Asau, On generating random variates from an empirical distribution, AIIE Transactions 6 (1974).
     """
@@ -568,7 +568,7 @@ class _Guide:
     def __init__(self, cumulative: NDArray[np.float64]) -> None:
         self._cumulative = cumulative
         self._cells_per_unit = _GUIDE_SIZE / cumulative[-1]
-        # Cells are found by a product that rounds, so a cell's ranks are taken from a little beyond its edges.
+        # Cells are computed with a rounded product, so a cell's ranks are taken from slightly beyond its edges.
         edges = np.arange(_GUIDE_SIZE + 2) / self._cells_per_unit
         slack = cumulative[-1] * 1e-12
         self._lowest = _search(cumulative, edges[:-1] - slack)
@@ -584,11 +584,11 @@ class _Guide:
 
 
 def length_distribution(spec: AnswerLength, base_path: Path | None = None) -> LengthDistribution:
-    """Return the distribution that a specification describes; the last few are remembered, files by their state.
+    """Return the distribution that a specification describes; recent ones are cached, files by their state.
 
     Args:
-        spec: The specification; its mean is known to be within reach.
-        base_path: Folder that the path of an empirical distribution is tried against first.
+        spec: The specification; its mean is known to be attainable.
+        base_path: Folder in which the path of an empirical distribution is looked up first.
 
     Raises:
         TraceError: The file of an empirical distribution cannot be used.
@@ -603,11 +603,11 @@ def length_distribution(spec: AnswerLength, base_path: Path | None = None) -> Le
 
 
 def asked_tokens(asked: int | Literal["exact", "model_limit"], exact: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the most tokens that each request asks for, `MODEL_LIMIT` standing for the model's.
+    """Return the most tokens that each request asks for; `MODEL_LIMIT` stands for the model's limit.
 
     Args:
-        asked: As the workload says.
-        exact: What ``exact`` is, of each.
+        asked: As in the workload.
+        exact: Value of ``exact`` for each.
     """
     if asked == "exact":
         return exact
@@ -668,7 +668,7 @@ def _exponential(spec: ExponentialLength) -> LengthDistribution:
 
 
 def _support(shortest: int, longest: int | None, tail: float) -> NDArray[np.int64]:
-    """Return every length from the shortest to the longest, or to where the tail ends if that is shorter."""
+    """Return every length from the shortest to the longest, or to the end of the tail if that is shorter."""
     limit = MAX_TABULATED_TOKENS if longest is None else longest
     return np.arange(shortest, min(limit, math.ceil(tail) + 1) + 1, dtype=np.int64)
 
@@ -685,9 +685,9 @@ def _with_mean(
     start: float,
     step: float,
 ) -> LengthDistribution:
-    """Return the member of a family with the mean asked for; the mean grows with the family's parameter."""
+    """Return the member of a family with the requested mean; the mean grows with the family's parameter."""
 
-    # Not a product of BLAS: that one's last digit depends on how many cores it finds.
+    # Not with BLAS: the last digit of its products depends on the number of cores.
     def probabilities(parameter: float) -> NDArray[np.float64]:
         shifted = logarithms(parameter)
         masses = np.exp(shifted - shifted.max())
@@ -706,7 +706,7 @@ def _log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float
     """Return logarithms of the probabilities between neighbouring edges, all shifted by one constant.
 
     Far from the location a mass is a difference of tails whose logarithms are large and nearly equal: their
-    quadratic parts are subtracted by hand, so that nothing cancels.
+    quadratic parts are subtracted analytically, so that nothing cancels.
 
     Args:
         edges: Ascending, in standard deviations, shape [n + 1]; the result has shape [n].
@@ -728,7 +728,7 @@ def _log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float
     logarithms = to_near + near_scaled + shares
     holder = int(np.searchsorted(scores, 0.0, side="right")) - 1
     if 0 <= holder < len(logarithms):
-        # The one interval that holds the location is no difference of tails on one side.
+        # The interval that contains the location is no difference of tails on one side.
         left, right = float(scores[holder]), float(scores[holder + 1])
         mass = 0.5 * (math.erf(right / math.sqrt(2.0)) - math.erf(left / math.sqrt(2.0)))
         logarithms[holder] = math.log(mass) + float(scores[anchor]) ** 2 / 2.0

@@ -56,16 +56,16 @@ def generate(
 ) -> RequestSpecs:
     """Return the requests of one run.
 
-    The streams are ``arrivals``, ``prompt_tokens``, ``output_tokens`` and ``loras``, and every draw takes one uniform
-    of its own: changing one part of the workload leaves the draws of the others as they were.
+    The streams are ``arrivals``, ``prompt_tokens``, ``output_tokens`` and ``loras``, and every draw takes its own
+    uniform: changing one part of the workload leaves the other draws unchanged.
 
     Args:
         spec: What to draw or read.
-        seed: Seed of the run, >= 0. A trace with times of its own does not depend on it.
+        seed: Seed of the run, >= 0. A trace that keeps its own times does not depend on it.
         replication: Index of the replication, >= 0.
-        base_path: Folder that relative paths are tried against before the working folder.
-        num_requests: Closed loops that end by ``duration``: how many requests are drawn for the clients of each, who
-            send as many of them as they come to. None: some rounds of them all.
+        base_path: Folder in which relative paths are looked up before the working folder.
+        num_requests: Closed loops that end by ``duration``: number of requests drawn for the clients of each loop, who
+            send as many of them as they can. None: some rounds of them all.
 
     Raises:
         TraceError: A trace or a file of lengths cannot be used.
@@ -237,7 +237,7 @@ def _from_trace(
 def _in_tasks(
     spec: WorkloadSpec, specs: RequestSpecs, trace: Trace, file: Path, seed: int, replication: int
 ) -> RequestSpecs:
-    """Return the rows of a trace as the calls of its tasks; an agent's context grows where it names no blocks."""
+    """Return the rows of a trace as the calls of its tasks; an agent's context grows if the trace names no blocks."""
     from simserve.workload.recorded import in_tasks, session_prefixes
 
     if trace.tasks is None:
@@ -249,14 +249,14 @@ def _in_tasks(
         each = draw_beginnings(spec, len(first_row), seed=seed, replication=replication)
         beginnings = None if each is None else each.of_rows(owner)
         grown = session_prefixes(tasks.agent, specs.prompt_tokens, specs.output_tokens, 1.0, beginnings)
-        # Calls of an agent may be under way together.
+        # Calls of an agent may be in progress together.
         specs = replace(specs, prefixes=replace(grown, is_recorded=True))
     assert spec.agents is not None
     return in_tasks(specs, tasks).within(spec.agents.max_execution_time)
 
 
 def _check_recorded(spec: WorkloadSpec, specs: RequestSpecs, file: Path) -> None:
-    """Refuse what a trace does not say, or says itself."""
+    """Refuse options that the trace lacks the data for, or that it sets itself."""
     key, blocks = "workload.sessions", specs.prefixes
     if spec.sessions is not None and specs.session is None:
         rule = "tells no conversations apart: no row says of which it is"
@@ -270,7 +270,7 @@ def _check_recorded(spec: WorkloadSpec, specs: RequestSpecs, file: Path) -> None
 
 
 def _with_company(spec: WorkloadSpec, specs: RequestSpecs, seed: int, replication: int) -> RequestSpecs:
-    """Return the rows of a trace with what the scenario says of conversations and of common beginnings."""
+    """Return the rows of a trace with the scenario's conversations and shared prefixes."""
     from simserve.workload.recorded import in_turns, session_prefixes
 
     drawn: dict[str, Any] = {"seed": seed, "replication": replication}
@@ -338,13 +338,13 @@ def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
 
 
 def _in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs:
-    """Return requests that are there at once in the rounds that their arrivals ask for.
+    """Return requests that arrive at once in the rounds that their arrivals ask for.
 
-    To the clients a round is a turn of one conversation, whose requests are sent together. KV that the old weights have
-    made is void: no prompt finds anything of an earlier round.
+    To the clients a round is a turn of one conversation, whose requests are sent together. KV computed with the old
+    weights is void: no prompt finds anything of an earlier round.
 
     Args:
-        specs: Requests without conversations; those of a round stand side by side.
+        specs: Requests without conversations; those of a round are adjacent.
         arrivals: The process, of more than one round.
     """
     size = max(len(specs) // arrivals.rounds, 1)
@@ -360,14 +360,14 @@ def _in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs
 
 
 def _told_apart(prefixes: PrefixSegments, number: np.ndarray) -> PrefixSegments:
-    """Return segments of which no two rounds share one."""
+    """Return segments that no two rounds share."""
     owner = np.repeat(number, np.diff(prefixes.offsets))
     apart = prefixes.segments + owner * (int(prefixes.segments.max(initial=0)) + 1)
     return replace(prefixes, segments=np.unique(apart, return_inverse=True)[1].astype(np.int64), is_recorded=True)
 
 
 class _Traffic:
-    """A workload that equals another of the same text, as a key of what is kept."""
+    """A workload that equals another with the same text, as a cache key."""
 
     __slots__ = ("folder", "spec", "text")
 
@@ -383,14 +383,14 @@ class _Traffic:
 
 
 def decode_contexts(spec: WorkloadSpec, base_path: Path | None) -> tuple[float, ...] | None:
-    """Return tokens of context of decode steps, each as likely; None where the traffic cannot be drawn.
+    """Return equally likely context lengths of decode steps, in tokens; None if the traffic cannot be drawn.
 
-    A request is at ``prompt + answer / 4`` and ``prompt + 3 answer / 4`` tokens, as often as its answer is long. The
+    A request counts at ``prompt + answer / 4`` and ``prompt + 3 answer / 4`` tokens, in proportion to its answer. The
     seed and the length of the run do not matter.
 
     Args:
         spec: The traffic.
-        base_path: Folder that relative paths are tried against before the working folder.
+        base_path: Folder in which relative paths are looked up before the working folder.
     """
     return _contexts(_Traffic(_of_one_length(spec), base_path))
 

@@ -138,21 +138,21 @@ class EmpiricalLength(FrozenModel):
     distribution: Literal["empirical"] = "empirical"
     """`empirical`."""
     path: str
-    """CSV or text file with a length a row, plain or gzip; relative to the scenario's folder, then to the
+    """CSV or text file with a length a row, plain or gzip; looked up in the scenario's folder, then in the
     working folder."""
     column: str | None = None
     """Name of the column that holds the lengths. Default: the file has only one, with or without a header."""
 
 
 class NoLength(FrozenModel):
-    """No answer: the prompt is computed and that is all, as for embeddings and rerankers."""
+    """No answer: only the prompt is computed, as for embeddings and rerankers."""
 
     distribution: Literal["none"]
     """`none`; `output_tokens: 0` is short for it."""
 
 
 def _as_length(value: object) -> object:
-    """Read a number alone as the length of all."""
+    """Read a bare number as the length of all requests."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return {"distribution": "fixed", "value": value} if is_number else value
 
@@ -162,7 +162,7 @@ _Drawn = (
 )
 _Distribution = Annotated[_Drawn, Field(discriminator="distribution")]
 Length = Annotated[_Distribution, BeforeValidator(_as_length, json_schema_input_type=int | _Distribution)]
-"""Lengths of requests; a number alone is the length of all."""
+"""Lengths of requests; a bare number is the length of all."""
 
 
 def _as_answer(value: object) -> object:
@@ -173,4 +173,4 @@ def _as_answer(value: object) -> object:
 
 _Answer = Annotated[_Drawn | NoLength, Field(discriminator="distribution")]
 AnswerLength = Annotated[_Answer, BeforeValidator(_as_answer, json_schema_input_type=int | _Answer)]
-"""Lengths of answers: as `Length`, and 0 where there is none."""
+"""Lengths of answers: as `Length`, or 0 for none."""

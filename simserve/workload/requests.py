@@ -1,4 +1,4 @@
-"""RequestSpecs: what arrives, as columns, one row a request in order of arrival."""
+"""RequestSpecs: what arrives, as columns, one row per request in order of arrival."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from simserve.workload.traces.media import RecordedMedia
 
 OPEN = -1
-"""In `RequestSpecs.loop`: a request, or the conversation that it is of, arrives at a time of its own."""
+"""In `RequestSpecs.loop`: the request, or its conversation, arrives at a time of its own."""
 _OF_ROWS = ("prefixes", "dependencies", "images", "audio", "recorded_images", "recorded_audio", "encoder_pool")
-"""Columns of several arrays each, which know how to take rows."""
+"""Columns that consist of several arrays and select rows themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaColumns:
-    """The images, or the recordings, of all requests, one row a request; all shape [N].
+    """The images, or the recordings, of all requests, one row per request; all shape [N].
 
     Attributes:
         count: Images or recordings, int64.
         tokens: Tokens of the prompt that stand for them, int64.
-        prompt_tokens: Likewise, with those of the turns before that the prompt holds, int64.
-        preprocess_seconds: What a CPU takes to prepare them before the prompt is complete, float64.
-        encoder_seconds: What encoding them takes, over all GPUs that do, float64.
+        prompt_tokens: The same, including those of earlier turns that the prompt contains, int64.
+        preprocess_seconds: CPU time to prepare them before the prompt is complete, float64.
+        encoder_seconds: Time to encode them, over all GPUs that do, float64.
     """
 
     count: NDArray[np.int64]
@@ -40,20 +40,20 @@ class MediaColumns:
     encoder_seconds: NDArray[np.float64]
 
     def of_rows(self, rows: NDArray[np.int64]) -> MediaColumns:
-        """Return those of some requests, in that order."""
+        """Return the rows of some requests, in that order."""
         return MediaColumns(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderPool:
-    """GPUs that encode images and recordings before the router sees a request; columns are a row a request, shape [N].
+    """GPUs that encode images and recordings before the router sees a request; one row per request, shape [N].
 
     Attributes:
-        num_workers: How many; where their number follows the load, at the start.
-        seconds: What encoding all that a request has takes, over all workers, float64; 0: it has none to encode.
-        num_parts: Into how many equal parts that is divided, for as many workers, int64.
-        transfer_seconds: What its embeddings then take to its replica, float64.
-        max_workers: The most of them, where their number follows the load; None: it does not.
+        num_workers: Number of workers; at the start, if it follows the load.
+        seconds: Time to encode everything in a request, over all workers, float64; 0: nothing to encode.
+        num_parts: Number of equal parts that this is divided into, one per worker, int64.
+        transfer_seconds: Time to transfer its embeddings to its replica, float64.
+        max_workers: Most workers, if their number follows the load; else None.
     """
 
     num_workers: int
@@ -63,7 +63,7 @@ class EncoderPool:
     max_workers: int | None = None
 
     def of_rows(self, rows: NDArray[np.int64]) -> EncoderPool:
-        """Return those of some requests, in that order."""
+        """Return the rows of some requests, in that order."""
         return replace(
             self,
             seconds=self.seconds[rows],
@@ -77,7 +77,7 @@ class ClientLoop:
     """The clients of one closed loop.
 
     Attributes:
-        concurrency: How many.
+        concurrency: Number of clients.
         ramp_up: Seconds over which they begin, evenly, the first one at 0; None: all at 0.
     """
 
@@ -98,56 +98,57 @@ class RequestSpecs:
             closed loop (``concurrency`` not None) all NaN: a client sends request i when an earlier one is answered.
         prompt_tokens: >= 1, int64.
         output_tokens: Tokens the model would generate before it stops, >= 1, int64.
-        thinking_tokens: Of ``output_tokens``, those thought before the answer, int64; None: nobody thinks.
-        max_tokens: What the client asks for at most, >= 1, int64. ``-1`` stands for the model's limit
+        thinking_tokens: Of ``output_tokens``, those of thinking before the answer, int64; None: no request thinks.
+        max_tokens: Most tokens the client asks for, >= 1, int64. ``-1`` stands for the model's limit
             (``max_model_len - prompt_tokens``).
-        think_time: Closed loop and conversations: seconds between the answer a client got and its sending of request i,
+        think_time: Closed loop and conversations: seconds between a client's answer and its sending of request i,
             float64; empty in an open loop without conversations.
-        concurrency: Closed loop: number of clients; the first ``concurrency`` requests are their first. None: open. Of
-            several closed loops: clients in all.
+        concurrency: Closed loop: number of clients; the first ``concurrency`` requests are their first. None: open.
+            With several closed loops: the total.
         ramp_up: Closed loop: seconds over which the clients begin, evenly, the first one at 0; None: all at 0.
-        closes_at: Closed loop: when clients stop, seconds; what they would send then or later is never sent. None: they
-            go on to the last request.
+        closes_at: Closed loop: when clients stop, seconds; requests due then or later are never sent. None: they go on
+            to the last request.
         is_stationary: Whether arrivals are open-loop and stationary, so that a warm-up may be cut.
         offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
-        pace: Speculative decoding: tokens a decode step that each request gains, drawn beforehand, in sixteenths
+        pace: Speculative decoding: tokens per decode step that each request gains, drawn beforehand, in sixteenths
             (`simserve.engine.progress.GRID`), int64; None: not drawn.
-        priority: The smaller the sooner, int64; None: all alike.
-        classes: The classes of requests, in the order of the scenario; empty: all are alike.
+        priority: Lower goes first, int64; None: all equal.
+        classes: The classes of requests, in the order of the scenario; empty: no classes.
         request_class: Class of each request, an index into ``classes``, int16; None without classes.
-        seed: Of the run that they were drawn for, for what is drawn while it goes on (pauses, routes, losses).
-        replication: Likewise.
-        prefixes: What the tokens of each request are, where any are shared; None: all prompts are different.
+        seed: Seed of the run that they were drawn for, for draws during the run (pauses, routes, losses).
+        replication: Replication of that run.
+        prefixes: Contents of the tokens of each request, if any are shared; None: all prompts are different.
         session: Number of the conversation of each request, int64; None: no conversations.
-        turn: Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation stand side by
-            side, by turn; a turn may hold several, which are sent together. The first turn arrives at ``arrival_time``
-            (in a closed loop, when a client is free), each further one ``think_time`` after the last answer of the
-            turn before, its ``arrival_time`` being NaN, or the time before which it is not sent. Beside conversations
-            a single request is one of one turn, with a negative number as its session.
+        turn: Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation are adjacent,
+            by turn; a turn may have several, which are sent together. The first turn arrives at ``arrival_time`` (in a
+            closed loop, when a client is free), each further one ``think_time`` after the last answer of the turn
+            before; its ``arrival_time`` is NaN, or the earliest time at which it is sent. Among conversations, a single
+            request is a conversation of one turn with a negative number as its session.
         adapter: LoRA adapter of each request, from 0, -1: none, int64; None: no request has one.
-        dependencies: Of agents' tasks, which calls each waits for; None: there are no tasks. ``session`` is the number
-            of the task then, and ``turn`` how deep in it the call is, from 1; rows of a task stand side by side, those
-            without parents first. A call is sent ``think_time`` after the last answer to its parents, its
-            ``arrival_time`` being NaN, or the time before which it is not sent.
-        time_limit: Seconds that the client of each call allows for its task, from the first call on, float64, inf: any;
-            the same in all calls of a task. None: nobody gives up.
-        is_prefill_only: Whether a request is done with its prompt, as an embedding is: to an engine it generates one
-            token, to its client none, bool; None: all have answers.
-        recorded_images: The images that a trace says each has; None: it says nothing of them.
-        recorded_audio: Likewise the recordings.
-        counts_media: Whether ``prompt_tokens`` count the tokens of both already.
-        images: What the images of each request hold; None: there are none.
-        audio: What the recordings of each request hold; None: there are none.
-        encoder_seconds: What encoding them adds to its first step, float64; None: there are none.
-        earlier_images: The nearest request before, whose prompt each one's begins with, that has images or recordings,
-            -1: none, int64. Theirs are encoded again where a prefix cache does not hold them. None: no prompt holds
-            another's.
-        image_ends: Token of each prompt with which its images and recordings end, int64; None: they end it.
-        encoder_pool: What encodes both instead of the replicas, between ``own_wait`` and the router; None: nothing.
-        own_wait: Seconds that each request waits behind the tokeniser by itself, for its images and recordings to be
-            prepared and for its grammar, float64: others pass it (`in_order_of_readiness`). None: nobody does.
-        loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop stand side
-            by side. None: all are of one kind, open or the clients'.
+        dependencies: Agents' tasks: which calls each call waits for; None: no tasks. ``session`` is then the number of
+            the task, and ``turn`` the depth of the call in it, from 1; rows of a task are adjacent, those without
+            parents first. A call is sent ``think_time`` after the last answer to its parents; its ``arrival_time`` is
+            NaN, or the earliest time at which it is sent.
+        time_limit: Seconds that the client of each call allows for its task, from the first call on, float64, inf: no
+            limit; the same in all calls of a task. None: no limits.
+        is_prefill_only: Whether a request ends with its prompt, like an embedding: it generates one token for the
+            engine, and none for its client, bool; None: all have answers.
+        recorded_images: Images of each request according to the trace; None: the trace does not say.
+        recorded_audio: The same for recordings.
+        counts_media: Whether ``prompt_tokens`` already include the tokens of both.
+        images: Columns of the images of each request; None: no images.
+        audio: Columns of the recordings of each request; None: no recordings.
+        encoder_seconds: Time that encoding them adds to its first step, float64; None: none to encode.
+        earlier_images: Nearest earlier request whose prompt begins each one's prompt and that has images or recordings;
+            -1: none, int64. Its images and recordings are encoded again if a prefix cache does not hold them. None: no
+            prompt contains another.
+        image_ends: Prompt token at which the images and recordings of each request end, int64; None: they end the
+            prompt.
+        encoder_pool: Encodes both instead of the replicas, between ``own_wait`` and the router; None: no such pool.
+        own_wait: Seconds that each request waits after the tokeniser, for its images and recordings to be prepared and
+            for its grammar, float64; others pass it (`in_order_of_readiness`). None: no waits.
+        loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop are
+            adjacent. None: all requests are of one kind, open or closed loop.
         loops: With ``loop``: the clients.
     """
 
@@ -197,7 +198,7 @@ class RequestSpecs:
 
     @property
     def loop_of_each(self) -> NDArray[np.int8]:
-        """Which of `client_loops` sends each request, `OPEN`: none."""
+        """Index into `client_loops` of the loop that sends each request; `OPEN`: none."""
         if self.loop is not None:
             return self.loop
         return np.full(len(self), OPEN if self.concurrency is None else 0, dtype=np.int8)
@@ -213,12 +214,12 @@ class RequestSpecs:
 
     @property
     def task(self) -> NDArray[np.int64] | None:
-        """Number of the task of each call, negative: of none; None: there are no tasks."""
+        """Number of the task of each call, negative if it has none; None: no tasks."""
         return None if self.dependencies is None else self.session
 
     @property
     def sends_out_of_order(self) -> bool:
-        """Whether requests may be sent in another order than that of the rows."""
+        """Whether requests may be sent in a different order than that of the rows."""
         return self.turn is not None or self.ramp_up is not None or self.own_wait is not None
 
     def __len__(self) -> int:
@@ -241,7 +242,7 @@ class RequestSpecs:
         return replace(self, **changed)
 
     def with_roots_first(self) -> RequestSpecs:
-        """Return tasks of which calls have been taken away, the calls that wait for none of the others first."""
+        """Return tasks from which calls have been removed, with the calls that wait for no remaining call first."""
         assert self.dependencies is not None
         assert self.session is not None
         waits = self.dependencies.num_parents > 0
@@ -252,7 +253,7 @@ class RequestSpecs:
         return replace(ordered, turn=ordered.dependencies.depths())
 
     def first(self, num_requests: int) -> RequestSpecs:
-        """Return the first requests alone; all of them if there are fewer."""
+        """Return only the first requests; all of them if there are fewer."""
         some = slice(0, num_requests)
         return replace(
             self,
@@ -285,22 +286,22 @@ class RequestSpecs:
         )
 
     def within(self, seconds: float | None) -> RequestSpecs:
-        """Return tasks whose clients allow each so many seconds; None: any."""
+        """Return tasks with ``seconds`` as the time limit of each; None: no limit."""
         return self if seconds is None else replace(self, time_limit=np.full(len(self), seconds))
 
     def waiting(self, seconds: NDArray[np.float64]) -> RequestSpecs:
-        """Return requests each of which waits so much longer by itself before it reaches the router."""
+        """Return requests with ``seconds`` added to the own wait of each before it reaches the router."""
         return replace(self, own_wait=seconds if self.own_wait is None else self.own_wait + seconds)
 
     def in_order_of_readiness(self) -> RequestSpecs:
-        """Return those that arrive at times of their own in the order in which their waits end; others as they are."""
+        """Return requests that arrive at times of their own in the order in which their waits end; others unchanged."""
         is_open = self.turn is None and self.loop is None and self.concurrency is None
         if self.own_wait is None or not is_open:
             return self
         return self.of_rows(np.argsort(self.arrival_time + self.own_wait, kind="stable"))
 
     def without_answers(self) -> RequestSpecs:
-        """Return the same where those without output tokens are done with their prompt."""
+        """Return the same, with requests without output tokens ending with their prompt."""
         has_none = self.output_tokens == 0
         if not has_none.any():
             return self
@@ -312,5 +313,5 @@ class RequestSpecs:
         )
 
     def visible_output(self, generated: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens that clients get of what engines generated."""
+        """Return how many of the tokens that engines generated reach clients."""
         return generated if self.is_prefill_only is None else np.where(self.is_prefill_only, 0, generated)

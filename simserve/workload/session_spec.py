@@ -15,35 +15,35 @@ from simserve.workload.length_spec import FixedLength, Length, Tokens
 
 
 class SessionsSpec(FrozenModel):
-    """Conversations: a turn's prompt is all that came before it and new text; the next one leaves after the answer.
+    """Conversations: a turn's prompt is everything before it plus new text; the next turn is sent after the answer.
 
-    `arrivals` start conversations, `rate` still being requests per second: it is divided by the mean number of
-    requests of a conversation. In a closed loop every client holds one conversation after another. `prompt_tokens`
-    are the new text of a turn. Beside a `trace` that tells conversations apart: its rows as turns, which wait for the
-    answer before them; the trace says then how many there are, and how long.
+    `arrivals` start conversations; `rate` is still requests per second, and is divided by the mean number of requests
+    in a conversation. In a closed loop every client holds one conversation after another. `prompt_tokens` are the new
+    text of a turn. With a `trace` that identifies conversations, its rows are the turns, which wait for the answer
+    before them; the trace then sets their number and lengths.
     """
 
     turns: Length | None = None
-    """Turns of a conversation, a bare number: so many in each; needed, but beside a trace."""
+    """Turns of a conversation; a number means as many in each. Required without a trace."""
     think_time: Seconds | None = None
-    """Mean time between an answer and the next turn: reading and typing. Absent: none; beside a trace, a turn is sent
-    at its recorded time, or with the answer to the one before it if that comes later."""
+    """Mean time between an answer and the next turn: reading and typing. Absent: none; with a trace, a turn is sent at
+    its recorded time, or with the answer to the turn before it if that comes later."""
     think_time_cv: float = Field(default=0.0, ge=0, le=20)
-    """Its standard deviation over its mean (Weibull): 0 the same every time, 1 exponential; else at least 0.05."""
+    """Standard deviation over mean of the think time (Weibull): 0 constant, 1 exponential; else at least 0.05."""
     context_growth: float = Field(default=1.0, ge=0, le=1)
-    """Share of each answer that stays in the context; the prompts always stay. Below 1, such as where hidden reasoning
-    is dropped, the kept part is new text to a prefix cache. Beside a trace: of one that does not name the blocks that
-    prompts share."""
+    """Share of each answer that stays in the context; the prompts always stay. Below 1, for example where hidden
+    reasoning is dropped, the kept part is new text to a prefix cache. With a trace: only if it does not name the blocks
+    that prompts share."""
     parallel_calls: Length = FixedLength(value=1)
-    """Requests of a turn, sent together: an agent's fan-out. Each is the context and new text of its own; the next turn
-    leaves after the last answer, and finds all answers in its context."""
+    """Requests of a turn, sent together: an agent's fan-out. Each has the context and new text of its own; the next
+    turn is sent after the last answer, and has all answers in its context."""
     tool_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of the turns that follow on a tool instead of a person: after `tool_time` instead of `think_time`."""
+    """Share of the turns that follow a tool instead of a person: after `tool_time` instead of `think_time`."""
     tool_time: Seconds = 0.0
     """Time that a tool takes."""
 
     def check_drawn(self) -> None:
-        """Refuse what only a trace says.
+        """Refuse what only a trace can set.
 
         Raises:
             ValueError: There are no turns.
@@ -52,7 +52,7 @@ class SessionsSpec(FrozenModel):
             raise ValueError("has sessions without turns; add turns, such as {distribution: geometric, mean: 5}")
 
     def check_recorded(self) -> None:
-        """Refuse what a trace says itself.
+        """Refuse what the trace itself sets.
 
         Raises:
             ValueError: There are turns, or calls, or tools without a time to think.
@@ -75,50 +75,50 @@ class SessionsSpec(FrozenModel):
 
 
 class SharedPrefixSpec(FrozenModel):
-    """System prompts: every prompt (every conversation) begins with the one of its group."""
+    """System prompts: every prompt (every conversation) begins with that of its group."""
 
     num_groups: int = Field(ge=1, le=1_000_000_000)
-    """Different system prompts; each request, or conversation, draws one, all equally likely."""
+    """Number of system prompts; each request, or conversation, draws one, all equally likely."""
     tokens: Tokens
-    """Length of a system prompt; it comes on top of `prompt_tokens`. Beside a trace: the first tokens of each prompt,
-    whose recorded length holds it already."""
+    """Length of a system prompt, on top of `prompt_tokens`. With a trace: the first tokens of each prompt, already
+    included in its recorded length."""
 
 
 class AgentsSpec(FrozenModel):
-    """Tasks of agents: calls of a model with tools between them, and sub-agents that work side by side.
+    """Tasks of agents: calls of a model with tools between them, and sub-agents that work in parallel.
 
-    `arrivals` start tasks, `rate` still being requests (calls) per second: it is divided by the mean number of calls of
-    a task. In a closed loop every client works off one task after another. `prompt_tokens` are the new text of a call
-    (a tool's result, an instruction), which comes on top of the context: all that the agent has read and written
-    before. `shared_prefix` is the system prompt with the tools, of agents and sub-agents alike. Beside a `trace` the
-    block holds nothing but `max_execution_time`: the trace says all else.
+    `arrivals` start tasks; `rate` is still requests (calls) per second, and is divided by the mean number of calls in a
+    task. In a closed loop every client runs one task after another. `prompt_tokens` are the new text of a call (a
+    tool's result, an instruction), on top of the context: all that the agent has read and written before.
+    `shared_prefix` is the system prompt with the tools, for agents and sub-agents alike. With a `trace` the block may
+    set only `max_execution_time`: the trace sets everything else.
     """
 
     calls: Length | None = None
-    """Calls of a task's main agent, a bare number: so many in each; needed, but beside a trace."""
+    """Calls of a task's main agent; a number means as many in each. Required without a trace."""
     tool_time: Seconds = 0.0
     """Mean time that a tool runs between an answer and the agent's next call."""
     tool_time_cv: float = Field(default=0.0, ge=0, le=20)
-    """Its standard deviation over its mean (Weibull): 0 the same every time, 1 exponential; else at least 0.05."""
+    """Standard deviation over mean of the tool time (Weibull): 0 constant, 1 exponential; else at least 0.05."""
     context_growth: float = Field(default=1.0, ge=0, le=1)
-    """Share of each answer that stays in the context; the prompts always stay. Below 1, such as where hidden reasoning
-    is dropped, the kept part is new text to a prefix cache."""
+    """Share of each answer that stays in the context; the prompts always stay. Below 1, for example where hidden
+    reasoning is dropped, the kept part is new text to a prefix cache."""
     subagent_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of the main agent's calls, but the last one, that hand work to sub-agents. Its next call waits for the last
-    answers of all of them instead of a tool, and finds these in its context."""
+    """Share of the main agent's calls, except the last, that delegate to sub-agents. Instead of a tool, its next call
+    waits for the last answers of all of them, and has these in its context."""
     subagents: Length = FixedLength(value=1)
-    """Fan-out: sub-agents that are started at once."""
+    """Fan-out: sub-agents started at once."""
     subagent_calls: Length = FixedLength(value=1)
     """Calls of a sub-agent, one after another with tools between them."""
     fork_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the sub-agents that are forks: they begin with the context of the call that starts them, which a prefix
-    cache holds already. Others begin with the system prompt and text of their own."""
+    cache already holds. Others begin with the system prompt and their own text."""
     max_execution_time: PositiveSeconds | None = None
-    """How long a client lets a task run, from its first call on (the name is LangChain's and CrewAI's). Then it hangs
-    up the calls that run, the server drops them, and no further call is sent. Absent: it lets it end."""
+    """How long a client lets a task run, from its first call (the name is LangChain's and CrewAI's). It then cancels
+    the running calls, the server drops them, and no further call is sent. Absent: no limit."""
 
     def check_drawn(self) -> None:
-        """Refuse what only a trace says.
+        """Refuse what only a trace can set.
 
         Raises:
             ValueError: There are no calls.
@@ -127,7 +127,7 @@ class AgentsSpec(FrozenModel):
             raise ValueError("has agents without calls; add calls, such as {distribution: geometric, mean: 12}")
 
     def check_recorded(self) -> None:
-        """Refuse what a trace says itself.
+        """Refuse what the trace itself sets.
 
         Raises:
             ValueError: Anything is given.

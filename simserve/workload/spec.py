@@ -24,7 +24,7 @@ from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import AgentsSpec, SessionsSpec, SharedPrefixSpec
 
 MAX_ADAPTERS = 100_000
-"""Adapters of a workload at most: each replica knows of each where it is."""
+"""Most adapters of a workload: each replica tracks where every one of them is."""
 GrammarBackend = Literal["xgrammar", "guidance", "outlines"]
 TraceFormat = Literal[
     "auto",
@@ -57,27 +57,28 @@ TraceColumn = Literal[
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 MAX_SCHEMAS = 100_000
 ADVANCE_SECONDS = 16e-6
-"""CPU seconds a token to take the sampled token into the grammar, which nothing hides: vLLM's pull request 26866 with
-the masks hidden: Qwen3-1.7B, 800 in flight, 128 tokens, 103.2 -> 85.3 requests/s: 12.7 ms a step of 800 sequences."""
+"""CPU seconds per token to advance the grammar by the sampled token, which nothing hides: vLLM's pull request 26866
+with the masks hidden, Qwen3-1.7B, 800 in flight, 128 tokens, 103.2 -> 85.3 requests/s: 12.7 ms a step of 800 sequences.
+"""
 DEFAULT_NUM_REQUESTS = 1000
 """Requests of a workload that does not say when it ends."""
 
 
 class LorasSpec(FrozenModel):
-    """LoRA adapters of one base model, such as one a tenant. All turns of a conversation have the same."""
+    """LoRA adapters of one base model, for example one per tenant. All turns of a conversation use the same one."""
 
     num_adapters: Annotated[int, Field(ge=1, le=MAX_ADAPTERS)]
-    """How many there are."""
+    """Number of adapters."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Their rank: how wide A and B are."""
+    """Rank of the adapters: the inner dimension of A and B."""
     target_modules: Literal["all", "attention", "mlp"] = "all"
-    """Matrices that they are made for: those of attention (q, k, v, o), of the MLP (gate, up, down; of a model with
-    experts, the dense layers and shared experts), or all of them."""
+    """Matrices that they adapt: those of attention (q, k, v, o), of the MLP (gate, up, down; in a model with experts,
+    the dense layers and shared experts), or all of them."""
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
-    """Popularity: the n-th adapter is asked for in proportion to 1 / n to this power; 0: all alike. Absent, and
+    """Popularity: the n-th adapter is requested in proportion to 1 / n to this power; 0: all equally. Absent, and
     `shares` too: 1."""
     shares: tuple[Annotated[float, Field(gt=0)], ...] | None = None
-    """Popularity instead of `zipf`: a weight of each adapter, any scale."""
+    """Popularity instead of `zipf`: a weight for each adapter, on any scale."""
     base_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the requests without an adapter: they ask for the base model."""
 
@@ -101,13 +102,13 @@ class LorasSpec(FrozenModel):
 
 
 def with_adapters(specs: RequestSpecs, loras: LorasSpec, *, seed: int, replication: int) -> RequestSpecs:
-    """Return requests with the adapter of each drawn, from the stream ``loras``.
+    """Return requests with an adapter drawn for each, from the stream ``loras``.
 
-    Requests under different adapters share no KV, so that what their prompts share is told apart by adapter.
+    Requests with different adapters share no KV, so what their prompts share is kept apart by adapter.
     """
     uniforms = rng.stream(seed, "loras", replication).random(len(specs))
     if specs.session is not None:
-        # All turns of a conversation go by the draw of its first row.
+        # All turns of a conversation use the draw of its first row.
         _, first, inverse = np.unique(specs.session, return_index=True, return_inverse=True)
         has_session = specs.session >= 0
         uniforms = np.where(has_session, uniforms[first][inverse], uniforms)
@@ -151,29 +152,29 @@ schemas take far longer: MaskBench has a median compile of 0.54 s for xgrammar 0
 
 
 class StructuredOutputSpec(FrozenModel):
-    """Answers that must follow a schema: its grammar is compiled once a replica, and masks the tokens of every step.
+    """Answers that must follow a schema: each replica compiles its grammar once, and masks the tokens of every step.
 
-    A request waits for its grammar before it is scheduled; others pass it. Masks are filled on the CPU, behind the GPU
-    where the engine's version does so. The steps of a run are priced at the share of constrained requests, not at how
-    many are in each of them.
+    A request waits for its grammar before it is scheduled; others may pass it. Masks are filled on the CPU, in parallel
+    with the GPU if the engine's version does so. Steps are priced at the overall share of constrained requests, not at
+    the number in each step.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the requests whose answers are constrained."""
     num_schemas: Annotated[int, Field(ge=1, le=MAX_SCHEMAS)] = 1
-    """Schemas that they have, all equally likely; each is compiled when it is first asked for."""
+    """Number of schemas, all equally likely; each is compiled when it is first requested."""
     backend: GrammarBackend = "xgrammar"
     """What compiles grammars and fills masks: `xgrammar`, `guidance` (llguidance) or `outlines`."""
     compile_time: Seconds | None = None
-    """From a schema to its first mask. Absent: as published for simple schemas, 62 ms (xgrammar), 1 ms (guidance),
-    1.33 s (outlines); hard ones take ten times as long and more."""
+    """Time from a schema to its first mask. Absent: as published for simple schemas, 62 ms (xgrammar), 1 ms (guidance),
+    1.33 s (outlines); complex ones take ten times as long or more."""
     mask_time: Seconds | None = None
     """CPU time to fill the mask of one token of one sequence. Absent: as published, 24 us (xgrammar), 47 us (guidance),
     125 us (outlines)."""
 
     @property
     def cost(self) -> GrammarCost:
-        """What a grammar costs: as given, else as published for the backend."""
+        """What a grammar costs: the given times, else those published for the backend."""
         known = GRAMMAR_COSTS[self.backend]
         return GrammarCost(
             compile_time=known.compile_time if self.compile_time is None else self.compile_time,
@@ -185,37 +186,37 @@ class TraceSpec(FrozenModel):
     """Recorded traffic to replay."""
 
     path: str
-    """The file, plain or gzip, or a folder of JSON files (Weka's tasks, Dynamo's shards); relative to the scenario's
-    folder, then to the working folder."""
+    """The file, plain or gzip, or a folder of JSON files (Weka's tasks, Dynamo's shards); looked up in the scenario's
+    folder, then in the working folder."""
     format: TraceFormat = "auto"
-    """`auto`: told by the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request arrives at
-    0; NumImages is read. `csv`: arrival_time (seconds from the start of the run), prompt_tokens, output_tokens, and
-    max_tokens, session (a name), num_images, image_sizes and audio_seconds if there are any. `mooncake`, `bailian`:
-    JSON lines; which blocks prompts share is what a prefix cache finds. `burstgpt`: requests that failed are left out.
+    """`auto`: detected from the first row. `azure`: TIMESTAMP, ContextTokens, GeneratedTokens; the first request
+    arrives at 0; NumImages is read. `csv`: arrival_time (seconds from the start of the run), prompt_tokens,
+    output_tokens, and optionally max_tokens, session (a name), num_images, image_sizes and audio_seconds. `mooncake`,
+    `bailian`: JSON lines; a prefix cache finds the blocks that prompts share. `burstgpt`: failed requests are left out.
     `sharegpt`: texts, lengths estimated, no arrival times.
-    `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, as `mooncake`
-    in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. `agentic-mooncake`: `mooncake` with
-    wait_for, delay and tool_wait_ms. `aiperf-messages`: rows of that kind with `messages`, lengths estimated.
+    `vllm-bench`: a detailed result of `vllm bench serve`. `vllm-timed`: what its `timed_trace` replays, like `mooncake`
+    but in seconds and blocks of 16 tokens. `otel`: spans with gen_ai.usage attributes. `agentic-mooncake`: `mooncake`
+    with wait_for, delay and tool_wait_ms. `aiperf-messages`: rows of that kind with `messages`, lengths estimated.
     `aiperf-conversations`: AIPerf's dag_jsonl and multi_turn, likewise, no arrival times. `dynamo`:
-    dynamo.request.trace.v1. `weka`: the traces that AgentX replays, no arrival times. From `otel` on they say what is
-    an agent's task: see `agents`.
-    `columns`: any CSV or JSON lines, its columns named by `columns` or told by usual names. Conversations are told
-    apart by `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and gen_ai.conversation.id
-    (otel)."""
+    dynamo.request.trace.v1. `weka`: the traces that AgentX replays, no arrival times. The formats from `otel` on
+    identify agents' tasks: see `agents`.
+    `columns`: any CSV or JSON lines, with columns named in `columns` or found by their usual names. Conversations are
+    identified by `session_id` (mooncake, vllm-timed), parents (bailian), Session ID (burstgpt) and
+    gen_ai.conversation.id (otel)."""
     columns: Annotated[dict[TraceColumn, str], Field(min_length=1)] | None = None
-    """Which column of any CSV or JSON lines holds what: `{arrival_time: timestamp, prompt_tokens: prompt,
-    output_tokens: completion}`, also `max_tokens`, `session` and, with `workload.images` or `workload.audio`, what each
-    prompt has of them: `num_images` (a number, or in JSON lines a list of images), `image_sizes` (`1920x1080`, several
+    """Names of the columns of any CSV or JSON lines: `{arrival_time: timestamp, prompt_tokens: prompt,
+    output_tokens: completion}`, also `max_tokens`, `session` and, with `workload.images` or `workload.audio`, those of
+    each prompt: `num_images` (a number, or in JSON lines a list of images), `image_sizes` (`1920x1080`, several
     with semicolons or as a list) and `audio_seconds` (`12.5`, likewise; a name that ends in `_ms` is milliseconds).
-    What is left out is found by its usual names (`timestamp`, `arrived_at`, `prompt`, `num_prefill_tokens`,
+    Columns left out are found by their usual names (`timestamp`, `arrived_at`, `prompt`, `num_prefill_tokens`,
     `completion`, ...). Times are seconds, ISO 8601 or
     seconds (to nanoseconds) since 1970; dates count from the first request."""
     counts_media: bool | None = None
-    """Whether the lengths of its prompts count the tokens of images and recordings, as a server's counts do; then these
-    are not added to them. Absent: as the format has it, yes of `azure` with NumImages, else no."""
+    """Whether the lengths of its prompts include the tokens of images and recordings, as a server's counts do; these
+    are then not added. Absent: yes for `azure` with NumImages, else no."""
     block_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Tokens that one of the trace's `hash_ids` stands for. Absent: as the format has it, 512 of `mooncake`, 16 of
-    `bailian` and `vllm-timed`."""
+    """Tokens that one of the trace's `hash_ids` stands for. Absent: 512 for `mooncake`, 16 for `bailian` and
+    `vllm-timed`."""
     time_scale: Scale = 1.0
     """Multiplies the recorded times: 0.5 sends the same requests at twice the rate."""
     prompt_scale: Scale = 1.0
@@ -234,56 +235,55 @@ class WorkloadSpec(FrozenModel):
     """The traffic of a scenario: a trace, or arrivals with lengths."""
 
     arrivals: Annotated[Arrivals, Entry()] | None = None
-    """When requests arrive; beside a trace: instead of its own times, in the order of its rows."""
+    """When requests arrive; with a trace, these times replace its own, in the order of its rows."""
     prompt_tokens: Length | None = None
     """Lengths of the prompts."""
     output_tokens: AnswerLength | None = None
-    """Lengths of the answers the model would give. `0`: none, as of embeddings and rerankers: the prompt is computed,
-    and that is the request."""
+    """Lengths of the answers the model would give. `0`: none, as for embeddings and rerankers, whose request ends when
+    the prompt is computed."""
     thinking_tokens: Length | None = None
-    """Reasoning models: lengths of what they think before the answer, hidden from the client. `output_tokens` are then
-    those of the visible answer, and `max_tokens` limits both together. Thinking is dropped from the history of a
+    """Reasoning models: lengths of the thinking before the answer, which the client does not see. `output_tokens` are
+    then those of the visible answer, and `max_tokens` limits both together. Thinking is dropped from the history of a
     conversation, and from an agent's context. Absent: none."""
     thinking_token_budget: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)] | None = None
-    """Most tokens that a request may think; the answer begins there at the latest. Absent: as many as drawn."""
+    """Most tokens of thinking in a request, after which the answer begins. Absent: no limit."""
     max_tokens: int | Literal["exact", "model_limit"] = "exact"
-    """Most tokens the client asks for: `exact` (the trace's own column where it has one, else the length of
-    the answer, with the thinking before it), a number, or `model_limit` (what the prompt leaves of the model's
-    length)."""
+    """Most tokens the client asks for: `exact` (the trace's own column if it has one, else the length of the answer
+    plus the thinking before it), a number, or `model_limit` (what the prompt leaves of the model's length)."""
     ignore_eos: bool = False
-    """Whether clients have the model go on to `max_tokens`, whatever it would say, as benchmarks do. SGLang expects all
-    of it from 0.5.22 on, and admits fewer at once. With `max_tokens: exact` alone."""
+    """Whether the model generates up to `max_tokens` regardless of the end of its answer, as in benchmarks. SGLang from
+    0.5.22 on expects all of them, and admits fewer requests at once. Only with `max_tokens: exact`."""
     images: ImagesSpec | None = None
-    """Images in prompts, their tokens on top of `prompt_tokens`, or of a trace's prompts. In conversations and agents'
-    tasks each turn, or call, has its own, and the next ones hold them too. Absent: text alone."""
+    """Images in prompts; their tokens come on top of `prompt_tokens`, or of a trace's prompts. In conversations and
+    agents' tasks each turn, or call, has its own, and later ones contain them too. Absent: text only."""
     audio: AudioSpec | None = None
-    """Recordings in prompts, as images are: on top of `prompt_tokens`, and in conversations and tasks held by the next
-    ones too. Absent: none."""
+    """Recordings in prompts, like images: on top of `prompt_tokens`, and contained in later turns and calls too.
+    Absent: none."""
     structured_output: StructuredOutputSpec | None = None
-    """Answers that must follow a schema. Absent: none must."""
+    """Answers that must follow a schema. Absent: none."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
-    """Number of requests; all are served to the end. Absent, and `duration` too: 1000. With a trace: only its first;
-    absent: all."""
+    """Number of requests; all are served to the end. Absent, and `duration` too: 1000. With a trace: use only its first
+    this many; absent: all."""
     duration: Seconds | None = Field(default=None, gt=0)
-    """Arrivals stop then; what has arrived is served to the end, conversations that have begun included. Clients of a
-    closed loop send nothing from then on."""
+    """Time after which no request arrives; what has arrived is served to the end, including conversations that have
+    begun. Clients of a closed loop send nothing from then on."""
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
     classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
-    """Kinds of requests, each with a share of the common arrivals (or of the rows of a trace) or arrivals of its own;
-    absent: all are alike."""
+    """Kinds of requests, each with a share of the common arrivals (or of the rows of a trace) or its own arrivals;
+    absent: all requests are alike."""
     sessions: SessionsSpec | None = None
-    """Conversations of several turns, each of which leaves when the one before it is answered. Absent: every request
-    stands alone."""
+    """Conversations of several turns; each turn is sent when the one before it is answered. Absent: requests are
+    independent."""
     agents: AgentsSpec | None = None
-    """Agents' tasks: calls with tools between them, sub-agents and forks. Beside a trace that says which call waited
-    for which: `{}`, and each is sent when what it waited for is answered and its tool has run. Absent: there are no
-    tasks, and the calls of a trace come at their recorded times."""
+    """Agents' tasks: calls with tools between them, sub-agents and forks. With a trace that records which call waited
+    for which: `{}`, and each call is sent when the call it waited for is answered and its tool has run. Absent: no
+    tasks, and the calls of a trace arrive at their recorded times."""
     shared_prefix: SharedPrefixSpec | None = None
     """System prompts that requests share. Absent: no two prompts begin alike, except turns of one conversation."""
 
     loras: LorasSpec | None = None
-    """LoRA adapters that requests ask for, with `deployment.engine.max_loras`. Absent: all ask for the base model."""
+    """LoRA adapters that requests use, with `deployment.engine.max_loras`. Absent: all use the base model."""
 
     @model_validator(mode="before")
     @classmethod

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from simserve.metrics.latency import request_latencies
-from simserve.metrics.throughput import UsersFacts, Window, borne, find_window, sojourns, throughput, users_figures
+from simserve.metrics.throughput import (
+    UsersFacts,
+    Window,
+    find_window,
+    sojourns,
+    steady_throughput,
+    throughput,
+    users_figures,
+)
 from simserve.sim.records import FAILED
 from tests.metrics.builders import make_records, single_server_queue
 
@@ -59,12 +67,12 @@ def test_a_moment_has_no_rate() -> None:
     assert np.isnan(throughput(records, window, None).requests)
 
 
-def test_what_is_borne_is_what_came_at_its_rate() -> None:
+def test_what_is_sustained_is_what_came_at_its_rate() -> None:
     """Three gaps of two seconds between four requests, of which one failed; of those in the window half are good."""
     records = make_records([1.0, 3.0, 5.0, 7.0], e2e=[40.0, 3.0, np.nan, 3.0], status=[0, 0, FAILED, 0])
     window = find_window(records, request_latencies(records), sojourns(records, 50.0), warmup="none", is_steady=True)
 
-    rates = borne(records, window, np.array([True, True, False, False]))
+    rates = steady_throughput(records, window, np.array([True, True, False, False]))
 
     assert rates.requests == pytest.approx(3 / 8)
     assert rates.good_requests == pytest.approx(2 / 8)

@@ -6,10 +6,11 @@ from typing import Any
 
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.catalog import load_model
-from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
+from simserve.profiles.resolved_engine import ResolvedEngine
 
 
 def make_hardware(name: str = "h100-sxm-80gb", **blocks: dict[str, Any]) -> HardwareProfile:

@@ -105,3 +105,49 @@ def test_three_hundred_watts_cost_prompts_a_fifth() -> None:
 
     assert ratio == pytest.approx(0.82, abs=0.03)
     assert decode_rate(slow) == pytest.approx(decode_rate(fast), rel=0.02)
+
+
+RTX_3090_ROWS = {2: 279.89, 3: 390.96, 4: 470.48, 5: 509.70, 6: 541.57, 7: 559.30, 8: 583.77}
+"""Tokens/s of a prompt of Llama-3-8B in Q4_0 by tokens of a micro-batch, 156.56 of one: llama.cpp pull request 15802
+(September 2025). Its share of the FP32 rate was set by this table."""
+
+
+def step_ratio(gpu: str, quantization: str, rows: int, model: str = "llama-3-8b") -> float:
+    """Return how many times as long as one token so many take, computed together."""
+    seconds = price(make_gguf(gpu, model, quantization), TABLE_TOKENS).step_times.token_seconds
+    return seconds[rows] / seconds[1]
+
+
+@pytest.mark.parametrize(("rows", "measured"), RTX_3090_ROWS.items())
+def test_few_rows_of_quantised_weights_are_bound_by_integer_dot_products(rows: int, measured: float) -> None:
+    """Rows are multiplied one by one up to eight: each costs arithmetic, within 15 % of an RTX 3090's."""
+    assert step_ratio("rtx-3090-24gb", Q4_BITS, rows) == pytest.approx(rows * 156.56 / measured, rel=0.15)
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(2, 1.175), (4, 1.227), (8, 1.308)])
+def test_few_rows_where_arithmetic_is_fast_for_the_memory(rows: int, seconds: float) -> None:
+    """Nothing was fitted to a GB10: 32 steps of Qwen2.5-Coder-7B in Q8_0, attention included (benches/dgx-spark.md)."""
+    assert step_ratio("gb10-128gb", Q8_BITS, rows, "qwen2.5-7b") == pytest.approx(seconds / 1.095, rel=0.15)
+
+
+@pytest.mark.parametrize(("quantization", "rows", "rate"), [(Q4_BITS, 10, 1216.63), (Q4_BITS, 16, 1930.50)])
+def test_a_tile_of_rows_takes_as_long_as_on_a_card_that_nothing_was_fitted_to(
+    quantization: str, rows: int, rate: float
+) -> None:
+    """Llama-3-8B on an RTX 4090, tokens/s of micro-batches (llama.cpp pull request 15131, August 2025), within 12 %."""
+    seconds = price(make_gguf("rtx-4090-24gb", "llama-3-8b", quantization), TABLE_TOKENS).step_times.token_seconds
+
+    assert seconds[rows] == pytest.approx(rows / rate, rel=0.12)
+
+
+def test_more_rows_never_take_less_time() -> None:
+    """From nine rows on tensor cores multiply; a step of them takes as long as eight at least."""
+    seconds = price(make_gguf("rtx-3090-24gb", "llama-3-8b", "gguf-q4_k_m"), TABLE_TOKENS).step_times.token_seconds
+
+    assert all(seconds[rows] <= seconds[rows + 1] for rows in range(1, 64))
+
+
+def test_16_bit_weights_have_no_such_rows() -> None:
+    """Two to eight rows of F16 read the weights once (424 tokens/s of 8, 58 of one, Llama-3-8B on an RTX 3090:
+    llama.cpp pull requests 15131 and 14262)."""
+    assert step_ratio("rtx-3090-24gb", F16_BITS, 8) < 1.1

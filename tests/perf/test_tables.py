@@ -492,6 +492,23 @@ def test_slots_of_their_own_are_computed_in_runs() -> None:
     assert slot_runs(shared, counts).tolist() == [1.0] * 8
 
 
+def test_slots_of_like_prompts_stay_side_by_side() -> None:
+    """Each takes the slot that one of them has left, so that the first n are busy (llama.cpp, get_available_slot)."""
+    alike = make_shape("rtx-4090", engine="llama.cpp", max_num_seqs=8, max_model_len=4096, similar_prompts=True)
+
+    assert slot_runs(alike, np.arange(1.0, 9.0)).tolist() == [1.0] * 8
+
+
+def test_each_further_request_of_a_step_takes_the_host_so_long() -> None:
+    """The first is free of it: n requests take n - 1 times as long."""
+    times = (0.0, 1e-3)
+    fields = ({"host_seconds_per_further_request": each, "host_overlap": 0.0} for each in times)
+    plain, slow = (price(make_shape(engine_fields=each)).step_times for each in fields)
+
+    waits = np.asarray(slow.decode_base[:9]) - np.asarray(plain.decode_base[:9])
+    assert waits[1:] == pytest.approx(1e-3 * np.arange(8.0))
+
+
 def test_a_half_full_llama_server_reads_its_weights_for_each_run() -> None:
     """Decode steps of 4 of 8 slots take 2.5 times the weights; one request, and eight, are one batch either way."""
     own = {"quantization": "gguf-q8_0", "max_num_seqs": 8, "max_model_len": 4096}

@@ -10,9 +10,10 @@ import pytest
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.profiles import catalog
-from simserve.profiles.engine import ResolvedEngine, load_engine, resolve_engine
+from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions, version_key
 from simserve.profiles.engine_profile import version_note
+from simserve.profiles.resolved_engine import ResolvedEngine
 
 GIB = 2.0**30
 GPUS = {
@@ -54,6 +55,7 @@ def resolve(
     model_family: str = "",
     only_prefills: bool = False,
     has_linear_layers: bool = False,
+    vocab_size: int = 0,
     **overrides: Any,
 ) -> ResolvedEngine:
     """Resolve an engine on a GPU of the catalogue with the user's keys."""
@@ -71,6 +73,7 @@ def resolve(
         model_family=model_family,
         only_prefills=only_prefills,
         has_linear_layers=has_linear_layers,
+        vocab_size=vocab_size,
     )
 
 
@@ -335,6 +338,18 @@ def test_ollama_slots_and_context_follow_version_and_memory() -> None:
     assert (old.max_num_seqs, old.max_model_len) == (4, 2048)
     assert (new.max_num_seqs, new.max_model_len) == (1, 32768)
     assert resolve("ollama", None, model_max_len=131072).max_model_len == 131072
+
+
+@pytest.mark.parametrize("name", ["llama.cpp", "ollama"])
+def test_engines_that_sample_on_the_cpu_take_longer_for_more_tokens_of_a_vocabulary(name: str) -> None:
+    """0.23 to 0.49 ms a sequence were measured for large ones (llama.cpp pull request 24843, issue 27050)."""
+    times = [resolve(name, None, vocab_size=size).host_seconds_per_request for size in (32_000, 128_256, 151_936)]
+    bare = resolve(name, None, vocab_size=151_936, sampling="none").host_seconds_per_request
+
+    assert times == sorted(times)
+    assert 0.23e-3 < times[2] < 0.49e-3
+    assert (times[1] - bare) / (times[0] - bare) == pytest.approx(128_256 / 32_000)
+    assert resolve("vllm", vocab_size=151_936).host_seconds_per_request == resolve("vllm").host_seconds_per_request
 
 
 def test_llama_cpp_slots_share_the_context() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from simserve.errors import InputError
-from simserve.profiles.engine import ResolvedEngine, resolve_engine
+from simserve.profiles.engine import resolve_engine
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.deployment_spec import EngineSpec
 from simserve.validation import validate
 

@@ -10,17 +10,17 @@ import yaml
 
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.hardware import (
+from simserve.profiles.gpu_prices import (
     DEFAULT_CLASS,
     SELLERS,
     GpuPrice,
     RentalKind,
     class_price,
     dear_reservation,
-    load_hardware,
     offers,
     seller_class,
 )
+from simserve.profiles.hardware import load_hardware
 
 
 def price(usd: float, provider: str, kind: RentalKind = "on_demand", date: str = "2026") -> GpuPrice:

@@ -12,8 +12,8 @@ from simserve.metrics.files import read_result
 from simserve.report import other_loads as other_loads_module
 from simserve.report.html import render_report
 from simserve.report.other_loads import NUM_REQUESTS, other_loads
-from simserve.report.panels import borne_words, knee, knee_words, runs_words
 from simserve.report.panels import goodput_at_loads as goodput
+from simserve.report.panels import knee, knee_words, runs_words, sustained_words
 from simserve.report.panels import latency_at_loads as latency
 from simserve.report.sketch import Curve, Level, Note, Rule
 from simserve.sim.simulate import simulate
@@ -114,9 +114,9 @@ def test_words_say_what_the_pictures_show(chatbot: dict[str, Any]) -> None:
     assert knee_words(chatbot, "requests/s").startswith("Goodput is highest near ")
     assert knee_words(rising, "requests/s").startswith("Goodput still rises at ")
     assert knee_words(nothing, "requests/s").startswith("At no load")
-    assert ", not at " in borne_words(result, chatbot, "requests/s")
-    assert "not" not in borne_words(result, everything, "requests/s")
-    assert "does not hold even at" in borne_words(result, nothing, "requests/s")
+    assert ", not at " in sustained_words(result, chatbot, "requests/s")
+    assert "not" not in sustained_words(result, everything, "requests/s")
+    assert "does not hold even at" in sustained_words(result, nothing, "requests/s")
 
 
 def test_the_page_of_a_run_has_it_and_so_has_one_written_anew(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from simserve.report.quantities import UNDEFINED
 from simserve.report.terminal import MOST_LINES, brief_lines
 
 
-def planned(borne: float) -> dict[str, Any]:
+def planned(sustained: float) -> dict[str, Any]:
     """Return what is said of robustness in the summary of a plan for one replica."""
     lost = {"without_spares": None, "spare_usd_per_month": 1000.0}
     best = {
-        "traffic_borne": borne,
+        "traffic_sustained": sustained,
         "lost_replica": lost,
         "replicas": 1,
         "spot": None,
@@ -36,7 +36,7 @@ def planned(borne: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("borne", "said"),
+    ("sustained", "said"),
     [
         (4.0, "It can sustain at least 4 times the traffic before the SLO breaks."),
         (1.25, "It can sustain 25% more traffic before the SLO breaks."),
@@ -44,9 +44,9 @@ def planned(borne: float) -> dict[str, Any]:
         (0.8, "It can sustain only 80% of the traffic once all conversations are under way; the run ends before."),
     ],
 )
-def test_how_much_traffic_is_borne_is_said_first(borne: float, said: str) -> None:
+def test_how_much_traffic_is_sustained_is_said_first(sustained: float, said: str) -> None:
     """More, no more, and of conversations less."""
-    assert robustness_lines(planned(borne))[0] == said
+    assert robustness_lines(planned(sustained))[0] == said
 
 
 @pytest.mark.parametrize(

@@ -401,6 +401,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "cpu_offload_gb": (4, []),
     "n_gpu_layers": (8, ["deployment.engine={name: llama.cpp}"]),
     "kv_unified": ("true", ["deployment.engine={name: llama.cpp, max_num_seqs: 8}"]),
+    "similar_prompts": ("true", ["deployment.engine={name: llama.cpp, max_num_seqs: 8}"]),
     "ubatch_size": (128, ["deployment.engine={name: llama.cpp}"]),
     "num_gpu": (8, ["deployment.engine={name: ollama}"]),
     "language_model_only": ("true", ["model=gemma-3-4b"]),

@@ -623,3 +623,25 @@ def test_llama_cpp_ends_chunks_at_checkpoints_of_caches_that_cannot_be_cut(
     config = resolve(make_scenario([f"model={model}", "deployment.hardware=gb10-128gb", f"deployment.{engine}"])).engine
 
     assert (config.checkpoint_tokens, config.last_checkpoint_tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("workload", "expected"),
+    [
+        ("", None),
+        ("workload.shared_prefix={num_groups: 1, tokens: 200}", True),
+        ("workload.shared_prefix={num_groups: 1, tokens: 10}", None),
+        ("workload.shared_prefix={num_groups: 4, tokens: 200}", None),
+    ],
+)
+def test_requests_with_one_system_prompt_take_each_others_slots(workload: str, expected: bool | None) -> None:
+    """Where it is more than a tenth of a prompt (llama.cpp, --slot-prompt-similarity)."""
+    engine = "deployment.engine={name: llama.cpp, max_num_seqs: 8, max_model_len: 4096}"
+    options = [
+        engine,
+        "workload.prompt_tokens=500",
+        "deployment.hardware=rtx-4090-24gb",
+        *([workload] if workload else []),
+    ]
+
+    assert resolve(make_scenario(options)).shape.engine.similar_prompts is expected

@@ -162,5 +162,5 @@ def _pools(
         num_decodes=recipe.decodes,
         num_drafts=recipe.drafts,
         port_bandwidth=PORT_BANDWIDTH.get((engine, hardware.partition("-")[0]), 25e9),
-        handover_seconds=HANDOVER.get(engine, 0.001),
+        kv_transfer_seconds=HANDOVER.get(engine, 0.001),
     )

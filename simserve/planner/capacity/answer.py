@@ -295,15 +295,15 @@ def capacity(
         is_whole=is_closed,
         finishable=probe.finishable if probe.is_steady else None,
     )
-    borne: Sustained | None = None
+    at_confidence: Sustained | None = None
     if not found.was_interrupted:
         try:
             if not probe.is_steady and scenario.workload.trace is None and found.largest.value:
                 found = hold_in_fresh_runs(watched, found, asked=slo.attainment, effort=effort, is_whole=is_closed)
-            borne = sustained(probe, found, is_whole=is_closed, confidence=confidence or CONFIDENCE)
+            at_confidence = sustained(probe, found, is_whole=is_closed, confidence=confidence or CONFIDENCE)
         except KeyboardInterrupt:
             found = replace(found, was_interrupted=True)
-    return Capacity(scenario=asked, found=found, is_closed_loop=is_closed, sustained=borne)
+    return Capacity(scenario=asked, found=found, is_closed_loop=is_closed, sustained=at_confidence)
 
 
 def _without_api(scenario: Scenario) -> Scenario:

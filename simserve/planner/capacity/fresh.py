@@ -72,7 +72,7 @@ def fresh_runs(
     asked: float | None,
     most_runs: int = TIMES_FRESH * FRESH_RUNS,
     most_requests: int = MOST_REQUESTS,
-    is_borne: Callable[[Sequence[float], float], bool] = is_one_more_held,
+    is_sustained: Callable[[Sequence[float], float], bool] = is_one_more_held,
 ) -> FreshRuns:
     """Return whether fresh runs all hold and, by a bound, one more would; none is run after the first that misses.
 
@@ -81,7 +81,7 @@ def fresh_runs(
         asked: Share of requests that must meet the objective; None: there is none, and it is enough that all runs hold.
         most_runs: Most runs; fewer where they are long, but at least `FEWEST_RUNS`.
         most_requests: Requests of all runs together above which there are fewer runs.
-        is_borne: The bound: maps the attainments of the runs and the share asked for to whether one more would hold.
+        is_sustained: The bound: whether one more run would hold, by the attainments and the share asked for.
     """
     shares: list[float] = []
     count, most = 0, max(most_runs, FEWEST_RUNS)
@@ -93,7 +93,7 @@ def fresh_runs(
             return FreshRuns(False, tuple(shares))
         count += 1
         most = min(most, max(FEWEST_RUNS, most_requests // max(found.num_requests, 1)))
-    return FreshRuns(asked is None or is_borne(shares, asked), tuple(shares))
+    return FreshRuns(asked is None or is_sustained(shares, asked), tuple(shares))
 
 
 def hold_in_fresh_runs(probe: Prober, found: Found, *, asked: float, effort: Effort, is_whole: bool) -> Found:

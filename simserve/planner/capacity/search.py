@@ -169,7 +169,7 @@ def find_capacity(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Borne:
+class LoadVerdict:
     """Whether the deployment can sustain steady open traffic at one load, and how that is known.
 
     Attributes:
@@ -183,7 +183,7 @@ class Borne:
     level: Level | None
 
 
-def is_load_borne(probe: Prober, load: float, *, asked: float, finishable: Finishable) -> Borne:
+def is_load_sustained(probe: Prober, load: float, *, asked: float, finishable: Finishable) -> LoadVerdict:
     """Return whether runs of steady open traffic at one load hold the objective, as `find_capacity` promises it.
 
     It uses runs that the search has not seen. The shortest runs that settle refuse clear misses, and pass what also
@@ -474,25 +474,25 @@ class _SteadySearch(_Search):
         settling = settled_requests(load / self.finishable.rate, in_flight)
         return self._at_least(max(self.effort.long_run_requests, settling))
 
-    def at(self, load: float) -> Borne:
-        """Return whether the deployment can sustain one load: see `is_load_borne`."""
+    def at(self, load: float) -> LoadVerdict:
+        """Return whether the deployment can sustain one load: see `is_load_sustained`."""
         if load > highest_promised(self.finishable):
-            return Borne(holds=False, num_requests=0, level=None)
+            return LoadVerdict(holds=False, num_requests=0, level=None)
         fewest = self._at_least(FEWEST_REQUESTS)
         in_flight = self._level(load, 1, fewest).mean("in_flight")
         num_requests = max(fewest, settled_requests(load / self.finishable.rate, in_flight))
         level = self._fresh(load, num_requests)
-        holds = self._is_borne(level) and self._has_settled(level) and self._is_far(load, num_requests)
+        holds = self._is_sustained(level) and self._has_settled(level) and self._is_far(load, num_requests)
         if holds or level.attainment < self.asked - CLEAR_MISS:
-            return Borne(holds=holds, num_requests=num_requests, level=level)
+            return LoadVerdict(holds=holds, num_requests=num_requests, level=level)
         num_requests = max(num_requests, long_run_requests(load))
         most = max(num_requests, math.ceil(LONGEST * LONG_RUN_REQUESTS))
         while True:
             level = self._until_known(load, num_requests, MANY_FRESH_RUNS)
-            holds = self._is_borne(level) and self._has_settled(level)
+            holds = self._is_sustained(level) and self._has_settled(level)
             is_long = num_requests >= LONG_ENOUGH * LONG_RUN_REQUESTS
             if holds or num_requests >= most or (is_long and not self._all_hold(level)):
-                return Borne(holds=holds, num_requests=num_requests, level=level)
+                return LoadVerdict(holds=holds, num_requests=num_requests, level=level)
             num_requests = min(most if is_long else LONG_RUN_REQUESTS, math.ceil(LONGER * num_requests))
 
     def _promised(self, capacity: float, fall: float | None, num_requests: int, curve_requests: int) -> Found:
@@ -502,7 +502,7 @@ class _SteadySearch(_Search):
                 level = upper = self._failing(capacity, fall or USUAL_FALL, num_requests)
             else:
                 level = self._fresh(self._expected(*bracket, num_requests), num_requests)
-            lower = self._borne(level, upper, fall or USUAL_FALL, num_requests)
+            lower = self._sustained(level, upper, fall or USUAL_FALL, num_requests)
             if lower is None:
                 return self._answer(lower, upper, None, num_requests, curve_requests)
             lower, inner, upper = self._closer(lower, upper, num_requests)
@@ -531,7 +531,7 @@ class _SteadySearch(_Search):
         load = lower.load * (upper.load / lower.load) ** max(0.0, min(share, 1.0))
         return max(rounded(load * STEP_DOWN), lower.load)
 
-    def _borne(self, level: Level, upper: Level, fall: float, num_requests: int) -> Level | None:
+    def _sustained(self, level: Level, upper: Level, fall: float, num_requests: int) -> Level | None:
         """Return runs at a load at which fresh runs hold and one more would, from one down; None where there is none.
 
         Args:
@@ -543,7 +543,7 @@ class _SteadySearch(_Search):
         load, step = level.load, STEP_DOWN
         missed = max(1 - self.asked, 0.5 / max(upper.num_measured, 1))
         spare_fall = fall * math.sqrt(missed) * (1 - missed) / 2  # of the square root, from that of the log-odds
-        while not self._is_borne(level):
+        while not self._is_sustained(level):
             load = rounded(min(self._bound(level, spare_fall), load) * step)
             if load <= DEEPEST * upper.load:
                 return None
@@ -565,7 +565,7 @@ class _SteadySearch(_Search):
             for each in self._all_fresh(num_requests):
                 if each.load > lower.load:
                     above = each
-                    if not self._is_borne(each):
+                    if not self._is_sustained(each):
                         break
                     lower = each
             fall = self._spare_fall(lower, above)
@@ -575,7 +575,7 @@ class _SteadySearch(_Search):
             if not WORTH_A_LOOK * lower.load < load < above.load:
                 break
             higher = self._fresh(load, num_requests)
-            if self._is_borne(higher):
+            if self._is_sustained(higher):
                 lower, has_climbed = higher, True
         failing = [each for each in self._all_fresh(num_requests) if not each.holds(self.asked)]
         upper = failing[0] if failing else upper
@@ -602,17 +602,17 @@ class _SteadySearch(_Search):
         level = self._fresh(load, num_requests, 1)
         while self._all_hold(level) and len(level.trials) < most_runs:
             runs = len(level.trials)
-            if runs in (FEW_FRESH_RUNS, usual) and self._is_borne_by_far(level):
+            if runs in (FEW_FRESH_RUNS, usual) and self._is_sustained_by_far(level):
                 break
-            if runs == usual and not self._is_borne(level):
+            if runs == usual and not self._is_sustained(level):
                 break
             level = self._fresh(load, num_requests, runs + 1)
         return level
 
-    def _is_borne(self, level: Level) -> bool:
+    def _is_sustained(self, level: Level) -> bool:
         return self._all_hold(level) and self._spare(level) >= 0
 
-    def _is_borne_by_far(self, level: Level) -> bool:
+    def _is_sustained_by_far(self, level: Level) -> bool:
         spare = min(self._spare(level, CONFIDENCE_BY_FAR, parts=parts) for parts in (1, QUARTERS))
         return spare >= 0 and FAR * (1 - level.attainment) <= 1 - self.asked and self._has_settled(level)
 
@@ -624,7 +624,7 @@ class _SteadySearch(_Search):
         above = WELL_ABOVE * load
         if above > highest_promised(self.finishable):
             return False
-        return self._is_borne(self._until_known(above, num_requests, self.effort.fresh_runs))
+        return self._is_sustained(self._until_known(above, num_requests, self.effort.fresh_runs))
 
     def _bound(self, level: Level, fall: float) -> float:
         """Return the load at which one more run would just hold, from the runs at another load."""

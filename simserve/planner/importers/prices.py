@@ -23,7 +23,8 @@ from simserve.documents import read_document, read_text
 from simserve.errors import ProfileError, UsageError
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile
-from simserve.profiles.hardware import GpuPrice, RentalKind, load_hardware
+from simserve.profiles.gpu_prices import GpuPrice, RentalKind
+from simserve.profiles.hardware import load_hardware
 from simserve.validation import validate
 
 _TOKEN_MODES = ("chat", "completion", "responses", None)

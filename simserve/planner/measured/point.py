@@ -101,7 +101,7 @@ class PoolPair:
         num_decodes: Number of decode workers.
         num_drafts: Drafts a step of the decode workers' MTP layer; 0: none.
         port_bandwidth: Bytes/s at which a KV cache leaves one GPU of a prefill worker for another node.
-        handover_seconds: Seconds from the last byte of a cache to the scheduler of the decode worker.
+        kv_transfer_seconds: Seconds from the last byte of a cache to the scheduler of the decode worker.
     """
 
     prefill: Mapping[str, Any]
@@ -110,7 +110,7 @@ class PoolPair:
     num_decodes: int
     num_drafts: int = 0
     port_bandwidth: float = 25e9
-    handover_seconds: float = 0.001
+    kv_transfer_seconds: float = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

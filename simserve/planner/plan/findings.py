@@ -25,7 +25,7 @@ class Findings:
 
     Attributes:
         scenario: What was asked.
-        borne: The same with the traffic of the headroom.
+        planned: The same with the traffic of the headroom.
         goal: What to minimize, and the limits.
         reference: What follows ``simserve run`` to run the scenario.
         groups: The search on each kind of GPU.
@@ -38,7 +38,7 @@ class Findings:
         confirmed: The confirming run.
         group: Its kind of GPU.
         confirmations: All confirming runs, including those that failed.
-        borne_traffic: Largest traffic that it can sustain, as a multiple of the scenario's.
+        sustained_traffic: Largest traffic that it can sustain, as a multiple of the scenario's.
         fewer: Its run with one replica lost.
         once_measured: A cheaper fleet that is as sure as asked once loads of a server have been measured.
         roles: What breaks first in each role of its prefill and decode workers; empty without any.
@@ -53,7 +53,7 @@ class Findings:
     """
 
     scenario: Scenario
-    borne: Scenario
+    planned: Scenario
     goal: Goal
     reference: tuple[str, ...]
     groups: list[GroupResult] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Findings:
     member: Member | None = None
     group: GroupResult | None = None
     confirmations: list[Trial] = field(default_factory=list)
-    borne_traffic: float | None = None
+    sustained_traffic: float | None = None
     fewer: Trial | None = None
     once_measured: Trial | None = None
     roles: list[RoleLimit] = field(default_factory=list)

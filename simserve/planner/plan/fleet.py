@@ -28,8 +28,8 @@ TRAFFIC_STEP = 0.05
 MOST_BELOW_PLANNED = 0.035
 """Share by which the promised traffic may be below the estimated mean capacity, which is known to some 1.5 %: it is at
 most 5 % below brute force (docs/promises.md)."""
-BORNE_STEP = 0.001
-BORNE_DIGITS = 3
+SUSTAINED_STEP = 0.001
+SUSTAINED_DIGITS = 3
 """The same for steady open traffic, rounded down."""
 ROUNDING = 1e-9
 MOST_TRAFFIC = 4.0
@@ -195,7 +195,7 @@ def changes_of(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
                 yield name, change, lengths
 
 
-def traffic_borne(fleet: Fleet) -> float | None:
+def traffic_sustained(fleet: Fleet) -> float | None:
     """Return the largest traffic, as a multiple of the scenario's, that a fleet can sustain.
 
     For steady open traffic, and for conversations once as many end as begin, it is what `simserve capacity` promises of
@@ -246,8 +246,8 @@ def _promised(fleet: Fleet, probe: LoadProbe) -> float | None:
     )
     if found.was_interrupted:
         raise KeyboardInterrupt
-    borne = round(math.floor(found.largest.value / rate / BORNE_STEP + ROUNDING) * BORNE_STEP, BORNE_DIGITS)
-    return (borne or None) if fleet.scenario.workload.has_sessions else max(1.0, borne)
+    times = round(math.floor(found.largest.value / rate / SUSTAINED_STEP + ROUNDING) * SUSTAINED_STEP, SUSTAINED_DIGITS)
+    return (times or None) if fleet.scenario.workload.has_sessions else max(1.0, times)
 
 
 def month_of(fleet: Fleet) -> dict[str, Any] | None:

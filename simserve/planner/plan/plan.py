@@ -23,7 +23,7 @@ from simserve.planner.plan.fleet import (
     month_of,
     one_fewer,
     resized_or_refused,
-    traffic_borne,
+    traffic_sustained,
     with_room,
 )
 from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, unconfirmed_miss
@@ -156,14 +156,14 @@ class _Planning:
         self.options = options
         self.goal = _goal(scenario, options)
         self.reference = tuple(reference)
-        self.borne = _with_headroom(scenario, options.headroom)
+        self.planned = _with_headroom(scenario, options.headroom)
         self.search_seed = search_seed
-        self.searched = with_seed(self.borne, search_seed)
+        self.searched = with_seed(self.planned, search_seed)
         if options.horizon is not None:
             check_horizon(scenario)
         if options.autoscaler:
             check_autoscaler(scenario)
-        self.findings = Findings(scenario=scenario, borne=self.borne, goal=self.goal, reference=self.reference)
+        self.findings = Findings(scenario=scenario, planned=self.planned, goal=self.goal, reference=self.reference)
         self.findings.kept = options.keep
         self._progress = progress
         self._equals: list[tuple[int, Member]] = []
@@ -178,7 +178,7 @@ class _Planning:
         try:
             self._find()
             if self.options.autoscaler:
-                searched = replace(self.findings, borne=self.searched)
+                searched = replace(self.findings, planned=self.searched)
                 scaled = next(self._each(thresholds_of, [(searched,)]))
         except KeyboardInterrupt:
             was_interrupted = True
@@ -224,7 +224,7 @@ class _Planning:
         if found.fleet is not None:
             self._look_around(spaces, found.fleet)
         elif found.confirmations:
-            found.miss = unconfirmed_miss(found.confirmations, found.groups, self.borne, self.goal)
+            found.miss = unconfirmed_miss(found.confirmations, found.groups, self.planned, self.goal)
         else:
             found.miss = self._missed(spaces)
 
@@ -445,7 +445,7 @@ class _Planning:
         """Put the best of all fleets of equal cost first: headroom decides, then latency."""
         groups, goal = self.findings.groups, self.goal
         least = min(_best_value(space, group, goal) for space, group in zip(spaces, groups, strict=True))
-        if goal.objective not in ("cost", "gpus") or not math.isfinite(least) or is_one_job(self.borne):
+        if goal.objective not in ("cost", "gpus") or not math.isfinite(least) or is_one_job(self.planned):
             return
         self._equals = [
             (index, member)
@@ -471,7 +471,7 @@ class _Planning:
         """Return the nearest miss, and the plan without the bounds that nothing can meet."""
         miss = nearest_miss(self.findings.groups, self.searched, self.goal)
         miss = replace(miss, drafted=self._drafted(spaces, miss))
-        if not miss.relaxed_terms or self.borne.slo is None:
+        if not miss.relaxed_terms or self.planned.slo is None:
             return miss
         slo = self.scenario.slo
         if slo is None:
@@ -546,7 +546,7 @@ class _Planning:
                 return True
             failed = [best]
             # How sure a fleet is on real servers says nothing about other days: of uneven traffic, all are tried.
-            if best.is_searched and not is_uneven(self.borne):
+            if best.is_searched and not is_uneven(self.planned):
                 failed += [
                     each for each in open_fleets if each.is_searched and not _may_be_surer(each.member, best.member)
                 ]
@@ -563,7 +563,7 @@ class _Planning:
         key, member, replicas = self._hash(spaces, tried), tried.member, tried.replicas
         if key not in self._confirmed:
             fleet = Fleet(
-                scenario=self.borne,
+                scenario=self.planned,
                 overrides=member.overrides,
                 replicas=replicas,
                 confidence=self.goal.confidence,
@@ -626,7 +626,7 @@ class _Planning:
         # Other sizes, formats and traffic are compared with what the search saw, so they get its requests.
         plain = replace(own, scenario=with_seed(self.scenario, self.search_seed))
         tasks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-            (traffic_borne, (own,)),
+            (traffic_sustained, (own,)),
             (one_fewer, (plain,)),
             (month_of, (bought,)),
             (role_limits, (plain,)),
@@ -637,16 +637,16 @@ class _Planning:
         for _, _, changed in changes:
             tasks.append((resized_or_refused, (with_room(plain, changed),)))
         space = next(each for each, group in zip(spaces, found.groups, strict=True) if group is found.group)
-        borne = replace(fleet, scenario=self.searched, promise=None)
-        formats = format_levers(with_overrides(borne.scenario, borne.overrides))
-        levers = [*levers_of(borne, [*formats, *LEVERS]), *option_levers(borne, space)]
+        planned = replace(fleet, scenario=self.searched, promise=None)
+        formats = format_levers(with_overrides(planned.scenario, planned.overrides))
+        levers = [*levers_of(planned, [*formats, *LEVERS]), *option_levers(planned, space)]
         for _, overrides in levers:
-            tasks.append((resized_or_refused, (replace(borne, overrides=overrides),)))
+            tasks.append((resized_or_refused, (replace(planned, overrides=overrides),)))
         for space, overrides in front_candidates(found.groups, spaces, self.goal):
             tasks.append((sized, (space, overrides, self.goal)))
         tasks.append((single_changes, (plain.scenario, spaces[0])))
         *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
-        found.borne_traffic, found.fewer, found.month, found.roles, found.links, found.once_measured = results[:6]
+        found.sustained_traffic, found.fewer, found.month, found.roles, found.links, found.once_measured = results[:6]
         rest = results[6:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
             found.sensitivity.append((name, change, trial))
@@ -775,12 +775,12 @@ def _goal(scenario: Scenario, options: PlanOptions) -> Goal:
 def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:
     if not headroom:
         return scenario
-    borne = scaled_traffic(scenario, 1 + headroom)
-    if borne is None:
+    planned = scaled_traffic(scenario, 1 + headroom)
+    if planned is None:
         raise UsageError(
             "needs arrivals with a rate, or clients", key="--headroom", value=headroom, remedy="leave it out"
         )
-    return borne
+    return planned
 
 
 __all__ = ["Lever", "Plan", "PlanOptions", "plan"]

@@ -439,7 +439,7 @@ def purchase_of(found: Findings, summary: Mapping[str, Any], horizon: Horizon) -
     need = Need(
         rate=mean_rate(scenario, rate, day),
         shape=day,
-        capacity=rate * (found.borne_traffic or 1.0) / best["replicas_needed"],
+        capacity=rate * (found.sustained_traffic or 1.0) / best["replicas_needed"],
         spare_replicas=found.goal.spare_replicas,
         gpus_per_replica=gpus,
         usd_per_hour=hourly,

@@ -129,7 +129,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         },
         "bound": _bound(member),
         "attainment_interval": _attainment_interval(found),
-        "traffic_borne": found.borne_traffic,
+        "traffic_sustained": found.sustained_traffic,
         "lost_replica": _lost(found, hourly, bought),
         "spot": _spot(found, there, trial.mean_gpus * share),
         "link": link_mapping(found.links),
@@ -188,7 +188,7 @@ def _assumed(found: Findings, there: Scenario) -> list[str]:
 
 def _still_beginning(found: Findings) -> list[str]:
     """Return a note if conversations, or tasks, do not yet come at their rate during the scenario's run."""
-    workload, trial = found.borne.workload, found.confirmed
+    workload, trial = found.planned.workload, found.confirmed
     rate = getattr(workload.arrivals, "rate", None)
     reached = None if trial is None else trial.figures["request_throughput"]
     has_followers = workload.sessions is not None or workload.agents is not None
@@ -196,7 +196,7 @@ def _still_beginning(found: Findings) -> list[str]:
         return []
     if reached >= ENOUGH_OF_RATE * rate:
         return []
-    ramp = ramp_of(generate(workload, seed=found.borne.run.seed, base_path=found.borne.folder))
+    ramp = ramp_of(generate(workload, seed=found.planned.run.seed, base_path=found.planned.folder))
     if ramp is None:
         return []
     enough = round(2 * rate * ramp.seconds(0.0), -3)
@@ -249,7 +249,7 @@ def _spot(found: Findings, there: Scenario, num_gpus: float) -> dict[str, float]
 def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     """Yield, line by line, why this many GPUs are needed."""
     completed = trial.figures["completed"] or 0
-    rate = getattr(found.borne.workload.arrivals, "rate", None)
+    rate = getattr(found.planned.workload.arrivals, "rate", None)
     if completed:
         prompt = (trial.figures["total_input_tokens"] or 0) / completed
         output = (trial.figures["total_output_tokens"] or 0) / completed
@@ -258,7 +258,7 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
                 f"{rate:,.4g} requests/s x {prompt:,.0f} prompt and {output:,.0f} output tokens = "
                 f"{rate * prompt:,.0f} prompt and {rate * output:,.0f} output tokens/s"
             )
-    multiple = found.borne_traffic
+    multiple = found.sustained_traffic
     asked = getattr(found.scenario.workload.arrivals, "rate", None)
     if found.roles:
         yield from role_lines([role_mapping(each) for each in found.roles], rate)

@@ -513,7 +513,7 @@ def thresholds_of(found: Findings) -> dict[str, Any] | None:
     price = None if trial.usd_per_hour is None or not trial.mean_gpus else trial.usd_per_hour / trial.mean_gpus
     gpus = trial.num_gpus / trial.replicas
     answer = autoscaler_of(
-        found.borne, fleet.overrides, fleet.replicas, usd_per_hour=None if price is None else price * gpus
+        found.planned, fleet.overrides, fleet.replicas, usd_per_hour=None if price is None else price * gpus
     )
     if answer is None or answer["best"] is None:
         return answer
@@ -521,7 +521,7 @@ def thresholds_of(found: Findings) -> dict[str, Any] | None:
     changes = merged(fleet.overrides, best["overrides"])
     hours = answer["seconds"] / SECONDS_PER_HOUR
     told = {
-        "label": describe(with_overrides(found.borne, changes)),
+        "label": describe(with_overrides(found.planned, changes)),
         "mean_gpus": best["replica_hours"] * gpus / hours,
         "usd_per_month": None if best["usd"] is None else best["usd"] / hours * HOURS_PER_MONTH,
         "overrides": changes,

@@ -22,7 +22,7 @@ from simserve.metrics.summary import or_null
 from simserve.planner.capacity.answer import Capacity, capacity, quantile
 from simserve.planner.capacity.level import Level, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
-from simserve.planner.capacity.search import highest_promised, is_load_borne, settled_requests
+from simserve.planner.capacity.search import highest_promised, is_load_sustained, settled_requests
 from simserve.planner.overrides import with_seed
 from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.price import Market
@@ -57,8 +57,8 @@ MORE_THROUGHPUT = 1.01
 clients to those before, up to which more clients bring nothing."""
 CONTENDERS = 6
 NEAR_BEST = 1.15
-"""Most deployments whose load is found as `simserve capacity` finds it; and largest ratio of what the best does in
-short looks to what they do: near the load that is finished, a single run may hold that far above what is promised."""
+"""Most layouts whose load is found as `simserve capacity` finds it; and largest ratio of what the best does in short
+looks to what they do: near the load that is finished, a single run may hold that far above what is promised."""
 WORTH_A_SEARCH = 1.01
 """Factor on the load that the best so far sustains: another must hold there before its own load is found."""
 WEIGHTS_OF_POOLS = "deployment.routing.weights"
@@ -379,19 +379,32 @@ def value_of(look: Look | None, *, is_closed: bool) -> float:
 def contenders(able: Sequence[Able], *, is_closed: bool) -> list[Able]:
     """Return the deployments that may do the most, best first: those that short looks cannot tell from the best.
 
-    Of those that differ in engine knobs alone, only one.
+    Of those that differ in engine knobs alone, only one. With open arrivals the best layout has two, where another
+    setting holds by more at nearly the same load: a setting that barely holds in one run may not hold in the next.
     """
     held = sorted(
         (each for each in able if each.held is not None), key=lambda each: -value_of(each.held, is_closed=is_closed)
     )
-    found: dict[str, Able] = {}
+    found: dict[str, list[Able]] = {}
     for each in held:
         if value_of(each.held, is_closed=is_closed) * NEAR_BEST >= value_of(held[0].held, is_closed=is_closed):
             laid = {key: value for key, value in each.member.overrides.items() if not key.startswith(KNOBS)}
             pools = laid.get(POOLS_KEY) or ()
             laid[POOLS_KEY] = [{key: pool[key] for key in sorted(pool) if key != "engine"} for pool in pools]
-            found.setdefault(f"{each.hardware} {sorted(laid.items(), key=str)}", each)
-    return list(found.values())[:CONTENDERS]
+            found.setdefault(f"{each.hardware} {sorted(laid.items(), key=str)}", []).append(each)
+    chosen = [alike[0] for alike in found.values()][:CONTENDERS]
+    if chosen and not is_closed:
+        surest = _surest(next(iter(found.values())))
+        chosen[1:1] = [] if surest is chosen[0] else [surest]
+    return chosen
+
+
+def _surest(alike: Sequence[Able]) -> Able:
+    """Return what holds by most of deployments that hold about as much as the first of them, which holds most."""
+    most = value_of(alike[0].held, is_closed=False)
+    looks = [(each.held, each) for each in alike]
+    near = [(look.margin, each) for look, each in looks if look is not None and look.load * WORTH_A_SEARCH >= most]
+    return max(near, key=lambda pair: pair[0])[1]
 
 
 def find_load(scenario: Scenario, able: Able, confidence: float | None, least: float | None = None) -> Able:
@@ -408,7 +421,7 @@ def find_load(scenario: Scenario, able: Able, confidence: float | None, least: f
         probe = probe_of(there)
         if probe.is_steady and probe.finishable is not None:
             asked = probe.slo.attainment
-            if not is_load_borne(probe, WORTH_A_SEARCH * least, asked=asked, finishable=probe.finishable).holds:
+            if not is_load_sustained(probe, WORTH_A_SEARCH * least, asked=asked, finishable=probe.finishable).holds:
                 return able
     return replace(able, capacity=capacity(there, confidence=confidence))
 
@@ -510,7 +523,8 @@ class Throughput:
             self.able += found
         chosen = contenders(self.able, is_closed=self.is_closed)
         confidence, most = self.goal.confidence, 0.0
-        for batch in (chosen[:1], chosen[1:]):
+        # The first two one after the other: what they do spares the searches of the others.
+        for batch in (chosen[:1], chosen[1:2], chosen[2:]):
             least = most if most and not self.is_closed else None
             tasks = [(by_hardware[able.hardware].scenario, able, confidence, least) for able in batch]
             for able, tried in zip(batch, each(find_load, tasks), strict=True):

@@ -26,7 +26,7 @@ from simserve.planner.capacity.search import (
     FRESH_CONFIDENCE,
     FRESH_RUNS,
     highest_promised,
-    is_load_borne,
+    is_load_sustained,
     long_run_requests,
     settled_requests,
 )
@@ -156,12 +156,12 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int, is_picke
         return _promise_of_other_runs(scenario, overrides, replicas, is_picked)
     assert probe.finishable is not None  # of a steady probe
     rate = load_of(scenario, own_traffic(scenario))
-    borne = is_load_borne(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
+    verdict = is_load_sustained(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
     return Promise(
-        holds=borne.holds,
-        num_requests=borne.num_requests,
+        holds=verdict.holds,
+        num_requests=verdict.num_requests,
         finishable=probe.finishable,
-        attainments=() if borne.level is None else tuple(trial.attainment for trial in borne.level.trials),
+        attainments=() if verdict.level is None else tuple(trial.attainment for trial in verdict.level.trials),
     )
 
 
@@ -174,7 +174,7 @@ def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: i
     there = deployed(scenario, once, replicas)
     if not (has_other_runs(there) or (is_picked and has_conversations(there))):
         return Promise(holds=True)
-    many: dict[str, Any] = {"most_runs": TIMES_FRESH * FRESH_RUNS, "is_borne": is_one_more_held}
+    many: dict[str, Any] = {"most_runs": TIMES_FRESH * FRESH_RUNS, "is_sustained": is_one_more_held}
     many = {} if is_uneven(there) else many
     fresh, asked = None, objective(there)
     if asked is not None:
@@ -275,7 +275,7 @@ def fresh_runs_of(
     *,
     most_runs: int = FRESH_RUNS,
     most_requests: int = MOST_FRESH_REQUESTS,
-    is_borne: Callable[[Sequence[float], float], bool] = _is_attained,
+    is_sustained: Callable[[Sequence[float], float], bool] = _is_attained,
     accelerate: Accelerate = "auto",
 ) -> FreshRuns:
     """Return whether fresh runs of a scenario, as long as it says, hold its objective, and one more would by a bound.
@@ -286,7 +286,7 @@ def fresh_runs_of(
             whether a run is overloaded.
         most_runs: How many; fewer where they are long.
         most_requests: Of all runs together, from which on they are fewer.
-        is_borne: The bound on one more run, by default the lower end of `further_run`.
+        is_sustained: The bound on one more run, by default the lower end of `further_run`.
         accelerate: Whether runs are compiled.
 
     Raises:
@@ -308,4 +308,4 @@ def fresh_runs_of(
         )
 
     share = None if asked is None else asked.attainment
-    return fresh_runs(run_of, asked=share, most_runs=most_runs, most_requests=most_requests, is_borne=is_borne)
+    return fresh_runs(run_of, asked=share, most_runs=most_runs, most_requests=most_requests, is_sustained=is_sustained)

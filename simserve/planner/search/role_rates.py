@@ -17,7 +17,7 @@ from typing import Any
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import Overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.roles import AMPLE, Count, Worker, by_handover, workers_of
+from simserve.planner.search.roles import AMPLE, Count, Worker, by_kv_format, workers_of
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
 from simserve.planner.space.roles import DECODE, FORMAT, GPU, KIND_KEYS, PREFILL, Roles, kind_of
@@ -86,7 +86,7 @@ class Rates:
     def _filling(self) -> Iterator[tuple[float, int, tuple[Count, Count], bool]]:
         """Yield numbers of each pair of sizes on all of the GPUs, with a bound below the negative of their rate."""
         number = 0
-        for workers in by_handover(self._workers):
+        for workers in by_kv_format(self._workers):
             sides = _first_of_each_kind(workers[PREFILL]), _first_of_each_kind(workers[DECODE])
             for prefill, decode in itertools.product(*sides):
                 for count, rest in self._counts(prefill, decode):
@@ -141,7 +141,7 @@ class Rates:
         scenario = self.search.space.scenario
         asked, traffic = objective(scenario), scaled_traffic(scenario, rate / self.offered)
         other = DECODE if role == PREFILL else PREFILL
-        reading = [each for each in self._workers[other] if each.handover == count.worker.handover]
+        reading = [each for each in self._workers[other] if each.kv_format == count.worker.kv_format]
         fastest = min(reading, key=lambda each: each.idle_seconds)
         ample = Count(fastest, AMPLE * math.ceil(self.search.goal.max_gpus / fastest.gpus))
         pair = (count, ample) if role == PREFILL else (ample, count)

@@ -57,7 +57,7 @@ from simserve.scenario.formats import formats_of
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
 
-Handover = tuple[str, ...]
+KVFormat = tuple[str, ...]
 """What two workers must have in common: checkpoint, KV format and cache layout."""
 FLASH_GENERATIONS = ("8", "9")
 """CUDA major versions (Ampere, Ada and Hopper) on which engines use FlashAttention for all but latent attention
@@ -81,7 +81,7 @@ OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
 """Objectives that are sums over the workers, unlike the latency of a fleet."""
 
 
-def handover_of(shape: ReplicaShape) -> Handover:
+def kv_format_of(shape: ReplicaShape) -> KVFormat:
     """Return what another worker must have in common with a replica to read its KV caches."""
     checkpoint = formats_of(shape, "auto").checkpoint or shape.model.name
     return checkpoint, shape.kv_cache_dtype, *layout_of(shape.hardware, shape.model)
@@ -116,7 +116,7 @@ class Worker:
         needed: Fewest workers that can do the work (bound); a fraction.
         idle_seconds: Least mean seconds of a first token, or of a further one, on an idle worker.
         most_rate: Most requests a second that one can serve (bound).
-        handover: What another must have in common with it to read its KV caches.
+        kv_format: What another must have in common with it to read its KV caches.
     """
 
     pool: Pool
@@ -126,7 +126,7 @@ class Worker:
     needed: float
     idle_seconds: float
     most_rate: float
-    handover: Handover
+    kv_format: KVFormat
 
     @property
     def least(self) -> int:
@@ -274,7 +274,7 @@ class _Split:
 
     def run(self) -> None:
         """Find the best pair; keep it and the next ones that hold in the search."""
-        for workers in by_handover(workers_of(self.search, self.front, self.roles, self.limit, self.known)):
+        for workers in by_kv_format(workers_of(self.search, self.front, self.roles, self.limit, self.known)):
             self.limit = min(self.limit, self.search.best_value[0] * (1 + TIED))
             self._run(self._winnable(workers))
 
@@ -520,12 +520,12 @@ class _Listed:
         return self._found[place]
 
 
-def by_handover(workers: Mapping[str, Sequence[Worker]]) -> list[dict[str, list[Worker]]]:
+def by_kv_format(workers: Mapping[str, Sequence[Worker]]) -> list[dict[str, list[Worker]]]:
     """Return the workers by role, in groups that can read each other's KV caches."""
-    found: dict[Handover, dict[str, list[Worker]]] = {}
+    found: dict[KVFormat, dict[str, list[Worker]]] = {}
     for role, each in workers.items():
         for worker in each:
-            found.setdefault(worker.handover, {PREFILL: [], DECODE: []})[role].append(worker)
+            found.setdefault(worker.kv_format, {PREFILL: [], DECODE: []})[role].append(worker)
     return list(found.values())
 
 
@@ -738,7 +738,7 @@ def _priced(search: Search, alone: Scenario, pool: Pool, *, is_proven: bool) -> 
         needed=math.inf if bound.out_of_reach else bound.needed_workers,
         idle_seconds=bound.idle_seconds,
         most_rate=bound.most_rate,
-        handover=handover_of(resolved.shape),
+        kv_format=kv_format_of(resolved.shape),
     )
 
 

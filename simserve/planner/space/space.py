@@ -21,9 +21,9 @@ from simserve.planner.space.roles import SIZE_KEYS, Roles, is_plausible, roles_o
 from simserve.planner.space.traffic import Traffic
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
-from simserve.profiles.engine import ResolvedEngine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.combinations import lack_of, model_lack_of
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario

@@ -358,7 +358,7 @@ def _links(pair: PoolPair, cache_bytes: float, ranks: int) -> DisaggregationSpec
     return DisaggregationSpec.model_validate(
         {
             "transfer_bandwidth": f"{ranks * pair.port_bandwidth / copies} B/s",
-            "transfer_latency": f"{pair.handover_seconds + rest} s",
+            "transfer_latency": f"{pair.kv_transfer_seconds + rest} s",
             "max_in_transfer": MAX_IN_TRANSFER,
         }
     )

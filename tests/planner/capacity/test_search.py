@@ -19,10 +19,10 @@ from simserve.planner.capacity.search import (
     FEW_FRESH_RUNS,
     MOST_BELOW,
     NEAR_FULL,
-    Borne,
     Effort,
+    LoadVerdict,
     find_capacity,
-    is_load_borne,
+    is_load_sustained,
     long_run_requests,
 )
 from simserve.scenario.finishable import Finishable
@@ -389,18 +389,18 @@ def test_traffic_without_chance_is_promised_close_below_its_step() -> None:
     assert found.interval_method == "bracket"
 
 
-def borne(load: float, edge: float = 7.0) -> Borne:
-    """Return whether a load is borne where runs differ by a tenth of their share that misses."""
+def sustained(load: float, edge: float = 7.0) -> LoadVerdict:
+    """Return whether a load is sustained where runs differ by a tenth of their share that misses."""
 
     def noisy(load: float, replication: int, num_requests: int) -> Trial:
         return spread(trial(load, edge * (1 + 3 * (-1) ** replication / math.sqrt(num_requests)), num_requests))
 
-    return is_load_borne(noisy, load, asked=0.95, finishable=Finishable(rate=10.0, half_width=0.1, requests=4000))
+    return is_load_sustained(noisy, load, asked=0.95, finishable=Finishable(rate=10.0, half_width=0.1, requests=4000))
 
 
 def test_a_load_far_from_the_capacity_is_settled_by_short_runs() -> None:
     """Half of it holds, and more than can be finished is not tried at all."""
-    half, near, above, double = borne(3.0), borne(6.8), borne(7.1), borne(9.7)
+    half, near, above, double = sustained(3.0), sustained(6.8), sustained(7.1), sustained(9.7)
 
     assert (half.holds, near.holds, above.holds, double.holds) == (True, True, False, False)
     assert half.num_requests <= long_run_requests(3.0) < near.num_requests
@@ -415,14 +415,14 @@ def test_a_load_at_which_one_long_run_in_nine_misses_is_not_borne() -> None:
         return spread(trial(load, 15.5 if misses else 17.0, num_requests))
 
     finishable = Finishable(rate=20.0, half_width=0.1, requests=4000)
-    found = is_load_borne(wandering, 16.0, asked=0.95, finishable=finishable)
+    found = is_load_sustained(wandering, 16.0, asked=0.95, finishable=finishable)
 
     assert not found.holds
     assert found.num_requests == long_run_requests(16.0)
 
 
-def runs_until_known(load: float, edges: Callable[[int, int], float]) -> tuple[Borne, list[int]]:
-    """Return whether a load is borne, and the replications of its longest runs, by the load at which each fails."""
+def runs_until_known(load: float, edges: Callable[[int, int], float]) -> tuple[LoadVerdict, list[int]]:
+    """Return whether a load is sustained, and the replications of its longest runs, by the load at which each fails."""
     seen: list[tuple[int, int]] = []
 
     def counted(at: float, replication: int, num_requests: int) -> Trial:
@@ -431,7 +431,7 @@ def runs_until_known(load: float, edges: Callable[[int, int], float]) -> tuple[B
         return spread(trial(at, edges(replication, num_requests), num_requests))
 
     finishable = Finishable(rate=20.0, half_width=0.1, requests=4000)
-    found = is_load_borne(counted, load, asked=0.95, finishable=finishable)
+    found = is_load_sustained(counted, load, asked=0.95, finishable=finishable)
     return found, [replication for length, replication in seen if length == found.num_requests]
 
 
@@ -449,7 +449,7 @@ def test_a_load_that_holds_by_far_takes_four_long_runs() -> None:
 
 
 def test_the_first_long_run_that_misses_is_the_last() -> None:
-    """Those after it could not change that the load is not borne."""
+    """Those after it could not change that the load is not sustained."""
     found, runs = runs_until_known(
         15.5, lambda replication, length: 15.0 if length > 10_000 and replication == 6 else 16.0 - 0.1 * replication % 2
     )

@@ -21,7 +21,7 @@ from simserve.metrics.cost import gpu_hour
 from simserve.planner.export.export import ENGINES, export
 from simserve.planner.export.flags import flags_of, read_words
 from simserve.planner.overrides import Overrides, value_of, with_overrides
-from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne, with_room
+from simserve.planner.plan.fleet import Fleet, confirm, traffic_sustained, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import promise_of, settled_run
 from simserve.planner.search.order import smallest_integer
@@ -249,18 +249,18 @@ def test_of_equals_the_one_with_more_headroom_then_the_faster_wins() -> None:
     limits = {"p95_ttft_ms": 600, "p95_tpot_ms": 60}
     equals = [each for each in everything() if each["trial"].usd_per_hour == pytest.approx(best["usd_per_hour"])]
     equals = [each for each in equals if each["overrides"]["deployment.hardware"] == best["hardware"]]
-    borne = [
-        traffic_borne(Fleet(scenario=busy_scenario(), overrides=each["overrides"], replicas=each["trial"].replicas))
+    sustained = [
+        traffic_sustained(Fleet(scenario=busy_scenario(), overrides=each["overrides"], replicas=each["trial"].replicas))
         for each in equals
     ]
     latency = [
         sum(each["trial"].latencies[key] / limit for key, limit in limits.items())
-        for each, most in zip(equals, borne, strict=True)
-        if most == max(borne)
+        for each, most in zip(equals, sustained, strict=True)
+        if most == max(sustained)
     ]
 
-    assert len(set(borne)) > 1
-    assert best["traffic_borne"] == max(borne)
+    assert len(set(sustained)) > 1
+    assert best["traffic_sustained"] == max(sustained)
     assert sum(best[key] / limit for key, limit in limits.items()) == pytest.approx(min(latency), rel=0.05)
 
 
@@ -326,14 +326,14 @@ def load_small(changes: list[str]) -> Scenario:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("headroom_alone")
-def test_headroom_is_borne_and_paid() -> None:
+def test_headroom_is_sustained_and_paid() -> None:
     """The plan holds at the traffic asked for, and its command keeps the scenario's own."""
     plain, ample = (plan(busy_scenario(), options(headroom=headroom)).summary for headroom in (0.0, 2.0))
 
     best = ample["best"]
     assert best["usd_per_hour"] > plain["best"]["usd_per_hour"]
-    assert best["traffic_borne"] >= 3.0
-    assert plain["best"]["traffic_borne"] < 3.0
+    assert best["traffic_sustained"] >= 3.0
+    assert plain["best"]["traffic_sustained"] < 3.0
     assert "rate" not in best["command"]
 
 

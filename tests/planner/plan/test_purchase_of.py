@@ -59,7 +59,7 @@ def test_it_buys_what_the_plan_deploys() -> None:
     summary = planned()
     best, bought = summary["best"], summary["purchase"]
     rate = scenario().workload.arrivals.rate  # type: ignore[union-attr]
-    capacity = rate * best["traffic_borne"] / best["replicas_needed"]
+    capacity = rate * best["traffic_sustained"] / best["replicas_needed"]
     first = bought["months"][0]
 
     assert bought["capacity_per_replica"] == pytest.approx(capacity)

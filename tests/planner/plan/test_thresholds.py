@@ -173,7 +173,7 @@ def test_a_plan_says_them_for_what_it_deploys(monkeypatch: pytest.MonkeyPatch) -
     trial = try_fleet(scenario, {**cache_dtype, "deployment.autoscaling": None}, 2, 200)
     member = Member(overrides=cache_dtype, status="tried", trial=trial)
     found = Findings(
-        scenario=scenario, borne=scenario, goal=Goal(objective="cost", max_gpus=8), reference=("day.yaml",)
+        scenario=scenario, planned=scenario, goal=Goal(objective="cost", max_gpus=8), reference=("day.yaml",)
     )
     found.fleet, found.confirmed, found.member = (
         Fleet(scenario=scenario, overrides=cache_dtype, replicas=2),

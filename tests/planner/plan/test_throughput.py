@@ -237,10 +237,10 @@ def test_of_points_only_those_remain_that_none_beats() -> None:
     assert [points[place] for place in unbeaten(points)] == [(1.0, 5.0), (2.0, 4.0), (3.0, 1.0)]
 
 
-def make_able(load: float, **overrides: Any) -> Able:
-    """Return a deployment that holds up to a load."""
+def make_able(load: float, margin: float = 1.0, **overrides: Any) -> Able:
+    """Return a deployment that holds up to a load, there by a margin."""
     trial = Trial(attainment=1.0, by_metric={}, stability="stable")
-    look = Look(load=load, margin=1.0, trial=trial, num_requests=1)
+    look = Look(load=load, margin=margin, trial=trial, num_requests=1)
     return Able(hardware="l4-24gb", member=Member(overrides=overrides, status="holds"), looks=[look])
 
 
@@ -254,6 +254,19 @@ def test_contenders_are_near_the_best_and_differ_in_more_than_knobs() -> None:
     )
 
     assert contenders([far, twin, near, best], is_closed=False) == [best, near]
+
+
+@pytest.mark.parametrize(("load", "is_near"), [(9.95, True), (9.8, False)])
+def test_a_setting_that_holds_about_as_much_and_more_surely_is_a_contender_too(load: float, is_near: bool) -> None:
+    """Within 1 %: one setting barely holds in its short run, another by far. On other layouts one is enough."""
+    barely = make_able(10.0, 0.1, **{"deployment.engine.max_num_seqs": 256})
+    by_far = make_able(load, 3.0, **{"deployment.engine.max_num_seqs": 64})
+    other = make_able(9.5, 0.1, **{"deployment.tensor_parallel_size": 2})
+    twin = make_able(9.5, 3.0, **{"deployment.tensor_parallel_size": 2, "deployment.engine.max_num_seqs": 64})
+
+    found = contenders([barely, by_far, other, twin], is_closed=False)
+
+    assert found == ([barely, by_far, other] if is_near else [barely, other])
 
 
 def both(**changes: Any) -> dict[str, Any]:

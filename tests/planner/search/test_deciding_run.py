@@ -14,7 +14,7 @@ from simserve.planner.capacity.fresh import TIMES_FRESH
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.capacity.search import FRESH_RUNS
 from simserve.planner.overrides import with_overrides
-from simserve.planner.plan.fleet import Fleet, confirm, traffic_borne
+from simserve.planner.plan.fleet import Fleet, confirm, traffic_sustained
 from simserve.planner.search.deciding_run import deciding_run, further_run, narrow_run, narrowed, promise_of
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
@@ -325,7 +325,7 @@ def test_what_a_fleet_is_said_to_bear_does_not_depend_on_the_requests_asked() ->
     most = finished(steady(1.0))
 
     few, many = (
-        traffic_borne(Fleet(scenario=steady(0.6 * most, count), overrides={}, replicas=1)) for count in (300, 5000)
+        traffic_sustained(Fleet(scenario=steady(0.6 * most, count), overrides={}, replicas=1)) for count in (300, 5000)
     )
 
     assert few == many
@@ -351,9 +351,9 @@ def test_what_is_not_the_same_all_through_is_tried_as_it_is(changes: dict[str, A
 THREE_TURNS = {"turns": {"distribution": "fixed", "value": 3}, "think_time": "5 s"}
 
 
-@pytest.mark.parametrize(("sessions", "borne"), [(None, 1.0), (THREE_TURNS, 0.8)])
-def test_conversations_are_borne_at_a_rate_that_is_reached(
-    monkeypatch: pytest.MonkeyPatch, sessions: dict[str, Any] | None, borne: float
+@pytest.mark.parametrize(("sessions", "sustained"), [(None, 1.0), (THREE_TURNS, 0.8)])
+def test_conversations_are_sustained_at_a_rate_that_is_reached(
+    monkeypatch: pytest.MonkeyPatch, sessions: dict[str, Any] | None, sustained: float
 ) -> None:
     """By runs measured once they have grown; less than the scenario's rate may be found, whose own run ends before."""
     probes: list[LoadProbe] = []
@@ -365,7 +365,7 @@ def test_conversations_are_borne_at_a_rate_that_is_reached(
     monkeypatch.setattr("simserve.planner.plan.fleet.find_capacity", eight_tenths)
     scenario = steady(2.0) if sessions is None else with_overrides(steady(2.0), {"workload.sessions": sessions})
 
-    found = traffic_borne(Fleet(scenario=scenario, overrides={}, replicas=1))
+    found = traffic_sustained(Fleet(scenario=scenario, overrides={}, replicas=1))
 
-    assert found == borne
+    assert found == sustained
     assert (probes[0].ramp is not None) == (sessions is not None)

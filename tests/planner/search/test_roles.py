@@ -29,10 +29,10 @@ from simserve.planner.search.roles import (
     Worker,
     _Split,
     alone_overrides,
-    by_handover,
+    by_kv_format,
     fronts,
-    handover_of,
     has_role_search,
+    kv_format_of,
     mixed_space,
     search_mixed,
     search_roles,
@@ -44,7 +44,8 @@ from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, i
 from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.scenario.resolve import replica_shape, resolve
-from simserve.scenario.schema import Scenario
+from simserve.scenario.run import run
+from simserve.scenario.schema import Scenario, objective
 from tests.scenario.builders import make_scenario
 
 FEW: dict[str, list[Any]] = {
@@ -327,10 +328,34 @@ def of_both(space: Space, kinds: tuple[str, str], counts: tuple[int, int]) -> di
     return space.roles.deployed(next(fronts(space)), list(zip(shapes, counts, strict=True)))
 
 
+FRESH_RUNS = 59
+"""Runs that all hold say that 95 % of runs do, with 95 % confidence and whatever their distribution: 0.95^59 < 0.05."""
+TWENTY_MINUTES = 1200
+"""Seconds of arrivals of a run that a plan is held to (docs/promises.md)."""
+
+
+def holds_on_fresh_seeds(scenario: Scenario, overrides: Overrides) -> bool:
+    """Return whether runs of 20 minutes that no search has seen keep the SLO, by the figures of each run alone."""
+    there, asked = with_overrides(scenario, overrides), objective(scenario)
+    assert asked is not None
+    length = {"workload.num_requests": TWENTY_MINUTES * 14}
+    for number in range(FRESH_RUNS):
+        fresh = with_overrides(there, {**length, "run.seed": 40_031 + 1_000_003 * scenario.run.seed + 7919 * number})
+        inner = run(resolve(fresh), explain=False).summary["simserve"]
+        if inner["slo"]["attainment"] < asked.attainment or inner["stability"] == "overloaded":
+            return False
+    return True
+
+
 @pytest.mark.slow
-def test_no_cheaper_pair_of_two_kinds_of_gpu_holds() -> None:
-    """Every pair of H100s and H200s that costs less than the one that was found misses."""
-    slower = with_overrides(long_prompts(), {"slo.ttft": "550 ms"})
+@pytest.mark.parametrize(("ttft", "seed"), [("500 ms", 1), ("500 ms", 2), ("500 ms", 3), ("550 ms", 1)])
+def test_no_cheaper_pair_of_two_kinds_of_gpu_holds(ttft: str, seed: int) -> None:
+    """Every pair of H100s and H200s that costs less than the one that was found misses in some fresh run.
+
+    At 500 ms one H200 beside two H100s is at the edge of what a plan promises: 476 of 500 fresh runs hold. By its seed
+    a search may take it or not. At 550 ms all runs of it hold.
+    """
+    slower = with_overrides(long_prompts(), {"slo.ttft": ttft, "run.seed": seed})
     space = mixed_space(spaces_of(slower, {**FEW, "deployment.tensor_parallel_size": [1]}))
     assert space is not None
 
@@ -348,9 +373,24 @@ def test_no_cheaper_pair_of_two_kinds_of_gpu_holds() -> None:
             usd = sum(number * (pool.gpu_hour_usd or math.inf) for number, pool in zip(counts, pools, strict=True))
             if usd < cost * (1 - 1e-9):
                 cheaper += 1
-                assert not deciding_run(space.scenario, overrides, sum(counts)).holds
+                assert not holds_on_fresh_seeds(space.scenario, overrides)
     assert cheaper > 0
     assert {pool["hardware"] for pool in best.overrides["deployment.pools"]} == set(TWO_KINDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ttft", "holds"), [("500 ms", False), ("550 ms", True)])
+def test_fresh_seeds_tell_a_pair_at_the_edge_from_one_that_holds(ttft: str, holds: bool) -> None:
+    """Two H100s decode for one H200: a single short run of either pair holds, so that it alone tells nothing."""
+    scenario = with_overrides(long_prompts(), {"slo.ttft": ttft})
+    space = mixed_space(spaces_of(scenario, {**FEW, "deployment.tensor_parallel_size": [1]}))
+    assert space is not None
+    overrides = of_both(space, TWO_KINDS[::-1], (1, 2))
+
+    short, fresh = deciding_run(space.scenario, overrides, 3), holds_on_fresh_seeds(space.scenario, overrides)
+
+    assert short.holds
+    assert fresh is holds
 
 
 THREE_KINDS = (*TWO_KINDS, "l40s-48gb")
@@ -487,7 +527,7 @@ def test_caches_are_read_where_format_and_layout_are_the_same(
     one: ReplicaShape, other: ReplicaShape, are_alike: bool
 ) -> None:
     """vLLM refuses a handover between attention kernels, and between number formats."""
-    assert (handover_of(one) == handover_of(other)) is are_alike
+    assert (kv_format_of(one) == kv_format_of(other)) is are_alike
 
 
 def test_each_role_may_have_a_weight_format_of_its_own() -> None:
@@ -499,7 +539,7 @@ def test_each_role_may_have_a_weight_format_of_its_own() -> None:
     space = space_of(scenario.model_copy(update={"model": "codellama-34b", "slo": easy}), choices)
     assert space.roles is not None
     front = next(fronts(space))
-    (workers,) = by_handover(workers_of(Search(space, Goal(objective="gpus")), front, space.roles))
+    (workers,) = by_kv_format(workers_of(Search(space, Goal(objective="gpus")), front, space.roles))
     shapes = [
         next(each.pool for each in workers[role] if each.pool["quantization"] == name)
         for role, name in ((PREFILL, "fp8"), (DECODE, "none"))
@@ -516,7 +556,7 @@ def test_checkpoints_are_not_mixed_between_roles() -> None:
     space = space_of(long_prompts(), {**FEW, "deployment.quantization": ["none", "fp8"]})
     assert space.roles is not None
 
-    workers = by_handover(workers_of(Search(space, Goal(objective="gpus")), next(fronts(space)), space.roles))
+    workers = by_kv_format(workers_of(Search(space, Goal(objective="gpus")), next(fronts(space)), space.roles))
 
     assert [{each.pool["quantization"] for role in group.values() for each in role} for group in workers] == [
         {"none"},
@@ -621,7 +661,7 @@ def worker(seats: int | None) -> Worker:
         needed=0.0,
         idle_seconds=0.1,
         most_rate=math.inf,
-        handover=("checkpoint",),
+        kv_format=("checkpoint",),
     )
 
 

@@ -152,7 +152,7 @@ def test_a_slow_port_delays_the_first_token() -> None:
     """By what a cache takes through it, and by what the hand-over takes; tokens after it come as before."""
     fast, slow, late = (
         predict(point(pair(**changes)), Pricer()).predicted
-        for changes in ({}, {"port_bandwidth": 1e8}, {"handover_seconds": 0.1})
+        for changes in ({}, {"port_bandwidth": 1e8}, {"kv_transfer_seconds": 0.1})
     )
 
     assert slow["ttft"] > fast["ttft"] + 0.1

@@ -87,7 +87,7 @@ def test_caches_leave_slowly_where_they_pass_through_the_host(tmp_path: Path) ->
     (theirs, *_) = read(tmp_path, framework="sglang", load_value=128).pools
 
     assert ours.port_bandwidth < theirs.port_bandwidth
-    assert ours.handover_seconds < theirs.handover_seconds
+    assert ours.kv_transfer_seconds < theirs.kv_transfer_seconds
 
 
 def test_clients_without_a_recipe_have_a_reason(tmp_path: Path) -> None:
