@@ -33,7 +33,7 @@ WINDOW_STARTS = 8
 """Number of starts of the measured window for which the number of replicas is bounded."""
 BUSY_BINS = 32
 BUSY_LENGTHS = (1, 2, 4, 8)
-"""Busiest stretches for which the number of replicas is bounded: the run divided by these."""
+"""Lengths of the busiest stretches for which the number of replicas is bounded, in bins of the run (`BUSY_BINS`)."""
 SHOWN_SHARE = 0.95
 """Share of the requests for which the bounds on latencies are shown if no SLO names one."""
 ROUNDING = 1.0 - 1e-9

@@ -72,7 +72,7 @@ MOST_DOUBLINGS = 6
 KNOB_GAIN = 0.85
 """Least workers with other knobs as a share of those needed with the scenario's own; an assumption."""
 TIED = 2 * EQUAL
-"""Relative difference in cost up to which a fleet is tried against the best known: headroom decides between equals."""
+"""Relative difference up to which a fleet is tried against the best known: headroom decides between equals."""
 HELD = 6
 """Number of pairs that hold, cheapest first, to pass on: one of them is confirmed."""
 MOST_PAIRS = 240

@@ -55,7 +55,7 @@ NODE_GPUS = 8
 """Most GPUs of a replica, unless the model needs more or a node is larger."""
 LARGEST_REPLICA = 32
 WIDE_PARTS = 4
-"""A mixture of experts must fill at least one over this of a node for replicas of two nodes to be tried."""
+"""A mixture of experts must need more than one over this of a node for replicas of two nodes to be tried."""
 TENSOR_SIZES = (1, 2, 4, 8)
 PIPELINE_SIZES = (1, 2, 4)
 DATA_SIZES = (1, 2, 4, 8, 16)
