@@ -1,7 +1,7 @@
-"""The forms of kernels' times that a run is fitted with, in absolute rates: seconds, FLOP/s, bytes/s.
+"""The curves that are fitted to the kernels of a run, in absolute units: seconds, FLOP/s, bytes/s.
 
-They are the formulas of `simserve.perf` with all but a few constants held. What the rates are shares of, the peaks of
-the device, is the profile's.
+They are the formulas of `simserve.perf` with all but a few constants fixed. The profile turns rates into shares of the
+device's peaks.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ PEAK_OF: Mapping[str, str] = {"bfloat16": "bf16", "fp8": "fp8", "sq": "int8", "i
 """Number format of a table -> dtype whose peak its products run at."""
 
 QUANTISED_BYTES = 3.0
-"""Bytes an activation element moves when it is rounded to 8 bits in the timed call: 16 bit in, 8 bit out."""
+"""Bytes moved per activation element that the timed call rounds to 8 bits: 16 bits in, 8 bits out."""
 
 ROUNDING_STARTS = 0.5
-"""Starts of a product that rounding its inputs adds: as an element-wise kernel (`KERNEL_LATENCIES`)."""
+"""Time that rounding its inputs adds to a product, in starts of the product: an element-wise kernel
+(`KERNEL_LATENCIES`)."""
 
 SPLIT_STARTS = 0.7
-"""Starts that a split reduction adds: as `simserve.perf.gemm.CLASS_SPLIT_LATENCIES`."""
+"""Time that a split reduction adds, in starts: as `simserve.perf.gemm.CLASS_SPLIT_LATENCIES`."""
 
 NO_TILE = 1e18
-"""FLOP/s at which the longest tile of a prompt is never waited for."""
+"""FLOP/s so high that nothing ever waits for the longest tile of a prompt."""
 
 RATE_BOUNDS = {START: (1e-9, 1.0), COMPUTE: (1e7, 1e17), MEMORY: (1e7, 1e15), SUSTAINED: (0.3, 1.0)}
 STARTS = {START: 5e-6, COMPUTE: 1e13, MEMORY: 1e12}
@@ -66,7 +67,7 @@ def product_curve(values: Values, shape: Mapping[str, Any] | None = None) -> Gem
 
     Args:
         values: Fitted constants.
-        shape: Constants of `GemmCurve` that are held; those left out are class defaults.
+        shape: Fixed constants of `GemmCurve`; those left out are class defaults.
     """
     held: dict[str, Any] = {
         "loop_overhead": CLASS_LOOP_OVERHEAD,
@@ -91,7 +92,7 @@ def product_curve(values: Values, shape: Mapping[str, Any] | None = None) -> Gem
 def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) -> CurveForm:
     """Return the form of products of a number format (`simserve.perf.gemm`).
 
-    FP8 calls hold the rounding of their inputs: half a start, and its bytes at a share of the rate of the weights.
+    FP8 calls include the rounding of their inputs: half a start, and its bytes at a share of the rate of the weights.
     """
     weight, element = FORMATS[name]
 
@@ -123,7 +124,7 @@ def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) 
 
 
 def expert_form(num_multiprocessors: int) -> CurveForm:
-    """Return the form of routed experts dealt evenly (`simserve.perf.moe`)."""
+    """Return the form of routed experts with evenly spread tokens (`simserve.perf.moe`)."""
 
     def seconds(sizes: Sizes, values: Values) -> Array:
         tokens, topk, experts, hidden, width, ups = sizes
@@ -181,7 +182,7 @@ def prefill_form() -> CurveForm:
 
 
 ROW_BYTES = 4.0
-"""Bytes an element of a query (read, and its result written) or of a key-value pair (two reads) moves: 16 bit."""
+"""Bytes moved per 16-bit element of a query (read, and its result written) or of a key-value pair (two reads)."""
 
 
 def decode_form(num_multiprocessors: int) -> CurveForm:
@@ -206,7 +207,7 @@ def decode_form(num_multiprocessors: int) -> CurveForm:
 
 
 def elementwise_form() -> CurveForm:
-    """Return the form of memory-bound kernels: a start a launch, and bytes."""
+    """Return the form of memory-bound kernels: a start for each launch, and bytes."""
 
     def seconds(sizes: Sizes, values: Values) -> Array:
         kernels, num_bytes = sizes
@@ -238,7 +239,7 @@ def copy_form() -> CurveForm:
 
 
 def all_reduce_form() -> CurveForm:
-    """Return the form of an all-reduce: a start, more for each doubling of the ranks, and a ring's bytes."""
+    """Return the form of an all-reduce: a start, an addition for each doubling of the ranks, and a ring's bytes."""
 
     def seconds(sizes: Sizes, values: Values) -> Array:
         ranks, elements = sizes
@@ -257,13 +258,13 @@ def all_reduce_form() -> CurveForm:
 
 
 def elementwise_bytes(calls: pd.DataFrame) -> Array:
-    """Return the bytes that memory-bound calls move, launch by launch."""
+    """Return the bytes that memory-bound calls move, summed over launches."""
     row = calls["op_name"].map(ELEMENTWISE_BYTES).to_numpy(dtype=np.float64)
     return np.asarray(calls["m"].to_numpy(dtype=np.float64) * calls["width"].to_numpy(dtype=np.float64) * row)
 
 
 def _columns(*names: str) -> Callable[[pd.DataFrame], Sizes]:
-    """Return what reads columns of a table of calls as numbers."""
+    """Return a function that reads columns of a table of calls as numbers."""
     return lambda calls: tuple(calls[name].to_numpy(dtype=np.float64) for name in names)
 
 

@@ -1,8 +1,8 @@
 """Fits the few physical constants of a kernel's time, with intervals and errors on calls it has not seen.
 
-Follows scikit-learn: parameters of the estimator are given when it is made, ``fit`` returns self, what was found
-ends in an underscore. Every fit ends in one search (`soft_fit`): least soft-L1 error of the logarithm of the time,
-within bounds. Knows forms and numbers; no kernel, no profile.
+Follows scikit-learn: the constructor takes the estimator's parameters, ``fit`` returns self, and names of results end
+in an underscore. Every fit uses one search (`soft_fit`): least soft-L1 error of the logarithm of the time, within
+bounds. Knows forms and numbers; no kernel, no profile.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ SOFT_ERROR = 0.15
 """Relative error beyond which a call counts linearly (soft L1): three times the noise of a good measurement."""
 
 SHOWN = 0.5
-"""Share of a constant's direction that the calls resolve (diagonal of the resolution matrix), at least."""
+"""Least share of a constant's direction that the calls must resolve (diagonal of the resolution matrix)."""
 
 CONFIDENCE = 0.95
 
 RATE = "_per_s"
-"""End of the names of rates."""
+"""Suffix of the names of rates."""
 
 GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
-"""Factors on the first values of rates from which a search may start: from a laptop's CPU to a large GPU. Times start
+"""Factors on the initial values of rates from which a search may start: from a laptop's CPU to a large GPU. Times start
 from that of the shortest call."""
 
 TRIED_PLACES = 3
-"""Places of the grid that a search starts from, each with another rate of memory."""
+"""Points of the grid that a search starts from, each with a different memory rate."""
 
 MAX_PREDICTIONS = 200
-"""Predictions of one search at most, derivatives aside."""
+"""Most predictions of one search, not counting derivatives."""
 
 SIGNIFICANCE = 0.99
-"""Quantile of F that a further constant must pass to be fitted."""
+"""Quantile of the F distribution that a further constant must exceed to be fitted."""
 
 Values = Mapping[str, float]
 Sizes = tuple[Array, ...]
@@ -56,10 +56,10 @@ class CurveForm:
 
     Attributes:
         start: Constant -> where the search starts; these are always fitted.
-        read: What the seconds depend on, from the table of calls: once for all constants that a search tries.
-        seconds: Seconds of calls, from what was read of them and the constants.
-        groups: Number of the group of each call: calls of one group are held out together.
-        further: Constant -> value that leaves it without effect; fitted only where that predicts better.
+        read: Reads what the seconds depend on from the table of calls, once for all constants that a search tries.
+        seconds: Seconds of calls, from the result of ``read`` and the constants.
+        groups: Index of the group of each call: calls of one group are held out together.
+        further: Constant -> value at which it has no effect; fitted only where that predicts better.
         further_start: Constant -> where the search starts for it.
         bounds: Constant -> least and greatest value, where there are any.
     """
@@ -73,31 +73,31 @@ class CurveForm:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def predict(self, calls: pd.DataFrame, values: Values) -> Array:
-        """Return the seconds of calls, from their table and the constants."""
+        """Return the seconds of calls from their table and the constants."""
         return self.seconds(self.read(calls), values)
 
 
 class CurveRegressor:
-    """Seconds of calls from a form whose constants are fitted to measured ones.
+    """Seconds of calls from a form whose constants are fitted to measured calls.
 
-    The errors of ``log(predicted / measured)`` are least (soft L1). Intervals hold for all constants of the curve
-    at once (Bonferroni), from the larger of two variances: of equal noise, and of the sandwich with leave-one-out
-    residuals (HC3; MacKinnon and White, 1985), which does not take it for equal. They say nothing of where the form is
-    wrong; for that look at the held-out error.
+    The fit minimises the soft-L1 error of ``log(predicted / measured)``. Intervals hold for all constants of the curve
+    at once (Bonferroni), from the larger of two variances: that of equal noise, and that of the sandwich with
+    leave-one-out residuals (HC3; MacKinnon and White, 1985), which does not assume equal noise. They do not show where
+    the form is wrong; the held-out error does.
 
     Args:
         form: The form.
-        num_folds: Parts that are held out in turn; 0: the held-out error is not asked for.
+        num_folds: Parts that are held out in turn; 0: no held-out error.
 
     Attributes:
         constants_: Name -> value, also of further constants that were not worth fitting.
         fitted_: Names of those that were fitted.
         intervals_: Name -> ends of its 95 % interval.
         num_points_: Calls it was fitted on.
-        errors_: Predicted over measured less one, in sample.
+        errors_: Predicted over measured minus 1, in sample.
         median_error_: Median of their absolute values.
-        held_out_error_: The same over calls that were held out in turn; None without folds.
-        held_out_p90_error_: 90th percentile there.
+        held_out_error_: The same for calls that were held out in turn; None without folds.
+        held_out_p90_error_: 90th percentile of the held-out errors.
         bias_: Mean of the logarithm of predicted over measured, in sample.
     """
 
@@ -119,8 +119,8 @@ class CurveRegressor:
         """Find the constants.
 
         Args:
-            calls: A row a call, the columns that the form reads.
-            seconds: What each took.
+            calls: One row per call, with the columns that the form reads.
+            seconds: Seconds of each call.
 
         Raises:
             InputError: There are fewer calls than constants.
@@ -144,11 +144,11 @@ class CurveRegressor:
         return self.form.predict(calls, self.constants_)
 
     def score(self, calls: pd.DataFrame, seconds: Array) -> float:
-        """Return the negative median absolute relative error: more is better, as scikit-learn has it."""
+        """Return the negative median absolute relative error: more is better, as in scikit-learn."""
         return -float(np.median(np.abs(self.predict(calls) / seconds - 1.0)))
 
     def _is_worthwhile(self, calls: pd.DataFrame, seconds: Array, found: _Solution, wider: _Solution) -> bool:
-        """Return whether a further constant explains more than chance, and predicts held-out calls no worse."""
+        """Return whether a further constant explains more than chance and predicts held-out calls no worse."""
         freedom = len(calls) - len(wider.names)
         if freedom < 1:
             return False
@@ -173,9 +173,9 @@ class CurveRegressor:
         self.bias_ = float(np.mean(found.errors))
 
     def _searched(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> _Solution:
-        """Return the best of the solutions from the best places of a coarse grid.
+        """Return the best of the solutions from the best points of a coarse grid.
 
-        Rates that hide each other, of arithmetic and of memory, have more than one least error.
+        Arithmetic and memory rates can hide each other, so the error has more than one minimum.
         """
         form, measured = self.form, np.log(seconds)
         shortest = float(seconds.min())
@@ -185,14 +185,14 @@ class CurveRegressor:
         places = [dict(zip(names, values, strict=True)) for values in itertools.product(*firsts)]
         neutral, sizes = dict(form.further), form.read(calls)
         errors = [np.abs(np.log(form.seconds(sizes, neutral | place)) - measured).sum() for place in places]
-        best: dict[float, dict[str, float]] = {}  # one for each value of the last rate, the best first
+        best: dict[float, dict[str, float]] = {}  # the best one for each value of the last rate, best first
         for number in np.argsort(errors, kind="stable"):
             best.setdefault(places[number][names[-1]], places[number])
         tried = list(best.values())[:TRIED_PLACES]
         return min((self._solve(calls, seconds, names, place) for place in tried), key=lambda each: each.cost)
 
     def _solve(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str], near: Values) -> _Solution:
-        """Return the constants with the least error from a place on, those that are not fitted without effect."""
+        """Return the constants with the least error, searched from ``near``; those not fitted have no effect."""
         form, sizes = self.form, self.form.read(calls)
         first = {
             **near,
@@ -217,7 +217,7 @@ class CurveRegressor:
         return _Solution(list(names), given(found.values), residuals, found.values, found.cost)
 
     def _held_out(self, calls: pd.DataFrame, seconds: Array, whole: _Solution) -> Array | None:
-        """Return the relative errors of calls whose group was left out of the fit; none where that leaves too few."""
+        """Return the relative errors of calls whose group was left out of the fit; None where too few calls remain."""
         if self.num_folds < 2:
             return None
         fold = self.form.groups(calls) % self.num_folds
@@ -233,10 +233,10 @@ class CurveRegressor:
 
 @dataclass(frozen=True, slots=True)
 class _Solution:
-    """Constants that a search ended at.
+    """Constants at the end of a search.
 
     Attributes:
-        names: Those that were searched for.
+        names: Constants that were searched for.
         constants: All, by name.
         residuals: Errors of the logarithms as a function of the logarithms of ``names``.
         at: Where it ended.
@@ -263,7 +263,7 @@ class _Solution:
 def _standard_errors(jacobian: Array, residuals: Array) -> Array:
     """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise.
 
-    Infinite for a constant that the calls do not show at all: no residual moves with it.
+    Infinite for a constant on which no residual depends.
     """
     relative = (residuals / SOFT_ERROR) ** 2
     weight, curvature = (1.0 + relative) ** -0.5, (1.0 + relative) ** -1.5
@@ -281,7 +281,7 @@ def _standard_errors(jacobian: Array, residuals: Array) -> Array:
 
 
 def group_numbers(calls: pd.DataFrame, *columns: str) -> NDArray[np.int64]:
-    """Return the number of each call's group: calls with the same values in the columns are one group."""
+    """Return the index of each call's group: calls with the same values in the columns form one group."""
     return np.asarray(calls.groupby(list(columns)).ngroup(), dtype=np.int64)
 
 
@@ -313,13 +313,13 @@ def soft_fit(
 
     Args:
         predict: Seconds of the calls, from constants.
-        measured: Seconds that they took.
+        measured: Measured seconds.
         first: Where the search starts.
         low: Least values.
         high: Greatest values.
-        soft_error: Relative error beyond which a call counts linearly, so that odd kernels do not pull the curve.
+        soft_error: Relative error beyond which a call counts linearly, so that odd kernels do not distort the curve.
         step: Relative steps of the derivatives; None: those of `scipy.optimize.least_squares`.
-        max_predictions: Most predictions, derivatives aside; None: 100 a constant.
+        max_predictions: Most predictions, not counting derivatives; None: 100 per constant.
     """
 
     def errors(values: Array) -> Array:

@@ -1,8 +1,8 @@
-"""How many times as long as its bundled profile says a GPU takes, by family of kernels, and a profile scaled by it.
+"""Ratio of a GPU's kernel times to those of its bundled profile, by family of kernels, and a profile scaled by it.
 
-PyTorch runs kernels of its own, and engines run others. Where the bundled profile has a curve of the very kernel that
-PyTorch ran (its library's, on that generation of GPUs), the ratio of the two is the device's, not the kernel's, and
-every engine's curve of the family is scaled by it. Knows kinds of fitted kernels and one profile; no files.
+PyTorch and engines run different kernels. Where the bundled profile has a curve of the same kernel that PyTorch ran
+(its library's, on that generation of GPUs), the ratio of the two belongs to the device, not the kernel, and every
+engine's curve of the family is scaled by it. Knows kinds of fitted kernels and one profile; no files.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from simserve.profiles.hardware import HardwareProfile
 from simserve.units import parse, to_text
 
 DEVICE_WIDTH = 0.1
-"""Standard deviation of the logarithm of a device's factor before it is measured. GPUs of one model under the same work
+"""Prior standard deviation of the logarithm of a device's factor. GPUs of one model under the same work
 differ by 8 % on average and by up to 22 % (Sinha et al., "Not All GPUs Are Created Equal", SC 2022)."""
 
 CURVE_ERROR = 0.05
-"""Standard deviation of what a bundled curve is off as a whole, shared by all its calls: those of H100 lie 0.3 to 8 %
-from tables that they were not fitted to, 4.5 % in the root mean square (calibration/LOG.md)."""
+"""Standard deviation of a bundled curve's error shared by all its calls: those of H100 are 0.3 to 8 % off tables that
+they were not fitted to, 4.5 % in the root mean square (calibration/LOG.md)."""
 
 MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, for normal errors: the root of pi / 2."""
+"""Standard error of a median divided by that of a mean, for normal errors: the root of pi / 2."""
 
 NORMAL_MAD = 1.4826
-"""Standard deviation over median absolute deviation, for normal errors."""
+"""Standard deviation divided by median absolute deviation, for normal errors."""
 
 NUM_FOLDS = 5
 
@@ -43,7 +43,7 @@ TIMES = {"start", "start_per_width", "start_per_doubling", "context_doubling", "
 TIMES |= {"start_latency", "split_latency", "query_element", "kv_element", "two_shot_start_per_doubling", "ring_start"}
 SHARES = {"efficiency", "sustained_efficiency", "memory_efficiency", "memory"}
 RATES = {"compute", "tile_compute", "one_shot", "two_shot", "ring"}
-"""Constants of curves: times, which a factor multiplies; shares of a peak and rates, which it divides."""
+"""Constants of curves: a factor multiplies times, and divides shares of a peak and rates."""
 
 
 SCALED, OWN_CURVE, KEPT = "scaled", "own curve", "kept"
@@ -52,18 +52,18 @@ SCALED, OWN_CURVE, KEPT = "scaled", "own curve", "kept"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFactor:
-    """What a kind of kernels says of a device.
+    """What a kind of kernels shows about a device.
 
     Attributes:
         kind: Its name.
-        action: ``scaled`` (the engines' curves take so many times as long), ``own curve`` (the base has no curve of
-            the family, so what was fitted to PyTorch's kernel stands in) or ``kept`` (the base's curves stay).
-        why: What it rests on.
+        action: ``scaled`` (the factor multiplies the times of the engines' curves), ``own curve`` (the base has no
+            curve of the family, so the fit to PyTorch's kernel is used) or ``kept`` (the base's curves stay).
+        why: Reason for the action.
         factor: Measured over predicted; 1 where nothing is scaled.
         interval: Its central 95 %.
-        before: Median error of the base's curve of the very kernel, on all calls; None where there is none.
+        before: Median error of the base's curve of the same kernel, on all calls; None without such a curve.
         after: The same with the factor.
-        held_out: The same on calls whose factor came from the other calls.
+        held_out: The same for held-out calls, with the factor of the other calls.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class DeviceFactor:
 
 
 def device_factors(fit: KernelFit) -> dict[str, DeviceFactor]:
-    """Return what becomes of each fitted kind that a profile holds, laid over the base of its fit."""
+    """Return what becomes of each fitted kind of a profile that is merged into the base of its fit."""
     kinds = {name: kind for name, kind in fit.kinds_.items() if kind.number_format not in NOT_OF_ENGINES}
     return {
         name: device_factor(kind, fit.base)
@@ -89,11 +89,11 @@ def device_factors(fit: KernelFit) -> dict[str, DeviceFactor]:
 _FAMILIES = (points.GEMM, points.PREFILL, points.DECODE, points.MOE, points.ALL_REDUCE)
 
 NOT_OF_ENGINES = {"int4_wo": "PyTorch's own kernel is slower than engines' (Marlin, Machete) from some 16 rows on"}
-"""Number format of products -> why what was measured of it is not what an engine runs, and left out of a profile."""
+"""Number format of products -> why its measurements differ from what engines run and are left out of a profile."""
 
 
 def device_factor(kind: FittedKind, base: HardwareProfile | None) -> DeviceFactor:
-    """Return what becomes of a kind of kernels in a profile laid over ``base``."""
+    """Return what becomes of a kind of kernels in a profile merged into ``base``."""
     if base is None:
         return DeviceFactor(kind=kind.name, action=OWN_CURVE, why="no base profile: fitted to PyTorch's kernels")
     if not _has_curve(kind, base):
@@ -109,7 +109,7 @@ def device_factor(kind: FittedKind, base: HardwareProfile | None) -> DeviceFacto
 
 
 def _measured(name: str, logs: Array, groups: NDArray[np.int64], why: str) -> DeviceFactor:
-    """Return the factor of calls; the prior where it does not predict calls that it was not taken from better."""
+    """Return the factor of calls, or the prior where the factor does not improve the prediction of held-out calls."""
     centre, deviation = _posterior(logs, groups)
     held_out = np.empty_like(logs)
     for fold in range(NUM_FOLDS):
@@ -126,10 +126,10 @@ def _measured(name: str, logs: Array, groups: NDArray[np.int64], why: str) -> De
 
 
 def _posterior(logs: Array, groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the log factor of a device, and its standard deviation: the median of the calls drawn to the prior.
+    """Return the log factor of a device, and its standard deviation: the median of the calls, shrunk to the prior.
 
-    Calls of one group share a shape and its error, so groups are counted, not calls. All share that of the curve, which
-    no number of them averages out.
+    Calls of one group share a shape and its error, so groups are counted, not calls. All share the error of the curve,
+    which no number of calls averages out.
     """
     if not len(logs):
         return 0.0, DEVICE_WIDTH
@@ -153,7 +153,7 @@ def _has_curve(kind: FittedKind, base: HardwareProfile) -> bool:
 
 
 def _twin(kind: FittedKind, base: HardwareProfile) -> tuple[str | None, str]:
-    """Return the engine whose bundled curve is of the kernel that PyTorch ran, if any, and what PyTorch ran."""
+    """Return the engine whose bundled curve is of the kernel that PyTorch ran, if any, and that kernel's name."""
     sources = sorted(set(kind.calls["kernel_source"])) if "kernel_source" in kind.calls else []
     ran = " and ".join(sources) or "PyTorch's kernel"
     if kind.table == points.GEMM and kind.number_format in _PRODUCTS:
@@ -179,7 +179,7 @@ def _columns(kind: FittedKind) -> Mapping[str, NDArray[Any]]:
 
 
 def scale(mapping: dict[str, Any], kind: FittedKind, found: DeviceFactor) -> None:
-    """Scale the curves of a kind's family in the mapping of a profile, of every engine, by its factor."""
+    """Scale every engine's curves of a kind's family in the mapping of a profile by its factor."""
     note = f"; times {found.factor:.3f}: {found.why}"
     if kind.table == points.GEMM:
         curves = mapping["gemm_curves"][forms.CLASS_OF[kind.number_format]]
@@ -203,7 +203,7 @@ def scale(mapping: dict[str, Any], kind: FittedKind, found: DeviceFactor) -> Non
 
 
 def _scaled(curve: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """Return what a factor on its seconds changes of a curve; shares of a peak end at all of it."""
+    """Return the constants of a curve that a factor on its seconds changes; shares of a peak are at most 1."""
     changed: dict[str, Any] = {}
     for name in TIMES & curve.keys():
         changed[name] = to_text(parse(curve[name], "time") * factor, "time")
@@ -217,7 +217,7 @@ def _scaled(curve: Mapping[str, Any], factor: float) -> dict[str, Any]:
 
 
 def factor_rows(factors: Mapping[str, DeviceFactor]) -> list[tuple[str, ...]]:
-    """Return a line a kind: what became of it, the factor, errors before and after it, in and out of sample."""
+    """Return one row per kind: its action, the factor, errors before and after, in and out of sample."""
     rows: list[tuple[str, ...]] = []
     for name, each in factors.items():
         low, high = each.interval

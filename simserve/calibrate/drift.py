@@ -1,9 +1,8 @@
-"""The drift gate: a profile against newly measured kernels or benchmarks, each thing within a tolerance.
+"""The drift gate: a profile against newly measured kernels or benchmarks, each comparison within a tolerance.
 
-Kernels are compared operator class by operator class: the median of measured over predicted over the calls of a
-class. Benchmarks are compared figure by figure with the simulation of their requests. Faster than predicted fails as
-slower does, as the profile is no longer that of the machine either way; a promise of benchmarks fails where they are
-slower alone.
+Kernels are compared by operator class: the median of measured over predicted across the calls of a class. Benchmarks
+are compared figure by figure with the simulation of their requests. Faster than predicted fails as slower does, as the
+profile no longer describes the hardware either way; with ``may_be_faster`` only slower benchmarks fail.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ CLASSES = {
     "moe_perf": "routed experts",
     "custom_allreduce_perf": "all-reduce",
 }
-"""Table -> what its calls are called."""
+"""Table -> name of its operator class."""
 
 COLD_RUN_FILE = "provenance.json"
-"""Stands beside the tables of ``simserve calibrate kernels``, which keeps calls from finding the data of the one before
-in a cache; AIConfigurator repeats calls on the same data."""
+"""Marks tables of ``simserve calibrate kernels``, where no call finds the data of the one before in a cache;
+AIConfigurator repeats calls on the same data."""
 
 GATED = ("mean_", "median_")
-"""Statistics of latencies that the gate looks at; tails of a few hundred requests jump."""
+"""Statistics of latencies that the gate compares; tails of a few hundred requests are too noisy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One thing that was compared.
+    """One comparison.
 
     Attributes:
         name: Operator class, or run and figure.
-        expected: What the profile says: seconds of the call with the median ratio, or tokens or requests a second.
-        found: What was measured, in the same unit.
-        count: Calls that the median is over; 1 for a figure.
+        expected: The profile's value: seconds of the call with the median ratio, or tokens or requests a second.
+        found: The measured value, in the same unit.
+        count: Calls in the median; 1 for a figure.
         tolerance: How far the ratio may be from 1, either way.
         unit: ``s`` or ``/s``.
-        ratio: Measured over predicted: of a class the median over its calls; of two in the middle the farther from 1.
-        may_be_faster: Whether any speed above what was predicted passes.
+        ratio: Measured over predicted: for a class the median of its calls; of two middle ones the farther from 1.
+        may_be_faster: Whether any speed above the predicted one passes.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Comparison:
 
     @property
     def is_within(self) -> bool:
-        """Whether it has not moved beyond the tolerance, either way; where it may be faster, to the slower side."""
+        """Whether it has not moved beyond the tolerance, either way or, where it may be faster, to the slower side."""
         return self.verdict == "ok" or (self.may_be_faster and self.verdict == "faster")
 
     @property
@@ -86,12 +85,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
         profile: What was checked.
         against: What it was checked against.
-        comparisons: Everything that was compared, as found.
+        comparisons: All comparisons.
         left_out: What could not be compared, and why.
     """
 
@@ -136,18 +135,18 @@ class Drift:
 
 
 def check_kernels(hardware: HardwareProfile, folder: Path, engine: str, tolerance: float, name: str) -> Drift:
-    """Return a hardware profile beside the kernels of a run.
+    """Return a hardware profile compared with the kernels of a run.
 
     Args:
         hardware: The profile.
-        folder: Operator tables, as ``simserve calibrate kernels`` writes them or in AIConfigurator's layout; tables
-            may be ``.csv`` beside each other, too.
+        folder: Operator tables, as ``simserve calibrate kernels`` writes them, in AIConfigurator's layout, or as
+            ``.csv`` files in one folder.
         engine: Whose kernels, where the profile or the folder has several.
         tolerance: Share.
-        name: What the profile is called.
+        name: Name of the profile.
 
     Raises:
-        InputError: The folder holds no operator table, or none that the profile says anything of.
+        InputError: The folder holds no operator table, or none that the profile predicts.
     """
     comparisons, left_out = [], []
     tables = read_tables(folder, engine)
@@ -163,7 +162,7 @@ def check_kernels(hardware: HardwareProfile, folder: Path, engine: str, toleranc
                 continue
             ratios = seconds[chosen] / expected[chosen]
             order = np.argsort(ratios, kind="stable")
-            # Of two in the middle the one that has moved more.
+            # Of two in the middle, the one that has moved more.
             middle = int(
                 max(order[(len(order) - 1) // 2], order[len(order) // 2], key=lambda call: abs(ratios[call] - 1))
             )
@@ -186,7 +185,7 @@ def check_kernels(hardware: HardwareProfile, folder: Path, engine: str, toleranc
 
 
 def _kinds(table: str, columns: Columns) -> list[str]:
-    """Return the operator class of every row: the table's, and where formats differ, the format's."""
+    """Return the operator class of every row: that of the table and, where formats differ, of the format."""
     name = CLASSES[table]
     if table in ("gemm_perf", "moe_perf"):
         formats = columns["gemm_dtype" if table == "gemm_perf" else "moe_dtype"]
@@ -197,7 +196,7 @@ def _kinds(table: str, columns: Columns) -> list[str]:
 
 
 def read_tables(folder: Path, engine: str) -> dict[str, Columns]:
-    """Return the operator tables of a folder that a profile says something of.
+    """Return the operator tables of a folder that a profile can predict.
 
     Raises:
         InputError: There is none, or one lacks a column.
@@ -244,18 +243,18 @@ def check_serving(
     *,
     may_be_faster: bool = False,
 ) -> Drift:
-    """Return a scenario's deployment beside benchmarks of it.
+    """Return a scenario's deployment compared with benchmarks of it.
 
     Args:
-        scenario: With the profile that is checked.
+        scenario: With the profile to check.
         results: The benchmarks.
         tolerance: Share.
-        name: What the profile is called.
+        name: Name of the profile.
         against: The files.
         may_be_faster: Whether a server that is faster than predicted passes.
 
     Raises:
-        InputError: The files hold no figure that is compared.
+        InputError: The files hold no figure that can be compared.
         InfeasibleError: The deployment cannot serve their requests.
     """
     model = ServingModel(scenario)
@@ -293,7 +292,7 @@ def gated_figures(result: BenchResult) -> Mapping[str, float]:
 
 
 def markdown(drift: Drift) -> str:
-    """Return the check as Markdown for a pull request: verdict, what moved, then all."""
+    """Return the check as Markdown for a pull request: the verdict, what moved, then all comparisons."""
     verdict = "unchanged" if drift.passed else f"**{len(drift.moved)} of {len(drift.comparisons)} moved**"
     lines = [f"### Calibration of {drift.profile}: {verdict}", "", f"Against {', '.join(drift.against)}.", ""]
     if drift.moved:
@@ -317,7 +316,7 @@ def cells(comparison: Comparison) -> tuple[str, ...]:
         str(comparison.count),
         _shown(comparison.expected, comparison.unit),
         _shown(comparison.found, comparison.unit),
-        f"{round(comparison.change, 3) + 0.0:+.1%}",  # without the sign of a nought
+        f"{round(comparison.change, 3) + 0.0:+.1%}",  # no sign on a zero
         f"{comparison.tolerance:.3g}" if comparison.tolerance < 1e-3 else f"{comparison.tolerance:.1%}",
         comparison.verdict,
     )

@@ -1,8 +1,8 @@
-"""Factors of one server against its engine profile, by maximum a posteriori from one measured run up.
+"""Factors of one server relative to its engine profile, by maximum a posteriori from at least one measured run.
 
-The prior of the log factors (`simserve.profiles.engine_options.FACTORS`) is the profile itself: what the runs do not
-tell keeps the profile's value. Factors and figures follow Student's t, as odd servers and odd runs are common; of what
-is found, that share is taken by which the runs are explained better than noise alone would be (`believed`). Knows
+The prior of the log factors (`simserve.profiles.engine_options.FACTORS`) is the profile itself: a factor that the runs
+do not determine keeps the profile's value. Factors and figures follow Student's t, as odd servers and odd runs are
+common. Only the share of the result is taken that explains the runs better than noise alone would (`believed`). Knows
 measured figures and a function that predicts them; no files, no scenario.
 """
 
@@ -19,29 +19,30 @@ from simserve.profiles.engine_options import FACTORS
 Array = NDArray[np.float64]
 Factors = Mapping[str, float]
 Predict = Callable[[int, Factors], Mapping[str, float]]
-"""Number of a run and factors -> its figures."""
+"""Index of a run and factors -> its figures."""
 REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
-"""How far repeated runs of one server differ, as a share: the least noise of a figure, where no load is repeated."""
+"""How far repeated runs of one server differ, as a share: the noise of a figure where no load is repeated."""
 KNOWN_REPEATS = 4.0
-"""Repeats that `REPEATABILITY` counts as beside those of a server's own loads."""
+"""Number of repeats that `REPEATABILITY` counts for when pooled with those of a server's own loads."""
 FREEDOM = 4.0
-"""Degrees of freedom of factors and figures: no odd run may steer the fit, and a factor may be odd."""
+"""Degrees of freedom of factors and figures: no odd run may dominate the fit, and a factor may be odd."""
 INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)
-"""Fisher information of the place of Student's t with the scale 1."""
+"""Fisher information of the location of Student's t with scale 1."""
 SCALE = float(np.sqrt((FREEDOM - 2.0) / FREEDOM))
-"""Scale of Student's t with the standard deviation 1."""
+"""Scale of Student's t with standard deviation 1."""
 HALF_STEP = 0.06
-"""Half of the difference in log factors that slopes are taken over: large against the jitter of who shares a step."""
+"""Half of the difference in log factors over which slopes are taken: large against the jitter from which requests
+share a step."""
 MAX_ROUNDS = 3
-"""Gauss-Newton steps, each with nine simulations of every run."""
+"""Most Gauss-Newton steps, each with nine simulations of every run."""
 ENOUGH = 0.005
-"""A step in log factors that ends the search."""
+"""A step in log factors this small ends the search."""
 FARTHEST = 2.0
-"""Most that a log factor may be: beyond e squared something else is wrong than an engine's pace."""
+"""Largest log factor: beyond a factor of e squared something other than an engine's speed is wrong."""
 FEWEST_FOR_HOLDING_OUT = 3
-"""Runs from which each can be predicted from those at other loads."""
+"""Least number of runs for each to be predicted from those at other loads."""
 WEIGHINGS = 50
-"""Enough for the weights to settle."""
+"""Iterations of reweighting, enough to converge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Priors:
 
     Attributes:
         widths: Factor -> scale of the servers' factors around 1.
-        misfit: ``tpot`` or ``ttft`` -> standard deviation of what a run is off beside all factors: what the model
+        misfit: ``tpot`` or ``ttft`` -> standard deviation of a run's error that no factor explains: what the model
             leaves out.
     """
 
@@ -58,11 +59,11 @@ class Priors:
     misfit: Mapping[str, float]
 
     def covariance(self, names: Sequence[str] = FACTORS) -> Array:
-        """Return that of the log factors."""
+        """Return the covariance of the log factors."""
         return np.diag(self.scales(names) ** 2)
 
     def scales(self, names: Sequence[str] = FACTORS) -> Array:
-        """Return those of the log factors."""
+        """Return the scales of the log factors."""
         return np.array([self.widths[name] for name in names])
 
 
@@ -70,23 +71,23 @@ PRIORS = Priors(
     widths={"gpu": 0.074, "host": 0.066, "prompts": 0.131, "batch": 0.237, "frontend": 0.221},
     misfit={"tpot": 0.057, "ttft": 0.113},
 )
-"""Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also has the widths with
-each source left out); unseen reports are not among them."""
+"""Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also gives the widths
+with each source left out); unseen reports are not among them."""
 
 CPU_HOST_WIDTH = 0.8
-"""Scale of the host's log factor where the device is a CPU. The times of the engine profiles come from hosts of GPUs,
-and say little there: nodes differ by 1.4 to 2 (`host_cores` of the hardware profiles; taken as 1.5), and front end,
-scheduler, worker and client share the cores, each of which may wait for another as long as it works (2):
+"""Scale of the host's log factor where the device is a CPU. The times of the engine profiles come from hosts of GPUs
+and say little about CPUs: nodes differ by 1.4 to 2 (`host_cores` of the hardware profiles; taken as 1.5), and front
+end, scheduler, worker and client share the cores, so that each may wait for the others as long as it works (2):
 (ln 1.5)^2 + (ln 2)^2 = 0.8^2. An assumption: two CPU servers have been measured."""
 
 CPU_KERNEL_WIDTH = 0.05
-"""Scale of the log factors on what a CPU computes (`gpu`, `prompts`, `batch`): its profile was fitted to kernels that
-were measured on the very core, and single calls that were held out are 4 to 8 % off (calibration/runs/
-vllm-cpu-2026-11-27). The wider scales of `PRIORS` hold the distance of a server's kernels from bundled curves too."""
+"""Scale of the log factors on a CPU's computation (`gpu`, `prompts`, `batch`): its profile was fitted to kernels
+measured on the same core, and held-out single calls are 4 to 8 % off (calibration/runs/vllm-cpu-2026-11-27). The wider
+scales of `PRIORS` also include the distance of a server's kernels from bundled curves."""
 
 
 def priors_on(*, is_cpu: bool) -> Priors:
-    """Return how far servers on such a device are from their profiles."""
+    """Return how far servers on a CPU or a GPU are from their profiles."""
     if not is_cpu:
         return PRIORS
     computing = dict.fromkeys(("gpu", "prompts", "batch"), CPU_KERNEL_WIDTH)
@@ -100,14 +101,14 @@ def kind_of(figure: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Runs around some factors.
+    """Runs linearised around some factors.
 
     Attributes:
         runs: Run of each figure.
         figures: Its name.
         residuals: log(simulated / measured).
-        slopes: Their derivatives by the log factors, a row a figure.
-        repeats: Standard error of each figure by what repeats of it differ; None: `REPEATABILITY`.
+        slopes: Their derivatives with respect to the log factors, one row per figure.
+        repeats: Standard error of each figure from its repeats; None: `REPEATABILITY`.
     """
 
     runs: NDArray[np.int64]
@@ -117,9 +118,9 @@ class Linear:
     repeats: Array | None = None
 
     def noise(self, priors: Priors) -> Array:
-        """Return the standard error of each figure: repeats, misfit, and what a misfit of step times makes of it.
+        """Return the standard error of each figure: repeats, misfit, and the effect of a misfit of step times.
 
-        Where requests queue, TTFT moves many times as much as the time of a step, and so does its error.
+        Where requests queue, TTFT changes many times as much as the time of a step, and so does its error.
         """
         kinds = [kind_of(figure) for figure in self.figures]
         repeats = np.array([REPEATABILITY[kind] for kind in kinds]) if self.repeats is None else self.repeats
@@ -143,10 +144,10 @@ class Linear:
     def by_load(self, loads: Sequence[int]) -> Linear:
         """Return the means of the figures of equal loads: what the model leaves out is the same in every repeat.
 
-        What repeats differ by is pooled over the loads of a kind of figure, beside `REPEATABILITY`.
+        The differences between repeats are pooled over the loads for each kind of figure, with `REPEATABILITY`.
 
         Args:
-            loads: Number of each run's load.
+            loads: Index of each run's load.
         """
         of_run = [(loads[run], figure) for run, figure in zip(self.runs.tolist(), self.figures, strict=True)]
         groups = list(dict.fromkeys(of_run))
@@ -176,12 +177,12 @@ class FactorFit:
 
     Attributes:
         log_factors: In the order of `FACTORS`.
-        covariance: Of them, given the runs.
-        priors: What it started from.
-        before: Of each run, its figures with the profile alone.
-        after: Likewise with the factors.
-        held_out: Likewise with factors of the runs at other loads; empty below three runs, and of one load.
-        num_simulations: Runs that were simulated for it.
+        covariance: Of the log factors, given the runs.
+        priors: The priors of the fit.
+        before: The figures of each run with the profile alone.
+        after: The same with the factors.
+        held_out: The same with factors of the runs at other loads; empty below three runs, or with only one load.
+        num_simulations: Runs simulated for the fit.
     """
 
     log_factors: Array
@@ -207,7 +208,7 @@ class FactorFit:
         return float(np.exp(centre - reach)), float(np.exp(centre + reach))
 
     def is_told(self, name: str) -> bool:
-        """Return whether the runs halve the variance that a factor had before them."""
+        """Return whether the runs at least halve the prior variance of a factor."""
         return self.deviation(name) ** 2 < 0.5 * self.priors.widths[name] ** 2
 
 
@@ -221,10 +222,10 @@ class FactorSearch:
     """Maximum a posteriori of the factors of one server.
 
     Attributes:
-        measured: Of each run, figure -> what was measured.
-        predict: What the simulator says of a run.
+        measured: Measured figures of each run, by name.
+        predict: Simulates the figures of a run.
         priors: How far servers are from their profiles.
-        loads: Number of each run's load, equal for repeats of one; empty: every run is a load of its own.
+        loads: Index of each run's load, equal for repeats of one; empty: every run has a different load.
         num_simulations: Runs simulated so far.
     """
 
@@ -266,7 +267,7 @@ class FactorSearch:
         return np.asarray(self._logs(figures, log_factors) - measured)
 
     def fit(self, *, is_held_out: bool = True) -> FactorFit:
-        """Return the factors, and where there are three runs the figures of each under those of other loads."""
+        """Return the factors and, from three runs up, the figures of each run with the factors of other loads."""
         place = np.zeros(len(FACTORS))
         linear = self.linear_at(place)
         for _ in range(MAX_ROUNDS):
@@ -298,7 +299,7 @@ class FactorSearch:
         return linear.by_load(self.loads) if self.loads else linear
 
     def _on_the_way(self, place: Array, aim: Array, linear: Linear) -> Array:
-        """Return the farthest of a few points towards ``aim`` that is no worse than ``place``; else ``place``."""
+        """Return the farthest of a few points towards ``aim`` that is no worse than ``place``, or ``place``."""
         figures = list(zip(linear.runs.tolist(), linear.figures, strict=True))
         told = self._of_loads(linear)
         scale = SCALE * told.noise(self.priors)
@@ -314,7 +315,7 @@ class FactorSearch:
         return surprise(standardised) + surprise(log_factors / self.priors.scales())
 
     def _held_out(self, linear: Linear, place: Array) -> Sequence[Mapping[str, float]]:
-        """Return each run under the factors of those at other loads, found along the slopes at the fit."""
+        """Return each run with the factors of runs at other loads, found from the slopes at the fit."""
         count = len(self.measured)
         of_run = np.asarray(self.loads or range(count))
         if count < FEWEST_FOR_HOLDING_OUT or len(np.unique(of_run)) == 1:
@@ -328,19 +329,19 @@ class FactorSearch:
 
 
 def surprise(standardised: Array) -> float:
-    """Return minus twice the logarithm of the density of Student's t, beside a constant."""
+    """Return minus twice the logarithm of the density of Student's t, up to a constant."""
     return float((FREEDOM + 1.0) * np.sum(np.log1p(standardised**2 / FREEDOM)))
 
 
 def weights(standardised: Array) -> Array:
-    """Return the weights with which squares stand for `surprise` around some values."""
+    """Return the weights with which squares approximate `surprise` around some values."""
     return np.asarray((FREEDOM + 1.0) / (FREEDOM + standardised**2))
 
 
 def solve(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
     """Return the most probable log factors of the linearised runs, and their covariance.
 
-    Least squares, weighted anew a few times over; it begins as if nothing were odd.
+    Iteratively reweighted least squares; it starts as if no run or factor were odd.
     """
     offset, slopes = _standardised(linear, place, priors)
     scales = priors.scales()
@@ -355,13 +356,13 @@ def solve(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
 def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> float:
     """Return the share of some log factors that is taken: gain / (gain + gain of noise alone).
 
-    The gain is what the factors take from the surprise of runs and prior. Were the server just as its profile says,
-    noise would gain about one for each factor that the runs tell, and a half for one that they tell by halves.
+    The gain is how much the factors reduce the surprise of runs and prior. If the server were exactly as its profile
+    says, noise would gain about one for each factor that the runs determine, and half for one they half determine.
 
     Args:
         linear: The runs around ``place``.
         place: Log factors.
-        found: The log factors that are judged.
+        found: The log factors to judge.
         priors: How far servers are from their profiles.
     """
     offset, slopes = _standardised(linear, place, priors)
@@ -374,6 +375,6 @@ def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> floa
 
 
 def _standardised(linear: Linear, place: Array, priors: Priors) -> tuple[Array, Array]:
-    """Return the residuals that the linearised runs have with the profile alone, and their slopes, over their scale."""
+    """Return the linearised runs' residuals with the profile alone, and their slopes, both divided by their scale."""
     scale = SCALE * linear.noise(priors)
     return np.asarray((linear.residuals - linear.slopes @ place) / scale), np.asarray(linear.slopes / scale[:, None])

@@ -1,4 +1,4 @@
-"""What a fit says of itself: constants with intervals, errors, what stayed unfitted, whether whole layers add up."""
+"""Report of a fit: constants with intervals, errors, what was not fitted, whether operators add up to whole layers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WORDS = {
 }
 
 WIDE = 0.5
-"""Half-width of an interval over its value from which a constant counts as not determined by the calls."""
+"""Half-width of an interval, divided by the value, above which the calls do not determine a constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RooflineSeries:
 
     Attributes:
         name: Kind.
-        intensity: FLOP a byte.
+        intensity: FLOP per byte.
         measured: FLOP/s.
         fitted: FLOP/s by the curve.
         peak: FLOP/s of its dtype in the profile.
@@ -66,7 +66,7 @@ class RooflineSeries:
 
 
 def fit_summary(run: KernelRun, fit: KernelFit, models: Sequence[ModelProfile]) -> dict[str, Any]:
-    """Return what ``simserve calibrate fit --json`` prints, but for the files."""
+    """Return what ``simserve calibrate fit --json`` prints, without the files."""
     return {
         "run": run.folder.name,
         "device": run.provenance["device_name"],
@@ -107,7 +107,7 @@ def _kind(kind: FittedKind) -> dict[str, Any]:
 
 
 def warnings(run: KernelRun, fit: KernelFit) -> list[str]:
-    """Return what a reader must not miss: an incomplete run, kinds that stay unfitted, constants that nothing shows."""
+    """Return what a reader must not miss: an incomplete run, unfitted kinds, constants that no call determines."""
     lines = [] if run.is_complete else [f"the run is {ending_line(run)}; the fit knows no others"]
     lines += [line for line in clock_lines(run) if line.startswith("throttled")]
     lines += [line for line in [spread_line(run)] if line]
@@ -133,7 +133,7 @@ def _half_width(kind: FittedKind, name: str) -> float:
 
 
 def table_rows(fit: KernelFit) -> list[tuple[str, ...]]:
-    """Return a line a kind: constants with intervals, calls, errors."""
+    """Return one row per kind: constants with intervals, calls, errors."""
     rows: list[tuple[str, ...]] = []
     for name, kind in fit.kinds_.items():
         found = kind.regressor
@@ -152,9 +152,9 @@ def _with_interval(kind: FittedKind, name: str) -> str:
 
 
 def layer_errors(run: KernelRun, fit: KernelFit, models: Sequence[ModelProfile]) -> dict[str, Any]:
-    """Return how far the sum of a layer's operators is from whole layers, which no fit has seen, by mode.
+    """Return how far the sum of a layer's operators is from whole layers, which are not fitted, by mode.
 
-    Eager layers hold the host's launches too, where these take longer than the kernels.
+    Eager layers include the host's launches where these take longer than the kernels.
     """
     layers = run.tables.get(points.LAYER, pd.DataFrame())
     needed = ("products bfloat16", "prefill attention", "decode attention", "element-wise")
@@ -203,7 +203,7 @@ def _layer_seconds(fit: KernelFit, model: ModelProfile, row: pd.Series[Any]) -> 
 
 
 def launch_seconds(run: KernelRun) -> dict[str, float]:
-    """Return the host's seconds of a launch by mode."""
+    """Return the host's seconds per launch by mode."""
     launches = run.tables.get(points.LAUNCH, pd.DataFrame())
     return {} if launches.empty else {str(row["mode"]): float(row["seconds"]) for _, row in launches.iterrows()}
 
@@ -213,7 +213,7 @@ def roofline_series(fit: KernelFit, peaks: Mapping[str, float]) -> list[Roofline
 
     Args:
         fit: The fit.
-        peaks: FLOP/s by dtype, of the profile.
+        peaks: FLOP/s of the profile by dtype.
     """
     series = []
     for name, kind in fit.kinds_.items():

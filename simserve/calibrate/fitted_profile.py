@@ -1,7 +1,7 @@
-"""A hardware profile from the fitted curves of a run, alone or laid over the profile of the same GPU, and its file.
+"""A hardware profile from the fitted curves of a run, alone or merged into the profile of the same GPU, and its file.
 
-Rates become shares of peaks here: of the base's, at most 1, or of the most that any kernel reached. Knows profiles and
-curves, no measurement.
+Rates become shares of peaks here: of the base's (at most 1), or of the highest that any kernel reached. Knows profiles
+and curves, no measurements.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from simserve.units import format_bandwidth, format_compute, format_seconds, par
 from simserve.validation import validate
 
 ASSUMED = {"gemm": 0.6, "attention_prefill": 0.4, "memory": 0.8}
-"""Efficiencies where neither a fit nor a base profile has one."""
+"""Efficiencies used where neither a fit nor a base profile gives one."""
 
 ASSUMED_LATENCY = 5e-6
 ASSUMED_PEAK, ASSUMED_BANDWIDTH = 1e12, 1e10
 PCIE_BANDWIDTH = 32e9
-"""Bytes/s of PCIe 4.0 x16, one direction: the link of a GPU that no profile is known of."""
+"""Bytes/s of PCIe 4.0 x16, one direction: the link of a GPU without a known profile."""
 
 ASSUMED_POWER = (300.0, 50.0)
-"""Watts of the board and idle where nothing says them."""
+"""Watts of the board and idle, used where no source gives them."""
 
 NO_TILE_COMPUTE = 1e6
-"""Share of a multiprocessor's peak for the longest tile, where it is never waited for."""
+"""Share of a multiprocessor's peak for the longest tile, so large that nothing ever waits for that tile."""
 
 _UNITS = {"time": ("us", 1e-6), "compute": ("TFLOP/s", 1e12), "bandwidth": ("GB/s", 1e9)}
 
 NOT_SHOWN = 100.0
-"""Upper over lower end of an interval from which it says nothing."""
+"""Ratio of an interval's upper to its lower end above which the calls do not determine the constant."""
 
 NEVER = 1e-9
-"""Share of the link of an algorithm that is never the quickest."""
+"""Share of the link for an algorithm that is never to be the fastest."""
 
 DIGITS = 4
 
@@ -59,9 +59,9 @@ def fitted_profile(run: KernelRun, fit: KernelFit, name: str | None = None) -> H
     """Return the profile.
 
     Args:
-        run: What was measured.
-        fit: What was fitted to it, with the base it was made with.
-        name: Name of the profile; None: that of the base or the device with that of the run.
+        run: The measurements.
+        fit: The fit to them, with its base profile.
+        name: Name of the profile; None: the name of the base or the device, followed by that of the run.
     """
     base = fit.base
     mapping: dict[str, Any] = base.model_dump(mode="json", exclude_none=True) if base else _plain_device(run)
@@ -103,7 +103,7 @@ def _calibration(run: KernelRun, fit: KernelFit) -> Calibration:
 
 
 def _plain_device(run: KernelRun) -> dict[str, Any]:
-    """Return a profile of a device that no profile is known of: peaks and bandwidth are filled in from the fit."""
+    """Return a profile for a device without a known one: peaks and bandwidth are filled in from the fit."""
     device = run.provenance["device"]
     who = f"simserve calibrate kernels, {run.provenance['date']}"
     board = float(device.get("power_limit_w") or ASSUMED_POWER[0])
@@ -155,7 +155,7 @@ class _Builder:
         self.bandwidth = 0.0
 
     def take_rates(self) -> None:
-        """Set peaks and bandwidth: those of the base, or the most that kernels reach."""
+        """Set peaks and bandwidth: those of the base, or the highest that kernels reach."""
         base, compute = self.base, self.mapping["compute"]
         if base:
             self.bandwidth = base.memory.bandwidth
@@ -172,7 +172,7 @@ class _Builder:
             self._assume_what_nothing_shows()
 
     def _assume_what_nothing_shows(self) -> None:
-        """Set the rates of a device without a data sheet that no kernel reached, and say so."""
+        """Assume the rates of a device without a data sheet that no kernel shows, and say so."""
         memory, compute = self.mapping["memory"], self.mapping["compute"]
         if not self.bandwidth:
             self.bandwidth = ASSUMED_BANDWIDTH
@@ -201,7 +201,7 @@ class _Builder:
             self._add_all_reduce(kind)
 
     def _add_all_reduce(self, kind: FittedKind) -> None:
-        """Put the all-reduce that was measured in the place of every engine's own; it is one line, NCCL's."""
+        """Replace every engine's own all-reduce with the measured one; it is one line, NCCL's."""
         constants, link = kind.regressor.constants_, self.mapping["intra_node"]
         if link["kind"] == "none":
             link |= {
@@ -249,7 +249,7 @@ class _Builder:
         }
 
     def _rounding(self, kind: FittedKind) -> dict[str, Any]:
-        """Return the rounding of inputs to 8 bits, which FP8 calls hold."""
+        """Return the rounding of inputs to 8 bits, which FP8 calls include."""
         constants = kind.regressor.constants_
         return {
             "start_latency": _text(forms.ROUNDING_STARTS * constants[forms.START], "time"),
@@ -346,7 +346,7 @@ class _Builder:
         }
 
     def set_efficiencies(self) -> None:
-        """Set the class efficiencies, which price what has no curve, from the curves of the same kind."""
+        """Set the class efficiencies, which price operators without a curve, from the curves of the same kind."""
         efficiency = self.mapping["efficiency"]
         kinds = {name: self.fit.kinds_[name] for name, each in self.factors.items() if each.action == OWN_CURVE}
         if self.base and not kinds:
@@ -387,7 +387,7 @@ class _Builder:
 
 
 def is_shown(kind: FittedKind, name: str) -> bool:
-    """Return whether a kind has a constant, and its calls show it."""
+    """Return whether a kind has a constant and its calls determine it."""
     low, high = kind.regressor.intervals_.get(name, (1.0, math.inf))
     return high <= NOT_SHOWN * low
 
@@ -414,23 +414,23 @@ def _rounded(value: float) -> float:
 
 
 def _text(value: float, dimension: str) -> str:
-    """Return a quantity to four digits in the unit that profiles write it in."""
+    """Return a quantity to four digits, in the unit that profiles use for it."""
     unit, factor = _UNITS[dimension]
     return f"{value / factor:.{DIGITS}g} {unit}"
 
 
 FORMS, OTHER_FORMS = frozenset({"sxm", "pcie", "nvl"}), frozenset({"pcie", "nvl"})
-"""Form factors in catalogue names; drivers name SXM boards only sometimes, the others always."""
+"""Form factors in catalogue names; drivers always name them except SXM, which they name only sometimes."""
 
 MEMORY_TOLERANCE = 0.05
-"""Share by which the memory of a GPU may be off its profile's, which drivers state a little differently."""
+"""Share by which the memory of a GPU may differ from its profile's, as drivers state it slightly differently."""
 
 
 def bundled_profile_of(provenance: Mapping[str, Any]) -> HardwareProfile | None:
-    """Return the catalogue's profile of a measured GPU; none where none fits.
+    """Return the catalogue's profile of a measured GPU, or None if none matches.
 
-    The chip of the catalogue name (``h100`` of ``h100-sxm-80gb``) must stand in the name that the driver gives, the
-    form factor in both or neither, and the memory must agree; of several the nearest is taken.
+    The name that the driver gives must contain the chip of the catalogue name (``h100`` of ``h100-sxm-80gb``), the
+    form factor must be in both or neither, and the memory must agree. Of several matches the nearest is taken.
     """
     device = provenance["device"]
     if device["kind"] != "cuda":
@@ -448,11 +448,11 @@ def bundled_profile_of(provenance: Mapping[str, Any]) -> HardwareProfile | None:
 
 
 def profile_text(profile: HardwareProfile, header: str = "") -> str:
-    """Return a profile as YAML, units in the quantities, what is at its default left out.
+    """Return a profile as YAML, with units in the quantities and without values at their defaults.
 
     Args:
         profile: The profile.
-        header: Comment above it, whole lines.
+        header: Comment above it, in whole lines.
     """
     mapping = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return header + yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=116)

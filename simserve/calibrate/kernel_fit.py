@@ -1,4 +1,4 @@
-"""Fits the kernels of a run, kind by kind: which calls, which form, how many are enough. Writes no profile."""
+"""Fits the kernels of a run kind by kind: which calls, which form, how many are enough. Writes no profile."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from simserve.perf.efficiency import Array
 from simserve.profiles.hardware import HardwareProfile
 
 MIN_POINTS = 10
-"""Calls that a kind of kernels must have: three for each constant, and one more."""
+"""Least number of calls of a kind of kernels: three for each constant, and one more."""
 
 ALWAYS_PLANNED = ("products bfloat16", "prefill attention", "decode attention", "element-wise", "copies")
-"""Kinds that are measured whatever the model and the number formats."""
+"""Kinds that are measured for every model and number format."""
 
 TILE_CHOICES: tuple[Mapping[str, float], ...] = (
     {"min_tile_rows": 64, "max_tile_rows": 64},
@@ -28,8 +28,8 @@ TILE_CHOICES: tuple[Mapping[str, float], ...] = (
     {"min_tile_rows": 16, "max_tile_rows": 16},
     *({"min_tile_rows": 1, "max_tile_rows": 1, "overlap": overlap} for overlap in (1.0, 1.5, 2.0, 3.0)),
 )
-"""Tiles that are tried beside those of a base profile: cuBLAS's 64 rows, CUTLASS's that grow and share no reduction,
-the 16 of weight-only kernels, a CPU's 1, whose core fetches what it loads beside its arithmetic in part or not."""
+"""Tiles tried in addition to those of a base profile: cuBLAS's 64 rows, CUTLASS's that grow and do not split the
+reduction, the 16 of weight-only kernels, and a CPU's 1, whose core overlaps loads with arithmetic partly or not."""
 
 HELD_SHAPE = (
     "loop_overhead",
@@ -39,7 +39,7 @@ HELD_SHAPE = (
     "min_tile_rows",
     "max_tile_rows",
 )
-"""Constants of products that are held: of a base profile's curve or of `TILE_CHOICES`, whichever fits best."""
+"""Fixed constants of products: from a base profile's curve or `TILE_CHOICES`, whichever fits best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class FittedKind:
     """One kind of kernels.
 
     Attributes:
-        name: As a reader knows it: ``products bfloat16``.
+        name: Name in reports, such as ``products bfloat16``.
         table: Table of the run.
         number_format: Number format of products; empty for others.
-        regressor: What was fitted.
-        shape: Constants that were held.
+        regressor: The fitted curve.
+        shape: Constants that were fixed.
         calls: Calls it was fitted to.
     """
 
@@ -90,12 +90,12 @@ class KernelFit:
     """The curves of a device from a run of its kernels.
 
     Args:
-        base: Profile of the same GPU, whose tiles and shapes of products are tried too; None: class defaults alone.
-        num_folds: Parts that are held out in turn; 0 leaves the held-out errors away.
+        base: Profile of the same GPU, whose tiles and shapes of products are also tried; None: only class defaults.
+        num_folds: Parts that are held out in turn; 0: no held-out errors.
 
     Attributes:
-        kinds_: Name -> what was fitted.
-        not_fitted_: Name -> why it was not.
+        kinds_: Name -> fitted kind.
+        not_fitted_: Name -> why it was not fitted.
     """
 
     kinds_: dict[str, FittedKind]
@@ -136,7 +136,7 @@ class KernelFit:
         self.kinds_[title] = FittedKind(title, points.GEMM, name, regressor, shape, calls)
 
     def _fit_memory_bound(self, run: KernelRun) -> None:
-        """Fit norms, rotary embedding and activation as one kind; sampling, which is not of a layer, apart."""
+        """Fit norms, rotary embedding and activation as one kind, and sampling, which is not part of a layer, alone."""
         table = run.tables.get(points.ELEMENTWISE, pd.DataFrame({"op_name": []}))
         is_sampling = table["op_name"] == points.SAMPLING
         for title, chosen in (("element-wise", ~is_sampling), ("sampling", is_sampling)):
@@ -161,7 +161,7 @@ class KernelFit:
         return False
 
     def _cores(self, run: KernelRun) -> int:
-        """Return the multiprocessors that tiles are dealt to; 1 for a CPU, whose threads share every tile."""
+        """Return the multiprocessors that tiles are distributed to; 1 for a CPU, whose threads share every tile."""
         if self.base is not None and self.base.compute.num_multiprocessors:
             return self.base.compute.num_multiprocessors
         device = run.provenance["device"]

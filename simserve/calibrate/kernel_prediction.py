@@ -1,7 +1,7 @@
-"""What a hardware profile says of single calls of an operator table: products, attention, experts, all-reduce.
+"""A hardware profile's prediction of single calls of an operator table: products, attention, experts, all-reduce.
 
-The seconds are those of one call on one rank, as `simserve.perf` prices it before it goes into a step. Knows columns
-of tables and one profile; compares nothing.
+The seconds are those of one call on one rank, as priced by `simserve.perf` before it becomes part of a step. Knows
+columns of tables and one profile; compares nothing.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ FORMATS: Mapping[str, tuple[GemmClass | None, str, float, float]] = {
     "int8_wo": ("int8_weight_only", "bf16", 8.0, 2.0),
     "int4_wo": ("int4_weight_only", "bf16", 4.125, 2.0),
 }
-"""Format in the tables -> kernels of the profile, arithmetic, bits a weight, bytes of an input element."""
+"""Format in the tables -> kernels of the profile, arithmetic, bits per weight, bytes of an input element."""
 
 NARROW_KV = "fp8"
 ROUNDING = ("fp8", "fp8_block")
-"""Formats whose rows hold the rounding of their inputs."""
+"""Formats whose rows include the rounding of their inputs."""
 
 
 def machine_of(hardware: HardwareProfile, engine: str) -> Machine:
-    """Return a GPU as the operators of an engine see it, before any scale of the engine's own."""
+    """Return a GPU as the operators of an engine see it, before any scale that the engine has."""
     efficiency = hardware.efficiency
     peaks = {dtype: hardware.peak_flops(dtype) for dtype in hardware.supported_dtypes}
     return Machine(
@@ -69,7 +69,7 @@ def machine_of(hardware: HardwareProfile, engine: str) -> Machine:
 
 
 def without_cache(hardware: HardwareProfile) -> HardwareProfile:
-    """Return a profile whose attention finds no keys in a cache, as measured inputs that rotate through copies do."""
+    """Return a profile whose attention finds no keys in a cache, as in measurements that rotate through copies."""
     curves = hardware.attention_curves
     if curves is None:
         return hardware
@@ -77,10 +77,10 @@ def without_cache(hardware: HardwareProfile) -> HardwareProfile:
 
 
 def predicted(table: str, columns: Columns, hardware: HardwareProfile, engine: str) -> Array:
-    """Return the seconds of every row of a table, NaN where the profile says nothing of it.
+    """Return the seconds of every row of a table, NaN where the profile cannot predict it.
 
     Args:
-        table: ``gemm_perf`` ..., a key of `PREDICTORS`.
+        table: A key of `PREDICTORS`, such as ``gemm_perf``.
         columns: Its columns.
         hardware: The profile.
         engine: Whose kernels.
@@ -119,7 +119,7 @@ def _attention(columns: Columns, hardware: HardwareProfile, engine: str, *, is_d
     names = ("num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype")
     for (heads, kv_heads, width, window, kv_dtype), rows in _by(columns, names):
         if window:
-            continue  # kernels visit more than the window: no curve of theirs yet
+            continue  # kernels read more than the window; they have no curve yet
         batch = columns["batch_size"][rows].astype(np.float64)
         length = columns["step"][rows] + 1.0 if is_decode else columns["isl"][rows].astype(np.float64)
         sizes = (float(heads), float(kv_heads), float(width))
@@ -219,4 +219,4 @@ PREDICTORS: Mapping[str, Callable[[Columns, HardwareProfile, str], Array]] = {
     "moe_perf": _experts,
     "custom_allreduce_perf": _all_reduce,
 }
-"""Tables that a profile says something of."""
+"""Tables that a profile can predict -> function that does."""

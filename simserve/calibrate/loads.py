@@ -1,11 +1,11 @@
-"""Which loads of a server are worth measuring: two that stand for all that it may have.
+"""Which loads of a server are worth measuring: two that represent all loads it may have.
 
-Two runs at equal loads differ by some 2 %, a run and what is simulated of it by some 6 % even with the best factors
-(`simserve.calibrate.factors`). So it is less noise that a choice of loads must protect from than that one load is off
-otherwise than the next, a saturated one most of all. Then the loads measured should have the mean and the variance of
-the loads that are asked about; the farthest ones have too much of it (G. E. P. Box and N. R. Draper, "A basis for the
-selection of a response surface design", JASA 54, 1959: where noise and such errors occur together, the best design is
-nearly the one that disregards the noise). Knows a deployment, its traffic and how far servers are from their profiles.
+Two runs at equal loads differ by about 2 %; a run and its simulation by about 6 %, even with the best factors
+(`simserve.calibrate.factors`). So the choice of loads must protect less from noise than from model errors that differ
+between loads, most of all at saturation. Then the measured loads should have the mean and the variance of the loads of
+interest; the extreme loads have too much variance (G. E. P. Box and N. R. Draper, "A basis for the selection of a
+response surface design", JASA 54, 1959: where noise and such errors occur together, the best design is nearly the one
+that disregards the noise). Knows a deployment, its traffic and how far servers are from their profiles.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from simserve.workload.benchmarks.result import BenchResult
 from simserve.workload.requests import RequestSpecs
 
 MOST_CLIENTS = 256
-"""Clients of the largest load that is proposed."""
+"""Number of clients of the largest proposed load."""
 STEP = 4
-"""From one number of clients to the next that is considered as a further load."""
+"""Ratio between successive numbers of clients considered as a further load."""
 FEWEST_OF_RANGE = 4
-"""Clients of the highest load that is asked about, at least: below, there are no two loads to measure."""
+"""Least number of clients of the highest load of interest: below it, there are no two loads to measure."""
 REQUESTS_A_CLIENT = 4
-"""Requests of a load that is proposed, for each client ..."""
+"""Requests per client of a proposed load ..."""
 TRIED_A_CLIENT = 2
-"""... and of one that is simulated to find it: the slopes need fewer."""
+"""... and of a load simulated to find it: slopes need fewer."""
 FEWEST_REQUESTS = 16
 MOST_REQUESTS = 2000
-"""Of the scenario's traffic, to find how many of its requests are served at once."""
+"""Most requests of the scenario's traffic that are simulated to find how many it has in flight at once."""
 FIGURES = {"tpot": "median_tpot", "ttft": "median_ttft"}
-"""What is asked of a server, and what a benchmark says of it; answers of one token have no TPOT."""
+"""Metric -> figure of a benchmark; answers of one token have no TPOT."""
 
 Array = NDArray[np.float64]
 
@@ -57,8 +57,8 @@ class ProposedLoad:
 
     Attributes:
         num_clients: Clients that each send one request after another.
-        deviations: ``tpot`` and ``ttft`` -> standard deviation of the prediction that the factors leave, as a share.
-        command: What measures it.
+        deviations: ``tpot`` and ``ttft`` -> standard deviation of the prediction from the factors, as a share.
+        command: Command that measures it.
     """
 
     num_clients: int
@@ -68,14 +68,14 @@ class ProposedLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The loads to measure of a server, and what that brings.
+    """The loads of a server to measure, and what is gained.
 
     Attributes:
-        most_clients: Of the highest load that they stand for; the lowest is one client.
-        loads: The one that tells more first; of each, what is open once it and those before it are known.
-        open_before: ``tpot`` and ``ttft`` -> standard deviation of the scenario's own figures by the factors alone.
-        expected: Errors to expect of the server as it is.
-        calibrated: Errors to expect once `calibrate serving` has had the loads.
+        most_clients: Clients of the highest load that they represent; the lowest is one client.
+        loads: The more informative one first; each with what remains uncertain once it and those before it are known.
+        open_before: ``tpot`` and ``ttft`` -> standard deviation of the scenario's own figures from the factors alone.
+        expected: Errors to expect for the server without calibration.
+        calibrated: Errors to expect after `calibrate serving` with the loads.
     """
 
     most_clients: int
@@ -86,7 +86,7 @@ class Proposal:
 
 
 def inner_places(count: int) -> tuple[int, int]:
-    """Return which two of so many loads, in their order from 0 on, have the mean and the variance of all of them.
+    """Return the indices of the two of ``count`` loads that have the mean and the variance of all of them.
 
     Of four they are the first and the last, of seven the second and the last but one.
     """
@@ -95,20 +95,20 @@ def inner_places(count: int) -> tuple[int, int]:
 
 
 def inner_clients(most: int) -> tuple[int, int]:
-    """Return the same of all loads from one client to ``most``, which count by their logarithm: 2 and 15 of 32."""
+    """Return the same for all loads from one client to ``most``, on a logarithmic scale: 2 and 15 of 32."""
     span, deviation = math.log(max(most, FEWEST_OF_RANGE)), 1.0 / math.sqrt(12.0)
     low, high = (round(math.exp(span * (0.5 + sign * deviation))) for sign in (-1.0, 1.0))
     return low, high
 
 
 def client_counts(model: ServingModel) -> list[int]:
-    """Return the numbers of clients that a further load may have: powers of `STEP` up to the seats of the engine."""
+    """Return the possible numbers of clients of a further load: powers of `STEP` up to the seats of the engine."""
     most = min(model.resolved.engine.max_num_seqs, MOST_CLIENTS)
     return [STEP**power for power in range(most.bit_length()) if STEP**power <= most]
 
 
 def closed_loop(model: ServingModel, specs: RequestSpecs, num_clients: int) -> Replay:
-    """Return requests as long as those of ``specs``, sent by so many clients."""
+    """Return requests as long as those of ``specs``, sent by ``num_clients`` clients."""
     count = max(TRIED_A_CLIENT * num_clients, FEWEST_REQUESTS)
     asked = BenchResult(
         label="next",
@@ -124,7 +124,7 @@ def closed_loop(model: ServingModel, specs: RequestSpecs, num_clients: int) -> R
 
 
 def benchmark_command(model_id: str, specs: RequestSpecs, num_clients: int) -> str:
-    """Return the benchmark of a load with requests as long as those of ``specs``, as vLLM's client takes it."""
+    """Return the command of vLLM's client for a load with requests as long as those of ``specs``."""
     prompts, outputs = specs.prompt_tokens, specs.output_tokens
     # Uniform lengths of mean m reach m (1 +- r) and have the standard deviation r m / sqrt(3).
     ratio = min(max(float(np.sqrt(3.0) * each.std() / each.mean()) for each in (prompts, outputs)), 0.95)
@@ -139,16 +139,16 @@ def benchmark_command(model_id: str, specs: RequestSpecs, num_clients: int) -> s
 
 
 def model_id(model: ServingModel) -> str:
-    """Return how a server is likely to call the model."""
+    """Return the name that a server is likely to use for the model."""
     return model.resolved.shape.model.huggingface_id or model.scenario.model
 
 
 def propose(model: ServingModel, progress: Progress | None = None, priors: Priors | None = None) -> Proposal:
-    """Return the two loads that stand for all from one client to as many requests as the scenario has in flight.
+    """Return the two loads that represent all from one client to as many requests as the scenario has in flight.
 
-    Each load is simulated a little faster and slower by every factor; that one comes first after which the variance of
-    the scenario's own TPOT and TTFT is less. A load is so many clients, as a benchmark of a server that nothing else
-    uses can be run by anyone.
+    Each load is simulated slightly faster and slower by every factor; the one that leaves less variance of the
+    scenario's own TPOT and TTFT comes first. A load is a number of clients, as anyone can run such a benchmark of a
+    server that nothing else uses.
 
     Raises:
         ScenarioError: The deployment has pools, which `calibrate serving` does not fit.
@@ -186,18 +186,18 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
 
 
 def _most_in_flight(own: Simulation) -> float:
-    """Return the most requests that a replica has at any time, on average over the replicas."""
+    """Return the most requests in flight at any time, divided by the number of replicas."""
     records = own.records
     is_done = np.isfinite(records.finish_time)
     changes = [(records.arrival_time[is_done], 1), (records.finish_time[is_done], -1)]
     times = np.concatenate([each for each, _ in changes])
     steps = np.concatenate([np.full(len(each), step) for each, step in changes])
-    order = np.lexsort((steps, times))  # who leaves at an instant makes room for who comes
+    order = np.lexsort((steps, times))  # at one instant, leaving counts before arriving
     return float(np.max(np.cumsum(steps[order]), initial=0)) / own.num_replicas
 
 
 def _own_run(model: ServingModel) -> tuple[Simulation, RequestSpecs]:
-    """Return a run of the scenario's own traffic, without what stands in front of its replicas, and its requests."""
+    """Return a run of the scenario's own traffic, without its gateway, and its requests."""
     scenario = model.scenario
     if scenario.deployment.pools:
         raise ScenarioError("is not calibrated as a whole", key="deployment.pools", remedy="name one pool's deployment")

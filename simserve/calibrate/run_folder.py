@@ -1,7 +1,7 @@
-"""A folder of measured kernels: the log that grows call by call, the operator tables made of it, and provenance.
+"""A folder of measured kernels: the log that grows call by call, the operator tables made from it, and provenance.
 
-``points.jsonl`` gets a line a call, on the disk before the next call starts, so that nothing that ends a measurement
-loses what was done. The tables (``gemm_perf.parquet`` ...) and ``provenance.json`` are written from it, each whole
+``points.jsonl`` gets one line per call, written to disk before the next call starts, so that an interrupted measurement
+loses no finished call. The tables (``gemm_perf.parquet`` ...) and ``provenance.json`` are written from it, each whole
 or not at all. Knows files and rows; measures and fits nothing.
 """
 
@@ -27,10 +27,10 @@ LOG_FILE, PROVENANCE_FILE = "points.jsonl", "provenance.json"
 FORMAT_VERSION = 1
 
 MEASURED_COLUMNS = ("latency", "latency_p10", "latency_p90", "num_samples", "relative_error", "kernel_source", "timing")
-"""Columns of a row beside those that say which call it is; ``latency`` in ms, as in every operator table."""
+"""Columns of a row beside those that identify the call; ``latency`` in ms, as in every operator table."""
 
 MAX_DEATHS = 2
-"""Times the process may die on a call before it is left out."""
+"""Number of times a call may kill the process before it is left out."""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class Log:
     """What has been measured so far.
 
     Attributes:
-        file: Where it is kept.
-        rows: Key of a call -> its row: table, sizes and what was measured.
+        file: File of the log.
+        rows: Key of a call -> its row: table, sizes and measured values.
         skipped: Key of a call -> its row with the reason why there is no time.
-        starts: Key of a call -> times it was begun and neither measured nor skipped.
+        starts: Key of a call -> number of times it was started but neither measured nor skipped.
     """
 
     file: Path
@@ -50,19 +50,19 @@ class Log:
     starts: dict[str, int] = field(default_factory=dict)
 
     def start(self, key: str) -> None:
-        """Note that a call begins, so that one which kills the process is known."""
+        """Record that a call starts, so that one that kills the process is known."""
         self._take(self._append({"event": "start", "key": key}))
 
     def withdraw(self, key: str) -> None:
-        """Note that the user stopped a call: that is no fault of it."""
+        """Record that the user stopped a call, which does not count against it."""
         self._take(self._append({"event": "withdrawn", "key": key}))
 
     def add(self, table: str, sizes: Mapping[str, Size], measured: Mapping[str, Any]) -> None:
-        """Keep the time of a call."""
+        """Record the time of a call."""
         self._take(self._append({"event": "measured", "table": table, "sizes": dict(sizes), **measured}))
 
     def skip(self, table: str, sizes: Mapping[str, Size], reason: str) -> None:
-        """Keep why a call has no time."""
+        """Record why a call has no time."""
         self._take(self._append({"event": "skipped", "table": table, "sizes": dict(sizes), "reason": reason}))
 
     def _append(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -90,11 +90,11 @@ def read_log(folder: Path, *, is_to_grow: bool = False) -> Log:
     """Return the log of a folder; a last line cut short by a crash is left out.
 
     Args:
-        folder: Where it lies.
-        is_to_grow: Cut that line off the file: the next row must not be glued to it.
+        folder: Folder of the run.
+        is_to_grow: Whether to cut that line off the file, so that the next row is not appended to it.
 
     Raises:
-        InputError: A line before the last is no row, or the file cannot be read.
+        InputError: A line before the last is not a row, or the file cannot be read.
     """
     log = Log(folder / LOG_FILE)
     try:
@@ -119,12 +119,12 @@ def read_log(folder: Path, *, is_to_grow: bool = False) -> Log:
 
 
 def open_run(folder: Path, facts: Mapping[str, Any], *, force: bool) -> Log:
-    """Return the log of a run that is to be started or taken up again.
+    """Return the log of a run to start or to resume.
 
     Args:
-        folder: Where it goes.
+        folder: Where it is written.
         facts: What must be the same as before: device and models.
-        force: Whether a run of something else may be replaced.
+        force: Whether a run of another device or other models may be replaced.
 
     Raises:
         UsageError: The folder cannot be written, or holds another run or something else.
@@ -156,7 +156,7 @@ def open_run(folder: Path, facts: Mapping[str, Any], *, force: bool) -> Log:
 
 
 def write_tables(folder: Path, log: Log) -> dict[str, int]:
-    """Write the operator tables of a log and return the rows of each."""
+    """Write the operator tables of a log and return the number of rows of each."""
     counts = {}
     for table in TABLES:
         rows = [row for row in log.rows.values() if row["table"] == table]
@@ -183,17 +183,17 @@ def _column(name: str, cells: Sequence[Any]) -> Column:
 
 
 def write_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write what the run is, whole or not at all."""
+    """Write the provenance of a run, whole or not at all."""
     file, unfinished = folder / PROVENANCE_FILE, folder / f".{PROVENANCE_FILE}.unfinished"
     unfinished.write_text(json.dumps(provenance, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(unfinished, file)
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Return what a run is.
+    """Return the provenance of a run.
 
     Raises:
-        InputError: There is no such file, or it is not what `write_provenance` writes.
+        InputError: There is no such file, or `write_provenance` did not write it.
     """
     file = folder / PROVENANCE_FILE
     if not file.exists():
@@ -209,12 +209,12 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """A run as a fit or a gate reads it.
+    """A run as read by a fit or the drift gate.
 
     Attributes:
-        folder: Where it lies.
-        provenance: What it is.
-        tables: Table -> its rows, ``seconds`` beside the columns of the file.
+        folder: Folder of the run.
+        provenance: Its provenance.
+        tables: Table -> its rows: the columns of the file and ``seconds``.
     """
 
     folder: Path
@@ -228,15 +228,15 @@ class KernelRun:
 
     @property
     def num_points(self) -> int:
-        """Calls that have a time."""
+        """Number of calls that have a time."""
         return sum(len(table) for table in self.tables.values())
 
 
 def read_run(folder: Path) -> KernelRun:
-    """Return a run: its tables, and the calls of the log that a killed measurement had no time to put into them.
+    """Return a run: its tables, and the logged calls that a killed measurement did not write to them.
 
     Raises:
-        InputError: The folder is no run, a table cannot be read, or a latency is not above 0.
+        InputError: The folder is not a run, a table cannot be read, or a latency is not above 0.
     """
     import duckdb
 

@@ -1,4 +1,4 @@
-"""A run of kernels in words and rows: how it ended, what was measured, how far calls spread. Fits nothing."""
+"""A kernel run as text and table rows: how it ended, what was measured, how far calls spread. Fits nothing."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ KINDS = {
 
 
 def ending_line(run: KernelRun) -> str:
-    """Return whether a run is complete, and how much of it is there."""
+    """Return whether a run is complete, and how much of it is done."""
     ended = str(run.provenance.get("ended"))
     how = ENDINGS.get(ended, f"INCOMPLETE ({ended})")
     return f"{how}: {run.num_points} of {run.provenance.get('planned_points')} calls"
 
 
 MUCH_SPREAD = 0.25
-"""Spread of the middle call from which a measurement is not to be trusted; on a quiet GPU it is a few percent."""
+"""Spread of the median call above which a measurement is not to be trusted; on a quiet GPU it is a few percent."""
 
 THROTTLING = {
     0x4: "power cap",
@@ -47,11 +47,11 @@ THROTTLING = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""Bit of nvidia-smi's active reasons -> why the clock is below what it could be (NVML, nvmlClocksEventReasons)."""
+"""Bit of nvidia-smi's active reasons -> why the clock is reduced (NVML, nvmlClocksEventReasons)."""
 
 
 def clock_lines(run: KernelRun) -> list[str]:
-    """Return clocks, temperature and power during the measurement, and what held the clock down; none without."""
+    """Return clocks, temperature and power during the measurement, and what reduced the clock; empty without data."""
     samples = [each for each in run.provenance.get("clocks") or [] if _number(each.get("clocks.sm")) is not None]
     if not samples:
         return []
@@ -79,7 +79,7 @@ def _bits(text: object) -> int:
 
 
 def spread_line(run: KernelRun) -> str:
-    """Return a warning where calls spread so much that something else must have run; empty where they do not."""
+    """Return a warning if calls spread so much that something else must have been running, else an empty string."""
     spreads = [_spread(calls) for calls in run.tables.values()]
     middle = float(np.median(np.concatenate(spreads))) if spreads else 0.0
     if middle < MUCH_SPREAD:
@@ -88,7 +88,7 @@ def spread_line(run: KernelRun) -> str:
 
 
 def _spread(calls: pd.DataFrame) -> NDArray[np.float64]:
-    """Return 10th to 90th percentile over the median of each call."""
+    """Return the distance from 10th to 90th percentile of each call, divided by its median."""
     return ((calls["latency_p90"] - calls["latency_p10"]) / calls["latency"]).to_numpy(dtype=np.float64)
 
 
@@ -108,7 +108,7 @@ def groups_of(run: KernelRun) -> dict[str, pd.DataFrame]:
 
 
 def table_rows(run: KernelRun) -> list[tuple[str, ...]]:
-    """Return a line a kind: calls, shortest and longest, spread, the best rate that was reached."""
+    """Return one row per kind: calls, shortest and longest, spread, best rate."""
     rows: list[tuple[str, ...]] = []
     for name, calls in groups_of(run).items():
         seconds = calls["seconds"].to_numpy(dtype=np.float64)
@@ -119,7 +119,7 @@ def table_rows(run: KernelRun) -> list[tuple[str, ...]]:
 
 
 def _best(calls: pd.DataFrame) -> str:
-    """Return the best FLOP/s of products and prompts, the best bytes/s of decode steps and copies."""
+    """Return the best FLOP/s of products and prompts, or bytes/s of decode steps and copies."""
     seconds = calls["seconds"].to_numpy(dtype=np.float64)
     if "gemm_dtype" in calls:
         return format_compute(float((2.0 * calls["m"] * calls["n"] * calls["k"] / seconds).max()))

@@ -1,8 +1,8 @@
-"""Fit of an engine's few constants to end-to-end benchmarks by simulation, with what the files cannot tell left out.
+"""Fit of an engine's few constants to end-to-end benchmarks by simulation, leaving out what the files do not determine.
 
-Least squares on the logarithm of simulated over measured, one TTFT, one TPOT and where clients set the pace one
-throughput a run. Intervals are those of the linearised problem, from no less noise than `NOISE`. Knows benchmark
-results and a model that predicts them; no file of a profile.
+Least squares on the logarithm of simulated over measured: per run one TTFT, one TPOT and, where clients set the pace,
+one throughput. Intervals are those of the linearised problem, with at least the noise `NOISE`. Knows benchmark results
+and a model that predicts them; no file of a profile.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class RunErrors:
 
     Attributes:
         replay: The benchmark.
-        measured: Figure -> what was measured, of all figures that are compared.
-        before: Figure -> simulated with the constants of the profile.
-        after: Figure -> simulated with the fitted ones.
-        held_out: Figure -> simulated with constants fitted to the other files; empty below three files.
+        measured: Figure -> measured value, for all figures that are compared.
+        before: Figure -> value simulated with the constants of the profile.
+        after: Figure -> value simulated with the fitted constants.
+        held_out: Figure -> value simulated with constants fitted to the other files; empty below three files.
     """
 
     replay: Replay
@@ -79,11 +79,11 @@ class ServingFit:
     """What a fit found.
 
     Attributes:
-        parameters: Parameter -> its value, interval, or why it was left alone.
+        parameters: Parameter -> its value and interval, or why it was not fitted.
         before: The constants of the profile.
-        after: The fitted ones.
+        after: The fitted constants.
         runs: Every benchmark.
-        noise: Relative noise that the intervals stand on.
+        noise: Relative noise that the intervals are based on.
     """
 
     parameters: Mapping[str, Fitted]
@@ -114,12 +114,12 @@ def median_error(runs: Sequence[RunErrors], which: str, latency: str) -> float |
 
 
 class ServingCalibration:
-    """Fits engine constants to benchmarks: `fit` returns itself, what was found stands in ``fit_``.
+    """Fits engine constants to benchmarks: `fit` returns the object itself, with the result in ``fit_``.
 
     Args:
         model: The deployment.
         names: Parameters to fit; None: those of `PARAMETERS` that the results can tell apart.
-        statistic: ``median`` or ``mean``: which TTFT and TPOT of a file is fitted; the other where it has only that.
+        statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
         progress: Called now and then.
     """
 
@@ -141,7 +141,7 @@ class ServingCalibration:
         """Fit the constants.
 
         Raises:
-            InputError: The results cannot tell the parameters apart, or hold fewer figures than there are.
+            InputError: The results cannot tell the parameters apart, or hold fewer figures than parameters.
             InfeasibleError: The scenario's deployment cannot serve their requests.
         """
         replays = [replay_of(result, self.model.scenario) for result in results]
@@ -154,7 +154,7 @@ class ServingCalibration:
         _check_count(names, problem, asked=self.names is not None, left=left)
         found = search(problem, start, names)
         while names and (candidates := untold(found)):
-            # Of those that cannot be told, the one goes without which the rest explains the files best.
+            # Of the undetermined parameters, drop the one without which the rest explains the files best.
             trials = {
                 name: search(
                     problem,
@@ -206,9 +206,9 @@ class ServingCalibration:
 
 
 def fit_figures(result: BenchResult, statistic: str) -> tuple[str, ...]:
-    """Return the figures of a run that the fit looks at: a TTFT, a TPOT, and throughput where clients set the pace.
+    """Return the figures of a run that are fitted: a TTFT, a TPOT, and throughput where clients set the pace.
 
-    At a given rate throughput says nothing of the server, only that it kept up.
+    At a given rate, throughput only says that the server kept up.
     """
     order = (statistic, "mean" if statistic == "median" else "median")
     found = []
@@ -221,7 +221,7 @@ def fit_figures(result: BenchResult, statistic: str) -> tuple[str, ...]:
 
 
 def shown_figures(result: BenchResult, statistic: str) -> dict[str, float]:
-    """Return the measured figures that a table compares: those of the fit, and throughput."""
+    """Return the measured figures that a table compares: the fitted ones and throughput."""
     names = dict.fromkeys((*fit_figures(result, statistic), "output_throughput"))
     return {name: result.measured[name] for name in names if name in result.measured}
 
@@ -245,7 +245,7 @@ def _leave(names: list[str], left: dict[str, str], name: str, reason: str, *, as
 
 
 def _check_count(names: list[str], problem: Problem, *, asked: bool, left: dict[str, str]) -> None:
-    """Leave out parameters until there are fewer than figures.
+    """Leave out parameters until there are fewer parameters than figures.
 
     Raises:
         InputError: There is no figure to fit, or the parameters were asked for by name.
@@ -260,7 +260,7 @@ def _check_count(names: list[str], problem: Problem, *, asked: bool, left: dict[
 
 
 def _held_out(problem: Problem, found: Solution, names: Sequence[str]) -> list[dict[str, float]]:
-    """Return the figures of each run under constants fitted to the other files; none below three files."""
+    """Return the figures of each run with constants fitted to the other files; empty below three files."""
     files = list(dict.fromkeys(replay.result.file for replay in problem.replays))
     if len(files) < FEWEST_FOR_HOLDING_OUT or not names:
         return []
@@ -277,7 +277,7 @@ def _held_out(problem: Problem, found: Solution, names: Sequence[str]) -> list[d
 
 
 def as_mapping(fit: ServingFit) -> dict[str, Any]:
-    """Return a fit as plain values, times in the units that their names carry."""
+    """Return a fit as plain values, times in the units that their names end in."""
     return {
         "parameters": {
             name: {"value": each.value, "half_width_95": each.half_width, "reason": each.reason}

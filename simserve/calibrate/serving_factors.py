@@ -1,6 +1,6 @@
-"""`calibrate serving`: benchmarks of one server to the factors that it takes beside its engine profile.
+"""`calibrate serving`: from benchmarks of one server to its factors relative to its engine profile.
 
-Knows benchmark results and a scenario's deployment; how factors are found is `simserve.calibrate.factors`'.
+Knows benchmark results and a scenario's deployment; `simserve.calibrate.factors` finds the factors.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from simserve.profiles.engine_options import FACTORS
 from simserve.workload.benchmarks.result import BenchResult
 
 MEASURED_ALREADY = 1.5
-"""A number of clients this near to one that was measured, as a ratio, is no new load."""
+"""A number of clients within this ratio of a measured one is not a new load."""
 
 BEYOND_REASON = 5.0
-"""Median times that a latency is off after the fit, up or down, beyond which the files are of another server."""
+"""Median ratio, up or down, between a latency and the fit beyond which the files are of another server."""
 
 SAME_LENGTHS = 1.1
-"""Mean lengths of repeats differ by no more than this ratio."""
+"""Largest ratio between the mean lengths of repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFactors:
-    """What benchmarks say of a server.
+    """What benchmarks show about a server.
 
     Attributes:
         fit: The factors.
-        runs: Every benchmark before, after, and with the factors of those at other loads.
-        next_load: What to measure next; None: all loads have been.
-        frontend_is_set: Whether the scenario sets the latency that `frontend` is about.
+        runs: Every benchmark before and after the fit, and with the factors of runs at other loads.
+        next_load: What to measure next; None: all loads have been measured.
+        frontend_is_set: Whether the scenario sets the latency that `frontend` scales.
     """
 
     fit: FactorFit
@@ -51,7 +51,7 @@ class ServerFactors:
         return median_error(self.runs, which, latency)
 
     def state_of(self, name: str) -> str:
-        """Return ``fitted``, or why a factor keeps most of what the profile says."""
+        """Return ``fitted``, or why a factor stays close to the profile."""
         if name == "frontend" and self.frontend_is_set:
             return "the scenario sets the latency"
         if self.fit.is_told(name):
@@ -62,11 +62,11 @@ class ServerFactors:
 
 
 class FactorCalibration:
-    """Fits the factors of a server to its benchmarks: `fit` returns itself, what was found stands in ``fit_``.
+    """Fits the factors of a server to its benchmarks: `fit` returns the object itself, with the result in ``fit_``.
 
     Args:
         model: The deployment.
-        statistic: ``median`` or ``mean``: which TTFT and TPOT of a file is fitted; the other where it has only that.
+        statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
         progress: Called now and then.
         priors: How far servers are from their profiles; None: those of the device.
     """
@@ -89,7 +89,7 @@ class FactorCalibration:
         """Fit the factors.
 
         Raises:
-            InputError: No file holds a latency, nor a throughput of clients that set the pace.
+            InputError: No file holds a latency, or a throughput where clients set the pace.
             InfeasibleError: The scenario's deployment cannot serve their requests.
         """
         self._replays = [replay_of(result, self.model.scenario) for result in results]
@@ -110,7 +110,7 @@ class FactorCalibration:
         return self
 
     def _fitted(self, result: BenchResult) -> dict[str, float]:
-        """Return the figures of a run that are fitted: its TTFT and TPOT; throughput where it has no TPOT."""
+        """Return the fitted figures of a run: its TTFT and TPOT; throughput where it has no TPOT."""
         names = fit_figures(result, self.statistic)
         if any(kind_of(name) == "tpot" for name in names):
             names = tuple(name for name in names if kind_of(name) != "throughput")
@@ -124,7 +124,7 @@ class FactorCalibration:
         return found
 
     def _next_load(self, found: FactorFit) -> ProposedLoad | None:
-        """Return the number of clients whose TTFT and TPOT the factors leave most open."""
+        """Return the number of clients whose TTFT and TPOT are most uncertain given the factors."""
         measured = [each.result.arrivals.get("concurrency") for each in self._replays]
         known = [int(clients) for clients in measured if clients]
         new = [n for n in client_counts(self.model) if all(max(n / k, k / n) > MEASURED_ALREADY for k in known)]
@@ -146,10 +146,10 @@ class FactorCalibration:
 
 
 def misfit(runs: Sequence[RunErrors]) -> str | None:
-    """Return that benchmarks are of another server than the scenario's, where no fit explains them; None where it does.
+    """Return a message that the benchmarks are of another server, if no fit explains them, else None.
 
     Args:
-        runs: With TTFT and TPOT after the fit.
+        runs: Benchmarks with TTFT and TPOT after the fit.
     """
     for latency in ("tpot", "ttft"):
         errors = [
@@ -168,7 +168,7 @@ def misfit(runs: Sequence[RunErrors]) -> str | None:
 
 
 def loads_of(results: Sequence[BenchResult]) -> list[int]:
-    """Return the number of each benchmark's load: repeats send alike, and as many tokens to a tenth."""
+    """Return the index of each benchmark's load: repeats send requests in the same way, of equal length within 10 %."""
     numbers: list[int] = []
     for place, result in enumerate(results):
         alike = (number for number, other in zip(numbers, results, strict=False) if _is_repeat(result, other))

@@ -31,8 +31,8 @@ def profile_text(fit: ServingFit, scenario: Scenario, name: str) -> str:
 
     Args:
         fit: The constants.
-        scenario: Whose engine and version they are of.
-        name: Name of the profile; its file must be called so.
+        scenario: Scenario of the engine and version.
+        name: Name of the profile, which must also be its file's name.
 
     Raises:
         ProfileError: The scenario's engine has no profile.
@@ -57,9 +57,9 @@ def factors_text(server: ServerFactors, scenario: Scenario, name: str, date: str
 
     Args:
         server: The factors, and the runs that they were fitted to.
-        scenario: Whose engine and version they are of.
-        name: Name of the profile; its file must be called so.
-        date: Day of the measurements; empty: the last that the files say.
+        scenario: Scenario of the engine and version.
+        name: Name of the profile, which must also be its file's name.
+        date: Day of the measurements; empty: the latest in the files.
 
     Raises:
         ProfileError: The scenario's engine has no profile.

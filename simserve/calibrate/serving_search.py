@@ -1,4 +1,4 @@
-"""Least squares of an engine's constants through the simulator: the search, its intervals, what it cannot tell.
+"""Least squares of an engine's constants through the simulator: the search, its intervals, undetermined parameters.
 
 Knows figures of runs and a model that predicts them; not which files they came from.
 """
@@ -22,21 +22,21 @@ NOISE = 0.01
 """Least relative noise of a figure: repeated runs of one server differ by 0.5 to 2 % in throughput."""
 
 LOSS_SCALE = 0.1
-"""Log error beyond which a figure's pull stops growing: a run near saturation must not steer the fit."""
+"""Log error beyond which a figure's influence stops growing: a run near saturation must not dominate the fit."""
 
 MAX_EVALUATIONS = 8
-"""Steps of one stage of the search, each with two simulations of every run a parameter and one more."""
+"""Steps of one stage of the search, each with two simulations of every run per parameter and one more."""
 
 SPREADS = (8.0, 3.0)
-"""Stages of the search by slopes: over how many steps they are taken."""
+"""Stages of the search by slopes: the number of steps (`Scale.step`) that slopes are taken over in each."""
 LAST_STAGE = 1
-"""Stages of a search that starts near: from the constants of all files, or of one parameter more."""
+"""Stages of a search that starts close to its result: from the constants of all files, or with one more parameter."""
 
 RADII = (2.0, 1.0, 1.0)
-"""Rounds of the search by planes, in steps around the best so far, ..."""
+"""Rounds of the search by planes: radius in steps around the best so far, ..."""
 POINTS_A_PARAMETER = 6
-"""... each fitted to this many simulations a parameter: a run's figures jump where a request joins another step, and a
-plane through many points sees past the jumps."""
+"""... each fitted to this many simulations per parameter: a run's figures jump where a request joins another step, and
+a plane through many points averages the jumps out."""
 
 COVERAGE = 0.975
 """Upper quantile of a two-sided 95 % interval."""
@@ -48,10 +48,10 @@ class Scale:
 
     Attributes:
         unit: Value that counts as 1 in the search.
-        step: Difference that slopes are taken over, in those units: large against the jitter of who shares a step.
-        highest: Upper bound, in those units; the lower one is 0.
-        widest: Half of the widest interval that still tells the parameter, in those units, ...
-        widest_share: ... beside this share of its value.
+        step: Difference for slopes, in units: large against the jitter from which requests share a step.
+        highest: Upper bound, in units; the lower bound is 0.
+        widest: Half-width of the widest interval that still determines the parameter, in units, ...
+        widest_share: ... plus this share of its value.
     """
 
     unit: float
@@ -69,19 +69,19 @@ SCALES = {
 }
 LEAST_EFFICIENCY = 0.05
 LEAST_FRONTEND = 1e-5
-"""Lower bounds where 0 is none: nothing runs at no efficiency, and no client reaches the scheduler at once."""
+"""Lower bounds where 0 is impossible: nothing runs at zero efficiency, and no request reaches the scheduler at once."""
 
 Progress = Callable[[int, int | None, str], None]
 
 
 @dataclass(slots=True)
 class Problem:
-    """Runs and the figures of each that the search looks at; what was simulated is kept.
+    """Runs and the figures of each that are compared; simulation results are cached.
 
     Attributes:
         model: The deployment.
         replays: The runs.
-        figures: Of each run, the names that are compared.
+        figures: Names of the figures that are compared, for each run.
         progress: Called after each simulation.
     """
 
@@ -94,11 +94,11 @@ class Problem:
 
     @property
     def num_figures(self) -> int:
-        """Figures of all runs."""
+        """Number of figures of all runs."""
         return sum(len(each) for each in self.figures)
 
     def simulated(self, index: int, parameters: EngineParameters) -> dict[str, float]:
-        """Return all figures of one run under some constants."""
+        """Return all figures of one run with some constants."""
         key = (index, parameters)
         if key not in self._known:
             if len(self._known) > 4096:
@@ -122,11 +122,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         names: Parameters that were free.
-        parameters: All of them.
+        parameters: All parameters.
         half_widths: Half of the 95 % interval of each free one; infinite where nothing depends on it.
         noise: Relative noise behind the intervals.
     """
@@ -137,7 +137,7 @@ class Solution:
     noise: float
 
     def with_value(self, name: str, value: float) -> EngineParameters:
-        """Return the parameters with another value of one."""
+        """Return the parameters with one of them changed."""
         return replace(self.parameters, **{name: value})
 
 
@@ -148,7 +148,7 @@ def search(
     indices: Sequence[int] | None = None,
     stages: int = len(SPREADS),
 ) -> Solution:
-    """Return the constants that bring the simulation nearest to some runs (None: all), and their intervals."""
+    """Return the constants whose simulation is nearest to some runs (None: all), and their intervals."""
     runs = list(range(len(problem.replays))) if indices is None else indices
     scales = [SCALES[name] for name in names]
     lows = np.array([_lowest(name) / scale.unit for name, scale in zip(names, scales, strict=True)])
@@ -175,7 +175,7 @@ def search(
     first = np.clip(first, lows + 1e-3 * steps, highs - 1e-3 * steps)
     best = first
     for spread in SPREADS[-stages:]:
-        # Every stage starts anew from the best so far: a run's figures jump where a request joins another step.
+        # Every stage restarts from the best so far: a run's figures jump where a request joins another step.
         found = least_squares(
             residuals,
             best,
@@ -207,7 +207,7 @@ def _plane(
     bounds: tuple[NDArray[np.float64], NDArray[np.float64]],
     seed: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the best point in sight of ``centre``, and the slopes of the plane through the residuals around it."""
+    """Return the best point near ``centre``, and the slopes of the plane through the residuals around it."""
     size = len(centre)
     drawn = rng.stream(seed, "calibrate_serving").uniform(-1.0, 1.0, (POINTS_A_PARAMETER * size, size))
     points = np.clip(centre + radius * drawn, *bounds)
@@ -232,7 +232,7 @@ def problem_size(problem: Problem, runs: Sequence[int]) -> int:
 
 
 def _is_flat(slopes: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which parameters move no figure at all, or none that the others would not move alike."""
+    """Return which parameters change no figure, or change figures only as the others do."""
     flat = np.zeros(slopes.shape[1], dtype=bool)
     for index in range(slopes.shape[1]):
         column, others = slopes[:, index], np.delete(slopes, index, axis=1)
@@ -253,7 +253,7 @@ def _lowest(name: str) -> float:
 
 
 def untold(found: Solution) -> list[str]:
-    """Return the parameters that the results tell no better than `Scale.widest` allows."""
+    """Return the parameters whose intervals are wider than `Scale.widest` allows."""
     return [
         name
         for name, width in zip(found.names, found.half_widths, strict=True)
@@ -267,7 +267,7 @@ def _widest(name: str, value: float) -> float:
 
 
 def reason_of(found: Solution, name: str) -> str:
-    """Return why the results do not tell a parameter."""
+    """Return why the results do not determine a parameter."""
     width = found.half_widths[found.names.index(name)]
     value = getattr(found.parameters, name)
     if not np.isfinite(width):
@@ -276,7 +276,7 @@ def reason_of(found: Solution, name: str) -> str:
 
 
 def shown(name: str, value: float) -> str:
-    """Return a parameter's value as people write it."""
+    """Return a parameter's value as text with its unit."""
     if name == "compute_efficiency":
         return f"{value:.3f}"
     return f"{value * 1e6:.3g} us" if name == "host_seconds_per_request" else f"{value * 1e3:.3g} ms"

@@ -1,4 +1,4 @@
-"""What the simulator says of a benchmark: its requests through a scenario's deployment, and the same figures.
+"""Simulation of a benchmark: its requests through a scenario's deployment, and the same figures.
 
 Knows resolved scenarios and benchmark results; fits nothing.
 """
@@ -33,12 +33,12 @@ from simserve.workload.spec import WorkloadSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParameters:
-    """The few constants of an engine that end-to-end results can tell.
+    """The few constants of an engine that end-to-end results can determine.
 
     Attributes:
         host_seconds_per_step: CPU time of a step, seconds.
-        host_seconds_per_request: CPU time a request of a step, seconds.
-        compute_efficiency: Scale on the kernels' efficiencies: 1.1 makes every kernel 10 % faster but its start.
+        host_seconds_per_request: CPU time per request of a step, seconds.
+        compute_efficiency: Scale on the kernels' efficiencies: 1.1 makes every kernel 10 % faster except its start.
         frontend_latency: From arrival to the scheduler, seconds.
     """
 
@@ -53,12 +53,12 @@ PARAMETERS = ("host_seconds_per_step", "host_seconds_per_request", "compute_effi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A benchmark made ready to be simulated.
+    """A benchmark that is ready to be simulated.
 
     Attributes:
-        result: What was measured.
+        result: The measured result.
         specs: Its requests.
-        notes: What the file did not say, and what was taken instead.
+        notes: What the file did not say, and what was assumed instead.
     """
 
     result: BenchResult
@@ -68,11 +68,11 @@ class Replay:
 
 @dataclass(slots=True)
 class ServingModel:
-    """A scenario's deployment as a function of its engine's constants; what was priced is kept.
+    """A scenario's deployment as a function of its engine's constants; priced deployments are cached.
 
     Attributes:
-        scenario: Deployment, and the workload where a file does not say its own.
-        resolved: The same with its profiles.
+        scenario: The deployment, and the workload for files that do not state their own.
+        resolved: The scenario with its profiles.
     """
 
     scenario: Scenario
@@ -95,11 +95,11 @@ class ServingModel:
 
     @property
     def priced(self) -> PricedDeployment:
-        """The deployment with its seconds, as the profile states them."""
+        """The deployment priced with the constants that the profile states."""
         return self._price(self.stated)
 
     def of_one_replica(self) -> ServingModel:
-        """Return the same of one replica, with nothing that comes and goes: what a benchmark of a server measures."""
+        """Return the same with one fixed replica: what a benchmark of a server measures."""
         deployment = self.scenario.deployment
         if deployment.replicas == 1:
             return self
@@ -107,7 +107,7 @@ class ServingModel:
         return ServingModel(self.scenario.model_copy(update={"deployment": alone}))
 
     def predict(self, replay: Replay, parameters: EngineParameters | None = None) -> dict[str, float]:
-        """Return the figures of a benchmark under some constants of the engine; None: the stated ones.
+        """Return the figures of a benchmark with some constants of the engine; None: the stated ones.
 
         Raises:
             InfeasibleError: Some of its requests cannot be served.
@@ -121,7 +121,7 @@ class ServingModel:
         return self._simulated(replay, engine, self._price(parameters))
 
     def predict_slowed(self, replay: Replay, factors: Mapping[str, float]) -> dict[str, float]:
-        """Return the figures of a benchmark of a server that takes so many times as long (`slowed`).
+        """Return the figures of a benchmark of a server whose times are multiplied by factors (`slowed`).
 
         Raises:
             InfeasibleError: Some of its requests cannot be served.
@@ -152,7 +152,7 @@ class ServingModel:
         return figures(simulation.records, simulation.totals.itl)
 
     def _price(self, parameters: EngineParameters) -> PricedDeployment:
-        """Return the deployment under some constants; no step takes longer for what a request waits before it."""
+        """Return the deployment with some constants; the time before the scheduler does not lengthen any step."""
         shape = self.resolved.shape
         parameters = replace(parameters, frontend_latency=shape.engine.frontend_latency)
         if parameters not in self._priced:
@@ -165,7 +165,7 @@ class ServingModel:
 
 
 def slowed(resolved: ResolvedScenario, factors: Mapping[str, float]) -> ResolvedScenario:
-    """Return a deployment whose server takes so many times as long, by the names of `FACTORS`."""
+    """Return a deployment whose times are multiplied by the factors of `FACTORS`."""
     shape = replace(resolved.shape, engine=scaled_by(resolved.shape.engine, factors))
     before, after = engine_config(resolved.shape, resolved.memory), engine_config(shape, resolved.memory)
     own = [name for name in _TIMES if getattr(resolved.engine, name) == getattr(before, name)]  # not the scenario's
@@ -182,21 +182,21 @@ _TIMES = (
     "transfer_prompt_seconds",
     "api_token_seconds",
 )
-"""Times of the host that the scheduler knows."""
+"""Host times that the scheduler uses."""
 
 
 def parameters_of(engine: ResolvedEngine) -> EngineParameters:
-    """Return the constants of an engine as resolved."""
+    """Return the constants of a resolved engine."""
     return EngineParameters(**{name: getattr(engine, name) for name in PARAMETERS})
 
 
 def figures(records: RequestRecords, gaps: Histogram) -> dict[str, float]:
-    """Return the figures of a run over all its requests, as benchmark tools take them: nothing is cut.
+    """Return the figures of a run over all its requests, as benchmark tools do: no warm-up is cut.
 
     Latencies in seconds and rates a second, under the names of `simserve.workload.benchmarks.result`.
 
     Args:
-        records: What happened to every request.
+        records: The record of every request.
         gaps: Every gap between tokens, seconds.
     """
     latencies = request_latencies(records)
@@ -221,9 +221,9 @@ _SHARES = {"median": 50, "p90": 90, "p95": 95, "p99": 99}
 
 
 def replay_of(result: BenchResult, scenario: Scenario) -> Replay:
-    """Return the requests of a benchmark: as recorded where it recorded them, drawn where it did not.
+    """Return the requests of a benchmark: as recorded if the file has them, otherwise drawn.
 
-    Load and lengths are the file's own; where it says none, the scenario's.
+    Load and lengths come from the file, or from the scenario where the file has none.
 
     Raises:
         InputError: Neither says how requests arrive, or how long they are.

@@ -1,7 +1,7 @@
-"""Cached blocks: who uses them, which of those that nobody uses gives way next, and the tiers that stand behind them.
+"""Cached blocks: which requests use them, which unused one is evicted next, and the tiers behind GPU memory.
 
-A block is (segment, position in the request). Tiers: the choice between loading and computing. RadixTree is SGLang's
-prefix cache by its nodes, which specifies `simserve.engine.radix_tree`; every question walks the whole tree.
+A block is (segment, position in the request). Tiers include the choice between loading and computing. RadixTree is
+SGLang's prefix cache, node by node; it specifies `simserve.engine.radix_tree` and walks the whole tree every time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Block = tuple[int, int]
 
 
 class OrderedBlocks:
-    """Blocks in the order in which they give way.
+    """Blocks in the order of eviction.
 
     Attributes:
-        groups: Those of a segment together, or each by itself; the group that was touched least recently comes first.
+        groups: One group per segment, or one per block; the least recently touched group comes first.
     """
 
     def __init__(self, *, by_block: bool = False) -> None:
@@ -32,35 +32,35 @@ class OrderedBlocks:
         self.num_blocks = 0
 
     def group_of(self, block: Block) -> int | Block:
-        """Return what gives way together with a block."""
+        """Return the group that a block belongs to."""
         return block if self.by_block else block[0]
 
     def __contains__(self, block: Block) -> bool:
-        """Whether a block is among them."""
+        """Whether a block is included."""
         return block in self.groups.get(self.group_of(block), ())
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of blocks."""
         return self.num_blocks
 
     @property
     def first(self) -> Block:
-        """The one that gives way next: the end of the first group."""
+        """The block that is evicted next: the end of the first group."""
         return max(next(iter(self.groups.values())))
 
     def add(self, block: Block) -> None:
-        """Take a block in; its group keeps its place."""
+        """Add a block; its group keeps its position."""
         if block not in self:
             self.groups.setdefault(self.group_of(block), set()).add(block)
             self.num_blocks += 1
 
     def touch(self, block: Block) -> None:
-        """Let the group of a block give way last of all."""
+        """Move the group of a block to the end of the order."""
         if self.group_of(block) in self.groups:
             self.groups.move_to_end(self.group_of(block))
 
     def discard(self, block: Block) -> None:
-        """Take a block out, if it is there."""
+        """Remove a block, if it is included."""
         if block in self:
             group = self.groups[self.group_of(block)]
             group.remove(block)
@@ -73,8 +73,8 @@ class CachedBlocks:
     """The cached blocks of a scheduler.
 
     Attributes:
-        users: How many running requests use each of those that are in use.
-        idle: Those that nobody uses; a group is touched when a request gives it up.
+        users: Number of running requests that use each block in use.
+        idle: Blocks that no request uses; a group is touched when a request releases it.
     """
 
     def __init__(self, *, by_block: bool) -> None:
@@ -86,21 +86,21 @@ class CachedBlocks:
         return block in self.users or block in self.idle
 
     def __len__(self) -> int:
-        """Return how many are cached."""
+        """Return the number of cached blocks."""
         return len(self.users) + len(self.idle)
 
     def num_idle(self, blocks: Iterable[Block]) -> int:
-        """Return how many of these nobody uses."""
+        """Return how many of these blocks no request uses."""
         return sum(block not in self.users for block in blocks)
 
     def use(self, blocks: Iterable[Block]) -> None:
-        """Let one more request use blocks; those that are not cached are from now on."""
+        """Let one more request use blocks; uncached ones become cached."""
         for block in blocks:
             self.idle.discard(block)
             self.users[block] += 1
 
     def give_up(self, blocks: Sequence[Block]) -> None:
-        """Let one request fewer use blocks, from the last of them to the first."""
+        """Let one request fewer use blocks, from the last to the first."""
         for block in reversed(blocks):
             self.users[block] -= 1
             if not self.users[block]:
@@ -111,7 +111,7 @@ class CachedBlocks:
 
 @dataclass(eq=False)
 class Node:
-    """Blocks that requests have so far had in common; what follows on them, by its first block."""
+    """Blocks that requests have had in common so far; the nodes that follow, by their first block."""
 
     blocks: list[Block]
     children: dict[Block, Node] = field(default_factory=dict)
@@ -119,18 +119,18 @@ class Node:
 
 
 class RadixTree:
-    """What steps have computed, from a root that holds nothing."""
+    """What steps have computed, below an empty root."""
 
     def __init__(self) -> None:
         self.root = Node([])
         self.num_uses = 0
 
     def use(self, blocks: list[Block], *, is_added: bool) -> None:
-        """Follow blocks as far as they go, cut the node in which they end, and note its use and that of all before it.
+        """Follow blocks as far as they go, split the node where they end, and note the use of it and all before it.
 
         Args:
             blocks: From the beginning of a request.
-            is_added: Whether what the tree lacks of them joins it.
+            is_added: Whether to add blocks that the tree lacks.
         """
         path, rest, node = [], blocks, self.root
         tail: Node | None = None
@@ -150,18 +150,18 @@ class RadixTree:
             each.last_used = self.num_uses
 
     def give_up(self, blocks: list[Block], in_use: Container[Block]) -> None:
-        """Note that the nodes that hold these blocks were used just now, as far as nobody uses them any more."""
+        """Note that the nodes with these blocks were used now, if no request uses them any more."""
         for node in reversed(self.nodes(self.root)):
             if node.blocks[0] in blocks and node.blocks[0] not in in_use:
                 self.num_uses += 1
                 node.last_used = self.num_uses
 
     def nodes(self, below: Node) -> list[Node]:
-        """Return all nodes below one, each before those that follow on it."""
+        """Return all nodes below one, parents before children."""
         return [each for child in below.children.values() for each in (child, *self.nodes(child))]
 
     def evict(self, num_blocks: int, in_use: Container[Block]) -> list[Block]:
-        """Drop the leaves that were used least recently until so many blocks have gone; return them."""
+        """Evict the least recently used leaves until ``num_blocks`` blocks have gone; return the blocks."""
         gone: list[Block] = []
         while len(gone) < num_blocks:
             leaves = [each for each in self.nodes(self.root) if not each.children and each.blocks[0] not in in_use]
@@ -176,10 +176,10 @@ class RadixTree:
 
 
 class Tier:
-    """Blocks that gave way in the tier before, or on the GPU.
+    """Blocks evicted from the previous tier or from the GPU.
 
     Attributes:
-        blocks: Those that lie here; a segment is touched when a block of it comes, or is asked for.
+        blocks: Its blocks; a segment is touched when one of its blocks arrives or is requested.
     """
 
     def __init__(self, config: KVTierConfig) -> None:
@@ -187,13 +187,13 @@ class Tier:
         self.blocks = OrderedBlocks()
 
     def put(self, block: Block) -> Block | None:
-        """Take a block in; return the one that gives way to it: the end of the segment that came least recently."""
+        """Add a block; return the one that it evicts: the end of the least recently touched segment."""
         self.blocks.add(block)
         self.blocks.touch(block)
         return self.overflow()
 
     def overflow(self) -> Block | None:
-        """Let a block give way, if there are too many."""
+        """Evict a block if there are too many."""
         if len(self.blocks) <= self.config.num_blocks:
             return None
         last = self.blocks.first
@@ -205,13 +205,13 @@ class Store(Tier):
     """Copies of blocks that all replicas write and read.
 
     Attributes:
-        free_at: When it has sent everything that replicas have asked for.
+        free_at: When it has sent everything that replicas have requested.
     """
 
     free_at = 0.0
 
     def write(self, path: Sequence[Block]) -> None:
-        """Keep a copy of the blocks that a request begins with; its beginning comes last."""
+        """Copy the blocks of a request's prefix, its first block last."""
         for block in reversed(path):
             self.blocks.add(block)
             self.blocks.touch(block)
@@ -219,7 +219,7 @@ class Store(Tier):
             pass
 
     def promise(self, path: Sequence[Block]) -> set[Block]:
-        """Return the blocks of a request's beginning that it has, for a replica to load when it gets there."""
+        """Return the stored blocks of a request's prefix, for a replica to load when it admits the request."""
         missing = [number for number, block in enumerate(path) if block not in self.blocks]
         found = path[: missing[0]] if missing else path
         for block in reversed(found):
@@ -228,20 +228,20 @@ class Store(Tier):
 
 
 def loading_seconds(config: KVTierConfig, num_blocks: int) -> float:
-    """Return what a replica takes for so many blocks of a tier, if nobody else asks for any."""
+    """Return the seconds that a replica takes to load blocks of a tier, if no other replica loads from it."""
     return config.latency + config.block_seconds * num_blocks if num_blocks else 0.0
 
 
 def worth_taking(
     config: EngineConfig, times: StepTimes, found: Sequence[Block], places: Sequence[KVTierConfig | None]
 ) -> int:
-    """Return how many of the blocks found a request takes: those after which its first token comes soonest.
+    """Return how many of the blocks found a request takes: as many as make its first token come soonest.
 
     Args:
         config: The scheduler.
         times: Seconds of its steps.
-        found: What it begins with, in order.
-        places: Where each of them lies; None: on the GPU.
+        found: Blocks of its prefix, in order.
+        places: Where each of them is; None: on the GPU.
     """
     if not any(tier.has_choice for tier in config.kv_tiers):
         return len(found)
@@ -265,14 +265,14 @@ def worth_taking(
 
 
 def is_last_of_its_kind(found: Sequence[Block], places: Sequence[KVTierConfig | None], taken: int) -> bool:
-    """Whether the next block is of another segment or lies elsewhere: nobody stops loading halfway."""
+    """Whether the next block is of another segment or place: loading does not stop in between."""
     if taken == len(found):
         return True
     return found[taken][0] != found[taken - 1][0] or places[taken] is not places[taken - 1]
 
 
 def waiting_seconds(config: EngineConfig, store: Store | None, step: Step, compute_seconds: float) -> float:
-    """Return what a step waits for its loads: tier after tier, and for those that overlap only what outlasts it."""
+    """Return how long a step waits for its loads: tier after tier; overlapped ones count only beyond the step."""
     serial = overlapped = 0.0
     for tier in config.kv_tiers:
         num_blocks = step.loaded_blocks.get(tier.name, 0)

@@ -1,6 +1,6 @@
 """Clients: SimPy processes that send requests, wait for answers, lose patience, and try again.
 
-And the workers of an encoder pool: what each has been given, and how their number follows the load.
+Also the workers of an encoder pool: the work of each, and how their number follows the load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simserve.workload.requests import ClientLoop, RequestSpecs
 
 TOLERANCE = 0.1
-"""Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
+"""Deviation from the target that is ignored (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
 MOST_DOUBLINGS = 60
 Conversation = list[list["Request"]]
 """Turns in order; the requests of a turn are sent together."""
@@ -36,10 +36,10 @@ class Encoder:
 
     Attributes:
         launched_at: When it was launched, seconds.
-        place: The place that it has among those that take images; None: it does not.
-        stopped_at: When it was given back and done; inf: it was not.
-        jobs: Start and end of everything that it was given, seconds.
-        since: When it was free for the first time: before that it does nothing.
+        place: Its place among workers that take images; None if it takes none.
+        stopped_at: When it was released and done; inf if it was not.
+        jobs: Start and end of all its work, seconds.
+        since: When it was ready: before that it does nothing.
     """
 
     launched_at: float
@@ -50,7 +50,7 @@ class Encoder:
 
     @property
     def free_at(self) -> float:
-        """When it is done with all it was given."""
+        """When it is done with all its work."""
         return self.jobs[-1][1] if self.jobs else self.since
 
 
@@ -58,8 +58,8 @@ class Encoders:
     """The workers of an encoder pool.
 
     Args:
-        clock: The time.
-        num_workers: How many there are at the start.
+        clock: The clock of the run.
+        num_workers: Number of workers at the start.
     """
 
     def __init__(self, clock: Clock, num_workers: int) -> None:
@@ -69,11 +69,11 @@ class Encoders:
 
     @property
     def taking(self) -> list[Encoder]:
-        """Those that take images, by place."""
+        """Workers that take images, by place."""
         return sorted((one for one in self.workers if one.place is not None), key=lambda one: one.place or 0)
 
     def give(self, seconds: float, num_parts: int) -> list[tuple[float, float]]:
-        """Give equal parts of some work to the workers that are free soonest; return when each part starts and ends."""
+        """Give equal parts of work to the workers that are free soonest; return when each part starts and ends."""
         taking, given = self.taking, []
         num_parts = min(num_parts, len(taking))
         for _ in range(num_parts):
@@ -84,7 +84,7 @@ class Encoders:
         return given
 
     def follow(self, spec: EncoderAutoscalingSpec, startup_seconds: float) -> Steps:
-        """Keep the number of workers at what the metric asks for (a SimPy process)."""
+        """Keep the number of workers that the metric asks for (a SimPy process)."""
         while True:
             yield self.clock.timeout(spec.interval)
             self.scale(spec, startup_seconds, self.clock.now)
@@ -106,7 +106,7 @@ class Encoders:
             self.workers.append(Encoder(now))
             self.clock.process(self.start_up(self.workers[-1], startup_seconds))
         if asked <= len(present):
-            # Those that start go first, then those with the least to do, the newest of them.
+            # Starting workers go first, then those with the least work, the newest of them first.
             newest_first = present[::-1]
             order = sorted(newest_first, key=lambda one: (one.place is not None, max(one.free_at - now, 0.0)))
             for worker in order[: max(len(present) - most, 0)]:
@@ -114,7 +114,7 @@ class Encoders:
                 worker.place = None
 
     def start_up(self, worker: Encoder, seconds: float) -> Steps:
-        """Let a launched worker take images after a time, unless it was given back meanwhile."""
+        """Let a launched worker take images after ``seconds``, unless it is released meanwhile."""
         yield self.clock.timeout(seconds)
         if worker.stopped_at == math.inf:
             taken = {one.place for one in self.workers}
@@ -129,12 +129,12 @@ class Encoders:
 
 
 class Reply(NamedTuple):
-    """What became of an attempt, and what its client goes by.
+    """The outcome of an attempt, as its client needs it.
 
     Attributes:
-        heard_at: When the client knows, seconds.
-        free_at: When the server has let go of it, seconds: the next attempt arrives no sooner.
-        retry_after: What a refusal tells the client to wait, seconds.
+        heard_at: When the client hears of it, seconds.
+        free_at: When the server has dropped it, seconds: the next attempt arrives no sooner.
+        retry_after: How long a refusal tells the client to wait, seconds.
     """
 
     heard_at: float
@@ -143,7 +143,7 @@ class Reply(NamedTuple):
 
 
 def latest(replies: Iterable[Reply]) -> Reply:
-    """Return when the last of some replies is heard, and the server has let go of all of them."""
+    """Return when the last of some replies is heard and the server has dropped all of them."""
     heard, free, _ = zip(*replies, strict=True)
     return Reply(max(heard), max(free))
 
@@ -155,11 +155,11 @@ class Front(Protocol):
         """Take a request that has arrived."""
 
     def note_end(self, request: Request, now: float) -> None:
-        """Hear that a request has come to its end."""
+        """Note that a request has ended."""
 
 
 class Surroundings(Protocol):
-    """What clients ask, and tell, of the run around them."""
+    """What clients need from the run around them."""
 
     clock: Clock
     control: Control
@@ -169,31 +169,31 @@ class Surroundings(Protocol):
         """Where their requests arrive."""
 
     def hang_up(self, request: Request) -> None:
-        """Drop a request whose client waits no longer."""
+        """Drop a request whose client no longer waits."""
 
     def heard_at(self, request: Request, time: float) -> float:
-        """Return when a client hears what became of its request at a time."""
+        """Return when a client hears of what happened to its request at ``time``."""
 
     def count_end(self, request: Request) -> None:
-        """Hear that a request has come to its end."""
+        """Note that a request has ended."""
 
 
 class Clients:
-    """Everybody who sends requests in a run.
+    """All clients that send requests in a run.
 
     Args:
-        cluster: What they send them to.
+        cluster: The cluster that they send requests to.
         specs: What they send, and when.
         requests: The same as objects.
-        latency: Seconds from sending each request through the tokeniser.
-        spacing: How long API servers work on one request while others wait, seconds; 0: they hold up nobody.
+        latency: Seconds from sending each request to the end of tokenising.
+        spacing: How long API servers work on one request while others wait, seconds; 0: no request delays others.
 
     Attributes:
         tokenized_at: When the tokeniser is done with the request that was sent last.
-        to_parse: When requests come to them, and whom to tell when they are done, in the order of sending.
-        encoders: The workers of the encoder pool; none without one.
+        to_parse: When requests reach the API servers, and the event to trigger when they are done, in sending order.
+        encoders: The workers of the encoder pool; None without one.
         encoder_wait: Request -> how long its images waited for the first worker, seconds.
-        encoder_parts: Request -> into how many parts its images were divided.
+        encoder_parts: Request -> number of parts that its images were divided into.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Clients:
         self.tries: list[tuple[float, float, float]] = []
 
     def start(self) -> simpy.Event:
-        """Let everybody begin; return an event that happens when all have had their answers."""
+        """Start all clients; return an event that happens when all have their answers."""
         if self.specs.turn is None and self.specs.concurrency is None:
             return self.clock.all_of([self.clock.process(each) for each in self.arrivals()])
         processes = []
@@ -236,13 +236,13 @@ class Clients:
         return self.clock.all_of(processes)
 
     def arrivals(self) -> Iterator[Steps]:
-        """Yield a process for each request that is sent at a time of its own, and waits for nobody."""
+        """Yield a process for each request that is sent at its own time, independent of others."""
         for request in self.requests:
             request.arrival = request.sent = float(self.specs.arrival_time[request.index])
             yield self.live(request, request.sent)
 
     def conversations(self) -> dict[int, list[Conversation]]:
-        """Return the conversations of each closed loop, -1: of those that begin at times of their own."""
+        """Return the conversations of each closed loop; under -1, those that begin at their own times."""
         found: dict[int, list[Conversation]] = {}
         specs = self.specs
         loops = specs.loop_of_each.tolist()
@@ -261,7 +261,7 @@ class Clients:
         return dict(sorted(found.items()))
 
     def client(self, loop: ClientLoop, number: int, conversations: Iterator[Conversation]) -> Steps:
-        """Hold one conversation after another, until none is left or it is time to stop (a SimPy process)."""
+        """Hold one conversation after another until none is left or it is time to stop (a SimPy process)."""
         last, thinks = Reply(loop.begins_at(number), 0.0), False
         closes_at = math.inf if self.specs.closes_at is None else self.specs.closes_at
         for conversation in conversations:
@@ -272,11 +272,11 @@ class Clients:
             thinks = True
 
     def converse(self, conversation: Conversation, last: Reply, *, thinks: bool) -> Steps:
-        """Send one turn after the other, each when all of the one before are answered; return the last `Reply`.
+        """Send one turn after another, each when all of the previous one is answered; return the last `Reply`.
 
         Args:
             conversation: The turns.
-            last: What the client heard before, or when it begins.
+            last: The client's last reply, or when it begins.
             thinks: Whether the client thinks before the first turn.
         """
         if self.specs.dependencies is not None:
@@ -290,7 +290,7 @@ class Clients:
         return last
 
     def sent_on(self, request: Request, last: Reply, *, thinks: bool) -> float:
-        """Let a client send a request on a reply; return when it does, seconds."""
+        """Let a client send a request after a reply; return when it does, seconds."""
         think_time = float(self.specs.think_time[request.index]) if thinks else 0.0
         earliest = float(self.specs.arrival_time[request.index]) if thinks else math.nan
         sent = last.heard_at + think_time
@@ -298,25 +298,25 @@ class Clients:
         return self.send(request, request.arrival, last)
 
     def send(self, request: Request, time: float, last: Reply) -> float:
-        """Send a request at a time, or when the server has let go of it; one that its task has no time for ends."""
+        """Send a request at ``time``, or when the server has dropped it; end it if its task has no time for it."""
         request.sent = min(time, request.deadline)
         return max(request.sent, last.heard_at, last.free_at)
 
     def tokenize(self, request: Request) -> float:
         """Return when a request that is sent now reaches the router, seconds.
 
-        One tokeniser serves all, as they are sent: nobody overtakes a long prompt. What a request then waits for by
-        itself holds up nobody.
+        One tokeniser serves all requests in sending order: none overtakes a long prompt. Waits after that do not delay
+        other requests.
         """
         came = request.sent + self.latency[request.index] - self.spacing
         self.tokenized_at = max(self.tokenized_at, came, self.clock.now) + self.spacing
         return self.tokenized_at + (0.0 if self.specs.own_wait is None else float(self.specs.own_wait[request.index]))
 
     def parsed(self, request: Request) -> Steps:
-        """Wait for the API servers to turn to a request; return when they are done with it, seconds.
+        """Wait until the API servers have processed a request; return when they are done with it, seconds.
 
-        An event loop takes on all that have come, one after another, and hands them over after the last: what a request
-        has to do next stands behind everybody who has come in the meantime.
+        An event loop processes all requests that have arrived, one after another, and hands them over after the last:
+        the next work on a request queues behind all requests that have arrived in the meantime.
         """
         came = request.sent + self.latency[request.index] - self.spacing
         self.last_came = max(self.last_came, came, self.clock.now)
@@ -328,7 +328,7 @@ class Clients:
         return (yield is_done)
 
     def parse(self) -> Steps:
-        """Work on what has come until nothing is left."""
+        """Process the requests that have arrived until none is left."""
         while self.to_parse:
             start = max(self.clock.now, self.to_parse[0][0])
             yield self.clock.at(start, PARSES)
@@ -350,8 +350,7 @@ class Clients:
     def encode(self, request: Request) -> float:
         """Give the images of a request to the workers that are free soonest; return when the router sees it, seconds.
 
-        Each of them takes an equal part after what it was given before. When the last one is done, the embeddings set
-        off.
+        Each worker takes an equal part after its earlier work. When the last one is done, the embeddings are sent.
         """
         pool = self.specs.encoder_pool
         assert pool is not None
@@ -365,7 +364,7 @@ class Clients:
 
         Args:
             task: The calls, parents before children.
-            last: What the client heard before, or when it begins.
+            last: The client's last reply, or when it begins.
             thinks: Whether the client thinks before the task.
         """
         graph = self.specs.dependencies
@@ -402,7 +401,7 @@ class Clients:
         return (yield self.clock.process(self.live(request, self.sent_on(request, last, thinks=thinks))))
 
     def live(self, request: Request, sent: float) -> Steps:
-        """Send a request, again and again if need be, until it is answered or given up; return the last `Reply`."""
+        """Send a request, with retries, until it is answered or given up; return the last `Reply`."""
         while True:
             yield self.clock.at(sent, IS_SENT, request.index)
             if request.sent >= request.deadline:
@@ -430,7 +429,7 @@ class Clients:
             sent = self.send(request, reply.heard_at + pause, reply)
 
     def leave_out(self, request: Request) -> Reply:
-        """End a call, or a further try of one, that is not sent any more, for its task is given up."""
+        """End a call, or a retry of one, that is not sent any more because its task is given up."""
         request.status, request.reason = "timed_out", "task_cancelled"
         if request.attempt:
             request.finish = self.clock.now
@@ -441,7 +440,7 @@ class Clients:
         return Reply(self.clock.now, 0.0)
 
     def is_last(self, request: Request) -> bool:
-        """Whether a client has had enough: its request is answered, or it does not try again."""
+        """Whether this attempt is the last: the request is answered, or the client does not try again."""
         retries = self.class_of(request).retries if self.specs.request_class is not None else None
         if request.reason == "task_cancelled":
             return True
@@ -466,12 +465,12 @@ class Clients:
             self.clock.process(self.lose_patience(request, max(request.sent + timeout, self.clock.now)))
 
     def lose_patience(self, request: Request, time: float, kind: int = TIMES_OUT) -> Steps:
-        """Hang up at a time if the attempt has not been answered by then (a SimPy process).
+        """Hang up at ``time`` if the attempt has not been answered by then (a SimPy process).
 
         Args:
-            request: Whose client does.
-            time: When.
-            kind: `IS_DUE`: the first token is enough of an answer.
+            request: The client's request.
+            time: When the client hangs up.
+            kind: `IS_DUE`: the first token counts as an answer.
         """
         attempt = request.attempt
         yield self.clock.at(time, kind, request.index)

@@ -1,4 +1,4 @@
-"""Clock: SimPy's environment with an order among things that happen at one instant, and streams of random numbers."""
+"""Clock: SimPy's environment with an order among simultaneous events, and streams of random numbers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from simserve.workload.requests import RequestSpecs
 
     Steps = Generator[simpy.Event, Any, Any]
-    """What a SimPy process is written as."""
+    """Type of a SimPy process."""
 
 STEP_ENDS, IS_SENT, ARRIVES, TIMES_OUT, SUBMITS, LANDS, IS_ANSWERED, TURNS, IS_DUE, PLANS, PARSES = range(2, 13)
-"""What happens at one instant, in this order, behind SimPy's own priorities 0 and 1: whoever decides (autoscaler,
-faults, router) looks first; steps end before arrivals are seen, and these before the next step is planned."""
+"""Order of simultaneous events, after SimPy's own priorities 0 and 1: controllers (autoscaler, faults, router) act
+first; steps end before arrivals are seen, and arrivals are seen before the next step is planned."""
 
 _NUMBER_BITS = 32
 _DRAWN_AT_ONCE = 1024
 
 
 class Clock(simpy.Environment):
-    """SimPy's clock, on which events can be put at an exact time and place.
+    """SimPy's clock, on which events can be put at an exact time and position.
 
     Attributes:
-        coming: Numbers everybody who is on the way to somewhere, in the order of setting off.
+        coming: Numbers all requests in transit, in the order of departure.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Clock(simpy.Environment):
 
 
 class Chance:
-    """A named stream of uniform random numbers, drawn by the thousand and used from the end of each thousand."""
+    """A named stream of uniform random numbers, drawn in batches of a thousand and used from the end of each."""
 
     def __init__(self, specs: RequestSpecs, name: str) -> None:
         self._random = rng.stream(specs.seed, name, specs.replication)
@@ -60,5 +60,5 @@ class Chance:
         return self._numbers.pop()
 
     def below(self, count: int) -> int:
-        """Return a whole number from 0 up to ``count``, exclusive."""
+        """Return an integer from 0 up to, but excluding, ``count``."""
         return min(int(self.next() * count), count - 1)

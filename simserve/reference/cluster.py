@@ -1,8 +1,8 @@
-"""Cluster: everything of a run put together, and run. It specifies what the fast plane does, in plain SimPy.
+"""Cluster: all parts of a run, put together and run. It specifies, in plain SimPy, what the fast plane does.
 
 A client is a process, a request an object, an engine step an event. Read `clients` first, which sends the requests;
-then `gateway`, which they meet; `replica`, which serves them step by step by the rules of `scheduler`; and `fleet`,
-which changes what replicas there are.
+then `gateway`, which receives them; `replica`, which serves them step by step by the rules of `scheduler`; and `fleet`,
+which changes the set of replicas.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Cluster:
     """A run.
 
     Args:
-        pools: What serves: one pool or several.
-        control: What decides.
-        specs: What arrives.
-        judge: Asks a user's own parts; None: there are none.
+        pools: The pools that serve requests.
+        control: The control policies.
+        specs: The requests that arrive.
+        judge: Calls a user's own functions; None if there are none.
 
     Attributes:
-        requests: Every request, by its number.
-        delivery: How answers get to clients that wait for them; None: they hear of them at once.
+        requests: All requests, by index.
+        delivery: How answers reach clients that wait for them; None: they hear of them at once.
         landed: KV caches that have crossed their link while no decode replica is ready.
         num_lost_tokens: Tokens of requests that were then given up.
     """
@@ -76,7 +76,7 @@ class Cluster:
         self.delivery = Delivery(control.streaming) if waits and control.streaming is not None else None
 
     def request_of(self, index: int) -> Request:
-        """Return a request as its client asks for it, under the limits of the strictest pool that may serve it."""
+        """Return a client's request, under the limits of the strictest pool that may serve it."""
         specs = self.specs
         prompt, output, asked = (
             int(column[index]) for column in (specs.prompt_tokens, specs.output_tokens, specs.max_tokens)
@@ -93,7 +93,7 @@ class Cluster:
             ends = specs.prefixes.ends[entries].tolist()
             request.path = list(zip(specs.prefixes.segments[entries].tolist(), ends, strict=True))
         else:
-            # What it shares with nobody it finds itself, where it comes again.
+            # When it is tried again, it finds its own unshared blocks.
             request.path = [(index, prompt + output)]
         if self.router.regions is not None:
             request.home = self.router.regions.home_of(request)
@@ -109,7 +109,7 @@ class Cluster:
         return request
 
     def images_in(self, index: int) -> Iterator[tuple[int, float]]:
-        """Yield the end and the seconds of the images of a prompt, and of those that it begins with."""
+        """Yield the end and the seconds of the images of a prompt, including those of its prefix."""
         seconds, earlier = self.specs.encoder_seconds, self.specs.earlier_images
         ends = self.specs.prompt_tokens if self.specs.image_ends is None else self.specs.image_ends
         while seconds is not None and index >= 0:
@@ -117,45 +117,45 @@ class Cluster:
             index = -1 if earlier is None else int(earlier[index])
 
     def serving(self, request: Request) -> list[Pool]:
-        """Return the pools that may serve a request, those that decode what others prefill among them."""
+        """Return the pools that may serve a request, including those that decode what others prefill."""
         pools = [*self.router.pools_for(request), *self.router.named(request.second_pools or ())]
         sources = [pool for pool in pools if pool.role == "prefill"]
         readers = [pool for pool in self.pools if pool.role == "decode"]
         return [*pools, *(pool for pool in readers if any(pool.reads(source) for source in sources))]
 
     def computes_again(self, source: Pool) -> bool:
-        """Whether those that read the KV caches of a pool compute the last token of a prompt again."""
+        """Whether pools that read the KV caches of a pool recompute the last token of a prompt."""
         readers = [pool for pool in self.pools if pool.role == "decode" and pool.reads(source)]
         return any(pool.config.has_late_first_token for pool in readers)
 
     def latencies(self) -> list[float]:
-        """Return the seconds from sending each request, over the network, through the tokeniser."""
+        """Return the seconds from sending each request to the end of tokenising, over the network."""
         config = self.pools[0].config
         way = 0.0 if self.control.streaming is None else self.control.streaming.network_latency
         base, per_token = config.frontend_latency + config.frontend_seconds_per_request, config.tokenization_per_token
         return [base + per_token * one.prompt_tokens + way for one in self.requests]
 
     def spacing(self) -> float:
-        """Return how long API servers, one for each replica, work on one request while others wait, seconds."""
+        """Return how long API servers (one per replica) work on one request while others wait, seconds."""
         first = self.pools[0]
         return first.config.frontend_seconds_per_request / max(first.num_replicas, 1)
 
     def run(self) -> None:
-        """Run until every request has come to its end, or nothing can happen any more."""
+        """Run until every request has ended or nothing can happen any more."""
         self.start()
         done = self.clients.start()
         while not done.processed and self.clock.peek() < math.inf:
             self.clock.step()
 
     def start(self) -> None:
-        """Launch the replicas, and let everybody begin who decides."""
+        """Launch the replicas, and start all control processes."""
         for pool in self.pools:
             for place in range(pool.num_replicas):
                 self.fleet.launch(pool, place).become_ready()
         self.start_deciding()
 
     def start_deciding(self) -> None:
-        """Let everybody begin who decides."""
+        """Start all control processes."""
         control = self.control
         for pool in self.pools:
             if pool.autoscaling is not None:
@@ -180,14 +180,14 @@ class Cluster:
         self.end(request, Reply(heard_at, 0.0))
 
     def unanswered(self, request: Request, status: str, reason: str, heard_at: float, retry_after: float = 0.0) -> None:
-        """Tell a client that its attempt came to nothing; it may try again."""
+        """Tell a client that its attempt failed; it may try again."""
         if reason == "timeout" and heard_at >= request.deadline:
             reason = "task_cancelled"
         request.status, request.reason, request.finish = status, reason, heard_at
         self.end(request, Reply(heard_at, self.clock.now, retry_after))
 
     def end(self, request: Request, reply: Reply) -> None:
-        """Hand over a reply; if it is the last one, whoever counts requests is told."""
+        """Hand over a reply; if it is the last one, also count the request as ended."""
         request.place = None
         if self.clients.is_last(request):
             reply = reply._replace(heard_at=self.heard_at(request, reply.heard_at))
@@ -197,17 +197,17 @@ class Cluster:
         request.answer.succeed(reply)
 
     def heard_at(self, request: Request, time: float) -> float:
-        """Return when a client hears what became of its request at a time."""
+        """Return when a client hears of what happened to its request at ``time``."""
         return time if self.delivery is None else time + self.delivery.seconds_to_client(request)
 
     def count_end(self, request: Request) -> None:
-        """Tell the autoscalers that a request has come to its end."""
+        """Tell the autoscalers that a request has ended."""
         request.has_ended = True
         for autoscaler in self.autoscalers:
             autoscaler.note_end(request)
 
     def hang_up(self, request: Request) -> None:
-        """Drop a request whose client waits no longer: at once, or at the end of the step that runs."""
+        """Drop a request whose client no longer waits: at once, or at the end of the running step."""
         place, now = request.place, self.clock.now
         if place == "elsewhere":
             if self.gateway.api is not None and request.server == "api":
@@ -234,7 +234,7 @@ class Cluster:
         self.gateway.offer_turn()
 
     def goes_on(self, request: Request, replica: Replica) -> bool:
-        """Whether a request that a replica has finished lives on, at a decode replica."""
+        """Whether a request that a replica has finished goes on at a decode replica."""
         if replica.pool.role != "prefill" or not self.transfers.send(request, replica):
             return False
         request.place = "crossing"
@@ -245,7 +245,7 @@ class Cluster:
         return self.transfers.by_request[request].source.pool
 
     def seconds_to(self, request: Request, pool: Pool) -> float | None:
-        """Return the way of a request to a pool; None: where they are does not matter."""
+        """Return the seconds that a request travels to a pool; None: regions do not matter."""
         regions = self.router.regions
         return None if regions is None else regions.one_way(request, pool)
 
@@ -260,13 +260,13 @@ class Cluster:
         replica.wake()
 
     def route_landed(self) -> None:
-        """Route the caches that waited for a decode replica to be ready."""
+        """Route the KV caches that waited for a ready decode replica."""
         landed, self.landed = self.landed, deque()
         for request in landed:
             self.take_to_decode(request)
 
     def num_parked(self, pool: Pool) -> int:
-        """Return how many requests wait for a replica of a pool to be ready, whether or not others may serve them."""
+        """Return the number of requests that wait for a ready replica of a pool, even if other pools may serve them."""
         if pool.role == "decode":
             return sum(pool.reads(self.source_of(request)) for request in self.landed)
         return sum(pool in self.router.pools_for(request) for request in self.gateway.waiting)
@@ -284,7 +284,7 @@ class Cluster:
         )
 
     def ended_task(self, request: Request) -> list[Request]:
-        """Return all calls of the agent's task that has come to its end with this one; none if it goes on."""
+        """Return all calls of the agent's task that ends with this one; empty if the task goes on."""
         if self.specs.dependencies is None or self.specs.session is None or self.specs.session[request.index] < 0:
             return []
         rows = (self.specs.session == self.specs.session[request.index]).nonzero()[0].tolist()
@@ -292,13 +292,13 @@ class Cluster:
         return calls if all(call.has_ended for call in calls) else []
 
     def note_step(self, replica: Replica, step: Step) -> None:
-        """Hear of a step that has been scheduled."""
+        """Note a step that has been scheduled."""
 
     def note_step_end(self, replica: Replica, step: Step) -> None:
-        """Hear of a step that is over, before its effects."""
+        """Note a step that is over, before its effects."""
 
     def note_finished(self, replica: Replica, num_finished: int) -> None:
-        """Hear how many requests have all their tokens with the step that is over."""
+        """Note how many requests have all their tokens after the step that is over."""
 
 
 def splits_prompts(pool: Pool) -> bool:

@@ -1,4 +1,4 @@
-"""Data-parallel attention, one step at a time: ranks that each choose a step, and all take the longest of them."""
+"""Data-parallel attention, one step at a time: each rank chooses a step, and all take as long as the longest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DataParallelReplica(Scheduler):
-    """Schedulers with a KV cache each, which look like one from outside; requests are served by the ranks."""
+    """Schedulers, each with its own KV cache, that look like one from outside; the ranks serve the requests."""
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
         self.ranks = [CheckedScheduler(config, times) for _ in range(config.data_parallel_size)]
@@ -24,7 +24,7 @@ class DataParallelReplica(Scheduler):
         self.held_steps = 0
 
     def submit(self, request: Request) -> None:
-        """Queue a request at the rank with the fewest."""
+        """Queue a request at the rank with the fewest requests."""
         min(self.ranks, key=lambda rank: rank.num_outstanding).submit(request)
 
     def let_go(self, request: Request) -> None:
@@ -38,12 +38,12 @@ class DataParallelReplica(Scheduler):
 
     @property
     def num_running(self) -> int:
-        """Requests with a seat at any rank."""
+        """Number of requests with a seat at any rank."""
         return sum(rank.num_running for rank in self.ranks)
 
     @property
     def num_outstanding(self) -> int:
-        """Requests that wait or run."""
+        """Number of requests that wait or run."""
         return sum(rank.num_outstanding for rank in self.ranks)
 
     @property
@@ -53,7 +53,7 @@ class DataParallelReplica(Scheduler):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody holds anything."""
+        """Whether no request holds anything."""
         return all(rank.is_empty for rank in self.ranks)
 
     @property
@@ -62,7 +62,7 @@ class DataParallelReplica(Scheduler):
         return sum(rank.kv_share for rank in self.ranks) / len(self.ranks)
 
     def schedule(self, now: float) -> Step | None:
-        """Choose a common step: as long as that of the slowest rank, and what all of them do together."""
+        """Choose a common step: as long as that of the slowest rank, with the work of all ranks."""
         for rank in self.ranks:
             rank.times = self.times
         is_held = self.must_wait()
@@ -79,7 +79,7 @@ class DataParallelReplica(Scheduler):
         return common
 
     def complete(self, _step: Step, end: float, /) -> list[Request]:
-        """Bring the effects of a common step about."""
+        """Apply the effects of a common step."""
         finished = []
         for number, (rank, own) in enumerate(self.of_rank):
             if own is None:
@@ -105,7 +105,7 @@ class DataParallelReplica(Scheduler):
 
     @staticmethod
     def schedule_held(rank: CheckedScheduler, now: float) -> Step | None:
-        """Choose a step that admits nobody."""
+        """Choose a step that admits no request."""
         held, rank.waiting = rank.waiting, deque()
         step = rank.schedule(now)
         rank.waiting.extend(held)

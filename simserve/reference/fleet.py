@@ -1,4 +1,4 @@
-"""Fleet: SimPy processes that change which replicas there are: autoscaler, faults, liveness probes, rolling updates."""
+"""Fleet: SimPy processes that change the set of replicas: autoscaler, faults, liveness probes, rolling updates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from simserve.workload.requests import RequestSpecs
 
 TOLERANCE = 0.1
-"""Deviation from the target that changes nothing (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
+"""Deviation from the target that is ignored (Kubernetes, ``--horizontal-pod-autoscaler-tolerance``)."""
 
 
 class Surroundings(ReplicaSurroundings, Protocol):
-    """What those who change the fleet ask of the run around them, beside what its replicas do."""
+    """What the processes that change the fleet need from the run around them, in addition to what replicas need."""
 
     pools: list[Pool]
     replicas: list[Replica]
@@ -36,21 +36,21 @@ class Surroundings(ReplicaSurroundings, Protocol):
         """The links between prefill and decode replicas."""
 
     def num_parked(self, pool: Pool) -> int:
-        """Return how many requests wait for a replica of a pool to be ready."""
+        """Return the number of requests that wait for a ready replica of a pool."""
 
     def meets_slo(self, request: Request) -> bool:
         """Whether a request that has ended met the objective of its class."""
 
     def ended_task(self, request: Request) -> list[Request]:
-        """Return all calls of the task that has come to its end with a request; none if it goes on."""
+        """Return all calls of the task that ends with a request; empty if the task goes on."""
 
 
 class Fleet:
-    """Every replica there ever was, and how long replicas were down.
+    """All replicas that ever existed, and how long replicas were down.
 
     Attributes:
         on_launch: Called with every replica that is launched.
-        downtimes: Of each loss when it began and when the replica was back, inf: it was not.
+        downtimes: For each loss, when it began and when the replica was back; inf: it was not.
         updates: When each rolling update began, and when the last of its replicas was ready.
     """
 
@@ -64,7 +64,7 @@ class Fleet:
         self.num_killed = self.num_replaced = 0
 
     def launch(self, pool: Pool, place: int | None = None) -> Replica:
-        """Add a replica, paid for from now on; it takes requests when it becomes ready."""
+        """Add a replica, which costs money from now on; it takes requests when it becomes ready."""
         replica = Replica(self.cluster, pool, len(self.replicas), pool.free_place() if place is None else place)
         self.replicas.append(replica)
         pool.replicas.append(replica)
@@ -73,13 +73,13 @@ class Fleet:
         return replica
 
     def start_up(self, replica: Replica, seconds: float) -> Steps:
-        """Let a launched replica take requests after a time, unless it was given back meanwhile."""
+        """Let a launched replica take requests after ``seconds``, unless it is released meanwhile."""
         yield self.clock.timeout(seconds)
         if replica.state == "starting":
             replica.become_ready()
 
     def lose(self, replicas: list[Replica], *, retry: bool) -> None:
-        """Lose replicas for a while; all are gone before the first one's requests look for another."""
+        """Lose replicas for a while; all are gone before the first one's requests are routed again."""
         for replica in replicas:
             replica.state = "down"
         for replica in replicas:
@@ -88,14 +88,14 @@ class Fleet:
             self.downtimes.append(downtime)
 
     def restore(self, replicas: list[Replica]) -> None:
-        """Bring lost replicas back, but for those that were given back in the meantime."""
+        """Bring lost replicas back, except those released in the meantime."""
         for replica in replicas:
             self.open_downtimes.pop(replica)[1] = min(replica.stopped_at, self.clock.now)
             if replica.state == "down":
                 replica.become_ready()
 
     def give_back(self, replica: Replica, grace_period: float) -> Steps:
-        """Stop a draining replica whose grace period is over, with what it still has."""
+        """Stop a draining replica when its grace period is over, whatever it still has."""
         yield self.clock.timeout(grace_period)
         if replica.state == "draining":
             replica.lose("stopped", "drained")
@@ -113,13 +113,13 @@ class Autoscaler:
         self.load_at_miss = 0.0
 
     def run(self) -> Steps:
-        """Look at the metric for ever (a SimPy process)."""
+        """Evaluate the metric forever (a SimPy process)."""
         while True:
             yield self.clock.timeout(self.spec.interval)
             self.scale(self.clock.now)
 
     def note_end(self, request: Request) -> None:
-        """Count a request that has come to its end, if it is this pool's, and the task that ends with it."""
+        """Count a request that has ended, if it is this pool's, and the task that ends with it."""
         self.note_task(self.cluster.ended_task(request))
         number = request.replica
         if number >= 0 and self.pool.role == "both" and self.cluster.replicas[number].pool is not self.pool:
@@ -128,7 +128,7 @@ class Autoscaler:
         self.num_met += self.cluster.meets_slo(request)
 
     def note_task(self, calls: list[Request]) -> None:
-        """Count a task whose calls have all come to their end, whichever pool served them."""
+        """Count a task whose calls have all ended, whichever pool served them."""
         limit = self.cluster.control.task_limit
         if limit is None or not calls:
             return
@@ -148,7 +148,7 @@ class Autoscaler:
         for _ in range(asked - count):
             self.clock.process(self.fleet.start_up(self.fleet.launch(self.pool), self.pool.startup_seconds))
         if asked <= count:
-            # Those that start go first, then those with the fewest requests, the newest of them.
+            # Starting replicas go first, then those with the fewest requests, the newest of them first.
             order = sorted(present, key=lambda one: (one.is_ready, one.load, -one.number))
             for replica in order[: max(count - most, 0)]:
                 replica.drain()
@@ -156,7 +156,7 @@ class Autoscaler:
                     self.clock.process(self.fleet.give_back(replica, spec.grace_period))
 
     def asked_for(self, present: list[Replica], count: int, now: float) -> int:
-        """Return how many replicas the metric asks for, where ``count`` are there or will be back."""
+        """Return the number of replicas that the metric asks for, when ``count`` exist or will be back."""
         spec, ready = self.spec, [replica for replica in present if replica.is_ready]
         parked = self.cluster.num_parked(self.pool)
         judge = self.cluster.judge
@@ -178,11 +178,11 @@ class Autoscaler:
             level = sum(self.busy_share(replica, now) for replica in ready)
         if abs(level / (spec.target * count) - 1) <= TOLERANCE:
             return count
-        # A replica that works is not given back to nothing: only an idle fleet goes to zero.
+        # The last working replica is not released: only an idle fleet scales to zero.
         return max(ceil(level / spec.target), 1 if waiting + running else 0)
 
     def asked_by_slo(self, count: int, load: int) -> int:
-        """Return one more after a miss, one less where all met it and the others are safe from the last miss."""
+        """Return one more after a miss, or one less if all met it and the load per replica then stays below a miss."""
         ended, met, self.num_ended, self.num_met = self.num_ended, self.num_met, 0, 0
         tasks, in_time, self.num_tasks, self.num_tasks_met = self.num_tasks, self.num_tasks_met, 0, 0
         if met < self.spec.target * ended or in_time < self.spec.target * tasks:
@@ -202,14 +202,14 @@ class Autoscaler:
 
 
 class Faults:
-    """What goes wrong: each fault waits for its time, breaks what it breaks, and mends it when it is over."""
+    """Faults: each waits for its time, breaks its target, and repairs it when the fault is over."""
 
     def __init__(self, cluster: Surroundings, faults: tuple[Any, ...]) -> None:
         self.cluster, self.clock, self.fleet, self.faults = cluster, cluster.clock, cluster.fleet, faults
         self.exposed: set[tuple[int, str, int]] = set()
 
     def start(self) -> None:
-        """Let every fault wait: once for its time, or again and again at each place of a pool."""
+        """Start every fault: once at its time, or repeatedly at each place of a pool."""
         for number, fault in enumerate(self.faults):
             if fault.at is not None:
                 self.clock.process(self.once(fault, *self.site(fault)))
@@ -219,7 +219,7 @@ class Faults:
         self.fleet.on_launch.append(self.expose_to_all)
 
     def expose_to_all(self, replica: Replica) -> None:
-        """Let the random faults strike the place of a new replica too."""
+        """Let the random faults also strike the place of a new replica."""
         for number, fault in enumerate(self.faults):
             if fault.at is None:
                 self.expose(number, fault, replica)
@@ -231,11 +231,11 @@ class Faults:
 
     @staticmethod
     def size(fault: Any, pool: Pool) -> int:
-        """Return how many places a fault strikes at once: those of a node, or one."""
+        """Return the number of places that a fault strikes at once: those of a node, or one."""
         return pool.replicas_per_node if fault.kind == "node" else 1
 
     def site(self, fault: Any) -> tuple[Pool, int]:
-        """Return what a fault at a time strikes: it counts over the replicas, or nodes, of the start."""
+        """Return the place that a timed fault strikes, counted over the replicas, or nodes, at the start."""
         left = fault.node if fault.kind == "node" else fault.replica
         for pool in self.pools(fault):
             count = ceil(len(pool.replicas) / self.size(fault, pool))
@@ -245,7 +245,7 @@ class Faults:
         return pool, count
 
     def expose(self, number: int, fault: Any, replica: Replica) -> None:
-        """Let a random fault strike a place from when somebody is in it, if it does not yet."""
+        """Let a random fault strike a place once a replica is in it, unless it already does."""
         pool = replica.pool
         site = replica.place // self.size(fault, pool)
         if pool not in self.pools(fault) or (number, pool.name, site) in self.exposed:
@@ -261,7 +261,7 @@ class Faults:
         return [one for one in pool.replicas if one.place // self.size(fault, pool) == site and one.is_ready]
 
     def once(self, fault: Any, pool: Pool, site: int) -> Steps:
-        """Strike at a time."""
+        """Strike once, at the fault's time."""
         yield self.clock.timeout(fault.at)
         yield self.clock.process(self.strike(fault, self.struck(fault, pool, site), fault.duration))
 
@@ -296,7 +296,7 @@ class Faults:
             self.fleet.restore(struck)
 
     def hang(self, fault: Any, replicas: list[Replica], seconds: float) -> Steps:
-        """Let replicas hang until a probe notices and they are restarted, or until they go on by themselves."""
+        """Let replicas hang until a probe notices and restarts them, or until they recover by themselves."""
         for replica in replicas:
             replica.freeze()
         if fault.probe.depth == "shallow":
@@ -307,7 +307,7 @@ class Faults:
         period = fault.probe.period
         first = (ceil(self.clock.now / period + 1e-9) or 1) * period
         yield self.clock.timeout(first + (fault.probe.threshold - 1) * period - self.clock.now)
-        # Another fault may have come first.
+        # Another fault may have struck first.
         hanging = [replica for replica in replicas if replica.is_frozen and replica.is_ready]
         for replica in hanging:
             replica.is_frozen = False
@@ -316,7 +316,7 @@ class Faults:
         self.fleet.restore(hanging)
 
     def take_back(self, fault: Any, replicas: list[Replica], seconds: float) -> Steps:
-        """Drain for the length of the notice, then take them; others are ready ``seconds`` later."""
+        """Drain replicas for the notice period, then take them; replacements are ready ``seconds`` later."""
         for replica in replicas:
             replica.drain()
         yield self.clock.timeout(fault.notice)
@@ -326,7 +326,7 @@ class Faults:
         yield self.clock.all_of([self.clock.process(self.replace(replica, seconds)) for replica in replicas])
 
     def replace(self, taken: Replica, seconds: float) -> Steps:
-        """Have another instance in a place, ready after ``seconds``, unless an autoscaler has filled the gap."""
+        """Put another replica in a place, ready after ``seconds``, unless an autoscaler has filled the gap."""
         pool = taken.pool
         startup = min(pool.startup_seconds, seconds)
         yield self.clock.timeout(seconds - startup)
@@ -337,23 +337,23 @@ class Faults:
 
 
 class Liveness:
-    """Asks every replica for a token now and then, and restarts the one that is late too often."""
+    """Asks every replica for a token at intervals, and restarts one that is late too often."""
 
     def __init__(self, cluster: Surroundings, spec: LivenessSpec) -> None:
         self.cluster, self.clock, self.fleet, self.spec = cluster, cluster.clock, cluster.fleet, spec
 
     def start(self) -> None:
-        """Probe every replica from its launch on."""
+        """Probe every replica from its launch."""
         for replica in self.fleet.replicas:
             self.clock.process(self.watch(replica))
         self.fleet.on_launch.append(lambda replica: self.clock.process(self.watch(replica)))
 
     def watch(self, replica: Replica) -> Steps:
-        """Probe a replica until it is given back (a SimPy process)."""
+        """Probe a replica until it is released (a SimPy process)."""
         spec, num_late = self.spec, 0
         while replica.state != "stopped":
             yield self.clock.timeout(spec.period - spec.timeout)
-            # The probe takes its place behind the last request that waits; without one it is in the next step.
+            # The probe queues behind the last waiting request; if there is none, it is in the next step.
             last = next(reversed(replica.members), None)
             last = last if last is not None and self.waits(last, replica) else None
             yield self.clock.timeout(spec.timeout)
@@ -380,12 +380,12 @@ class Updates:
         self.cluster, self.clock, self.fleet, self.updates = cluster, cluster.clock, cluster.fleet, updates
 
     def start(self) -> None:
-        """Let every update wait for its time."""
+        """Start every update at its time."""
         for update in self.updates:
             self.clock.process(self.roll(update))
 
     def roll(self, spec: UpdateSpec) -> Steps:
-        """Replace the replicas of one pool after the other, each by as many lanes as may work at a time."""
+        """Replace the replicas of one pool after another, with as many parallel lanes as the update allows."""
         yield self.clock.timeout(spec.at)
         span = [self.clock.now, math.inf]
         self.fleet.updates.append(span)
@@ -400,7 +400,7 @@ class Updates:
         span[1] = self.clock.now
 
     def lane(self, spec: UpdateSpec, pool: Pool, old: deque[Replica], *, is_surge: bool) -> Steps:
-        """Replace one replica after another: with a surge the new one comes before the old one goes."""
+        """Replace one replica after another: with a surge, the new one starts before the old one stops."""
         startup = spec.startup.seconds(pool.weights_bytes)
         while old:
             replica = old.popleft()
@@ -418,7 +418,7 @@ class Updates:
             self.fleet.num_replaced += 1
 
     def retire(self, spec: UpdateSpec, replica: Replica) -> Steps:
-        """Drain a replica, cut off what it still has when its grace period is over, and wait until it is gone."""
+        """Drain a replica, cut off its remaining requests when its grace period is over, and wait until it is gone."""
         if replica.state not in ("draining", "stopped"):
             replica.drain()
         yield replica.gone | self.clock.timeout(spec.grace_period)

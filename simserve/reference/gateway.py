@@ -1,4 +1,4 @@
-"""Gateway: what a request meets before a replica: response cache, rules, API, admission control, fair turns."""
+"""Gateway: what a request passes before a replica: response cache, rules, API, admission control, fair turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simserve.workload.requests import RequestSpecs
 
 OUTPUT_WEIGHT = 2.0
-"""A generated token is as much service as two prompt tokens (Sheng et al., OSDI 2024)."""
+"""A generated token counts as much service as two prompt tokens (Sheng et al., OSDI 2024)."""
 
 
 class TokenBucket:
@@ -34,17 +34,17 @@ class TokenBucket:
         self.level, self.filled_at = burst, 0.0
 
     def seconds_to(self, amount: float, now: float) -> float:
-        """Return the seconds until so much may pass; more than the bucket ever holds passes when it is full."""
+        """Return the seconds until ``amount`` may pass; more than the bucket's burst passes when it is full."""
         self.level = min(self.burst, self.level + self.rate * (now - self.filled_at))
         self.filled_at = now
         return max(0.0, (min(amount, self.burst) - self.level) / self.rate)
 
     def holds(self, amount: float, now: float) -> bool:
-        """Whether so much may pass ``now``."""
+        """Whether ``amount`` may pass ``now``."""
         return self.seconds_to(amount, now) == 0.0
 
     def take(self, amount: float) -> None:
-        """Let so much pass; the bucket may be left with less than nothing."""
+        """Let ``amount`` pass; the level may become negative."""
         self.level -= amount
 
 
@@ -60,13 +60,13 @@ class Admission:
     def refusal(
         self, request: Request, replica: Replica | None, num_parked: int, parked_seconds: float, now: float
     ) -> str:
-        """Return why a request is refused ``now``; empty: it is not.
+        """Return why a request is refused ``now``; empty if it is not.
 
         Args:
-            request: It.
+            request: The request.
             replica: Where the router would send it; None: it would wait in front of all replicas.
-            num_parked: Requests that it would wait behind there.
-            parked_seconds: How long it would wait there, as far as anybody knows.
+            num_parked: Number of requests ahead of it there.
+            parked_seconds: Estimate of how long it would wait there.
             now: Seconds.
         """
         if self.bucket is not None and not self.bucket.holds(1.0, now):
@@ -113,7 +113,7 @@ class Admission:
 
 
 class Surroundings(Protocol):
-    """What the gateway asks, and tells, of the run around it."""
+    """What the gateway needs from the run around it."""
 
     clock: Clock
     control: Control
@@ -126,10 +126,10 @@ class Surroundings(Protocol):
         """Tell a client that its request is answered."""
 
     def unanswered(self, request: Request, status: str, reason: str, heard_at: float, retry_after: float = 0.0) -> None:
-        """Tell a client that its attempt came to nothing."""
+        """Tell a client that its attempt failed."""
 
     def route_landed(self) -> None:
-        """Route the KV caches that waited for a decode replica to be ready."""
+        """Route the KV caches that waited for a ready decode replica."""
 
 
 class Gateway:
@@ -179,23 +179,23 @@ class Gateway:
         self.hand_over(request, replica)
 
     def is_for_api(self, request: Request) -> bool:
-        """Whether the API answers a request by rule, whatever the replicas do."""
+        """Whether a rule sends a request to the API regardless of the replicas."""
         return request.pools == [] or (self.api is not None and self.api.has_no_replica(request))
 
     def own_refusal(self, judge: Judge, request: Request) -> str:
-        """Return why a user's own admission control refuses a request; empty: it does not."""
+        """Return why a user's own admission control refuses a request; empty if it does not."""
         router = self.cluster.router
         replicas = [replica for pool in router.pools_for(request) for replica in router.open_in(pool)]
         gauges = [replica.gauges for replica in replicas]
         return judge.refusal(request.index, self.clock.now, request.max_tokens, gauges)
 
     def refuse(self, request: Request, reason: str, retry_after: float) -> None:
-        """Turn a request away."""
+        """Refuse a request."""
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
         self.cluster.unanswered(request, "rejected", reason, self.clock.now, retry_after)
 
     def diverts(self, request: Request, replica: Replica | None) -> bool:
-        """Whether the API deals with a request: answers it, or refuses it with 429."""
+        """Whether the API handles a request: answers it, or refuses it with 429."""
         api, now = self.api, self.clock.now
         assert api is not None
         is_for_api = self.is_for_api(request)
@@ -214,7 +214,7 @@ class Gateway:
         return True
 
     def answer_elsewhere(self, request: Request, time: float, server: str) -> Steps:
-        """Answer a request at a time, if its client still waits then."""
+        """Answer a request at ``time``, if its client still waits then."""
         request.server, attempt = server, request.attempt
         yield self.clock.at(time, IS_ANSWERED, request.index)
         if request.place == "elsewhere" and request.attempt == attempt:
@@ -222,7 +222,7 @@ class Gateway:
             self.cluster.answered(request, self.clock.now)
 
     def hand_over(self, request: Request, replica: Replica | None) -> None:
-        """Give a request to a replica, or let it wait for one; under fair turns behind whoever waits already."""
+        """Give a request to a replica, or let it wait for one; under fair turns it queues behind those waiting."""
         request.server = "replica"
         if self.fair is None:
             if replica is None:
@@ -242,7 +242,7 @@ class Gateway:
             self.release()
 
     def take_answer(self, request: Request, replica: Replica) -> None:
-        """Take the answer of a replica to its client, unless a rule says that it does not do: then ask elsewhere."""
+        """Send the answer of a replica to its client, unless a rule rejects it and the request is routed again."""
         now, rules, regions = self.clock.now, self.cluster.rules, self.cluster.router.regions
         if rules is not None and rules.asks_again(request):
             if self.fair is not None:
@@ -258,7 +258,7 @@ class Gateway:
             back = regions.one_way(request, replica.pool)
             answered_at += back
             if self.cluster.control.streaming is not None:
-                # Its events are on their way one by one.
+                # Its tokens are sent one by one.
                 request.way_back = back
             else:
                 request.handed_over = request.first_token + back
@@ -267,7 +267,7 @@ class Gateway:
         self.cluster.answered(request, answered_at)
 
     def ask_again(self, request: Request) -> Steps:
-        """Route a request whose first answer did not do, behind everything else of this instant."""
+        """Route a request whose first answer was rejected, after everything else at this instant."""
         attempt = request.attempt
         yield self.clock.at(self.clock.now, TURNS, request.index + 1)
         if request.place == "elsewhere" and request.attempt == attempt:
@@ -276,14 +276,14 @@ class Gateway:
                 self.hand_over(request, self.cluster.router.choose(request))
 
     def route_again(self, request: Request) -> None:
-        """Send a request that was lost with its replica to another one; its client knows nothing."""
+        """Send a request that was lost with its replica to another one, unnoticed by its client."""
         self.cluster.clients.tries.append((request.ready, request.scheduled, self.clock.now))
         request.forget()
         request.ready = self.clock.now
         self.hand_over(request, self.cluster.router.choose(request))
 
     def route_parked(self) -> None:
-        """Give what waits to replicas, now that one more is ready."""
+        """Give waiting requests to replicas, now that one more is ready."""
         if self.fair is not None:
             self.offer_turn()
         parked, self.parked = self.parked, deque()
@@ -293,17 +293,17 @@ class Gateway:
         self.cluster.route_landed()
 
     def offer_turn(self) -> None:
-        """Under fair turns: let those that wait be routed behind everything else of this instant."""
+        """Under fair turns: let waiting requests be routed after everything else at this instant."""
         if self.fair is not None and self.waiting:
             self.clock.process(self.take_turns())
 
     def take_turns(self) -> Steps:
-        """Route those whose turn it is (a SimPy process)."""
+        """Route the requests whose turn it is (a SimPy process)."""
         yield self.clock.at(self.clock.now, TURNS)
         self.release()
 
     def release(self) -> None:
-        """Give what waits to replicas with room, whoever's turn it is first, until there is no more room."""
+        """Give waiting requests to replicas in turn, until no replica has room."""
         assert self.fair is not None
         found = True
         while found:
@@ -318,14 +318,14 @@ class Gateway:
                     break
 
     def drop(self, request: Request) -> None:
-        """Forget a request whose client waits no longer."""
+        """Drop a request whose client no longer waits."""
         if self.fair is None:
             self.parked.remove(request)
         else:
             self.fair.remove(request)
 
     def note_end(self, request: Request, now: float) -> None:
-        """Keep the answer of a model, and charge its class, when a request has come to its end."""
+        """Cache the model's answer and charge the class of a request that has ended."""
         if self.cache is not None and request.status == "completed" and request.server != "cache":
             self.cache.keep(request, now)
         if self.fair is not None and request.server == "replica":
@@ -333,7 +333,7 @@ class Gateway:
 
 
 class ResponseCache:
-    """Answers that are given again. Which requests ask the same is drawn beforehand."""
+    """Answers that are reused. Which requests ask the same is drawn beforehand."""
 
     def __init__(self, spec: ResponseCacheSpec, specs: RequestSpecs) -> None:
         self.spec = spec
@@ -351,7 +351,7 @@ class ResponseCache:
             self.question.append(own if again < shares[kind] else None)
 
     def answers(self, request: Request, now: float) -> bool:
-        """Whether a request is answered here: its answer is held, and no older than ``expiry``."""
+        """Whether a request is answered here: its answer is cached and no older than ``expiry``."""
         question = self.question[request.index]
         if question is None or self.spec.questions is None:
             return question is not None
@@ -363,21 +363,21 @@ class ResponseCache:
         return not is_old
 
     def serve(self, request: Request, now: float) -> float:
-        """Answer a request in one piece; return when."""
+        """Answer a request all at once; return when."""
         request.scheduled, request.finish = now, now + self.spec.latency
         request.elsewhere = (request.finish, math.nan)
         request.generated = request.output_tokens
         return request.finish
 
     def keep(self, request: Request, now: float) -> None:
-        """Keep the answer that a model has given."""
+        """Cache the answer of a model."""
         question = self.question[request.index]
         if question is not None and self.spec.questions is not None:
             self.made_at[question] = now
 
 
 class Api:
-    """The API of `deployment.overflow`: when it is used, its limits a minute, and how fast it answers."""
+    """The API of `deployment.overflow`: when it is used, its limits per minute, and how fast it answers."""
 
     def __init__(self, spec: OverflowSpec, specs: RequestSpecs) -> None:
         self.spec, self.specs = spec, specs
@@ -395,11 +395,11 @@ class Api:
         return self.specs.classes[request.kind].name if self.specs.request_class is not None else None
 
     def has_no_replica(self, request: Request) -> bool:
-        """Whether a request never sees a replica: its class goes to the API, and no 429 makes it stay."""
+        """Whether a request never reaches a replica: its class goes to the API, even after a 429."""
         return self.spec.never_stays and self.name_of(request) in (self.spec.always or ())
 
     def takes(self, request: Request, replica: Replica | None, num_parked: int, now: float) -> bool:
-        """Whether a request goes to the API; what the rate lets the replicas serve is counted here."""
+        """Whether a request goes to the API; also counts what the rate limit leaves to the replicas."""
         name = self.name_of(request)
         if name is not None and name in (self.spec.always or ()):
             return True
@@ -426,7 +426,7 @@ class Api:
         return max(waits)
 
     def serve(self, request: Request, now: float) -> float:
-        """Answer a request that is let in at ``now``; return when its last token is there."""
+        """Answer a request that is admitted at ``now``; return when its last token arrives."""
         self.calls.take(1.0)
         self.tokens.take(request.asked_in_all)
         gap = self.speeds.next() / self.spec.tokens_per_second
@@ -438,7 +438,7 @@ class Api:
 
     @staticmethod
     def cut(request: Request, now: float) -> None:
-        """Leave of an answer what has come by ``now``."""
+        """Cut an answer to the tokens that have arrived by ``now``."""
         assert request.elsewhere is not None
         first = request.elsewhere[0]
         if now < first:
@@ -449,7 +449,7 @@ class Api:
 
 
 class Lognormal:
-    """Draws with mean 1, in order."""
+    """Lognormal draws with mean 1, in order."""
 
     def __init__(self, specs: RequestSpecs, name: str, cv: float) -> None:
         self.sigma = math.sqrt(math.log(1.0 + cv**2))
@@ -457,13 +457,13 @@ class Lognormal:
         self.scores: list[float] = []
 
     def next(self) -> float:
-        """Return the next draw; normal scores come by the 256, used from the end."""
+        """Return the next draw; normal scores are drawn in batches of 256 and used from the end."""
         self.scores = self.scores or self.random.standard_normal(256).tolist()
         return math.exp(self.sigma * self.scores.pop() - self.sigma**2 / 2)
 
 
 class FairTurns:
-    """A queue for each class; the one goes first that has had the least service for its share.
+    """A queue for each class; the class with the least service for its share goes first.
 
     The virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024): prompts are
     charged when they leave the queue, answers when they end.
@@ -479,20 +479,20 @@ class FairTurns:
         self.last_emptied = 0.0
 
     def waiting_of(self, request: Request) -> int:
-        """Return how many requests of the same class wait."""
+        """Return the number of waiting requests of the same class."""
         return len(self.queues[request.kind])
 
     def seconds_before(self, request: Request) -> float:
-        """Return how long a request would wait: behind those of its class, at the pace of their turns."""
+        """Return how long a request would wait behind those of its class, at the rate at which they get turns."""
         return self.waiting_of(request) * self.paces[request.kind].interval
 
     def begin_wait(self, request: Request, now: float) -> None:
-        """Note that the class of a request begins to wait, if nobody of it does."""
+        """Note that the class of a request begins to wait, if none of its requests waits yet."""
         if not self.queues[request.kind]:
             self.paces[request.kind].begin(now)
 
     def append(self, request: Request) -> None:
-        """Let a request wait. A class that was away starts level with those that wait: turns are not saved up."""
+        """Let a request wait. A class that was absent starts level with waiting ones: turns are not saved up."""
         kind = request.kind
         if not self.queues[kind]:
             waiting = [counter for counter, queue in zip(self.counters, self.queues, strict=True) if queue]
@@ -500,22 +500,22 @@ class FairTurns:
         self.queues[kind].append(request)
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request from any position."""
         self.queues[request.kind].remove(request)
         if not self.queues[request.kind]:
             self.last_emptied = self.counters[request.kind]
 
     def take_turn(self, request: Request, now: float) -> None:
-        """Let a request go whose turn it is."""
+        """Let a request go when it is its turn."""
         self.remove(request)
         self.paces[request.kind].note(1, 0, now)
 
     def in_turn(self) -> list[Request]:
-        """Return the first of each class that waits, whose turn it is first."""
+        """Return the first request of each waiting class, in the order of turns."""
         kinds = [kind for kind, queue in enumerate(self.queues) if queue]
         return [self.queues[kind][0] for kind in sorted(kinds, key=lambda kind: self.counters[kind])]
 
     def charge(self, request: Request, tokens: float) -> None:
-        """Count service."""
+        """Charge service of ``tokens`` to a request's class."""
         self.service[request.kind] += tokens
         self.counters[request.kind] += tokens / self.shares[request.kind]

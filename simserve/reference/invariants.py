@@ -1,4 +1,4 @@
-"""What must hold of every step that the reference plans: a broken one ends the run at once."""
+"""Invariants of every step that the reference plans: a violation ends the run at once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from simserve.reference.steps import Step
 
 
 class CheckedScheduler(ContinuousScheduler):
-    """The scheduler of a replica, whose steps are all checked."""
+    """The scheduler of a replica, with all its steps checked."""
 
     def check(self, step: Step) -> None:
-        """Assert what must hold of every planned step."""
+        """Assert the invariants of a planned step."""
         check(self, step)
 
 
 def check(scheduler: ContinuousScheduler, step: Step) -> None:
-    """Assert what must hold of every planned step of a scheduler."""
+    """Assert the invariants of a scheduler's planned step."""
     config = scheduler.config
     assert step.requests or step.beyond, "a step that holds nothing"
     assert len(set(step.requests)) == len(step.requests)
@@ -40,7 +40,7 @@ def check(scheduler: ContinuousScheduler, step: Step) -> None:
 
 
 def check_space(scheduler: ContinuousScheduler, step: Step) -> None:
-    """Assert that every token of the step has a place, and no place has two owners."""
+    """Assert that every token of the step has a slot, and no slot has two owners."""
     for request in scheduler.active:
         chunk = sum(tokens for one, tokens in step.chunks if one is request)
         after = request.computed + chunk + (request in step.decoding)

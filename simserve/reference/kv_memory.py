@@ -1,6 +1,6 @@
-"""Scheduler: the queue, the batch and the KV memory of one replica, whichever way it batches.
+"""Scheduler: the queue, the batch and the KV memory of one replica, independent of how it batches.
 
-Blocks are counted, cached ones named by segment and position; every question is answered by looking at all requests.
+Blocks are counted; cached ones are named by segment and position. Every answer comes from looking at all requests.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class Scheduler(ABC):
-    """What a replica decides by itself: who is in a step, and who holds which memory. The clock is somebody else's.
+    """A replica's own decisions: which requests are in a step, and which memory each holds. It has no clock.
 
     Attributes:
         times: Seconds of its steps.
         waiting: Its queue, the head first.
-        running: Those with a seat, in the order of their admission.
-        departing: Those of them that are done: with asynchronous scheduling step n + 1 is scheduled before anybody
-            knows who is done in n.
-        closest_estimate: ``estimate``: the nearest that the two sides of the admission test came, tokens.
-        num_admitted: Requests that have taken a seat so far, those that came back after a preemption included.
+        running: Requests with a seat, in the order of their admission.
+        departing: Running requests that are done: with asynchronous scheduling, step n + 1 is scheduled before it is
+            known which requests step n finishes.
+        closest_estimate: ``estimate``: smallest difference between the two sides of the admission test, tokens.
+        num_admitted: Requests that have taken a seat so far, including those readmitted after a preemption.
         num_preempted: Requests that have lost their KV cache so far.
     """
 
@@ -44,49 +44,49 @@ class Scheduler(ABC):
         if config.kv_allocation == "static":
             self.capacity = self.kv_tokens // config.max_model_len
         self.cached = CachedBlocks(by_block=config.evicts_by_block)
-        # Where they are kept as a tree, what the step that is being planned has taken.
+        # Where cached blocks are kept as a tree, what the step being planned has taken.
         self.tree = RadixTree() if config.has_radix_tree else None
         self.num_taken = 0
-        # When each free block that nobody can find, and each cached one, was given up, where both wait for their turn.
+        # When each free block without a cached prefix, and each cached one, was released, if both are reused in turn.
         self.empty = deque([0] * config.num_blocks if self.ages_empty_blocks else [])
         self.last_used: dict[tuple[int, int], int] = {}
         self.num_given_up = 0
-        # What stands behind them: the tiers of this replica, and the store that it may share with others.
+        # Places behind GPU memory: the tiers of this replica, and the store that it may share with others.
         self.tiers = [Tier(each) for each in config.kv_tiers if not each.is_shared]
         self.store: Store | None = None
         self.free_in_host = config.num_swap_blocks
         self.spans: list[tuple[int, int]] = []
-        # Prompts that are computed and not found yet, and how many tokens of each.
+        # Prompts that are computed but not yet findable, and the number of tokens of each.
         self.late_prompts: list[tuple[Request, int]] = []
-        # LoRA adapters that have been used and are not now, the one first that is so the longest; and what was asked.
+        # LoRA adapters no longer in use, the longest idle first; and those requested.
         self.idle_adapters: list[int] = []
         self.adapters_asked = self.adapter_hits = self.adapter_swaps = self.adapters_from_disk = 0
         self.adapter_seconds = 0.0
-        # What the next step loads for KV caches that have come from elsewhere.
+        # What the next step loads for KV caches that arrived from elsewhere.
         self.loads = Step(0.0)
         self.closest_estimate = math.inf
         self.num_admitted = self.num_preempted = 0
-        # When a preempted request was queued again, where that counts.
+        # When a preempted request was requeued, where that matters.
         self.requeued: dict[int, float] = {}
         self.last_requeued = 0.0
 
     @abstractmethod
     def schedule(self, now: float) -> Step | None:
-        """Choose the step that starts ``now``; None: there is nothing to do, or not yet."""
+        """Choose the step that starts ``now``; None if there is nothing to do yet."""
 
     @abstractmethod
     def complete(self, step: Step, end: float, /) -> list[Request]:
-        """Bring the effects of a step about; return what has finished, in the order of its requests."""
+        """Apply the effects of a step; return the finished requests in the order of their indices."""
 
     def take_own_seconds(self, step: Step, judge: Judge) -> None:
-        """Let a planned step take the seconds of a user's own function, and the copies of KV blocks in it theirs."""
+        """Set a planned step's seconds by a user's own function, plus those of its KV block copies."""
         decodes = (1 + self.config.num_speculative_tokens) * len(step.decoding)
         contexts = sum(request.computed + request.fraction for request in step.decoding)
         seconds = judge.seconds(sum(chunk for _, chunk in step.chunks), decodes, contexts, step.start)
         step.seconds = seconds + self.times.swap_block_seconds * step.moved_blocks
 
     def submit(self, request: Request) -> None:
-        """Queue a request; a store promises it the blocks that it has of its beginning."""
+        """Queue a request; a store reserves the blocks that it has of the request's prefix."""
         self.waiting.append(request)
         self.requeued.pop(request.index, None)
         if self.store is not None:
@@ -94,17 +94,17 @@ class Scheduler(ABC):
             request.promised = self.store.promise(self.blocks_on_path(request, longest // self.config.block_size))
 
     def look_again(self, _now: float) -> float:
-        """Return when there is something to do though nothing arrives; inf: never."""
+        """Return when there is something to do although nothing arrives; inf: never."""
         return math.inf
 
     def let_go(self, request: Request) -> None:
-        """Take a request from the queue, or with all its memory from the batch."""
+        """Take a request from the queue, or from the batch with all its memory."""
         if request in self.waiting:
             self.waiting.remove(request)
             if request.is_swapped:
                 self.free_in_host += self.blocks_of(request.computed)
         else:
-            # Full blocks stay cached, as those of a request that has finished do.
+            # Full blocks stay cached, like those of a finished request.
             self.cache(request, request.computed)
             self.write_through(request, request.computed)
             self.running.remove(request)
@@ -112,7 +112,7 @@ class Scheduler(ABC):
             self.drop_adapter(request)
 
     def rank(self, request: Request) -> float:
-        """Return the priority of a request with what its ageing changes."""
+        """Return the priority of a request, adjusted for ageing."""
         ageing = 1.0 / self.config.priority_ageing if self.config.priority_ageing else 0.0
         return request.priority + request.ready * ageing
 
@@ -131,8 +131,8 @@ class Scheduler(ABC):
     def take_adapter(self, request: Request, step: Step) -> None:
         """Let a request that is about to be admitted use its adapter, loaded from where it is.
 
-        The GPU keeps the ``max_loras`` adapters used last, host memory the ``max_cpu_loras`` used last; those in use
-        are among both.
+        The GPU keeps the last ``max_loras`` adapters used, host memory the last ``max_cpu_loras``; both include those
+        in use.
         """
         if request.adapter < 0 or not self.config.max_loras:
             return
@@ -153,7 +153,7 @@ class Scheduler(ABC):
             self.idle_adapters.append(request.adapter)
 
     def seconds_of_adapters(self, step: Step) -> float:
-        """Return what LoRA adapters add to a planned step: loads, and what the step computes with them."""
+        """Return the seconds that LoRA adapters add to a planned step: for loading, and for computing with them."""
         loading = self.config.lora_host_seconds * step.loaded_adapters
         loading += self.config.lora_disk_seconds * step.adapters_from_disk
         self.adapter_seconds += loading
@@ -171,16 +171,16 @@ class Scheduler(ABC):
         return loading + times.lora_step_seconds + times.lora_adapter_seconds * len(read) + through
 
     def release_departing(self) -> None:
-        """Take back what those hold that were done when the step was scheduled; their blocks stay cached.
+        """Release what requests hold that were done when the step was scheduled; their blocks stay cached.
 
-        Who was admitted first goes first, but where they are kept as a tree.
+        The request admitted first goes first, except where blocks are kept as a tree.
         """
         leaving = self.departing if self.tree is not None else self.running
         for request in [each for each in leaving if each in self.departing]:
             self.release_departed(request, request.prompt_tokens + request.output_tokens - 1)
 
     def release_departed(self, request: Request, tokens: int) -> None:
-        """Take back what one that is done holds; so many of its tokens stay cached."""
+        """Release what a done request holds; its first ``tokens`` tokens stay cached."""
         self.departing.remove(request)
         self.cache(request, tokens)
         self.write_through(request, tokens)
@@ -188,9 +188,9 @@ class Scheduler(ABC):
         self.release(request)
 
     def let_stand_in(self, request: Request) -> None:
-        """Let another hold the seat and blocks of a request that is done here, if it still has them, and goes on.
+        """Move the seat and blocks of a request that is done here, and goes on elsewhere, to a stand-in.
 
-        Nobody takes them from that one: what it computed is on its way, or wanted by nobody.
+        They are never taken from the stand-in: what it computed is in flight or no longer wanted.
         """
         for scheduler in self.schedulers:
             if request in scheduler.departing:
@@ -201,22 +201,22 @@ class Scheduler(ABC):
 
     @property
     def schedulers(self) -> list[Scheduler]:
-        """Those behind this one that each have a memory of their own: itself."""
+        """The schedulers behind this one that each have their own memory: itself."""
         return [self]
 
     @property
     def num_running(self) -> int:
-        """Requests with a seat that are not done."""
+        """Number of requests with a seat that are not done."""
         return len(self.active)
 
     @property
     def active(self) -> list[Request]:
-        """Those with a seat that are not done: a done one keeps it until the next step is scheduled (`departing`)."""
+        """Requests with a seat that are not done; done ones keep it until the next step is scheduled (`departing`)."""
         return [request for request in self.running if request not in self.departing]
 
     @property
     def num_outstanding(self) -> int:
-        """Requests that wait or run."""
+        """Number of requests that wait or run."""
         return len(self.waiting) + len(self.active)
 
     @property
@@ -226,7 +226,7 @@ class Scheduler(ABC):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody holds anything."""
+        """Whether no request holds anything."""
         return (
             not self.waiting
             and not self.running
@@ -237,7 +237,7 @@ class Scheduler(ABC):
 
     @property
     def used_tokens(self) -> int:
-        """KV tokens that are reserved, for the step that runs too."""
+        """KV tokens that are reserved, including for the running step."""
         if self.config.kv_allocation == "none":
             return 0
         if self.config.kv_allocation in ("pow2", "oracle"):
@@ -252,32 +252,32 @@ class Scheduler(ABC):
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
+        """Number of tokens that fit into the KV cache."""
         return self.config.num_blocks * self.config.block_size
 
     @property
     def is_growing(self) -> bool:
-        """Whether requests take blocks as they grow (and may therefore be preempted)."""
+        """Whether requests take blocks as they grow, and may therefore be preempted."""
         return self.config.kv_allocation == "paged" and self.config.admission in ("on_demand", "estimate")
 
     @property
     def tokens_per_decode(self) -> int:
-        """Tokens that a decoding request computes in a step: the newest one, and the drafts behind it."""
+        """Number of tokens that a decoding request computes in a step: the newest one, and the drafts after it."""
         return 1 + self.config.num_speculative_tokens
 
     def blocks_needed(self, request: Request) -> int:
-        """Return the blocks that the next step of a decoding request opens."""
+        """Return the number of blocks that the next step of a decoding request opens."""
         if not self.is_growing:
             return 0
         return self.blocks_of(request.computed + self.tokens_per_decode) - request.blocks
 
     def window_growth(self, request: Request) -> int:
-        """Return the blocks that it opens in a layer with a window: those of the others, until its window is full."""
+        """Return the number of blocks opened in a layer with a window: as in other layers, until the window is full."""
         is_full = request.window_blocks >= self.config.window_blocks
         return 0 if is_full else self.blocks_needed(request)
 
     def blocks_of(self, tokens: int) -> int:
-        """Return the blocks that hold ``tokens``."""
+        """Return the number of blocks that hold ``tokens``."""
         return math.ceil(tokens / self.config.block_size)
 
     def first_fit(self, tokens: int) -> int | None:
@@ -291,52 +291,52 @@ class Scheduler(ABC):
 
     @property
     def free(self) -> int:
-        """Blocks (or slots) of the pool that no running request holds, alone or with others."""
+        """Blocks (or slots) of the pool that no running request holds, alone or shared."""
         return self.capacity - self.own - self.in_pool(len(self.cached.users), 0)
 
     @property
     def own(self) -> int:
-        """Blocks (or slots) of the pool that running requests hold each for itself."""
+        """Blocks (or slots) of the pool that running requests hold unshared."""
         blocks = sum(request.blocks - len(request.shared) for request in self.running)
         return self.in_pool(blocks, sum(request.window_blocks for request in self.running))
 
     @property
     def free_window(self) -> float:
-        """Blocks free in the pool that layers with a window have to themselves; any number where they have none."""
+        """Free blocks in the pool that only layers with a window use; unlimited if there is no such pool."""
         if not self.keeps_windows or not self.config.num_window_blocks:
             return math.inf
         return self.config.num_window_blocks - sum(request.window_blocks for request in self.running)
 
     @property
     def keeps_windows(self) -> bool:
-        """Whether layers with a window keep no more of a request than their window."""
+        """Whether layers with a window keep only the window of a request."""
         config = self.config
         is_growing = config.kv_allocation == "paged" and config.admission in ("on_demand", "estimate")
         return config.window_blocks > 0 and is_growing
 
     def in_pool(self, blocks: int, window_blocks: int) -> int:
-        """Return what so many blocks of a layer that sees everything, and of one with a window, are in the pool."""
+        """Return the pool blocks for ``blocks`` of a full layer and ``window_blocks`` of one with a window."""
         if not self.keeps_windows:
             return blocks
         return self.config.full_groups * blocks + self.config.window_groups * window_blocks
 
     def fits(self, blocks: int, window_blocks: int) -> bool:
-        """Whether so many are free in every pool."""
+        """Whether that many blocks are free in every pool."""
         return self.in_pool(blocks, window_blocks) <= self.free and window_blocks <= self.free_window
 
     def window_of(self, blocks: int) -> int:
-        """Return the blocks of a layer with a window, of a request that has so many blocks in the others."""
+        """Return the blocks in a layer with a window, for a request that has ``blocks`` blocks in the others."""
         return min(blocks, self.config.window_blocks)
 
     def windows_with(self, held: int, blocks: int) -> int:
-        """Return what a layer with a window holds of ``held`` blocks while a chunk of so many more is computed.
+        """Return what a layer with a window holds of ``held`` blocks while a chunk of ``blocks`` more is computed.
 
-        All that is computed, until the step has ended; of a state no more than before.
+        It holds everything computed until the step has ended; a state holds no more than before.
         """
         return self.window_of(held + blocks) if self.config.keeps_states else self.window_of(held) + blocks
 
     def take(self, request: Request, blocks: int, window_blocks: int) -> None:
-        """Give blocks (or slots) to a request; what was cached gives way, least recently used first."""
+        """Give blocks (or slots) to a request; cached ones are evicted, least recently used first."""
         if not blocks and not window_blocks:
             return
         request.blocks += blocks
@@ -349,11 +349,11 @@ class Scheduler(ABC):
             self.reuse_oldest()
 
     def longest(self, request: Request) -> int:
-        """Return the tokens that a request may ever have a slot for."""
+        """Return the most tokens that a request may ever need slots for."""
         return request.prompt_tokens + request.max_tokens + self.config.num_speculative_tokens
 
     def span_of(self, request: Request) -> int:
-        """Return the tokens of the contiguous range that a request takes (``pow2`` and ``oracle``)."""
+        """Return the number of tokens in the contiguous range that a request takes (``pow2`` and ``oracle``)."""
         if self.config.kv_allocation == "oracle":
             return request.prompt_tokens + request.output_tokens
         power = 1
@@ -362,38 +362,38 @@ class Scheduler(ABC):
         return min(request.prompt_tokens + power, self.config.max_model_len)
 
     def give_way(self) -> None:
-        """Let nodes of the tree give way to what a planned step has taken: as much again, if there was too little."""
+        """Evict nodes of the tree if a planned step has taken too much: what is missing, or as much as it took."""
         missing = self.own + len(self.cached) - self.capacity
         if self.tree is not None and missing > 0:
             self.evict_nodes(missing if self.config.evicts_missing else self.num_taken)
         self.num_taken = 0
 
     def make_free(self, num_blocks: int) -> None:
-        """Let nodes of the tree give way, where fewer blocks than these are free without them."""
+        """Evict nodes of the tree if fewer than ``num_blocks`` blocks are free without that."""
         free = self.capacity - self.own - len(self.cached)
         if free < num_blocks:
             self.evict_nodes(num_blocks - free if self.config.evicts_missing else num_blocks)
 
     def evict_nodes(self, num_blocks: int) -> None:
-        """Drop the nodes of the tree that were used least recently until so many blocks have gone."""
+        """Evict the least recently used nodes of the tree until ``num_blocks`` blocks have gone."""
         if self.tree is not None:
             for block in self.tree.evict(num_blocks, self.cached.users):
                 self.cached.idle.discard(block)
 
     def evict(self, block: tuple[int, int]) -> None:
-        """Let a cached block give way."""
+        """Evict a cached block."""
         self.cached.idle.discard(block)
         self.keep(block)
 
     @property
     def ages_empty_blocks(self) -> bool:
-        """Whether free blocks that hold nothing to share are reused in the order in which all were given up."""
+        """Whether free blocks without a cached prefix are reused in the order in which all blocks were released."""
         config = self.config
         is_by_block = config.evicts_by_block and not config.has_radix_tree
         return config.enable_prefix_caching and is_by_block and config.ages_empty_blocks
 
     def reuse_oldest(self) -> None:
-        """Reuse the free block that was given up first, whether it is cached or holds nothing to share."""
+        """Reuse the free block that was released first, whether it is cached or not."""
         if self.cached.idle:
             block = self.cached.idle.first
             if not self.empty or self.last_used[block] < self.empty[0]:
@@ -402,7 +402,7 @@ class Scheduler(ABC):
         self.empty.popleft()
 
     def keep(self, block: tuple[int, int]) -> None:
-        """Take a block into the first tier; what gives way to it goes to the next, and from the last it is gone."""
+        """Take a block into the first tier; what it evicts moves to the next tier, and is dropped from the last."""
         given: tuple[int, int] | None = block
         for tier in self.tiers:
             if given is not None:
@@ -414,7 +414,7 @@ class Scheduler(ABC):
             self.store.write(self.blocks_on_path(request, tokens // self.config.block_size))
 
     def place_of(self, request: Request, block: tuple[int, int]) -> KVTierConfig | Literal["gpu", "nowhere"]:
-        """Return where a request would get a block from, the nearest place that has it."""
+        """Return the nearest place from which a request could get a block."""
         if block in self.cached:
             return "gpu"
         for tier in self.tiers:
@@ -425,7 +425,7 @@ class Scheduler(ABC):
         return "nowhere"
 
     def blocks_on_path(self, request: Request, num_blocks: int, first: int = 0) -> list[tuple[int, int]]:
-        """Return blocks of a request from the ``first`` on, by segment and position; a block is its last token's."""
+        """Return blocks of a request from the ``first`` on, by segment and position of each block's last token."""
         found: list[tuple[int, int]] = []
         for segment, end in request.path if self.config.enable_prefix_caching else ():
             last = min(end // self.config.block_size, num_blocks)
@@ -434,7 +434,7 @@ class Scheduler(ABC):
         return found
 
     def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
-        """Return the blocks that a request begins with and need not be computed; its last token is in any case."""
+        """Return the cached blocks at the start of a request; its last token is always computed."""
         wanted = self.blocks_on_path(request, (tokens - 1) // self.config.block_size)
         places: list[KVTierConfig | None] = []
         for block in wanted:
@@ -448,7 +448,7 @@ class Scheduler(ABC):
     def cache(self, request: Request, tokens: int) -> None:
         """Cache the full blocks of the first ``tokens`` tokens, up to one that the cache has from another request.
 
-        In a tree those of the other are used in its place.
+        In a tree, the other request's blocks are used instead.
         """
         num_blocks = tokens // self.config.block_size
         if self.tree is not None:
@@ -466,11 +466,11 @@ class Scheduler(ABC):
             for tier in self.tiers:
                 tier.blocks.discard(block)
             request.shared.append(block)
-        # Full blocks of its own that hold what others had cached first, or follow such a block.
+        # Its own full blocks that duplicate what others cached first, or follow such a block.
         request.num_duplicates = max(num_blocks - len(request.shared), 0)
 
     def first_missing(self, request: Request) -> tuple[int, int] | None:
-        """Return the first full block of a request that others could share and the cache lacks, if there is one."""
+        """Return the first full block of a request that others could share but the cache lacks, if there is one."""
         tokens = request.prompt_tokens + request.generated
         on_path = self.blocks_on_path(request, tokens // self.config.block_size)
         return next((block for block in on_path if block not in self.cached), None)
@@ -478,7 +478,7 @@ class Scheduler(ABC):
     def waits_for_prefix(self, step: Step, request: Request) -> bool:
         """Whether another computes the first block that a request lacks; else note that this one will (TensorRT-LLM).
 
-        Others are those that the step admits, and those whose prompts run.
+        The others are requests that the step admits and those with running prompts.
         """
         if not self.config.has_prefix_waits:
             return False
@@ -498,7 +498,7 @@ class Scheduler(ABC):
         return self.tree is None and not self.config.has_prefix_waits
 
     def keep_prompt(self, request: Request) -> None:
-        """Cache a prompt that is computed: at once, a step later if steps are scheduled ahead, or when it has ended."""
+        """Cache a computed prompt: at once, a step later if steps are scheduled ahead, or when the request ends."""
         if self.config.has_prefix_waits and not self.config.caches_at_end:
             if self.config.async_scheduling:
                 self.late_prompts.append((request, request.target))
@@ -506,13 +506,13 @@ class Scheduler(ABC):
                 self.cache(request, request.target)
 
     def keep_late_prompts(self) -> None:
-        """Cache the prompts that the step before the one that has ended had computed."""
+        """Cache the prompts computed by the step before the one that has just ended."""
         for request, tokens in self.late_prompts:
             self.cache(request, tokens)
         self.late_prompts.clear()
 
     def release(self, request: Request) -> None:
-        """Take back everything a request holds."""
+        """Release everything that a request holds."""
         shared = request.shared
         self.late_prompts = [each for each in self.late_prompts if each[0] is not request]
         self.cached.give_up(shared)

@@ -1,4 +1,4 @@
-"""Replica: a process that runs one engine step after another, and the life around it; and the pool of equal ones."""
+"""Replica: a process that runs one engine step after another, with its lifecycle; and the pool of equal replicas."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 
 MOST_LOSSES = 10
-"""Replicas that a request is lost with before nobody tries it on another: a probe that restarts replicas for being busy
-would otherwise never let it end."""
+"""Number of replicas that a request may be lost with before it is given up: otherwise it might never end when a probe
+restarts busy replicas."""
 NEW_SHARE = 0.1
-"""By how much a new interval between finishes moves the mean of them."""
+"""Weight of a new interval between finishes in their running mean."""
 
 
 class FinishPace:
-    """How fast requests finish somewhere: a running mean of the seconds between two finishes, 0 before the first."""
+    """How fast requests finish: a running mean of the seconds between two finishes, 0 before the first."""
 
     def __init__(self, now: float) -> None:
         self.last, self.interval, self.is_warm = now, 0.0, False
 
     def begin(self, now: float) -> None:
-        """Note the first request after a pause: the time before says nothing of the pace."""
+        """Note the first request after a pause: the time before does not count."""
         self.last, self.is_warm = now, False
 
     def note(self, count: int, num_running: int, now: float) -> None:
-        """Note that ``count`` have finished ``now`` and ``num_running`` go on.
+        """Note that ``count`` requests have finished ``now`` and ``num_running`` go on.
 
-        The first finish after a pause took as long as a request takes, in which all that run finish about once; so it
-        counts as one of ``num_running + 1`` intervals.
+        The first finish after a pause takes the time of a whole request, in which each running request finishes about
+        once; so it counts as one of ``num_running + 1`` intervals.
         """
         interval = (now - self.last) / count
         if not self.is_warm:
@@ -71,23 +71,23 @@ class Pool:
     """Equal replicas.
 
     Attributes:
-        name: How rules and results call it; empty where there is only one.
-        config: What their schedulers obey.
+        name: Its name in rules and results; empty if there is only one pool.
+        config: Configuration of their schedulers.
         times: Seconds of their steps.
         role: Whether they prefill, decode, or both.
-        num_replicas: At the start.
-        autoscaling: How their number follows the load; None: it does not.
+        num_replicas: Number of replicas at the start.
+        autoscaling: How their number follows the load; None: it is fixed.
         startup_seconds: From the launch of a replica to its first request.
-        weights_bytes: Of one replica: what a start loads.
-        replicas_per_node: How many fill a node.
-        kv_layout: Model and format of their KV caches: only pools of one layout read each other's.
-        kv_bytes_per_token: Of such a cache.
+        weights_bytes: Bytes that one replica loads at its start.
+        replicas_per_node: Number of replicas that fill a node.
+        kv_layout: Model and format of their KV caches: only pools with the same layout read each other's.
+        kv_bytes_per_token: Bytes per token of such a cache.
         region: Where they are; empty: it does not matter.
-        make_scheduler: Returns what moves a new replica.
-        replicas: All that were ever launched.
-        wanted: Replicas that an autoscaler asked for last; None: there is none.
-        in_flux: Replicas that an update will bring back, less those that it has launched on top.
-        store: KV blocks that they share; None: each has its own alone.
+        make_scheduler: Returns the scheduler of a new replica.
+        replicas: All replicas that were ever launched.
+        wanted: Replicas that an autoscaler asked for last; None without an autoscaler.
+        in_flux: Replicas that an update will bring back, minus its additional ones.
+        store: KV blocks that they share; None: each has only its own.
     """
 
     name: str
@@ -109,22 +109,22 @@ class Pool:
     store: Store | None = None
 
     def __post_init__(self) -> None:
-        """Let its replicas share a store, where they do."""
+        """Give its replicas their shared store, if any."""
         self.store = next((Store(each) for each in self.config.kv_tiers if each.is_shared), None)
 
     def new_scheduler(self) -> Scheduler:
-        """Return what moves a new replica; it holds nothing, and reads what others have stored."""
+        """Return the scheduler of a new replica; it holds nothing and reads what others have stored."""
         scheduler = self.make_scheduler(self.config, self.times)
         scheduler.store = self.store
         return scheduler
 
     def reads(self, source: Pool) -> bool:
-        """Whether it reads the KV caches of another pool: of its own model and format, in its own region."""
+        """Whether it reads the KV caches of another pool: same model and format, same region."""
         return (self.kv_layout, self.region) == (source.kv_layout, source.region)
 
     @property
     def present(self) -> list[Replica]:
-        """Replicas that serve, will serve, or are down for a while."""
+        """Replicas that serve, will serve, or are temporarily down."""
         return [replica for replica in self.replicas if replica.state in ("starting", "ready", "down")]
 
     def free_place(self) -> int:
@@ -134,7 +134,7 @@ class Pool:
 
 
 class Surroundings(Protocol):
-    """What a replica asks, and tells, of the run around it; `simserve.reference.cluster.Cluster` is it."""
+    """What a replica needs from the run around it, which is `simserve.reference.cluster.Cluster`."""
 
     clock: Clock
     judge: Judge | None
@@ -147,72 +147,72 @@ class Surroundings(Protocol):
 
     @property
     def gateway(self) -> Front:
-        """Where its answers go, and what waits for a replica."""
+        """The gateway, which takes its answers and holds requests that wait for a replica."""
 
     def seconds_to(self, request: Request, pool: Pool) -> float | None:
-        """Return the way of a request to a pool; None: where they are does not matter."""
+        """Return the seconds that a request travels to a pool; None: regions do not matter."""
 
     def note_step(self, replica: Replica, step: Step) -> None:
-        """Hear of a step that has been scheduled."""
+        """Note a step that has been scheduled."""
 
     def note_step_end(self, replica: Replica, step: Step) -> None:
-        """Hear of a step that is over, before its effects."""
+        """Note a step that is over, before its effects."""
 
     def note_finished(self, replica: Replica, num_finished: int) -> None:
-        """Hear how many requests have all their tokens with the step that is over."""
+        """Note how many requests have all their tokens after the step that is over."""
 
     def goes_on(self, request: Request, replica: Replica) -> bool:
-        """Whether a request that it has finished lives on, at a decode replica."""
+        """Whether a request that it has finished goes on at a decode replica."""
 
     def unanswered(self, request: Request, status: str, reason: str, heard_at: float) -> None:
-        """Tell a client that its attempt came to nothing."""
+        """Tell a client that its attempt failed."""
 
 
 class Links(Protocol):
     """KV transfers, as a replica sees them."""
 
     def is_full(self, source: Replica) -> bool:
-        """Whether so many of its caches are on their way that it starts no further step."""
+        """Whether it has too many KV caches in transfer to start another step."""
 
     def begin(self, request: Request, replica: Replica) -> None:
-        """Hear that a request has come to it."""
+        """Note that a request has arrived at a replica."""
 
     def restore(self, request: Request) -> None:
-        """Let a request that leaves ask again for what its client wants."""
+        """Restore what the client asked for in a request that leaves."""
 
     def release(self, request: Request) -> None:
-        """Hear that a cache which has landed has a seat."""
+        """Note that a KV cache that has arrived has a seat."""
 
     def lose(self, replica: Replica, members: list[Request]) -> list[Request]:
-        """Forget what was on it; return the requests whose caches it was sending."""
+        """Discard what was on a replica; return the requests whose caches it was sending."""
 
 
 class Front(Protocol):
     """The gateway, as a replica sees it."""
 
     def take_answer(self, request: Request, replica: Replica) -> None:
-        """Take an answer to its client."""
+        """Send an answer to its client."""
 
     def offer_turn(self) -> None:
-        """Let those that wait be routed, now that there may be room."""
+        """Let waiting requests be routed, now that there may be room."""
 
     def route_parked(self) -> None:
-        """Route what waits for a replica to be ready."""
+        """Route the requests that wait for a ready replica."""
 
     def route_again(self, request: Request) -> None:
-        """Send a request that was lost with it to another one."""
+        """Send a request that was lost with its replica to another one."""
 
 
 class Replica:
     """One replica: ``starting``, ``ready``, ``draining`` (it finishes what it has), ``down`` or ``stopped``.
 
     Attributes:
-        number: Its place in the fleet; place: in its pool, which a replacement takes over.
-        members: Requests routed to it and not answered, with their tokens, in the order of their coming.
-        held: Those of them that its scheduler has not seen yet.
+        number: Its index in the fleet; place: its index in the pool, which a replacement takes over.
+        members: Requests routed to it and not yet answered, with their tokens, in order of arrival.
+        held: Members that its scheduler has not seen yet.
         doomed: Requests that leave at the end of the running step, and when that was decided.
         landed: KV caches that have arrived and wait for a seat (decode replicas).
-        step: What runs; None: nothing does.
+        step: The running step; None if there is none.
     """
 
     def __init__(self, cluster: Surroundings, pool: Pool, number: int, place: int) -> None:
@@ -242,17 +242,17 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Requests routed to it and not answered."""
+        """Number of requests routed to it and not yet answered."""
         return len(self.members)
 
     @property
     def tokens(self) -> int:
-        """Their prompts, and the most that they may generate."""
+        """Tokens of those requests: their prompts, and the most that they may generate."""
         return sum(self.members.values())
 
     @property
     def num_waiting(self) -> int:
-        """Requests in its queue, and those that it has not seen yet."""
+        """Number of requests in its queue, including those that its scheduler has not seen yet."""
         return self.load - self.scheduler.num_running
 
     @property
@@ -262,7 +262,7 @@ class Replica:
 
     @property
     def gauges(self) -> Gauges:
-        """What a user's own functions see of it."""
+        """What a user's own functions can see of it."""
         running = self.scheduler.num_running
         return self.number, self.pool.name, running, self.num_waiting, self.tokens, self.kv_share
 
@@ -282,12 +282,12 @@ class Replica:
                 self.end_step()
 
     def wake(self) -> None:
-        """Let it plan a step at this instant, if it sleeps."""
+        """Let it plan a step now, if it sleeps."""
         if self.asleep is not None and not self.asleep.triggered:
             self.asleep.succeed()
 
     def begin_step(self) -> None:
-        """Plan a step, unless it hangs, stands still or has nothing to do."""
+        """Plan a step, unless it hangs, is stopped or has nothing to do."""
         now = self.clock.now
         if self.is_frozen:
             return
@@ -308,12 +308,12 @@ class Replica:
             self.clock.process(self.look_again(self.scheduler.look_again(now)))
 
     def look_again(self, time: float) -> Steps:
-        """Wake up though nothing arrives: a static batch has been collected for long enough."""
+        """Wake up although nothing arrives: a static batch has been collected for long enough."""
         yield self.clock.at(time, STEP_ENDS, self.number)
         self.wake()
 
     def end_step(self) -> None:
-        """End the running step, if one runs: answers go out, and who is doomed goes."""
+        """End the running step, if any: answers go out, and doomed requests leave."""
         now, cluster = self.clock.now, self.cluster
         finished: list[Request] = []
         if self.step is not None:
@@ -354,14 +354,14 @@ class Replica:
     # Its requests.
 
     def join(self, request: Request) -> None:
-        """Count a request among those that are routed here."""
+        """Count a request as routed here."""
         if not self.load:
             self.pace.begin(self.clock.now)
         self.members[request] = request.asked_in_all
         request.place, request.rank = self, 0
 
     def take(self, request: Request) -> None:
-        """Take a routed request; where there are regions, it is on its way to here for a while."""
+        """Take a routed request, which takes time to arrive if there are regions."""
         self.join(request)
         way = self.cluster.seconds_to(request, self.pool)
         if way is None:
@@ -371,7 +371,7 @@ class Replica:
         self.clock.process(self.submit_on_arrival(request, self.clock.now + way))
 
     def submit_on_arrival(self, request: Request, time: float) -> Steps:
-        """Take a request to the scheduler when it arrives, if it is still wanted here."""
+        """Submit a request to the scheduler when it arrives, if it is still wanted here."""
         attempt, num_losses = request.attempt, request.num_losses
         yield self.clock.at(time, SUBMITS, next(self.clock.coming))
         if request in self.held and (request.attempt, request.num_losses) == (attempt, num_losses):
@@ -380,10 +380,10 @@ class Replica:
             self.submit(request)
 
     def submit(self, request: Request) -> None:
-        """Take a request to the scheduler.
+        """Submit a request to the scheduler.
 
-        A scheduler that works a step ahead has chosen the step after the running one already, so that it sees the
-        request right after that one has begun; of several, in the order of their coming.
+        A scheduler that works a step ahead has already chosen the step after the running one. It sees the request
+        right after that step has begun; several requests in order of arrival.
         """
         self.cluster.transfers.begin(request, self)
         if self.pool.config.async_scheduling and self.pool.config.batching != "static" and self.step is not None:
@@ -403,13 +403,13 @@ class Replica:
             self.wake()
 
     def leave(self, request: Request) -> None:
-        """Count a request no longer."""
+        """Stop counting a request."""
         del self.members[request]
         self.cluster.transfers.restore(request)
         request.place = None
 
     def let_go(self, request: Request) -> bool:
-        """Drop a request whose client waits no longer; return False if that takes until the running step ends."""
+        """Drop a request whose client no longer waits; return False if that takes until the running step ends."""
         if request in self.held:
             self.held.discard(request)
             self.leave(request)
@@ -420,7 +420,7 @@ class Replica:
         return False
 
     def take_in(self) -> None:
-        """Let the KV caches that have landed decode, as far as there is room."""
+        """Let the KV caches that have arrived decode, as far as there is room."""
         while self.landed and self.has_room_for(self.landed[0]):
             request = self.landed.popleft()
             request.generated, request.replica = 0, self.number
@@ -433,33 +433,33 @@ class Replica:
         ranks = sorted(self.scheduler.schedulers, key=lambda rank: rank.num_outstanding)
         return any(isinstance(rank, CheckedScheduler) and rank.seat_computed(request) for rank in ranks)
 
-    # Its life.
+    # Its lifecycle.
 
     def become_ready(self) -> None:
-        """Take requests; those that waited for a replica are routed."""
+        """Begin to take requests; those that waited for a replica are routed."""
         self.state, self.ready_at, self.pace.last = "ready", min(self.ready_at, self.clock.now), self.clock.now
         self.cluster.gateway.route_parked()
 
     def drain(self) -> None:
-        """Take no more requests; when those it has are answered, it is given back."""
+        """Take no more requests; when those it has are answered, it is released."""
         self.state = "draining"
-        self.cluster.gateway.offer_turn()  # another region may be the nearest now
+        self.cluster.gateway.offer_turn()  # another region may now be the nearest
         if not self.load:
             self.stop()
 
     def stop(self) -> None:
-        """Be given back."""
+        """Release the replica."""
         self.state, self.stopped_at = "stopped", self.clock.now
         if not self.gone.triggered:
             self.gone.succeed()
 
     def lose(self, then: str = "down", reason: str = "replica_lost", *, retry: bool = False) -> None:
-        """Be lost with everything on it, at the end of the step that runs.
+        """Lose the replica and everything on it at the end of the running step.
 
         Args:
             then: Its state afterwards: ``down`` or ``stopped``.
             reason: Why its requests are lost.
-            retry: Whether the router sends them to another replica instead.
+            retry: Whether the router sends its requests to another replica instead.
         """
         self.state, self.dying = then, (reason, retry)
         self.cluster.gateway.offer_turn()
@@ -467,7 +467,7 @@ class Replica:
             self.bury()
 
     def bury(self) -> None:
-        """Forget everything: its requests are routed again, or lost with it."""
+        """Discard everything: its requests are routed again, or lost with it."""
         assert self.dying is not None
         (reason, retry), self.dying = self.dying, None
         members, self.members = list(self.members), {}
@@ -487,18 +487,18 @@ class Replica:
                 self.cluster.unanswered(request, "failed", reason, self.clock.now)
 
     def freeze(self) -> None:
-        """Hang from the end of the running step on: take requests and do nothing."""
+        """Hang from the end of the running step: take requests but do nothing."""
         self.is_freezing = True
         if self.step is None:
             self.end_step()
 
     def thaw(self) -> None:
-        """Go on."""
+        """Resume after a hang."""
         self.is_freezing = self.is_frozen = False
         self.wake()
 
     def change_pace(self, factor: float) -> None:
-        """Let steps take ``factor`` times as long after the one that runs."""
+        """Let all steps after the running one take ``factor`` times as long."""
         self.next_factor = factor
         if self.step is None:
             self.end_step()

@@ -1,4 +1,4 @@
-"""Request: one request, from the moment its client sends it to its answer, and what SGLang's ``estimate`` expects.
+"""Request: one request from sending to answer, and what SGLang's ``estimate`` expects of it.
 
 Decides nothing, and knows no memory.
 """
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
 
 MAX_ESTIMATED_TOKENS = 4096
-"""SGLang expects no more new tokens of a request (``CLIP_MAX_NEW_TOKENS``)."""
+"""Most new tokens that SGLang expects of a request (``CLIP_MAX_NEW_TOKENS``)."""
 ONE_TOKEN = 16
-"""A pace of one token a step: paces count sixteenths."""
+"""A pace of one token per step: paces count sixteenths."""
 
 
 @dataclass(eq=False)
 class Request:
     """One request. Times are seconds, NaN where nothing has happened yet; tokens are counted, not listed.
 
-    The first group of fields is what its client asks for; ``pools`` are the names of those that a rule sends it to
-    (None: no rule does; none of them: the API), ``second_pools`` those that it is asked again of (None: its first
-    answer does), and ``home`` is the region of its client; ``images`` are the end in the prompt, and the seconds of
-    encoding, of those of each turn that it holds. The second is what a scheduler knows of an attempt and is forgotten
-    when the request is tried again: ``is_stand_in`` says that another goes on elsewhere, for which this one holds a
-    seat and blocks, ``token_times`` are the steps that brought it tokens, ``gaps`` what its client sees between them.
-    The last is the outcome; ``place`` is the replica that it is at, or ``parked``, ``elsewhere``, ``crossing``, and
-    ``way_back`` what a stream takes from another region.
+    The first group of fields is what its client asks for; ``pools`` are the names of the pools that a rule sends it to
+    (None: no rule; empty: the API), ``second_pools`` the pools that give a second answer (None: the first is accepted),
+    and ``home`` is the region of its client; ``images`` are the end in the prompt and the encoding seconds of the
+    images of each turn. The second group is what a scheduler knows of an attempt and is reset when the request is tried
+    again: ``is_stand_in`` marks a request that holds seat and blocks for one that goes on elsewhere, ``token_times``
+    are the ends of the steps that brought it tokens, ``gaps`` the gaps between tokens that its client sees. The last
+    group is the outcome; ``place`` is its replica, or ``parked``, ``elsewhere``, ``crossing``, and ``way_back`` the
+    seconds that a stream takes from another region.
     """
 
     index: int
@@ -93,7 +93,7 @@ class Request:
 
     @property
     def first_token(self) -> float:
-        """When its first token was handed over: with its step, unless that waited for the next."""
+        """When its first token was handed over: with its step, unless it had to wait for the next."""
         if self.elsewhere is not None:
             return self.elsewhere[0]
         if math.isnan(self.handed_over):
@@ -109,7 +109,7 @@ class Request:
 
     @property
     def first_visible_token(self) -> float:
-        """When the first token behind its thinking was there; a server elsewhere sends its tokens evenly."""
+        """When the first token after its thinking was there; a server elsewhere sends its tokens evenly."""
         if self.status != "completed" or self.thinking_tokens >= self.generated:
             return math.nan
         if not self.thinking_tokens:
@@ -121,7 +121,7 @@ class Request:
 
     @property
     def tokens_thought(self) -> int:
-        """Tokens that it has thought: fewer than it would where its limit cut them."""
+        """Number of thinking tokens: fewer than intended if its limit cut them."""
         return min(self.thinking_tokens, self.generated)
 
     @property
@@ -131,16 +131,16 @@ class Request:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether an admitted request has all its tokens in the KV cache but the newest."""
+        """Whether an admitted request has all its tokens but the newest in the KV cache."""
         return self.computed >= self.target
 
     @property
     def asked_in_all(self) -> int:
-        """Tokens that whoever routes it reckons with: its prompt, and the most that it may generate."""
+        """Number of tokens that routers count for it: its prompt, and the most that it may generate."""
         return self.prompt_tokens + self.max_tokens
 
     def forget(self) -> None:
-        """Begin anew: nothing of the attempt before is left but its preemptions, and the gaps that its client saw."""
+        """Reset the attempt; only its preemptions and the gaps that its client saw are kept."""
         self.past_gaps += self.gaps
         self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
@@ -154,8 +154,8 @@ class Request:
         """Apply the length limits of the engines that may serve it; return whether its prompt fits.
 
         Args:
-            longest: Tokens of prompt and answer together.
-            longest_prompt: Tokens of a prompt that is not split.
+            longest: Most tokens of prompt and answer together.
+            longest_prompt: Most tokens of a prompt that is not split.
         """
         if self.prompt_tokens > min(longest - 1, longest_prompt):
             self.output_tokens, self.status, self.reason = 0, "failed", "prompt_too_long"
@@ -175,19 +175,19 @@ def new_tokens(request: Request) -> int:
 
 
 def estimated_tokens(request: Request) -> float:
-    """Return the new tokens that ``estimate`` expects of a request at most."""
+    """Return the most new tokens that ``estimate`` expects of a request."""
     if request.max_tokens > MAX_ESTIMATED_TOKENS:
         return MAX_ESTIMATED_TOKENS
     return request.max_tokens - request.generated - request.fraction
 
 
 def page_reserve(config: EngineConfig) -> int:
-    """Return the tokens that admission asks for beyond those of a request."""
+    """Return the tokens that admission requires in addition to those of a request."""
     return config.block_size if config.reserves_page else 0
 
 
 def prefilling_tokens(requests: Sequence[Request], chunks: Sequence[tuple[Request, int]], reserve: int) -> int:
-    """Return what requests that do not decode yet may take beyond the chunks of a step, each ``reserve`` more."""
+    """Return the tokens that requests not yet decoding may take beyond a step's chunks, plus ``reserve`` each."""
     chunk_of = {request.index: chunk for request, chunk in chunks}
     return sum(
         min(one.max_tokens, MAX_ESTIMATED_TOKENS) + one.target - one.computed - chunk_of.get(one.index, 0) + reserve
@@ -197,7 +197,7 @@ def prefilling_tokens(requests: Sequence[Request], chunks: Sequence[tuple[Reques
 
 
 def batch_tokens(requests: Sequence[Request], in_flight: Sequence[Request], departing: Sequence[Request]) -> float:
-    """Return the new tokens of those that decode at most, those counted that are had and not known (``in_flight``)."""
+    """Return the most new tokens of decoding requests, counting generated but still unknown ones (``in_flight``)."""
     decoding = sum(estimated_tokens(request) for request in requests if request.is_decoding)
     decoding += sum(one.max_tokens <= MAX_ESTIMATED_TOKENS for one in in_flight if one not in departing)
     return decoding + sum(min(new_tokens(one) + 1, MAX_ESTIMATED_TOKENS) for one in departing)

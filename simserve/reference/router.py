@@ -1,4 +1,4 @@
-"""Router: which pools a request may go to, and which replica of them, by a view of the replicas that may be old."""
+"""Router: which pools a request may go to, and which of their replicas, from a view that may be out of date."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 DEFAULT_GUARD = 1.5
 DEFAULT_CACHE_THRESHOLD = 0.5
 SESSION_WORTH = 4
-"""Requests that a session's own replica may have more than the least loaded one, whatever the mean."""
+"""Number of requests by which a session's own replica may exceed the least loaded one, whatever the mean."""
 ADAPTER_WORTH = 4
-"""The same of a LoRA adapter's own replica."""
+"""The same for a LoRA adapter's own replica."""
 
 
 class Router:
-    """One policy, and what it remembers.
+    """One policy and its state.
 
     Args:
         spec: The policy.
-        pools: Those that it chooses from.
-        allowed: Indices of pools by class; empty: all, for all.
-        specs: What arrives, with its seed.
-        replicas: The fleet, as it grows.
+        pools: The pools to choose from.
+        allowed: Indices of pools by class; empty: all pools for all classes.
+        specs: The requests that arrive, with their seed.
+        replicas: The fleet, which may grow.
 
     Attributes:
         obeys_rules: Whether a request goes to the pools that a rule names.
-        has_room: Whether a replica may be given one more request.
-        reads: Whether a pool may serve a request, beside its class; for the KV caches of prefill pools.
-        judge: Asks a user's own router; None: the policy decides.
-        regions: Which pools are near to whom; None: it does not matter.
+        has_room: Whether a replica may take one more request.
+        reads: Whether a pool may serve a request, apart from its class; for the KV caches of prefill pools.
+        judge: Calls a user's own router; None: the policy decides.
+        regions: Which pools are near which clients; None: it does not matter.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Router:
         self.places: dict[tuple[str, int], tuple[int, int]] = {}
 
     def refresh(self) -> None:
-        """Look at every replica; until the next look, this is what is known."""
+        """Look at every replica; the policy uses this view until the next look."""
         self.seen = {replica.number: self.load_now(replica) for replica in self.replicas}
         if self.judge is not None:
             self.judge.refresh(replica.gauges for replica in self.replicas)
 
     def look(self, clock: Clock) -> Steps:
-        """Refresh the view every so often (a SimPy process)."""
+        """Refresh the view at intervals (a SimPy process)."""
         while True:
             self.refresh()
             yield clock.timeout(self.spec.update_interval)
@@ -81,7 +81,7 @@ class Router:
         return replica.tokens if self.spec.policy in ("least_tokens", "prefix") else replica.load
 
     def load(self, replica: Replica) -> int:
-        """Return the load that is known of; a replica newer than the last look is taken for empty."""
+        """Return the load at the last look; a replica newer than that counts as empty."""
         return self.seen.get(replica.number, 0) if self.spec.update_interval else self.load_now(replica)
 
     def pools_for(self, request: Request) -> list[Pool]:
@@ -92,11 +92,11 @@ class Router:
         return [pool for pool in pools if self.reads(request, pool)]
 
     def named(self, names: Sequence[str]) -> list[Pool]:
-        """Return the pools of some names."""
+        """Return the pools with some names."""
         return [pool for pool in self.pools if pool.name in names]
 
     def choose(self, request: Request) -> Replica | None:
-        """Return the replica that a request goes to; None while none is ready, or has room."""
+        """Return the replica that a request goes to; None while no replica is ready or has room."""
         pools = self.pools_for(request)
         if self.regions is not None:
             pools = self.regions.near(request, pools)
@@ -126,7 +126,7 @@ class Router:
         return [replica for replica in pool.replicas if replica.is_ready and self.has_room(replica)]
 
     def deal(self, pools: list[Pool]) -> Pool:
-        """Return the pool whose turn it is by weight: each is owed its weight a request, and the chosen one pays all.
+        """Return the next pool by weight: each gains its weight per request, and the chosen one pays the sum.
 
         Smooth weighted round robin, as in nginx's upstream module.
         """
@@ -157,12 +157,12 @@ class Router:
         return min(ready, key=self.load)
 
     def by_memory(self, ready: list[Replica], keys: list[tuple[int, int]], least: float) -> Replica:
-        """Return the replica that knows most of a request, unless it has far too much to do; then the least loaded.
+        """Return the replica that knows most of a request, or the least loaded one if that replica is overloaded.
 
         Args:
             ready: Replicas that the request may go to.
-            keys: What it may be known by, and what each is worth in the unit of the loads; the shortest first.
-            least: What must be known for a detour.
+            keys: Keys of the request's prefixes, and what each is worth in the unit of the loads; the shortest first.
+            least: Least worth for which the least loaded replica is not chosen.
         """
         chosen = None
         for key, worth in reversed(keys):
@@ -177,7 +177,7 @@ class Router:
         chosen = chosen or min(ready, key=self.load)
         for key, worth in keys:
             number, known = self.places.get((self.spec.policy, key), (-1, 0))
-            # A replica that knew more of a key still does; what another one knew counts no longer.
+            # A replica that knew more of a key still does; what another one knew no longer counts.
             self.places[self.spec.policy, key] = (
                 chosen.number,
                 max(known, worth) if number == chosen.number else worth,
@@ -185,7 +185,7 @@ class Router:
         return chosen
 
     def is_overloaded(self, replica: Replica, ready: list[Replica], worth: int) -> bool:
-        """Whether a replica has more than the guard times the mean, and so much more than the least that it shows."""
+        """Whether a replica has more than guard times the mean, and more than ``worth`` above the least loaded."""
         guard = self.spec.imbalance_guard or DEFAULT_GUARD
         loads = [self.load(each) for each in ready]
         own = self.load(replica)
@@ -193,13 +193,13 @@ class Router:
 
 
 class Rules:
-    """Which pools requests go to by their class and their length, and whose first answer does not do.
+    """Which pools requests go to by class and length, and whose first answers are rejected.
 
     Args:
-        rules: In order; the first that fits counts.
-        pools: Those that take requests.
-        allowed: Indices of pools by class; empty: all, for all.
-        specs: What arrives.
+        rules: In order; the first that matches applies.
+        pools: Pools that take requests.
+        allowed: Indices of pools by class; empty: all pools for all classes.
+        specs: The requests that arrive.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Rules:
         self.num_asked_again = self.num_discarded_tokens = 0
 
     def apply(self, request: Request) -> None:
-        """Note where a request goes, and where it is asked again."""
+        """Note which pools a request goes to, and which for a second answer."""
         rule = next((each for each in self.rules if self.fits(each, request)), None)
         if rule is None:
             return
@@ -219,7 +219,7 @@ class Rules:
             request.second_pools = self.named(str(rule.retry_pool))
 
     def fits(self, rule: RuleSpec, request: Request) -> bool:
-        """Whether a rule is about a request; a class that is bound to pools obeys only rules that name it."""
+        """Whether a rule matches a request; a class that is bound to pools follows only rules that name it."""
         if rule.min_prompt_tokens is not None and request.prompt_tokens < rule.min_prompt_tokens:
             return False
         if rule.max_prompt_tokens is not None and request.prompt_tokens > rule.max_prompt_tokens:
@@ -229,11 +229,11 @@ class Rules:
         return not self.allowed or set(self.allowed[request.kind]) == set(range(len(self.pools)))
 
     def named(self, name: str) -> list[str]:
-        """Return the name if it is a pool's; none: it is the API."""
+        """Return the name if it is a pool's; empty if it is the API."""
         return [pool.name for pool in self.pools if pool.name == name]
 
     def asks_again(self, request: Request) -> bool:
-        """Whether the answer that a replica has just given does not do; the request then goes to its second pools."""
+        """Whether the answer that a replica has just given is rejected; the request then goes to its second pools."""
         if request.second_pools is None:
             return False
         self.num_asked_again += 1
@@ -244,15 +244,15 @@ class Rules:
 
 
 class Regions:
-    """Where clients are, and which pools are near to them.
+    """Where clients are, and which pools are near them.
 
     Args:
-        spec: How far apart regions are.
+        spec: Distances between regions.
         pools: All pools, each with its region.
-        specs: What arrives.
+        specs: The requests that arrive.
 
     Attributes:
-        names: The regions that clients are in.
+        names: The regions of clients.
     """
 
     def __init__(self, spec: RegionsSpec, pools: Sequence[Pool], specs: RequestSpecs) -> None:
@@ -277,10 +277,10 @@ class Regions:
         return self.spec.one_way(request.home, pool.region) or 0.0
 
     def near(self, request: Request, pools: Sequence[Pool]) -> list[Pool]:
-        """Return those of some pools that are in the region which a request goes to.
+        """Return the pools in the region that a request goes to.
 
-        That is the nearest with a ready replica whose mean load is below ``spill_above``; where none is, the one with
-        the lowest.
+        This is the nearest region with a ready replica whose mean load is below ``spill_above``, or else the one with
+        the lowest mean load.
         """
         places: dict[str, list[Pool]] = {}
         for pool in sorted(self.pools, key=lambda one: self.one_way(request, one)):
@@ -296,6 +296,6 @@ class Regions:
 
 
 def mean_load(pools: Sequence[Pool]) -> float:
-    """Return the requests that a ready replica of some pools has, on average."""
+    """Return the mean number of requests per ready replica of some pools."""
     loads = [replica.load for pool in pools for replica in pool.replicas if replica.is_ready]
     return sum(loads) / len(loads)

@@ -1,6 +1,6 @@
-"""Continuous batching, one step at a time: decodes, chunks, admission, preemption. It specifies the engine's kernel.
+"""Continuous batching, one step at a time: decodes, chunks, admission, preemption. Specifies the engine's kernel.
 
-It knows no leaps, no heaps of finishes and no closed forms: it looks at every request in every step.
+It uses no leaps, no heaps of finishes and no closed forms: it looks at every request in every step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simserve.engine.state import StepTimes
 
 LOOKS_BETWEEN_USES, MOST_TOUCHED = 32, 128
-"""Every so many looks at its queue SGLang uses what so many of those who wait would find (``schedule_policy.py``)."""
+"""At every 32nd look at its queue, SGLang uses the prefixes of up to 128 waiting requests (``schedule_policy.py``)."""
 RATIO_LOOKAHEAD_TOKENS = 20
 """Decode steps that SGLang's new ratio looks ahead after a retraction (``retract_decode_steps``)."""
 
@@ -29,15 +29,15 @@ class ContinuousScheduler(Scheduler):
     """Iteration-level scheduling: the batch may change with every step.
 
     Attributes:
-        ratio: ``estimate``: share of ``max_tokens`` that is expected of a running request.
-        is_full: ``estimate``: whether the head of the queue was refused; nobody is asked until the batch has shrunk.
-        left: ``estimate``: what those might still have generated that left off decoding with the last decode step, and
-            keep their seats until the next.
-        in_flight: Where results are known late: those whose tokens of the step that has ended are not known yet, in the
-            order of that step, whether there was such a step, and when it began.
-        passed_before: Those that the last step passed over, so that no token of theirs is on its way.
-        unsent: Seconds of work that the API server has before it.
-        looks_at: When to look again though nothing arrives.
+        ratio: ``estimate``: share of ``max_tokens`` that a running request is expected to generate.
+        is_full: ``estimate``: whether the head of the queue was refused; no request is tried until the batch shrinks.
+        left: ``estimate``: tokens that requests could still have generated when they stopped decoding in the last
+            decode step; they keep their seats until the next.
+        in_flight: Where results are known late: requests whose tokens of the step that has ended are not known yet, in
+            the order of that step; has_late_results, late_start: whether there was such a step, and when it began.
+        passed_before: Requests that the last step passed over, so that they have no token in flight.
+        unsent: Seconds of work that the API server still has to do.
+        looks_at: When to schedule again although nothing arrives.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
@@ -54,20 +54,20 @@ class ContinuousScheduler(Scheduler):
         self.num_looks = 0
 
     def check(self, step: Step) -> None:
-        """See a planned step before it begins."""
+        """Inspect a planned step before it begins."""
 
     def look_again(self, now: float) -> float:
-        """Return when to look after a step behind which nothing could be scheduled ahead."""
+        """Return when to schedule after a step for which no next step could be scheduled ahead."""
         return self.looks_at if self.looks_at > now else math.inf
 
     @property
     def releases_late(self) -> bool:
-        """Whether who is done in a step keeps seat and blocks until the next one is scheduled (steps ahead)."""
+        """Whether requests done in a step keep seats and blocks until the next one is scheduled (steps ahead)."""
         is_late = self.config.releases_late and self.config.async_scheduling and self.config.kv_allocation != "none"
         return is_late or self.config.has_overlap
 
     def schedule(self, now: float) -> Step | None:
-        """Choose what the step that starts ``now`` holds; without requests, there is none."""
+        """Choose the requests of the step that starts ``now``; None without requests."""
         config = self.config
         if not self.num_outstanding and not (config.has_overlap and self.departing):
             self.release_departing()
@@ -88,7 +88,7 @@ class ContinuousScheduler(Scheduler):
         if config.has_overlap:
             if self.has_late_results or step.requests:
                 if not (step.requests or step.beyond):
-                    # Nothing could be launched: its loop goes round when the step that ran has ended.
+                    # Nothing could be launched: the engine's loop goes on when the running step has ended.
                     self.learn_results(step)
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
@@ -107,9 +107,9 @@ class ContinuousScheduler(Scheduler):
                 self.check(step)
             self.release_departing()
             if not step.requests:
-                # Nothing could be scheduled ahead: the engine waits for the step that ran, and looks again.
+                # Nothing could be scheduled ahead: the engine waits for the running step and schedules again.
                 if config.data_parallel_size == 1:
-                    # Behind those who came while it ran.
+                    # After the requests that arrived while it ran.
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
                 step = self.planned(now)
@@ -117,7 +117,7 @@ class ContinuousScheduler(Scheduler):
         elif step.requests or not self.left:
             self.check(step)
         else:
-            # Only those that left are in the batch: its loop goes round once more.
+            # Only requests that have left are in the batch: the engine's loop runs once more.
             self.left.clear()
             self.is_full = False
             self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
@@ -139,7 +139,7 @@ class ContinuousScheduler(Scheduler):
         self.is_full = self.is_full and not struck
         for request in (one for one in self.departing if one not in struck):
             self.note_left(request)
-        # Of prompts in the order of their step; who decodes once more has its last token in the KV cache too.
+        # In the order of the step; the KV cache of a request that decodes once more also holds its last token.
         for request in [*self.in_flight, *(one for one in self.departing if one not in self.in_flight)]:
             if request in self.departing:
                 self.release_departed(request, request.computed + (request in step.beyond))
@@ -148,17 +148,17 @@ class ContinuousScheduler(Scheduler):
         self.in_flight, self.has_late_results = [], False
 
     def known_tokens(self, request: Request) -> int:
-        """Return what a request has generated, as far as the scheduler knows."""
+        """Return the number of tokens that a request has generated, as far as the scheduler knows."""
         return request.generated - (request in self.in_flight)
 
     @property
     def decoding_on(self) -> list[Request]:
-        """Those that decode as far as the scheduler knows: some may be done."""
+        """Requests that decode, as far as the scheduler knows: some may be done."""
         late = self.departing if self.config.has_overlap else []
         return [one for one in self.running if one in late or (one.is_decoding and one not in self.departing)]
 
     def planned(self, now: float) -> Step:
-        """Choose what a step holds; those that are done keep their seats and blocks, and compute nothing."""
+        """Choose the requests of a step; those that are done keep their seats and blocks and compute nothing."""
         config = self.config
         step, self.loads = self.loads, Step(0.0)
         step.start, step.longest_chunk = now, config.max_chunk_tokens
@@ -184,7 +184,7 @@ class ContinuousScheduler(Scheduler):
         return step
 
     def blocked_by(self, step: Step) -> str:
-        """Return what keeps the head of the queue out of a planned step; empty where nobody waits."""
+        """Return what keeps the head of the queue out of a planned step; empty if no request waits."""
         if len(self.running) == self.config.max_num_seqs:
             return "seats"
         if not self.waiting:
@@ -203,7 +203,7 @@ class ContinuousScheduler(Scheduler):
         is_chunked = self.config.enable_chunked_prefill
         is_padded = step.budget > 0 and target == 1 and not self.padded(step, len(found))
         if step.budget == 0 or is_padded or (not is_chunked and target > step.budget):
-            # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
+            # SGLang checks memory first, but checks no request once its new prompts have used up the budget.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
                 free = self.free - self.in_pool(self.cached.num_idle(found), 0)
                 return "budget" if self.is_within_estimate(step, head, target, free) else "blocks"
@@ -213,14 +213,14 @@ class ContinuousScheduler(Scheduler):
         return "scatter" if has_tokens else "blocks"
 
     def schedule_decodes(self, step: Step) -> None:
-        """Give every decoding request its tokens, and the blocks it may need for them."""
+        """Give every decoding request its tokens and the blocks it may need for them."""
         decoding = decode_in_order(self, step) if self.config.has_ordered_pass else self.goes_on(self.decoding_on)
         while True:
             needs = [self.blocks_needed(request) for request in decoding]
             if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
                 break
             if len(decoding) < len(self.decoding_on):
-                # Nobody is retracted, and nothing runs, before those that are done have given up their blocks.
+                # No request is retracted or runs before requests that are done have released their blocks.
                 return
             self.make_free(sum(needs))
             self.preempt(step)
@@ -237,13 +237,13 @@ class ContinuousScheduler(Scheduler):
             step.budget -= self.tokens_per_decode * len(decoding)
 
     def goes_on(self, decoding: list[Request]) -> list[Request]:
-        """Return those of a batch that compute in its next step: SGLang 0.5.22 knows whom ``max_tokens`` has ended."""
+        """Return the requests of a batch that compute next: SGLang 0.5.22 knows which have reached ``max_tokens``."""
         if not (self.config.has_overlap and self.config.skips_ended):
             return decoding
         return [one for one in decoding if one not in self.departing or one.output_tokens < one.max_tokens]
 
     def swap_in(self, step: Step) -> None:
-        """Bring swapped requests back from the head of the queue while a seat and the blocks of a step are free."""
+        """Swap in requests from the head of the queue while a seat and the blocks of a step are free."""
         while self.waiting and self.waiting[0].is_swapped and len(self.running) < self.config.max_num_seqs:
             growth = sum(self.blocks_needed(request) for request in self.active if request.is_decoding)
             head = self.waiting[0]
@@ -257,7 +257,7 @@ class ContinuousScheduler(Scheduler):
             step.moved_blocks += head.blocks
 
     def tokens_gained(self, request: Request) -> float:
-        """Return what a decode step brings a request, in tokens: its mean, drawn beforehand."""
+        """Return the mean number of tokens that a request gains per decode step, drawn beforehand."""
         return request.pace / ONE_TOKEN
 
     def schedule_chunks(self, step: Step) -> None:
@@ -267,7 +267,7 @@ class ContinuousScheduler(Scheduler):
                 continue
             chunk = min(to_checkpoint(self.config, request.target - request.computed), step.longest_chunk, step.budget)
             if self.keeps_full:
-                # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, all where it leaves none.
+                # SGLang's ``add_chunked_req``: as much as its estimate has room for, or all if it has no room.
                 room = self.estimated_room(self.free)
                 if room < chunk:
                     self.note_tie(room - round(room))
@@ -289,18 +289,18 @@ class ContinuousScheduler(Scheduler):
                 step.budget -= chunk
 
     def cache_decoded(self, step: Step) -> None:
-        """Cache what decodes fill, or have where another's copy gave way; scheduled ahead, as far as it is known."""
+        """Cache the blocks that decodes fill, or hold after another's copy was evicted; ahead, as far as known."""
         if not self.config.caches_decoded:
             return
         for request in step.decoding:
             computed = float(request.computed)
             if self.config.async_scheduling:
-                # The step that runs has not brought its tokens yet.
+                # The tokens of the running step are not there yet.
                 computed += request.fraction - self.tokens_gained(request)
             self.cache(request, math.floor(computed) + 1)
 
     def admit(self, step: Step) -> None:
-        """Admit from the head of the queue until a limit says stop."""
+        """Admit from the head of the queue until a limit is reached."""
         if not self.decoding_on and not self.left:
             self.is_full = False
         step.asks_nobody = self.is_full
@@ -309,7 +309,7 @@ class ContinuousScheduler(Scheduler):
             head = self.waiting[0]
             has_seat = self.num_seated < self.config.max_num_seqs
             if has_seat and (not self.has_adapter_seat(head) or self.waits_for_prefix(step, head)):
-                # Its adapter would be one too many: those behind it are asked, and it keeps its place.
+                # It needs one adapter too many or another's prefix: it keeps its place, and the next one is tried.
                 passed.append(self.waiting.popleft())
                 continue
             self.cache_decoded(step)
@@ -340,7 +340,7 @@ class ContinuousScheduler(Scheduler):
         self.waiting.extendleft(reversed(passed))
 
     def look_at_queue(self) -> None:
-        """Count a look at those who wait, at times a use of what they would find, the head's last (SGLang 0.5.22)."""
+        """Count a look at the queue and, at times, a use of its cached prefixes, the head's last (SGLang 0.5.22)."""
         config = self.config
         if self.tree is None or not (config.touches_waiting and config.scheduling_policy == "fcfs" and self.waiting):
             return
@@ -354,7 +354,7 @@ class ContinuousScheduler(Scheduler):
             self.num_looks += 1
 
     def look_up(self, step: Step) -> None:
-        """Note the use of what the head of the queue finds in the tree; behind a spent budget nobody asks."""
+        """Note the use of the prefix that the head of the queue finds in the tree, unless the budget is spent."""
         has_seat = self.num_seated < self.config.max_num_seqs and not self.waiting[0].is_swapped
         is_asked = (step.budget or not step.num_admitted) and not self.passes_over(step)
         if self.tree is not None and has_seat and is_asked:
@@ -363,9 +363,9 @@ class ContinuousScheduler(Scheduler):
             self.tree.use(self.blocks_on_path(head, limit), is_added=False)
 
     def note_refusal(self, step: Step) -> None:
-        """``estimate``: where seats or blocks refuse the head beside requests that decode, nobody is asked for a while.
+        """``estimate``: if seats or blocks refuse the head while others decode, try no request for a while.
 
-        SGLang's ``batch_is_full``; with preemption by priority it asks every time.
+        SGLang's ``batch_is_full``; with preemption by priority it tries every time.
         """
         if self.passes_over(step):
             return
@@ -373,30 +373,30 @@ class ContinuousScheduler(Scheduler):
             self.is_full = True
 
     def passes_over(self, step: Step) -> bool:
-        """Whether nobody is asked behind a spent budget, where memory is left (SGLang 0.5.23)."""
+        """Whether no request is tried because the budget is spent, although memory is left (SGLang 0.5.23)."""
         return self.config.strikes_at_once and step.budget == 0 and self.room_left(step, self.free) > 0
 
     @property
     def keeps_full(self) -> bool:
-        """Whether a refusal holds until the batch has shrunk, and who leaves it is struck off when it decodes again."""
+        """Whether a refusal holds until the batch shrinks, and requests leave the batch when it decodes again."""
         is_vllm = self.releases_late and not self.config.has_overlap
         asks_always = self.config.priority_preemption or is_vllm
         return self.is_growing and self.config.admission == "estimate" and not asks_always
 
     @property
     def num_seated(self) -> int:
-        """Seats that are taken, by those that left off decoding too."""
+        """Seats that are taken, including by requests that have stopped decoding."""
         return len(self.running) + len(self.left)
 
     def note_left(self, request: Request) -> None:
-        """SGLang's batch holds a request that leaves off decoding until it decodes again (``filter_batch``)."""
+        """Keep the seat of a request that stops decoding until SGLang's batch decodes again (``filter_batch``)."""
         if self.config.strikes_at_once:
             self.is_full = False
         elif self.keeps_full:
             self.left.append(new_tokens(request))
 
     def let_go(self, request: Request) -> None:
-        """Take a request from the queue or the batch; what decoded keeps its seat for a while."""
+        """Take a request from the queue or the batch; one that decoded keeps its seat for a while."""
         was_decoding = request not in self.waiting and request.is_decoding
         super().let_go(request)
         self.in_flight = [one for one in self.in_flight if one is not request]
@@ -404,7 +404,7 @@ class ContinuousScheduler(Scheduler):
             self.note_left(request)
 
     def forget_left(self, step: Step) -> None:
-        """A step that decodes strikes those who left; after one that only does, the queue is asked again."""
+        """Free the seats of requests that left, in a step that decodes; if it only decodes, try the queue again."""
         if self.left and not (step.chunks and self.config.scheduler == "prefill_first"):
             self.left.clear()
             if not step.chunks:
@@ -432,7 +432,7 @@ class ContinuousScheduler(Scheduler):
         return request
 
     def load(self, request: Request, step: Step) -> None:
-        """Bring what a request takes from behind the cache onto the GPU; the step that admits it waits for it."""
+        """Load what a request finds in tiers onto the GPU; the step that admits it waits for the load."""
         for block in request.shared:
             place = self.place_of(request, block)
             if place == "gpu" or place == "nowhere":
@@ -444,10 +444,10 @@ class ContinuousScheduler(Scheduler):
     def seat_computed(self, request: Request) -> bool:
         """Seat a request whose prompt was computed elsewhere; False, with nothing changed, without room for it.
 
-        Those that were preempted here go first. It takes blocks for its cache, its next token and what decodes grow.
+        Requests preempted here go first. There must be blocks for its cache, its next token and the running decodes.
         """
         if not self.active:
-            # Nobody else runs: the next step is scheduled when those that are done have gone.
+            # No other request runs: the next step is scheduled after requests that are done have gone.
             self.release_departing()
         if len(self.running) == self.config.max_num_seqs or self.waiting or not self.has_adapter_seat(request):
             return False
@@ -469,7 +469,7 @@ class ContinuousScheduler(Scheduler):
         return True
 
     def head_chunk(self, step: Step) -> int:
-        """Return the tokens that the head of the queue would compute in this step; 0 if it must wait."""
+        """Return the number of tokens that the head of the queue would compute in this step; 0 if it must wait."""
         if self.num_seated == self.config.max_num_seqs or step.budget == 0 or self.waiting[0].is_swapped:
             return 0
         head = self.waiting[0]
@@ -485,7 +485,7 @@ class ContinuousScheduler(Scheduler):
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
 
     def padded(self, step: Step, num_found: int) -> int:
-        """Return what a request computes of which a single token is left; 0: that is more than the budget leaves."""
+        """Return the tokens computed for a request with a single token left; 0 if that exceeds the budget."""
         config, length = self.config, num_found * self.config.block_size + self.tokens_per_decode
         has_running_prompt = len(step.chunks) > step.num_admitted
         if not config.has_padding or has_running_prompt or not (step.decoding or num_found):
@@ -495,7 +495,7 @@ class ContinuousScheduler(Scheduler):
         return self.tokens_per_decode if self.tokens_per_decode <= step.budget else 0
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
-        """Whether the admission rule finds room for ``target`` tokens of the head behind its cached prefix."""
+        """Whether the admission rule finds room for ``target`` tokens of the head after its cached prefix."""
         free = self.free - self.in_pool(self.cached.num_idle(found), 0)
         if self.config.kv_allocation == "static":
             return free >= 1
@@ -508,7 +508,7 @@ class ContinuousScheduler(Scheduler):
         needed = self.in_pool(blocks, needed_window)
         if self.config.admission == "on_demand":
             if self.config.reserve_full_prompt:
-                # A window never holds more than itself and a chunk of the prompt.
+                # A layer with a window never holds more than the window and a chunk of the prompt.
                 blocks = self.blocks_of(target)
                 longest_chunk = self.blocks_of(self.config.max_chunk_tokens)
                 whole_window = min(self.windows_with(len(found), blocks), self.config.window_blocks + longest_chunk)
@@ -529,31 +529,31 @@ class ContinuousScheduler(Scheduler):
         return asked < room
 
     def room_left(self, step: Step, free: float) -> float:
-        """Return the tokens that ``estimate`` leaves beside what it expects of the batch and of the step's prompts."""
+        """Return the tokens that ``estimate`` leaves after those expected of the batch and the step's prompts."""
         return self.estimated_room(free) - prefilling_tokens(self.active, step.chunks, page_reserve(self.config))
 
     def note_tie(self, distance: float) -> None:
-        """Note how near a test of the estimate came to a tie, which rounding decides where the ratio is a fraction."""
+        """Note how close a test of the estimate came to a tie, which rounding decides for a fractional ratio."""
         expected = self.expected_tokens
         if self.ratio * expected != round(self.ratio) * expected:
             self.closest_estimate = min(self.closest_estimate, abs(distance))
 
     @property
     def expected_tokens(self) -> float:
-        """New tokens of those that the batch decodes, or still holds, at most."""
+        """Most new tokens of the requests that the batch decodes or still holds."""
         departing = self.departing if self.config.has_overlap else []
         return batch_tokens(self.active, self.in_flight, departing) + sum(self.left)
 
     def estimated_room(self, free: float) -> float:
-        """Return the tokens that ``estimate`` leaves of ``free`` blocks beside what it expects of the batch."""
+        """Return the tokens that ``estimate`` leaves of ``free`` blocks after those expected of the batch."""
         if self.keeps_windows:
-            # Blocks of the pool that are one block in every layer.
+            # Counted as one block in every layer.
             free = min(free // self.in_pool(1, 1), self.free_window)
         ratio = 1.0 if self.config.expects_max_tokens else self.ratio
         return free * self.config.block_size - ratio * self.expected_tokens
 
     def preempt(self, step: Step, chosen: Request | None = None) -> None:
-        """Take everything from the victim and queue it again."""
+        """Take everything from the victim and requeue it."""
         victim = chosen or choose_victim(self, step)
         assert all(victim is not request for request, _ in step.chunks)
         known = victim.computed
@@ -562,7 +562,7 @@ class ContinuousScheduler(Scheduler):
         elif victim in self.departing:
             known = max(victim.prompt_tokens + victim.output_tokens - 2, victim.prompt_tokens)
         elif self.releases_late and victim.computed > victim.target and victim not in self.passed_before:
-            # The token of the step that runs is not known yet.
+            # The token of the running step is not known yet.
             known -= 1
         if self.tree is None:
             self.cache(victim, known)
@@ -606,7 +606,7 @@ class ContinuousScheduler(Scheduler):
         self.sort_queue()
 
     def sort_queue(self) -> None:
-        """Bring the queue into the order of the policy; first come, first served is the order it is in."""
+        """Sort the queue by the policy; it is already in the order of first come, first served."""
         config = self.config
         if config.scheduling_policy == "shortest_first":
             ordered = sorted(
@@ -619,11 +619,11 @@ class ContinuousScheduler(Scheduler):
         self.waiting = deque(ordered)
 
     def queued(self, request: Request) -> float:
-        """Return when a request was queued last, as far as the order asks."""
+        """Return when a request was queued last, where the order depends on it."""
         return self.requeued.get(request.index, request.ready)
 
     def lose_token(self, victim: Request) -> None:
-        """Take from a victim the token that is on its way; it is generated again."""
+        """Take its in-flight token from a victim; it is generated again."""
         self.in_flight.remove(victim)
         victim.generated -= victim not in self.departing
         if not victim.generated:
@@ -658,7 +658,7 @@ class ContinuousScheduler(Scheduler):
         step.has_preempted = False
 
     def schedule_uncached(self, step: Step) -> None:
-        """Without a KV cache: only seats limit, and everything is computed again."""
+        """Without a KV cache, only seats limit the batch, and everything is computed again."""
         step.decoding = list(self.running)
         while self.waiting and len(self.running) < self.config.max_num_seqs:
             request = self.enter(step)
@@ -687,7 +687,7 @@ class ContinuousScheduler(Scheduler):
         return seconds + self.seconds_of_adapters(step)
 
     def complete(self, step: Step, end: float, /) -> list[Request]:
-        """Bring the effects of a step about: tokens, and finishes."""
+        """Apply the effects of a step: tokens and finishes."""
         config = self.config
         self.keep_late_prompts()
         self.hand_over(step, end)
@@ -707,7 +707,7 @@ class ContinuousScheduler(Scheduler):
             self.has_late_results, self.late_start = True, step.start
             self.retract_ahead(step, end)
         for request in self.running:
-            # What no query sees any more is free again.
+            # Blocks that no query sees any more are free again.
             request.window_blocks = self.window_of(request.window_blocks)
         finished, sent = [], self.unsent
         for request in [request for request, _ in step.chunks] + sorted(step.decoding, key=lambda one: one.index):
@@ -717,7 +717,7 @@ class ContinuousScheduler(Scheduler):
                 # All tokens of a step arrive at once.
                 request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
                 if request.token_times:
-                    # A server that sends more slowly than the engine generates holds up every token.
+                    # A server that sends more slowly than the engine generates delays every token.
                     sending = self.token_seconds * len(step.decoding)
                     request.gaps.append(max(end - request.token_times[-1], sending))
                 request.token_times.append(end)
@@ -750,16 +750,16 @@ class ContinuousScheduler(Scheduler):
         return sorted(finished, key=lambda one: one.index)
 
     def retract_ahead(self, step: Step, end: float) -> None:
-        """Retract where memory runs out for a step that is scheduled before anybody knows who is done in the last one.
+        """Retract if memory runs out for a step scheduled before it is known which requests the last one finished.
 
-        Their newest tokens have been computed, and are lost.
+        The newest tokens of retracted requests have been computed and are lost.
         """
         decoding = self.decoding_on
         is_decode = not step.chunks and all(request.is_decoding for request in self.active)
         if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
             return
         if self.config.skips_ended and any(one.ends_as_asked for one in step.decoding):
-            # Those go first.
+            # Requests that have ended are removed first.
             return
         if self.waiting and not self.is_full:
             coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)
@@ -777,18 +777,18 @@ class ContinuousScheduler(Scheduler):
 
     @property
     def token_seconds(self) -> float:
-        """Seconds of the API server for a token."""
+        """API server seconds per token."""
         return self.config.api_token_seconds * self.config.data_parallel_size
 
     def send_tokens(self, step: Step, end: float) -> None:
-        """Let the API server send until the end of the step what it has and what the step decodes."""
+        """Let the API server send its backlog and the step's decoded tokens until the end of the step."""
         if self.token_seconds:
             unsent = max(0.0, self.unsent - (step.start - self.sent_until))
             unsent += self.token_seconds * len(step.decoding) - (end - step.start)
             self.unsent, self.sent_until = max(0.0, unsent), end
 
     def hand_over(self, step: Step, end: float) -> None:
-        """Hand over the first tokens of the step before, where that waits for the host of this one."""
+        """Hand over the first tokens of the previous step, where that waits for the host of this one."""
         config = self.config
         if not config.async_output or config.kv_allocation == "none" or config.data_parallel_size > 1:
             return

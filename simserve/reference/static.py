@@ -10,19 +10,19 @@ from simserve.reference.steps import Step, mixed_seconds, uncached_seconds
 
 
 class StaticScheduler(Scheduler):
-    """A batch is served to its end before the next one starts; it is one step to everybody outside."""
+    """A batch is served to its end before the next one starts; from outside it is one step."""
 
     def look_again(self, now: float) -> float:
-        """Return when the batch starts that is being collected."""
+        """Return when the batch being collected starts."""
         return self.deadline if self.waiting and now < self.deadline else math.inf
 
     @property
     def deadline(self) -> float:
-        """When the first of the queue has waited long enough."""
+        """When the head of the queue has waited long enough."""
         return self.waiting[0].ready + self.config.static_max_wait
 
     def schedule(self, now: float) -> Step | None:
-        """Take a batch; None: nobody waits, or it is still being collected."""
+        """Take a batch; None if no request waits or the batch is still being collected."""
         if not self.waiting:
             return None
         is_full = len(self.waiting) >= self.config.static_batch_size
@@ -56,7 +56,7 @@ class StaticScheduler(Scheduler):
         return batch
 
     def slot_tokens(self, batch: list[Request]) -> int:
-        """Return the tokens of KV that each request of a batch is given."""
+        """Return the number of KV tokens that each request of a batch is given."""
         if self.config.kv_allocation == "none":
             return 0
         if self.config.kv_allocation == "static":

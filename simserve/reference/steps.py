@@ -1,4 +1,4 @@
-"""Step: what one engine step holds, and its seconds, written out from the formulas in the docstring of StepTimes."""
+"""Step: the requests of one engine step, and its seconds, written out from the formulas in StepTimes' docstring."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Step:
-    """What one step holds; ``chunks`` pairs a prefilling request with its tokens.
+    """The content of one step; ``chunks`` pairs a prefilling request with its tokens.
 
-    ``beyond`` are those that are done and decode once more, since nobody knows it yet; ``passed_over`` are those that
-    the scheduler did not look at, and that compute nothing; ``longest_chunk`` is what a request may have of its budget.
-    ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks``, ``scatter`` or, where
-    everybody who waits needs an adapter that the batch has no seat for, ``loras``, or waits for a prefix, ``prefix``.
-    ``deferred`` are those who wait for the first block of a prompt in ``contributed``, that others compute.
+    ``beyond`` are requests that are done but decode once more, as that is not known yet; ``passed_over`` are requests
+    that the scheduler did not look at and that compute nothing; ``longest_chunk`` is a request's share of the budget.
+    ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks``, ``scatter`` or, if all
+    waiting requests need an adapter that the batch has no seat for, ``loras``, or wait for a prefix, ``prefix``.
+    ``deferred`` are requests that wait for the first block of a prompt in ``contributed``, which others compute.
     """
 
     start: float
@@ -43,19 +43,19 @@ class Step:
     deferred: list[Request] = field(default_factory=list)
     num_admitted: int = 0
     asks_nobody: bool = False
-    """Whether the head of the queue is not even looked at."""
+    """Whether the head of the queue is not even tried."""
     num_steps: int = 1
     parts: list[Step] = field(default_factory=list)
-    """Of ranks that step together, the step of each."""
+    """The step of each rank, for ranks that step together."""
 
     @property
     def requests(self) -> list[Request]:
-        """The requests that take part."""
+        """The requests that take part in the step."""
         return self.decoding + [request for request, _ in self.chunks]
 
 
 def to_checkpoint(config: EngineConfig, missing: int) -> int:
-    """Return the tokens from where a prompt lacks so many to where its chunk must end: a checkpoint, or the end."""
+    """Return the tokens to where the chunk of a prompt that lacks ``missing`` must end: a checkpoint or its end."""
     left = [each for each in (config.checkpoint_tokens, config.last_checkpoint_tokens) if each < missing]
     return missing - max(left, default=0)
 
@@ -72,9 +72,9 @@ def mixed_seconds(
     Args:
         times: The tables.
         contexts: Tokens in the KV cache of each decoding request.
-        chunks: Of each prefilling request the tokens computed before and the tokens of this step.
+        chunks: For each prefilling request, the tokens computed before and the tokens of this step.
         pipeline: Pipeline-parallel size.
-        tokens_per_decode: Tokens that a decoding request computes: drafts and the newest one.
+        tokens_per_decode: Number of tokens that a decoding request computes: drafts and the newest one.
     """
     decoding, context = len(contexts), sum(contexts)
     if not chunks:
@@ -95,7 +95,7 @@ def mixed_seconds(
 
 
 def uncached_seconds(times: StepTimes, lengths: list[int]) -> float:
-    """Return the seconds of a step without a KV cache, in which every sequence is computed anew."""
+    """Return the seconds of a step without a KV cache, in which every sequence is computed again."""
     return (
         token_seconds(times, sum(lengths))
         + times.sequence_seconds[len(lengths)]
@@ -106,6 +106,6 @@ def uncached_seconds(times: StepTimes, lengths: list[int]) -> float:
 
 
 def token_seconds(times: StepTimes, tokens: int) -> float:
-    """Return what depends on the tokens of a step, beyond the end of the table too."""
+    """Return the seconds that depend on the tokens of a step, extrapolated beyond the table."""
     last = len(times.token_seconds) - 1
     return times.token_seconds[min(tokens, last)] + times.token_seconds_beyond * max(0, tokens - last)

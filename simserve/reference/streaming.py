@@ -1,8 +1,8 @@
 """Streaming: how answers reach their clients as events, through the API server of a replica and a network.
 
-Nothing on this way slows an engine down. Only clients that wait for an answer send their next request later, and they
-go by a fluid (`Delivery`): at every instant a server has some seconds of work before it. What each client measures is
-counted event by event when the run is over (`send`).
+Nothing on this path slows an engine down. Only clients that wait for an answer send their next request later, and
+their waits come from a fluid model (`Delivery`): at any instant a server has some seconds of work left. What each
+client measures is computed event by event when the run is over (`send`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ApiServer:
-    """The API server of a replica as a fluid: seconds of work ``unsent`` at ``seen_at``, ``added`` by the last step."""
+    """Fluid model of a replica's API server: seconds of work ``unsent`` at ``seen_at``, ``added`` by the last step."""
 
     unsent: float = 0.0
     seen_at: float = 0.0
@@ -38,7 +38,7 @@ class Delivery:
         self.servers: dict[int, ApiServer] = defaultdict(ApiServer)
 
     def note_step(self, replica: int, step: Step, now: float) -> None:
-        """Give the server of a replica the tokens of a step that ends ``now``; it sends before and while that runs."""
+        """Give a replica's server the tokens of a step that ends ``now``; it sends until and during that step."""
         server = self.servers[replica]
         cost_per_token = self.cost / self.spec.buffer_tokens if self.spec.stream else 0.0
         server.added = cost_per_token * sum(len(part.decoding) for part in step.parts or [step])
@@ -46,7 +46,7 @@ class Delivery:
         server.unsent, server.seen_at = max(0.0, left + server.added - (now - step.start)), now
 
     def seconds_to_client(self, request: Request) -> float:
-        """Return how long after its end at the server a client hears of its request; who has hung up knows.
+        """Return how long after its end at the server a client hears of its request; 0 for one that has hung up.
 
         Half of the events of the last step are sent before its own. Whole answers queue behind each other.
         """
@@ -62,7 +62,7 @@ class Delivery:
 
 
 class Event(NamedTuple):
-    """Some tokens of an answer that are sent together: when they are there, and with which token they end."""
+    """Tokens of an answer that are sent together: when they are ready, and which token is the last."""
 
     time: float
     token: int
@@ -72,7 +72,7 @@ class Event(NamedTuple):
 class Sent:
     """An answer as it left its server: ``times`` of its events, ``answer_time`` of that with its first visible token.
 
-    ``delay`` are the seconds that they waited for the server in all.
+    ``delay`` is the total seconds that they waited for the server.
     """
 
     times: list[float]
@@ -86,7 +86,7 @@ class Sent:
 
 
 def events_of(request: Request, spec: StreamingSpec) -> list[Event]:
-    """Return the events of a completed answer: one a ``buffer_tokens``, and of those of one step only the last."""
+    """Return the events of a completed answer: one per ``buffer_tokens``, and only the last one of each step."""
     if not spec.stream:
         return [Event(request.finish, request.generated)]
     last, size = request.generated, spec.buffer_tokens
@@ -95,14 +95,14 @@ def events_of(request: Request, spec: StreamingSpec) -> list[Event]:
 
 
 def step_of(token: int, request: Request) -> int:
-    """Return in which decode step from its first token, 0, a request has a token; drafts bring it several a step."""
+    """Return the decode step in which a request gets a token, 0 for the first; with drafts a step brings several."""
     return math.ceil(ONE_TOKEN * (token - 1) / request.pace)
 
 
 def time_of(token: int, request: Request) -> float:
-    """Return when a token of an answer was there.
+    """Return when a token of an answer was generated.
 
-    Of a request that was preempted the first and the last are known; the others count as spread evenly between them.
+    For a preempted request only the first and the last are known; the others count as spread evenly between them.
     """
     first, last = request.first_token, request.finish
     if token == request.generated:
@@ -115,12 +115,12 @@ def time_of(token: int, request: Request) -> float:
 
 
 def send(requests: Iterable[Request], spec: StreamingSpec) -> dict[Request, Sent]:
-    """Send the answers of one replica through its API server, which takes up one event after the other.
+    """Send the answers of one replica through its API server, which handles one event after another.
 
-    At one instant those of the first rank go first, and of one rank those of the request with the lowest number.
+    At one instant, events of the first rank go first, and within a rank those of the request with the lowest index.
 
     Args:
-        requests: What the replica has completed.
+        requests: Requests that the replica has completed.
         spec: How tokens are sent.
 
     Returns:
@@ -145,12 +145,12 @@ def send(requests: Iterable[Request], spec: StreamingSpec) -> dict[Request, Sent
 
 
 def is_sent_by(request: Request, replica: int) -> bool:
-    """Whether an answer goes through the API server of a replica: not that of the API, nor one that never came."""
+    """Whether an answer goes through the API server of a replica: not one from the API, nor one that never came."""
     return request.status == "completed" and request.replica == replica
 
 
 def busy_share(sent: Sequence[Sent], spec: StreamingSpec, end_time: float) -> float:
-    """Return the share of a run, which ends at ``end_time`` or with the last event, in which a server is at work."""
+    """Return the share of a run, which ends at ``end_time`` or with the last event, in which a server is busy."""
     until = max([end_time, *(each.times[-1] for each in sent)])
     busy = spec.cost_per_event / spec.api_servers * sum(len(each.times) for each in sent)
     return busy / until if until > 0 else 0.0

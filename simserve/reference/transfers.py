@@ -1,4 +1,4 @@
-"""KV transfers: caches on their way from prefill replicas to decode replicas, over one link each."""
+"""KV transfers from prefill replicas to decode replicas, over one link per prefill replica."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Transfer:
-    """One KV cache on its way. Times are seconds, inf while nobody knows."""
+    """The transfer of one KV cache. Times are seconds, inf while unknown."""
 
     request: Request
     source: Replica
@@ -31,7 +31,7 @@ class Transfer:
 
 
 class Surroundings(Protocol):
-    """What the links ask, and tell, of the run around them."""
+    """What the links need from the run around them."""
 
     clock: Clock
     landed: deque[Request]
@@ -40,15 +40,15 @@ class Surroundings(Protocol):
         """Route a KV cache that has arrived."""
 
     def computes_again(self, source: Pool) -> bool:
-        """Whether those that read the KV caches of a pool compute the last token of a prompt again."""
+        """Whether pools that read the KV caches of a pool recompute the last token of a prompt."""
 
 
 class Transfers:
-    """The links of all prefill replicas: each sends one cache after the other at full bandwidth.
+    """The links of all prefill replicas: each sends one cache after another at full bandwidth.
 
     Attributes:
-        by_request: The transfer of every request that crossed, or crosses, in its last attempt.
-        on_their_way: Those that count against ``max_in_transfer``: until they have a seat.
+        by_request: The transfer of every request that crossed, or is crossing, in its last attempt.
+        on_their_way: Transfers that count against ``max_in_transfer``, until the request has a seat.
     """
 
     def __init__(self, cluster: Surroundings, spec: DisaggregationSpec | None, token_latency: float) -> None:
@@ -63,19 +63,19 @@ class Transfers:
         self.stalled_seconds = 0.0
 
     def begin(self, request: Request, replica: Replica) -> None:
-        """Forget an earlier attempt; ask a prefill replica for the first token alone."""
+        """Discard an earlier attempt; ask a prefill replica for only the first token."""
         self.by_request.pop(request, None)
         if replica.pool.role == "prefill":
             self.asked[request] = (request.output_tokens, request.max_tokens)
             request.output_tokens = request.max_tokens = 1
 
     def restore(self, request: Request) -> None:
-        """Let a request ask again for what its client wants."""
+        """Restore what the client asked for in a request."""
         if request in self.asked:
             request.output_tokens, request.max_tokens = self.asked.pop(request)
 
     def send(self, request: Request, source: Replica) -> bool:
-        """Send the KV cache of a computed prompt; return False if its first token was all that was wanted."""
+        """Send the KV cache of a computed prompt; return False if the client wanted only the first token."""
         if request.output_tokens == 1 and not self.cluster.computes_again(source.pool):
             return False
         assert self.spec is not None
@@ -91,7 +91,7 @@ class Transfers:
         return True
 
     def time(self, source: Replica) -> None:
-        """Say of everything in the queue of a link when it begins and ends, at the pace that the link has now."""
+        """Set when each transfer in the queue of a link begins and ends, at the link's present pace."""
         now, pace = self.cluster.clock.now, self.paces.get(source, 1.0)
         assert self.spec is not None
         free_at = now
@@ -109,7 +109,7 @@ class Transfers:
             self.cluster.clock.process(self.land(transfer, transfer.lands_at))
 
     def land(self, transfer: Transfer, time: float) -> Steps:
-        """Route a cache to a decode replica when it has arrived, unless its link changed its pace on the way."""
+        """Route a cache to a decode replica when it has arrived, unless its link changed its pace meanwhile."""
         yield self.cluster.clock.at(time, LANDS, transfer.request.index)
         is_own = transfer.request.place == "crossing" and self.by_request.get(transfer.request) is transfer
         has_landed = transfer.request in self.cluster.landed
@@ -117,7 +117,7 @@ class Transfers:
             self.cluster.take_to_decode(transfer.request)
 
     def set_pace(self, source: Replica, pace: float) -> None:
-        """Let a link take ``pace`` times as long from now on; inf: it is down, and everything on it waits."""
+        """Let a link take ``pace`` times as long from now on; inf: it is down, and all its transfers wait."""
         now, before = self.cluster.clock.now, self.paces.get(source, 1.0)
         self.paces[source] = pace
         self.queues[source] = [each for each in self.queues.get(source, []) if each.end > now]
@@ -130,7 +130,7 @@ class Transfers:
         self.time(source)
 
     def is_full(self, source: Replica) -> bool:
-        """Whether so many caches of a prefill replica are on their way that it starts no further step."""
+        """Whether a prefill replica has too many caches in transfer to start another step."""
         assert self.spec is not None
         own = [each for each in self.on_their_way.values() if each.source is source]
         if len(own) < self.spec.max_in_transfer:
@@ -139,7 +139,7 @@ class Transfers:
         return True
 
     def release(self, request: Request) -> None:
-        """Count a cache no longer as on its way; its prefill replica goes on if it stood still."""
+        """Stop counting a cache as in transfer; its prefill replica goes on if it was stalled."""
         transfer = self.on_their_way.pop(request, None)
         since = None if transfer is None else self.stalled_since.pop(transfer.source, None)
         if transfer is not None and since is not None:
@@ -147,15 +147,15 @@ class Transfers:
             transfer.source.wake()
 
     def drop(self, request: Request, replica: Replica | None) -> None:
-        """Forget a cache that nobody wants any more, on its way or at a decode replica."""
+        """Discard a cache that is no longer wanted, in transfer or at a decode replica."""
         if replica is not None and request in replica.landed:
             replica.landed.remove(request)
         self.release(request)
 
     def lose(self, replica: Replica, members: list[Request]) -> list[Request]:
-        """Forget what was at a lost replica; return the requests whose caches it was sending.
+        """Discard what was at a lost replica; return the requests whose caches it was sending.
 
-        What has arrived at a decode replica, or waits for one, is safe there.
+        Caches that have arrived at a decode replica, or wait for one, are safe.
         """
         for request in members:
             self.restore(request)

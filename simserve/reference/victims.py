@@ -1,4 +1,4 @@
-"""Who has to go when blocks run out, and whom a step passes over for it. Knows no block by name."""
+"""Which request is preempted when blocks run out, and which a step passes over as a result. Knows no single blocks."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class Batch(Protocol):
 
     @property
     def decoding_on(self) -> list[Request]:
-        """Those that decode as far as it knows."""
+        """Requests that decode, as far as it knows."""
 
     def known_tokens(self, request: Request) -> int:
-        """Return what a request has generated, as far as it knows."""
+        """Return the number of tokens that a request has generated, as far as it knows."""
 
     def blocks_needed(self, request: Request) -> int:
-        """Return the blocks that the next step of a decoding request opens."""
+        """Return the number of blocks that the next step of a decoding request opens."""
 
     def window_growth(self, request: Request) -> int:
-        """Return the blocks that it opens in a layer with a window."""
+        """Return the number of blocks that it opens in a layer with a window."""
 
     def fits(self, blocks: int, window_blocks: int, /) -> bool:
-        """Whether so many blocks are free."""
+        """Whether that many blocks are free."""
 
     def preempt(self, step: Step, victim: Request, /) -> None:
-        """Take everything from a request and queue it again."""
+        """Take everything from a request and requeue it."""
 
 
 def choose_victim(batch: Batch, step: Step) -> Request:
-    """Return who is preempted next: the last one admitted (vLLM), or who has generated least (SGLang).
+    """Return the next request to preempt: the last one admitted (vLLM), or the one with fewest new tokens (SGLang).
 
-    With priorities in vLLM, the worst one without a chunk in the step, of several the last to come.
+    With priorities in vLLM, the worst one without a chunk in the step; among equals the last to arrive.
     """
     config, decoding = batch.config, batch.decoding_on
     if config.admission == "estimate" and decoding:
@@ -58,9 +58,9 @@ def choose_victim(batch: Batch, step: Step) -> Request:
 def decode_in_order(batch: Batch, step: Step) -> list[Request]:
     """Look at one running request after another, as vLLM up to 0.32 does; return those that decode.
 
-    ``step.passed_over`` are those that it does not come to. Who has to preempt itself ends the pass. Up to 0.27 the
-    place in the list does not follow where a request goes that was looked at and computes nothing, since it is done:
-    the pass misses the next one.
+    ``step.passed_over`` are requests that it does not reach. A request that must preempt itself ends the pass. Up to
+    0.27, when a request is removed that was already looked at and computes nothing because it is done, the index is
+    not adjusted: the pass skips the next one.
     """
     decoding: list[Request] = []
     seen: list[Request] = []

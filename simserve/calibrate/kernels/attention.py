@@ -1,4 +1,4 @@
-"""Attention over prompts and over the KV cache of decode steps, as PyTorch has it, or on a CPU its engine."""
+"""Attention over prompts and over the KV cache of decode steps, by PyTorch or, on a CPU, by its engine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TOLERANCE = 0.03
 """Scores and probabilities are rounded to BF16."""
 
 PAGE = 256
-"""Tokens of a page of the KV cache: what flash attention's paged kernels take on every GPU."""
+"""Tokens per page of the KV cache: a size that flash attention's paged kernels take on every GPU."""
 
 SHORTEST_SHARE = 0.5
-"""Shortest context of a ragged batch over the longest."""
+"""Shortest context of a ragged batch divided by the longest."""
 
 CHECKED_HEADS = 4
 
 _BACKENDS = {0: "math", 2: "memory-efficient", 3: "cuDNN"}
-"""Numbers of `torch.nn.attention.SDPBackend` but for flash attention, which may be PyTorch's own or a newer one."""
+"""Numbers of `torch.nn.attention.SDPBackend`, except flash attention, which may be PyTorch's own or a newer one."""
 
 
 def prompts(point: Point, device: TorchDevice) -> Kernel:
@@ -69,7 +69,7 @@ def prompts(point: Point, device: TorchDevice) -> Kernel:
 
 
 def _sdpa_source(device: TorchDevice, inputs: Sequence[Tensor], *, is_causal: bool, enable_gqa: bool) -> str:
-    """Return whose kernel PyTorch takes for attention: on a GPU there are several, of unlike speed."""
+    """Return whose kernel PyTorch chooses for attention: a GPU has several, of different speeds."""
     if not device.is_cuda:
         return "torch SDPA"
     torch = device.torch
@@ -78,10 +78,10 @@ def _sdpa_source(device: TorchDevice, inputs: Sequence[Tensor], *, is_causal: bo
 
 
 def decodes(point: Point, device: TorchDevice) -> Kernel:
-    """Return one decode step: the engine's, or the first of paged, packed and padded KV that there is a kernel for.
+    """Return one decode step: the engine's, or the first of paged, packed and padded KV that has a kernel.
 
-    Paged and packed contexts are ragged around the mean ``step + 1``. Padded ones are of that length; on a CPU behind a
-    mask, and its kernel reads the padding too.
+    Paged and packed contexts are ragged around the mean ``step + 1``. Padded ones have that length; on a CPU they are
+    masked, and the kernel reads the padding too.
     """
     if device.engine is not None:
         try:
@@ -99,7 +99,7 @@ def decodes(point: Point, device: TorchDevice) -> Kernel:
 
 
 def _engine_prompts(point: Point, device: TorchDevice, engine: CpuEngine) -> Kernel:
-    """Prompts whose keys and values are written to the blocks of the engine's cache, and read from there."""
+    """Prompts whose keys and values are written to the blocks of the engine's cache and read from there."""
     torch = device.torch
     batch, tokens, num_heads, num_kv_heads, width = _sizes(point, "isl")
     heads = Heads(num_heads, num_kv_heads, width)
@@ -136,8 +136,8 @@ def _engine_prompts(point: Point, device: TorchDevice, engine: CpuEngine) -> Ker
 def _engine_decodes(point: Point, device: TorchDevice, engine: CpuEngine) -> Kernel:
     """One token of each sequence: written, and its ragged context read from the blocks of the engine's cache.
 
-    What is read are random bits of values, as the layout is the kernel's own; the new tokens go to blocks beside them.
-    The check has the engine write the contexts of some sequences before it reads them.
+    The values read are random bits, as the layout is the kernel's own; the new tokens go to other blocks. The check
+    lets the engine write the contexts of some sequences before it reads them.
     """
     torch = device.torch
     batch, context, num_heads, num_kv_heads, width = _sizes(point, "step")
@@ -147,7 +147,7 @@ def _engine_decodes(point: Point, device: TorchDevice, engine: CpuEngine) -> Ker
     beside = engine.step_over(heads, [1] * batch, [1] * batch)
     shape = cache_shape(step.num_blocks, heads)
     copies = device.num_copies(point.num_bytes)
-    device.random(torch.bfloat16, shape)  # or it is too large
+    device.random(torch.bfloat16, shape)  # raises if it is too large
     written = torch.zeros(cache_shape(beside.num_blocks, heads), dtype=torch.bfloat16)
     query = device.fresh(torch.bfloat16, (batch, num_heads, width))
     new = device.fresh(torch.bfloat16, (batch, num_kv_heads, width))
@@ -177,7 +177,7 @@ def _engine_decodes(point: Point, device: TorchDevice, engine: CpuEngine) -> Ker
 
 
 def ragged_lengths(batch: int, mean: int) -> list[int]:
-    """Return contexts of a batch, drawn around a mean that they keep; one alone has the mean."""
+    """Return the contexts of a batch, drawn with exactly the given mean; a single context is the mean."""
     generator = random.Random(batch * 1_000_003 + mean)
     spread = int(mean * (1.0 - SHORTEST_SHARE))
     drawn = [generator.randint(-spread, spread) for _ in range(batch // 2)]
@@ -186,7 +186,7 @@ def ragged_lengths(batch: int, mean: int) -> list[int]:
 
 
 def _padded(point: Point, device: TorchDevice) -> Kernel:
-    """Contexts of one length, for flash attention without a mask."""
+    """Contexts of equal length, for flash attention without a mask."""
     batch, context, *_ = _sizes(point, "step")
     return _in_rows(point, device, [context] * batch, None)
 
@@ -204,7 +204,7 @@ def _masked(point: Point, device: TorchDevice) -> Kernel:
 
 
 def _in_rows(point: Point, device: TorchDevice, lengths: list[int], mask: Tensor | None) -> Kernel:
-    """A query row for every query head of a key-value head, so that keys are read once."""
+    """One query row for every query head of a key-value head, so that keys are read once."""
     torch = device.torch
     batch, context, heads, kv_heads, width = _sizes(point, "step")
     copies = device.num_copies(point.num_bytes)
@@ -277,7 +277,7 @@ def _paged(point: Point, device: TorchDevice) -> Kernel:
 
 
 def _packed(point: Point, device: TorchDevice) -> Kernel:
-    """Flash attention over contexts one after another (`torch.nn.attention.varlen`), ragged, without pages."""
+    """Flash attention over concatenated ragged contexts (`torch.nn.attention.varlen`), without pages."""
     torch = device.torch
     varlen_attn = packed_attention()
     batch, context, heads, kv_heads, width = _sizes(point, "step")
@@ -313,7 +313,7 @@ def _packed(point: Point, device: TorchDevice) -> Kernel:
 
 @functools.cache
 def packed_attention() -> Any:
-    """Return PyTorch's ``varlen_attn``; up to 2.11 it has no ``enable_gqa`` and takes grouped heads without asking.
+    """Return PyTorch's ``varlen_attn``; up to 2.11 it has no ``enable_gqa`` and always accepts grouped heads.
 
     Raises:
         UnsupportedError: This PyTorch has none.
@@ -333,7 +333,7 @@ def packed_attention() -> Any:
 
 
 def _try(kernel: Kernel, device: TorchDevice) -> None:
-    """Run a kernel once, so that one which this GPU does not have gives way to another."""
+    """Run a kernel once, so that one that this GPU does not support is replaced by another."""
     try:
         kernel.call(0)
         device.synchronize()

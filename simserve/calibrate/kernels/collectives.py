@@ -1,8 +1,8 @@
-"""All-reduce and point-to-point between the GPUs of a machine: one process a GPU, NCCL (Gloo between CPU processes).
+"""All-reduce and point-to-point between the GPUs of a node: one process per GPU, NCCL (Gloo between CPU processes).
 
 Every rank starts from random values that all ranks can draw, so that each knows the true result. On a GPU the calls
-are queued behind a kernel that waits and a call that no event sees, so that the time between two events holds no launch
-of the host and no wait for a rank that came late. The time is that of the slowest rank.
+are queued behind a kernel that waits and an untimed call, so that the time between two events includes no host launch
+and no wait for a late rank. The time is that of the slowest rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simserve.calibrate.kernels.timing import Timing, summarise
 from simserve.calibrate.kernels.torch_device import Tensor, import_torch
 
 CALLS_OF_A_SAMPLE = 10
-"""Calls that are timed together; with the first, 8 ranks make the values of a sum 10^10 times as large."""
+"""Calls that are timed together; with the untimed one, 8 ranks make the values of a sum 10^10 times as large."""
 
 WAIT_CYCLES = 2_000_000
 """Cycles that the GPU waits while calls are queued: about a millisecond."""
@@ -31,19 +31,19 @@ WAIT_CYCLES = 2_000_000
 MAX_SAMPLES = 30
 TOLERANCE = 0.02
 STARTING_SECONDS = 60.0
-"""Seconds that processes and NCCL get to find each other, and to end, beyond the budget."""
+"""Seconds beyond the budget for processes and NCCL to connect and to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """What the processes of one number of ranks do.
+    """The work of the processes for one number of ranks.
 
     Attributes:
-        ranks: Processes.
+        ranks: Number of processes.
         backend: ``nccl`` or ``gloo``.
-        folder: Where they meet, and where rank 0 writes its rows.
+        folder: Folder through which they connect, and where rank 0 writes its rows.
         tasks: Table and sizes of each call.
-        target: Seconds of samples a call.
+        target: Seconds of samples per call.
         end: When to stop, on the clock of `time.time`.
     """
 
@@ -58,13 +58,13 @@ class _World:
 def measure_collectives(
     points: Sequence[Point], *, backend: str, target: float, seconds: float
 ) -> list[tuple[Point, dict[str, Any]]]:
-    """Return points with their rows: ``seconds low high num error``, or ``reason``; those out of time are left out.
+    """Return points with their rows: ``seconds low high num error``, or ``reason``; without points past the time limit.
 
     Args:
-        points: Calls; worlds of equal ``num_gpus`` are started once.
+        points: Calls; the processes for each ``num_gpus`` are started once.
         backend: ``nccl`` or ``gloo``.
-        target: Seconds of samples a call.
-        seconds: When to stop.
+        target: Seconds of samples per call.
+        seconds: Time limit.
     """
     found: list[tuple[Point, dict[str, Any]]] = []
     end = time.time() + seconds
@@ -83,7 +83,7 @@ def measure_collectives(
 
 
 def _run(world: _World) -> str:
-    """Run the processes of a world to their end and return what went wrong; empty where nothing did."""
+    """Run the processes of a world to their end and return what went wrong; empty if nothing did."""
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_work, args=(rank, world), daemon=True) for rank in range(world.ranks)]
     for process in processes:
@@ -109,7 +109,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _work(rank: int, world: _World) -> None:
-    """Do all calls of a world as one rank; rank 0 writes a row a call."""
+    """Make all calls of a world as one rank; rank 0 writes one row per call."""
     torch = import_torch()
     distributed = torch.distributed
     is_cuda = world.backend == "nccl"
@@ -180,7 +180,7 @@ def _drawn(torch: Any, elements: int, rank: int, where: str) -> Tensor:
 
 
 def _timed(torch: Any, call: Callable[[], None], buffer: Tensor, source: Tensor, world: _World) -> Timing:
-    """Return the time of a call; all ranks take as many samples as rank 0 says."""
+    """Return the time of a call; all ranks take as many samples as rank 0 decides."""
     distributed, is_cuda = torch.distributed, world.backend == "nccl"
     sample = _sample_on_gpu if is_cuda else _sample_on_cpu
     first = sample(torch, call, buffer, source)
@@ -189,7 +189,7 @@ def _timed(torch: Any, call: Callable[[], None], buffer: Tensor, source: Tensor,
     distributed.broadcast(count, 0)
     own = [sample(torch, call, buffer, source) for _ in range(int(count.item()))]
     samples = torch.tensor(own, dtype=torch.float64, device=buffer.device)
-    distributed.all_reduce(samples, op=distributed.ReduceOp.MAX)  # a sender of a short message does not wait
+    distributed.all_reduce(samples, op=distributed.ReduceOp.MAX)  # the sender of a short message does not wait
     return summarise(samples.tolist(), "events" if is_cuda else "clock")
 
 

@@ -1,8 +1,8 @@
-"""The kernels that vLLM has on a CPU, where this environment holds one: paged attention, products and sampling.
+"""vLLM's kernels for CPUs, where this environment has them: paged attention, products and sampling.
 
 They are called as vLLM 0.32 calls them (`v1/attention/backends/cpu_attn.py`, `_custom_ops.py`): keys and values lie in
-blocks of 128 tokens in a layout of the kernel's own, and a step's metadata, which all layers share, is not timed. None
-of it is copied; an interface of another shape counts as no vLLM.
+blocks of 128 tokens in the kernel's own layout, and a step's metadata, which all layers share, is not timed. No code of
+vLLM is copied; a vLLM with another interface counts as missing.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from simserve.calibrate.kernels.torch_device import Tensor
 from simserve.errors import UsageError
 
 BLOCK = 128
-"""Tokens of a KV block, as vLLM takes on a CPU by default (`platforms/cpu.py`)."""
+"""Tokens of a KV block: vLLM's default on a CPU (`platforms/cpu.py`)."""
 
 PRIMITIVES = 32
-"""Shapes whose oneDNN primitives a layer keeps (`model_executor/layers/utils.py`)."""
+"""Number of shapes whose oneDNN primitives a layer keeps (`model_executor/layers/utils.py`)."""
 
 _ATTENTION = ("cpu_attn_get_scheduler_metadata", "cpu_attn_reshape_and_cache", "cpu_attention_with_kv_cache")
 _PRODUCTS = ("create_onednn_mm", "onednn_mm")
 _ABSENT = (ImportError, AttributeError, RuntimeError, OSError)
-"""What an import of a vLLM that is built for something else, or half there, raises."""
+"""Errors raised by importing a vLLM that is built for another platform or is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a call of attention has beside its lengths: query heads, key-value heads, width of a head."""
+    """Shape of an attention call apart from lengths: query heads, key-value heads, width of a head."""
 
     num_heads: int
     num_kv_heads: int
@@ -47,7 +47,7 @@ class CpuEngine:
         name: ``vLLM`` and its version.
         operators: vLLM's ``_custom_ops``.
         backend: Its module of attention on CPUs.
-        splits_keys: Whether long contexts are dealt to several threads.
+        splits_keys: Whether long contexts are split between threads.
     """
 
     torch: Any
@@ -58,30 +58,30 @@ class CpuEngine:
 
     @property
     def has_products(self) -> bool:
-        """Whether it multiplies by oneDNN, with weights laid out once."""
+        """Whether it multiplies by oneDNN, with weights packed once."""
         return bool(getattr(self.operators, "_supports_onednn", False)) and all(
             hasattr(self.operators, name) for name in _PRODUCTS
         )
 
     def laid_out(self, weight: Tensor) -> Any:
-        """Return weights ``[n, k]`` as they stay in memory."""
+        """Return weights ``[n, k]`` in their memory layout."""
         return self.operators.create_onednn_mm(weight.t(), PRIMITIVES)
 
     def multiply(self, x: Tensor, weight: Any) -> Tensor:
-        """Return ``[m, n]`` of inputs ``[m, k]`` and weights laid out."""
+        """Return ``[m, n]`` of inputs ``[m, k]`` and packed weights."""
         return self.operators.onednn_mm(weight, x, None)
 
     @property
     def has_sampling(self) -> bool:
-        """Whether it draws tokens in a kernel of its own."""
+        """Whether it has its own kernel to draw tokens."""
         return hasattr(self.torch.ops._C, "fused_gumbel_argmax")
 
     def sample(self, logits: Tensor, seeds: Tensor) -> Tensor:
-        """Return a token a row, drawn from logits in FP32 ``[rows, vocabulary]`` with a seed each."""
+        """Return one token per row, drawn from FP32 logits ``[rows, vocabulary]`` with one seed per row."""
         return self.torch.ops._C.fused_gumbel_argmax(logits, seeds)
 
     def instructions(self, heads: Heads) -> str:
-        """Return which of its kernels the engine takes here (``amx``, ``vec``, ...)."""
+        """Return which of its kernels the engine uses here (``amx``, ``vec``, ...)."""
         return str(self.backend._get_attn_isa(self.torch.bfloat16, BLOCK, heads.width))
 
     def step(self, heads: Heads, queries: Sequence[int], contexts: Sequence[int], table: Tensor) -> Step:
@@ -90,11 +90,11 @@ class CpuEngine:
         Args:
             heads: Of the layer.
             queries: New tokens of each sequence.
-            contexts: Tokens of each, the new ones included.
+            contexts: Tokens of each, including the new ones.
             table: Blocks of each, ``[sequences, blocks]``, int32.
 
         Raises:
-            UnsupportedError: This vLLM has no kernel for such heads, or is called otherwise.
+            UnsupportedError: This vLLM has no kernel for such heads, or has another interface.
         """
         torch = self.torch
         starts = torch.tensor([0, *queries], dtype=torch.int32).cumsum(0, dtype=torch.int32)
@@ -121,7 +121,7 @@ class CpuEngine:
         return Step(self, heads, starts, lengths, table, torch.cat(slots).long(), metadata, instructions)
 
     def step_over(self, heads: Heads, queries: Sequence[int], contexts: Sequence[int], seed: int = 0) -> Step:
-        """Return a `step` whose sequences lie in blocks of no order."""
+        """Return a `step` whose sequences lie in randomly ordered blocks."""
         torch = self.torch
         blocks = [-(-context // BLOCK) for context in contexts]
         generator = torch.Generator().manual_seed(seed)
@@ -134,17 +134,17 @@ class CpuEngine:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of sequences, as `CpuEngine.step` made it ready.
+    """A step of sequences, prepared by `CpuEngine.step`.
 
     Attributes:
         engine: Whose kernels.
         heads: Of the layer.
         starts: First new token of each sequence, and the end.
-        lengths: Tokens of each.
-        table: Its blocks.
-        slots: Place of each new token in the cache.
-        metadata: How the kernel deals the work to its threads.
-        instructions: Which of its kernels is taken.
+        lengths: Tokens of each sequence.
+        table: Blocks of each sequence.
+        slots: Slot of each new token in the cache.
+        metadata: How the kernel splits the work between its threads.
+        instructions: Which of the engine's kernels is used.
     """
 
     engine: CpuEngine
@@ -158,7 +158,7 @@ class Step:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that a cache needs."""
+        """Number of blocks that a cache needs."""
         return int(self.table.max()) + 1
 
     @property
@@ -172,7 +172,7 @@ class Step:
         self.engine.operators.cpu_attn_reshape_and_cache(key, value, keys, values, self.slots, self.instructions)
 
     def attend(self, query: Tensor, cache: Tensor, output: Tensor) -> Tensor:
-        """Return what the new tokens' queries, ``[tokens, heads, width]``, make of the cache; in ``output``."""
+        """Return the attention of the new tokens' queries, ``[tokens, heads, width]``, to the cache, in ``output``."""
         keys, values = halves(cache)
         self.engine.operators.cpu_attention_with_kv_cache(
             query=query,
@@ -194,7 +194,7 @@ class Step:
 
 
 def cache_shape(num_blocks: int, heads: Heads) -> tuple[int, int, int, int]:
-    """Return the shape of a cache: of each block and head its keys, then its values."""
+    """Return the shape of a cache: for each block and head, its keys, then its values."""
     return num_blocks, heads.num_kv_heads, 2 * BLOCK, heads.width
 
 
@@ -205,15 +205,15 @@ def halves(cache: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def engine_kernels(torch: Any, kind: str, asked: str | None) -> CpuEngine | None:
-    """Return the engine's kernels that a device is measured with; none: PyTorch's.
+    """Return the engine's kernels that a device is measured with, or None for PyTorch's.
 
     Args:
         torch: PyTorch.
-        kind: Of the device.
-        asked: ``vllm``, ``none``, or None for what there is.
+        kind: Kind of the device.
+        asked: ``vllm``, ``none``, or None for whichever is available.
 
     Raises:
-        UsageError: vLLM's are asked for, and this is no CPU, or the environment holds none.
+        UsageError: vLLM's are requested, but the device is not a CPU or the environment has no vLLM.
     """
     if asked == "none" or (kind != "cpu" and asked is None):
         return None
@@ -229,7 +229,7 @@ def engine_kernels(torch: Any, kind: str, asked: str | None) -> CpuEngine | None
 
 
 def find_engine(torch: Any) -> CpuEngine | None:
-    """Return vLLM's kernels of a CPU; none where this environment holds no vLLM that is built for CPUs."""
+    """Return vLLM's kernels for CPUs, or None where this environment has no vLLM built for CPUs."""
     try:
         version = importlib.metadata.version("vllm")
         operators = importlib.import_module("vllm._custom_ops")

@@ -1,4 +1,4 @@
-"""Norms, rotary embedding, activation, sampling and copies as PyTorch has them, each of a few launches."""
+"""PyTorch's norms, rotary embedding, activation, sampling and copies, each of a few launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 EPSILON = 1e-5
 TOLERANCE = 0.02
 CERTAIN = 1e3
-"""Logit of a token that is drawn whatever the noise; all others are 0."""
+"""Logit of a token that is drawn whatever the noise; all other logits are 0."""
 
 
 def elementwise(point: Point, device: TorchDevice) -> Kernel:
@@ -21,7 +21,7 @@ def elementwise(point: Point, device: TorchDevice) -> Kernel:
 
 
 def copy(point: Point, device: TorchDevice) -> Kernel:
-    """Return a copy of bytes from one place of the device's memory to another."""
+    """Return a copy of bytes within the device's memory."""
     torch, size = device.torch, int(point.sizes["bytes"])
     target = torch.empty(size, dtype=torch.int8, device=device.kind)
     copies = device.num_copies(float(size))
@@ -54,7 +54,7 @@ def _rms_norm(point: Point, device: TorchDevice) -> Kernel:
 
 
 def rotary_angles(device: TorchDevice, rows: int, head: int) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the positions 1 to ``rows``, to be multiplied with heads: ``[rows, 1, head]``."""
+    """Return cosine and sine of positions 1 to ``rows``, to multiply by heads: ``[rows, 1, head]``."""
     torch = device.torch
     frequencies = 10000.0 ** (-torch.arange(0, head, 2, device=device.kind, dtype=torch.float32) / head)
     places = torch.arange(1, rows + 1, device=device.kind, dtype=torch.float32)
@@ -64,7 +64,7 @@ def rotary_angles(device: TorchDevice, rows: int, head: int) -> tuple[Tensor, Te
 
 
 def rotated(device: TorchDevice, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Return heads turned by their positions: a product, a negation of half, a join, a product and a sum."""
+    """Return heads rotated by position: a product, a negation of half, a concatenation, a product and a sum."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + device.torch.cat((-second, first), dim=-1) * sine
 
@@ -118,7 +118,7 @@ def _silu_and_mul(point: Point, device: TorchDevice) -> Kernel:
 
 
 def _sampling(point: Point, device: TorchDevice) -> Kernel:
-    """Softmax of the logits in FP32 and the most likely token; an engine's own draws at random, as servers do."""
+    """Softmax of the logits in FP32 and the most likely token; an engine's own kernel draws randomly, as servers do."""
     torch = device.torch
     rows, width = _shape(point)
     copies = device.num_copies(2.0 * rows * width)
@@ -139,7 +139,7 @@ def _sampling(point: Point, device: TorchDevice) -> Kernel:
 
 
 def _drawing(device: TorchDevice, engine: CpuEngine, rows: int, width: int, copies: int) -> Kernel:
-    """Tokens drawn by their logits (Gumbel noise, a seed a row); the check has one token a row that no noise beats."""
+    """Tokens drawn by their logits (Gumbel noise, one seed per row); in the check, one token per row always wins."""
     torch = device.torch
 
     def call(number: int) -> Tensor:
@@ -164,7 +164,7 @@ def _by_rows(
     source: str,
     columns: int | None = None,
 ) -> Kernel:
-    """Return a kernel whose rows do not know each other, with a check of some of them."""
+    """Return a kernel whose rows are independent, with a check of some of them."""
     rows, width = _shape(point)
     shape = (rows, columns or width)
 

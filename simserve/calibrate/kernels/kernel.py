@@ -1,4 +1,4 @@
-"""A kernel ready to be measured, and how its result is compared with one in double precision. Knows no operator."""
+"""A kernel that is ready to be measured, and the check of its result in double precision. Knows no operator."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from simserve.calibrate.kernels.torch_device import Tensor
 
 CHECKED_ROWS, CHECKED_COLUMNS = 8, 64
-"""Rows and columns of a result that are computed again: whole dot products, only not all of them."""
+"""Rows and columns of a result that are recomputed for the check: whole dot products, but not all of them."""
 
 
 class UnsupportedError(Exception):
-    """A kernel that this device or this PyTorch does not have; the message is the reason."""
+    """This device or this PyTorch lacks a kernel; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class Kernel:
 
     Attributes:
         call: Runs it on a copy of its inputs and returns the result.
-        copies: Copies of its inputs.
-        error: Runs it once and returns its largest error over the largest true value, against float64.
-        tolerance: Error up to which it counts as correct.
+        copies: Number of copies of its inputs.
+        error: Runs it once and returns its largest error against float64, divided by the largest true value.
+        tolerance: Largest error that counts as correct.
         source: Whose kernel.
-        mode: ``events`` where it is to be launched call by call.
+        mode: ``events`` to launch it call by call.
     """
 
     call: Callable[[int], Any]
@@ -38,7 +38,7 @@ class Kernel:
 
 
 def relative_error(result: Tensor, truth: Tensor) -> float:
-    """Return the largest difference over the largest true value; infinite where a result is not finite."""
+    """Return the largest difference divided by the largest true value; infinite where a result is not finite."""
     difference = (result.double() - truth.double()).abs().max().item()
     largest = truth.double().abs().max().item()
     if difference != difference:
@@ -47,7 +47,7 @@ def relative_error(result: Tensor, truth: Tensor) -> float:
 
 
 def spread_indices(count: int, most: int) -> Sequence[int]:
-    """Return at most ``most`` indices spread over ``count``, the first and the last among them."""
+    """Return at most ``most`` indices spread over ``count``, including the first and the last."""
     if count <= most:
         return list(range(count))
     return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})

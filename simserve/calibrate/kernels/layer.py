@@ -1,4 +1,4 @@
-"""A whole transformer layer, and what the host takes to launch a kernel: how far operators add up to a step."""
+"""A whole transformer layer, and the host's time to launch a kernel: how far operators add up to a step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Weights:
 def layer(point: Point, device: TorchDevice, model: ModelProfile) -> Kernel:
     """Return one dense layer (pre-norm, rotary embedding, attention, MLP): a decode step of a batch, or one prompt.
 
-    The weights of the norms are small, so that products of normal values stay in the range of attention.
+    The weights of the norms are small, so that products of normal values stay in attention's range.
     """
     torch, sizes = device.torch, point.sizes
     batch, length, is_decode = int(sizes["batch_size"]), int(sizes["length"]), sizes["phase"] == "decode"
@@ -101,7 +101,7 @@ def layer(point: Point, device: TorchDevice, model: ModelProfile) -> Kernel:
 
 
 def launch_seconds(point: Point, device: TorchDevice, target: float) -> Timing:
-    """Return the host's seconds for one launch: of a small kernel, or of a CUDA graph of one."""
+    """Return the host's seconds for one launch: of a small kernel, or of a CUDA graph with one kernel."""
     value = device.fresh(device.torch.bfloat16, (16,))
 
     def eager() -> Tensor:

@@ -1,4 +1,4 @@
-"""The measurement itself: point after point within a budget, each correct before it is timed. Knows no terminal."""
+"""The measurement itself: point by point within a budget, each checked before it is timed. Knows no terminal."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from simserve.profiles.model import ModelProfile
 from simserve.version import __version__
 
 SAMPLE_SECONDS = {"cuda": 0.03, "cpu": 0.12}
-"""Seconds of samples a point."""
+"""Seconds of samples per point."""
 
 ROUNDS = ((True, 0.02), (True, 0.1), (False, 0.02), (False, 0.1), (True, 1.0), (False, 1.0))
-"""Rounds of a measurement: whether of the first points of every kind, and the share of the time left that one point
-may take. Long points come after all others, and only if nothing else is lost by them."""
+"""Rounds of a measurement: whether the first points of every kind are measured or the rest, and the share of the time
+left that one point may take. Long points come after all others, and only if no other point is lost to them."""
 
 COLLECTIVE_SHARE = 0.3
-"""Share of the budget that collectives get at least, where there is more than one GPU."""
+"""Least share of the budget for collectives, where there is more than one GPU."""
 
 COLLECTIVES_START = 5.0
-"""Seconds that processes of their own take to start."""
+"""Seconds that the processes of collectives take to start."""
 
 LEAST_SAMPLES = 0.2
-"""Share of `SAMPLE_SECONDS` that a point gets at least where the budget is short for all."""
+"""Least share of `SAMPLE_SECONDS` for a point when the budget is too short for all."""
 
 SAVED_EVERY = 20.0
 LOAD_SECONDS = 0.3
-"""Work that a GPU has while its clocks are read, longer than nvidia-smi is assumed to take: idle, they fall."""
+"""Seconds of work for a GPU while its clocks are read, as they fall when it is idle; more than nvidia-smi is assumed
+to take."""
 
 CLOCKS_EVERY = 5.0
 
 FORMATS_OF = {"cuda": tuple(points.FORMATS), "cpu": ("bfloat16",)}
-"""Number formats that are measured unless others are asked for; most CPUs emulate the narrow ones."""
+"""Number formats measured by default; most CPUs emulate the narrow ones."""
 
 OUT_OF_MEMORY = "out of memory"
 
 Tell = Callable[[int, int, str], None]
-"""Called with the points done, all of them, and the one at hand."""
+"""Called with the number of points done, the number of all points, and the current one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Measurement:
     Attributes:
         folder: The run.
         provenance: As written.
-        log: All points, also of earlier calls.
+        log: All points, including those of earlier calls.
     """
 
     folder: Path
@@ -79,25 +80,25 @@ def measure(
     force: bool = False,
     tell: Tell | None = None,
 ) -> Measurement:
-    """Measure kernels until all points are done or the budget is spent, and return what there is.
+    """Measure kernels until all points are done or the budget is spent, and return the results so far.
 
-    What was done before, in the same folder, is kept and not done again.
+    Points already measured in the same folder are kept and not measured again.
 
     Args:
-        folder: Where the run goes.
-        device: What is measured.
-        models: Whose layer shapes.
-        deadline: When to end, on the clock of `time.monotonic`.
-        formats: Number formats of the products; None: `FORMATS_OF` the device.
-        command: Line that provenance names.
-        date: Date that provenance names; None: today.
-        force: Whether a run of another device or other models is replaced.
-        tell: Hears of every point.
+        folder: Where the run is written.
+        device: The device to measure.
+        models: Models whose layer shapes are measured.
+        deadline: When to stop, on the clock of `time.monotonic`.
+        formats: Number formats of the products; None: those of the device in `FORMATS_OF`.
+        command: Command line recorded in the provenance.
+        date: Date recorded in the provenance; None: today.
+        force: Whether to replace a run of another device or other models.
+        tell: Called for every point.
 
     Raises:
         UsageError: The folder cannot be used.
-        SimserveError: The device failed and takes no more work; what was done is kept.
-        KeyboardInterrupt: The user stopped it; what was done is kept.
+        SimserveError: The device failed and takes no more work; points done so far are kept.
+        KeyboardInterrupt: The user stopped it; points done so far are kept.
     """
     facts = describe(device)
     identity = {
@@ -152,7 +153,7 @@ class _Session:
         self.pace = Pace(self.device.kind, self.target)
 
     def run(self) -> Measurement:
-        """Measure what is left and say how it ended."""
+        """Measure the remaining points and record how the measurement ended."""
         ended = "killed"
         for key in self._short_of_memory():
             del self.log.skipped[key]
@@ -170,7 +171,7 @@ class _Session:
         return Measurement(self.folder, self.provenance, self.log)
 
     def _measure_all(self) -> str:
-        """Measure all points that the budget holds, those that would take much of it after the others."""
+        """Measure all points that fit the budget, those that would take much of it last."""
         for is_first, share in ROUNDS:
             for point in self._left():
                 left = self.deadline - time.monotonic()
@@ -189,7 +190,7 @@ class _Session:
         return OUT_OF_MEMORY if self._short_of_memory() else "complete"
 
     def _measure_collectives(self) -> None:
-        """Measure what is between GPUs, once, in processes of its own."""
+        """Measure the links between GPUs, once, in separate processes."""
         chosen = [point for point in self._left() if point.table in points.COLLECTIVES]
         left = self.deadline - time.monotonic() - COLLECTIVES_START
         if self.has_met or not chosen or left <= 0:
@@ -213,11 +214,11 @@ class _Session:
 
     @property
     def backend(self) -> str:
-        """What collectives run over."""
+        """The library that runs collectives."""
         return "nccl" if self.device.is_cuda else "gloo"
 
     def _look_around(self) -> None:
-        """Note the clocks and save what there is, now and then."""
+        """Note the clocks and save the results so far, now and then."""
         now = time.monotonic()
         if now - self._clocked > CLOCKS_EVERY:
             self._note_clocks(now)
@@ -225,11 +226,11 @@ class _Session:
             self._save("killed")
 
     def _short_of_memory(self) -> list[str]:
-        """Return the points that did not fit into the memory that was free: a later run tries them again."""
+        """Return the points that did not fit into free memory; a later run tries them again."""
         return [key for key, row in self.log.skipped.items() if str(row["reason"]).startswith(OUT_OF_MEMORY)]
 
     def _left(self) -> list[Point]:
-        """Return the points without a result; those on which the process has died come last, or not at all."""
+        """Return the points without a result; those that killed the process come last, or not at all."""
         left = []
         for point in self.planned:
             deaths = self.log.starts.get(point.key, 0)
@@ -266,11 +267,11 @@ class _Session:
             self._failed(point, failure)
 
     def _failed(self, point: Point, failure: Exception) -> None:
-        """Keep why a kernel does not run, unless the device is lost with it."""
+        """Record why a kernel does not run, unless the device has failed too."""
         text = (str(failure).strip() or type(failure).__name__).splitlines()[0]
         if "out of memory" in str(failure).lower() or "not enough memory" in str(failure).lower():
             self.log.skip(point.table, point.sizes, f"{OUT_OF_MEMORY}: {text}"[:300])
-            failure.__traceback__ = None  # it holds the frames, and these the tensors that did fit
+            failure.__traceback__ = None  # it holds the frames, which hold the tensors that did fit
             self.device.release()
             return
         try:
@@ -332,7 +333,7 @@ class _Session:
             self.clocks.append(clocks)
 
     def _save(self, ended: str) -> None:
-        """Write tables and provenance; until the end they say that the process was killed, which is then true."""
+        """Write tables and provenance; before the end they say that the process was killed, in case it is."""
         self._saved = time.monotonic()
         known = {point.key for point in self.planned}
         reasons = Counter(_reason(row) for row in self.log.skipped.values())
@@ -373,7 +374,7 @@ _KERNELS: Mapping[str, Callable[[Point, TorchDevice], Kernel]] = {
 
 
 def check_choices(models: Sequence[ModelProfile], formats: Sequence[str]) -> None:
-    """Refuse a model named twice, and a number format that is none.
+    """Refuse a model named twice and an unknown number format.
 
     Raises:
         UsageError: There is one.
@@ -390,17 +391,17 @@ def check_choices(models: Sequence[ModelProfile], formats: Sequence[str]) -> Non
 
 
 FIRST_RATES = {"cuda": (2e13, 3e11), "cpu": (2e10, 3e9)}
-"""FLOP/s and bytes/s that a first point is expected to reach, low: what a point takes is guessed before it starts."""
+"""FLOP/s and bytes/s assumed, on the low side, to estimate how long a first point takes."""
 
 CALLS_OF_A_POINT = 10.0
-"""Calls, warm-up and check included, that a slow point takes."""
+"""Calls for a slow point, warm-up and check included."""
 
 SETUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
 
 
 @dataclass(slots=True)
 class Pace:
-    """How fast points go on this device: what decides whether one still fits the budget."""
+    """How fast points run on this device, which decides whether one still fits the budget."""
 
     kind: str
     samples: float
@@ -414,7 +415,7 @@ class Pace:
         return SETUP_SECONDS[self.kind] + self.samples + CALLS_OF_A_POINT * call
 
     def learn(self, point: Point, seconds: float) -> None:
-        """Take in what a call took."""
+        """Update the pace with the time that a point took."""
         flops, bandwidth = FIRST_RATES[self.kind]
         guess = max(point.flops / flops, point.num_bytes / bandwidth)
         if guess > 1e-5:

@@ -1,7 +1,7 @@
 """Which kernels are measured, at which sizes, in which order. Knows models and sizes, no device and no PyTorch.
 
 The order is coarse to fine: the first points of every operator span its sizes, later ones halve the gaps, and the
-operators take turns. Wherever a measurement ends, what is there is spread over all of them.
+operators take turns. Wherever a measurement stops, its points are spread over all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ELEMENTWISE, COPY, LAYER, LAUNCH = "elementwise_perf", "copy_perf", "layer_perf"
 ALL_REDUCE, POINT_TO_POINT = "custom_allreduce_perf", "point_to_point_perf"
 COLLECTIVES = (ALL_REDUCE, POINT_TO_POINT)
 TABLES = (GEMM, PREFILL, DECODE, MOE, ELEMENTWISE, COPY, LAYER, LAUNCH, *COLLECTIVES)
-"""Tables of a run; `simserve.perf.measured` says which of them a deployment reads."""
+"""Tables of a run; `simserve.perf.measured` defines which of them a deployment reads."""
 
 FORMATS: Mapping[str, tuple[float, float]] = {
     "bfloat16": (2.0, 2.0),
@@ -31,17 +31,17 @@ FORMATS: Mapping[str, tuple[float, float]] = {
 
 DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 CPU_ROWS = (3, 6, 12)
-"""Rows beside them on a CPU, whose decode steps no CUDA graph pads to a captured size."""
+"""Additional rows on a CPU, where no CUDA graph pads decode steps to a captured size."""
 CHUNK_ROWS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
 TOKENS = DECODE_ROWS + CHUNK_ROWS
-"""Rows of the products: steps of decode, of chunks, and of whole prompts."""
+"""Rows of the products: decode steps, chunks and whole prompts."""
 CPU_TOKENS = tuple(sorted(CPU_ROWS + TOKENS))
 
 SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 4, 16, 64))
-"""Square products, width and rows: so short that they show what a call takes however small."""
+"""Square products, width and rows: so small that they show the fixed time of a call."""
 
 MAX_SAMPLED_ROWS = 1024
-"""Rows of the LM head and of sampling at most: sequences of a step, not tokens."""
+"""Most rows of the LM head and of sampling: sequences of a step, not tokens."""
 
 PROMPTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PROMPT_BATCHES = (1, 2, 4, 8, 16, 64, 128)
@@ -59,15 +59,15 @@ ELEMENTWISE_BYTES: Mapping[str, float] = {
     "silu_and_mul": 10.0,
     "sampling": 18.0,
 }
-"""Memory-bound operator -> bytes it moves for each element of its width, launch by launch as PyTorch runs it.
+"""Memory-bound operator -> bytes it moves for each element of its width, summed over PyTorch's launches.
 
-A norm reads and writes 16 bit; a residual reads two and writes. Rotary embedding is a product, a negation of half, a
-join, a product and a sum. Activation reads and writes, then reads both and writes. Sampling widens to FP32, takes the
-softmax and the largest.
+A norm reads and writes 16 bits; a residual reads two values and writes one. Rotary embedding is a product, a negation
+of half, a concatenation, a product and a sum. Activation reads and writes, then reads both and writes. Sampling
+widens to FP32, then takes the softmax and the maximum.
 """
 
 LAUNCHES: Mapping[str, int] = {"rms_norm": 1, "rotary": 5, "add": 1, "silu_and_mul": 2, "sampling": 3}
-"""Memory-bound operator -> its launches."""
+"""Memory-bound operator -> number of launches."""
 
 SAMPLING = "sampling"
 SAMPLED_ROWS = tuple(1 << power for power in range(11))
@@ -89,7 +89,7 @@ EXPERT_TOKENS = FEW_TOKENS + MANY_TOKENS
 
 
 FIRST = 20
-"""Points of every group that come before the rest of any."""
+"""Points of every group that are measured before the rest of any group."""
 
 Size = int | float | str
 
@@ -100,11 +100,11 @@ class Point:
 
     Attributes:
         table: Table of the run that its row goes to.
-        sizes: Columns that say which call it is.
+        sizes: Columns that identify the call.
         flops: Its floating point operations.
-        num_bytes: Bytes it moves at least, read and written.
-        memory: Bytes it needs on the device beside the shared pool.
-        is_first: Whether it belongs to what a fit of its kind needs before any kind gets more.
+        num_bytes: Least bytes it moves, read and written.
+        memory: Bytes it needs on the device in addition to the shared pool.
+        is_first: Whether a fit of its kind needs it; such points come before all others.
     """
 
     table: str
@@ -116,12 +116,12 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Text that is the same for the same call."""
+        """Text that identifies the call."""
         return key_of(self.table, self.sizes)
 
 
 def key_of(table: str, sizes: Mapping[str, Size]) -> str:
-    """Return the text that stands for a call in a table."""
+    """Return the text that identifies a call in a table."""
     return f"{table} {json.dumps(dict(sizes), sort_keys=True)}"
 
 
@@ -135,10 +135,10 @@ def plan_points(
     """Return every point of a measurement, coarse to fine.
 
     Args:
-        models: Models whose layer shapes are measured, each whole on one rank.
+        models: Models whose layer shapes are measured, each unsharded on one rank.
         formats: Number formats of the products, of `FORMATS`.
         num_devices: GPUs; collectives need two.
-        has_graphs: Whether whole layers are captured in CUDA graphs too, and batches padded to their sizes.
+        has_graphs: Whether whole layers are also captured in CUDA graphs, and batches padded to their sizes.
     """
     groups: list[list[Point]] = [_copies(), _launches(has_graphs)]
     for model in models:
@@ -159,7 +159,7 @@ def _once(points: Iterable[Point]) -> Iterator[Point]:
 
 
 def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
-    """Yield the first of every group in turn, as many as a fit needs, then the rest at the pace of their lengths."""
+    """Yield the first points of every group in turn, as many as a fit needs, then the rest in proportion to length."""
     places = [
         (place if place < FIRST else FIRST + place / len(group), number, point)
         for number, group in enumerate(groups)
@@ -170,12 +170,12 @@ def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
 
 
 def _coarse_to_fine(points: Sequence[Point]) -> list[Point]:
-    """Return points, ascending in work, so that every beginning of the list spans the whole of it."""
+    """Reorder points, given in ascending order of work, so that every prefix of the list spans the whole range."""
     return [points[index] for index in refinement(len(points))]
 
 
 def refinement(count: int) -> list[int]:
-    """Return 0..count-1 with the ends first, then the middle, then the middles of what is left, and so on.
+    """Return 0..count-1 with the ends first, then the middle, then the middles of the remaining gaps, and so on.
 
     >>> refinement(5)
     [0, 4, 2, 1, 3]
@@ -195,7 +195,7 @@ def refinement(count: int) -> list[int]:
 
 
 def product_shapes(model: ModelProfile) -> list[tuple[int, int]]:
-    """Return columns and reduction of the products of a layer, each once; the LM head last."""
+    """Return columns and reduction of the distinct products of a layer; the LM head last."""
     layers = {model.is_moe_layer(layer): layer for layer in range(model.num_hidden_layers)}
     gemms = list(model.attention_gemms(1))
     for layer in layers.values():
@@ -286,7 +286,7 @@ def _by_work(points: list[Point]) -> list[Point]:
 
 
 def _elementwise(model: ModelProfile) -> list[Point]:
-    """Return norms, rotary embedding, activation and sampling; ``kernels`` says how many launches a call is."""
+    """Return norms, rotary embedding, activation and sampling; ``kernels`` is the number of launches per call."""
     hidden = model.hidden_size
     queries = model.num_attention_heads * model.head_dim
     keys = model.num_key_value_heads * model.head_dim
@@ -325,7 +325,7 @@ def _launches(has_graphs: bool) -> list[Point]:
 
 
 def _layers(model: ModelProfile, has_graphs: bool) -> list[Point]:
-    """Return whole dense layers: a check that the operators add up, not part of a fit."""
+    """Return whole dense layers: they check that the operators add up and are not fitted."""
     if model.mla is not None or model.num_dense_layers == 0:
         return []
     weights = sum(gemm.num_weights for gemm in _dense_gemms(model))
@@ -356,7 +356,7 @@ def _dense_gemms(model: ModelProfile) -> list[Gemm]:
 
 
 def _experts(model: ModelProfile) -> list[Point]:
-    """Return the routed experts of a model, and of a layer so small that its start shows."""
+    """Return the routed experts of a model, and of a layer so small that its fixed time shows."""
     assert model.moe is not None
     moe = model.moe
     up, down = model.expert_gemms(1)

@@ -1,4 +1,4 @@
-"""Matrix products and routed experts as PyTorch has them, in the number formats of the operator tables."""
+"""PyTorch's matrix products and routed experts, in the number formats of the operator tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 
 GROUP_SIZE = 128
-"""Weights that share a scale in 4 bit."""
+"""4-bit weights that share a scale."""
 
 INNER_TILES = 8
 """Tiles of 16 along k that the 4-bit kernel of PyTorch packs together."""
@@ -28,7 +28,7 @@ SCALE = 0.01
 """Scale of 4-bit and 8-bit weights."""
 
 FP8_MULTIPLE = 16
-"""What columns and reduction of an FP8 product must be multiples of."""
+"""Columns and reduction of an FP8 product must be multiples of this."""
 
 MIN_FP8_CAPABILITY = (8, 9)
 MIN_INT4_CAPABILITY = (8, 0)
@@ -37,8 +37,8 @@ TOLERANCE = {"bfloat16": 0.02, "fp8": 0.03, "sq": 0.0, "int8_wo": 0.03, "int4_wo
 """Rounding of the result to BF16 is 0.4 %; FP8 may be accumulated in fewer bits, INT8 is exact."""
 
 FP8_ACCUMULATION = 1.5e-5
-"""What an FP8 product on a GPU may be off further for each value that is summed fast: Hopper then cuts each partial sum
-to some 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2). cuBLAS on an H200 was 0.022 off at 2,048 values, 0.048
+"""Additional error allowed to an FP8 product on a GPU for each value in a fast sum: Hopper truncates its partial sums
+to about 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2). cuBLAS on an H200 was 0.022 off at 2,048 values, 0.048
 at 4,096, 0.09 to 0.18 at 14,336. Layout and scale are checked on the same product summed exactly, without this."""
 
 
@@ -71,8 +71,8 @@ class Linear:
     """How a device multiplies by BF16 weights.
 
     Attributes:
-        laid_out: Weights ``[n, k]`` -> the same as they stay in memory; once, before anything is timed.
-        multiply: Inputs ``[m, k]`` and weights laid out -> ``[m, n]``.
+        laid_out: Weights ``[n, k]`` -> the same in their memory layout; once, before anything is timed.
+        multiply: Inputs ``[m, k]`` and weights in that layout -> ``[m, n]``.
         source: Whose kernel.
     """
 
@@ -82,15 +82,15 @@ class Linear:
 
 
 def linear_of(torch: Any, *, is_plain: bool) -> Linear:
-    """Return how engines multiply: on a CPU by weights that oneDNN has laid out once.
+    """Return how engines multiply: on a CPU by weights that oneDNN has packed once.
 
-    PyTorch's own ``linear`` lays them out anew in each call, which costs a short product more than its arithmetic.
-    vLLM keeps them laid out from the start (0.32 ``model_executor/layers/utils.py``, ``create_onednn_mm``), as
-    PyTorch's compiler does with frozen weights, whose operators are taken here.
+    PyTorch's own ``linear`` packs them in each call, which costs a short product more than its arithmetic. vLLM packs
+    them once at the start (0.32 ``model_executor/layers/utils.py``, ``create_onednn_mm``), as PyTorch's compiler does
+    with frozen weights, whose operators are used here.
 
     Args:
         torch: PyTorch.
-        is_plain: Whether weights stay as they are: on a GPU, and in 32 bit.
+        is_plain: Whether weights keep their layout: on a GPU, and in 32 bits.
     """
     if is_plain or not _has_laid_out_weights(torch):
         return Linear(lambda weight: weight, torch.nn.functional.linear, "torch linear")
@@ -102,7 +102,7 @@ def linear_of(torch: Any, *, is_plain: bool) -> Linear:
 
 
 def _engine_linear(device: TorchDevice) -> Linear | None:
-    """Return how the engine of the device multiplies; none where it has none, or no such products."""
+    """Return how the engine of the device multiplies, or None if there is no engine or it has no such products."""
     engine = device.engine
     if engine is None or not engine.has_products:
         return None
@@ -120,10 +120,10 @@ def _has_laid_out_weights(torch: Any) -> bool:
 
 
 def _fp8(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
-    """FP8 with one scale a tensor; the rounding of the inputs is timed too, as in the operator tables.
+    """FP8 with one scale per tensor; the rounding of the inputs is timed too, as in the operator tables.
 
-    Values are drawn so that their scale is 1: the cast moves the bytes that a scaled one would. Accumulation is the
-    fast one of Hopper, as in the CUTLASS kernels of engines; the same product is checked with the exact one first.
+    Values are drawn so that their scale is 1: the cast moves as many bytes as a scaled one would. It uses Hopper's fast
+    accumulation, as the CUTLASS kernels of engines do; the same product is first checked with the exact one.
     """
     torch = device.torch
     _need_capability(device, MIN_FP8_CAPABILITY, "FP8 products")
@@ -211,7 +211,7 @@ def _int4_weights(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
 
 
 def _packed(device: TorchDevice, codes: Tensor) -> tuple[Tensor, Callable[..., Tensor], str]:
-    """Return 4-bit codes in the layout of the device's kernel, the kernel, and its name."""
+    """Return 4-bit codes in the layout of the device's kernel, the kernel and its name."""
     aten = device.torch.ops.aten
     if not device.is_cuda:
         if not hasattr(aten, "_weight_int4pack_mm_for_cpu"):
@@ -235,7 +235,7 @@ def _kernel(
 ) -> Kernel:
     """Return the kernel with its check: some rows and columns of the result, summed in float64.
 
-    ``inputs`` returns x and the weights, or x and a pair of the rows of the weights to check and those rows.
+    ``inputs`` returns x and the weights, or x and a pair: the row indices of the weights to check, and those rows.
     """
 
     def error() -> float:
@@ -265,8 +265,8 @@ _PRODUCTS: dict[str, Callable[[TorchDevice, int, int, int], Kernel]] = {
 def experts(point: Point, device: TorchDevice) -> Kernel:
     """Return the routed experts of one layer: sorting, both grouped products, activation, weighted sum.
 
-    Tokens are dealt to the experts evenly, in random order (``distribution: balanced``); where they do not need all
-    experts, the next call takes the next ones, whose weights no cache holds.
+    Tokens are spread evenly over the experts, in random order (``distribution: balanced``); where they do not need all
+    experts, the next call takes the next ones, whose weights are in no cache.
 
     Raises:
         UnsupportedError: This PyTorch has no grouped product.

@@ -1,7 +1,7 @@
-"""How long a call takes: CUDA graphs and events on a GPU, the clock of the process on a CPU. Knows no kernel.
+"""How long a call takes: CUDA graphs and events on a GPU, the process clock on a CPU. Knows no kernel.
 
-A kernel is called with the number of a copy of its inputs, so that one call never finds in the cache what the last
-one left there.
+A kernel is called with the index of a copy of its inputs, so that no call finds in the cache what the last one left
+there.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from simserve.calibrate.kernels.torch_device import TorchDevice
 MIN_SAMPLES = 5
 MAX_SAMPLES = 200
 SHORT_CALL = 20e-6
-"""Calls of a CPU shorter than this are timed several at once: the clock takes 50 to 100 ns to read."""
+"""CPU calls shorter than this are timed several at once: reading the clock takes 50 to 100 ns."""
 
 GRAPH_SECONDS = 400e-6
 MAX_CALLS_IN_GRAPH = 128
 WARM_UP_CALLS = 3
 PROBED_CALLS = 4
-"""Calls of the graph whose replay tells the length of a longer one: launched singly, short calls wait for the host."""
+"""Calls in the graph whose replay determines the size of the final one: launched singly, short calls wait for the
+host."""
 WARM_SECONDS = 0.03
-"""Work before the first sample, for the clocks of an idle GPU to rise; an assumption, not yet checked on a GPU."""
+"""Seconds of work before the first sample, so that an idle GPU's clocks rise; assumed, not yet checked on a GPU."""
 
 Call = Callable[[int], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """What a call took.
+    """The time of a call.
 
     Attributes:
         seconds: Median of the samples.
         low: 10th percentile.
         high: 90th percentile.
-        num_samples: Samples.
+        num_samples: Number of samples.
         mode: ``graph`` (CUDA graph replay), ``events`` (launched one by one) or ``clock`` (CPU).
     """
 
@@ -56,10 +57,10 @@ def time_call(
 
     Args:
         call: Runs the kernel on a copy of its inputs.
-        copies: Copies to rotate through.
+        copies: Number of copies to rotate through.
         device: Where it runs.
-        target: Seconds that the samples should take together; at least three are taken.
-        deadline: When to be content with what there is, on the clock of `time.monotonic`.
+        target: Seconds for all samples together; at least three are taken.
+        deadline: When to stop sampling, on the clock of `time.monotonic`.
         mode: ``events`` keeps a GPU from using graphs.
     """
     if not device.is_cuda:
@@ -112,7 +113,7 @@ def _on_cpu(call: Call, copies: int, target: float, deadline: float) -> Timing:
 
 
 def _captured(call: Call, copies: int, device: TorchDevice) -> tuple[Any, int] | None:
-    """Return a graph of several calls and how many they are; none where the kernel cannot be captured."""
+    """Return a graph of several calls and their number, or None if the kernel cannot be captured."""
     torch = device.torch
     side, stream = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(stream)
@@ -134,7 +135,7 @@ def _captured(call: Call, copies: int, device: TorchDevice) -> tuple[Any, int] |
 
 
 def _graph_of(call: Call, copies: int, num_calls: int, device: TorchDevice) -> Any | None:
-    """Return a graph of so many calls, replayed once; none where the kernel cannot be captured."""
+    """Return a graph of ``num_calls`` calls, replayed once, or None if the kernel cannot be captured."""
     torch = device.torch
     stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
     try:
@@ -145,7 +146,7 @@ def _graph_of(call: Call, copies: int, num_calls: int, device: TorchDevice) -> A
         torch.cuda.set_stream(stream)
         raise
     except RuntimeError:
-        torch.cuda.set_stream(stream)  # PyTorch leaves its capturing stream the current one where the end fails too
+        torch.cuda.set_stream(stream)  # if ending a capture fails, PyTorch leaves its stream the current one
         torch.cuda.synchronize()
         return None
     graph.replay()

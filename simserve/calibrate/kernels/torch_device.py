@@ -1,4 +1,4 @@
-"""The device that kernels are measured on, through PyTorch: random data, memory, caches, what it is.
+"""The device that kernels are measured on, through PyTorch: random data, memory, caches and a description.
 
 PyTorch is imported when a device is opened. Knows no kernel.
 """
@@ -18,14 +18,14 @@ from typing import Any
 from simserve.errors import UsageError
 
 Tensor = Any
-"""`torch.Tensor`; PyTorch is not there where types are checked."""
+"""`torch.Tensor`; PyTorch is not installed where types are checked."""
 
 DEFAULT_CACHE_BYTES = 50e6
-"""Last-level cache of a GPU that does not say (H100: 50 MB)."""
+"""Last-level cache of a GPU that does not report it (H100: 50 MB)."""
 
 CPU_CACHE_FILE = "/sys/devices/system/cpu/cpu0/cache"
 RANDOM_ELEMENTS = 1 << 22
-"""Elements that are drawn; the pool repeats them at other addresses, which no cache knows."""
+"""Number of elements drawn; the pool repeats them at other addresses, so that no cache holds them."""
 
 POOL_SHARE = 0.2
 MAX_POOL_BYTES = {"cuda": 6e9, "cpu": 1.2e9}
@@ -35,18 +35,18 @@ SAFE_SHARE = 0.8
 MAX_COPIES = 128
 
 NEWER_FLASH_ATTENTION = {9: "FA3", 10: "FA4"}
-"""Major compute capability -> implementation that PyTorch can be told to call."""
+"""Major compute capability -> flash attention that PyTorch can be told to call."""
 
 LOAD_SIDE = 4096
 """Rows and columns of the products that keep a GPU busy: 0.2 ms on an H100."""
 
 CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""What nvidia-smi is asked for; drivers before 535 have the second name of the reasons."""
+"""Names of the reasons in nvidia-smi; drivers before 535 use the second."""
 
 
 class TooLargeError(Exception):
-    """An input that the pool of random data does not hold."""
+    """An input larger than the pool of random data."""
 
 
 def import_torch() -> Any:
@@ -73,13 +73,13 @@ class TorchDevice:
     Attributes:
         torch: PyTorch.
         kind: ``cuda`` or ``cpu``.
-        name: As the driver says.
-        cache_bytes: Last-level cache, which inputs must outgrow to be cold.
+        name: As the driver reports it.
+        cache_bytes: Last-level cache, which inputs must exceed to be cold.
         total_memory: Bytes.
         num_multiprocessors: Streaming multiprocessors, or threads of a CPU.
         compute_capability: Of a GPU, as ``9.0``.
         flash_attention: Whose flash attention PyTorch calls: its own (FA2), or a newer one that is installed.
-        smi_id: How nvidia-smi calls the GPU, which counts those that ``CUDA_VISIBLE_DEVICES`` hides too.
+        smi_id: The GPU's identifier in nvidia-smi, which also counts GPUs hidden by ``CUDA_VISIBLE_DEVICES``.
         engine: Kernels of an engine in place of PyTorch's (`simserve.calibrate.kernels.cpu_engine`); None: PyTorch's.
     """
 
@@ -114,9 +114,9 @@ class TorchDevice:
         return available_memory(self.total_memory)
 
     def random(self, dtype: Any, shape: tuple[int, ...], copy: int = 0) -> Tensor:
-        """Return normal values (bits for integers) of a shape: copy ``copy`` of it in the pool, not to be written.
+        """Return normal values (bits for integers) of a shape: copy ``copy`` of it in the pool, read-only.
 
-        Copies lie one after another; the pool is as large as `num_copies` asks for, and wraps around.
+        Copies lie one after another; the pool is as large as `num_copies` requires, and wraps around.
         """
         pool = self._pool(dtype)
         count = math.prod(shape)
@@ -127,29 +127,29 @@ class TorchDevice:
         return pool.narrow(0, start, count).view(shape)
 
     def keys_and_values(self, dtype: Any, shape: tuple[int, ...], copy: int = 0) -> tuple[Tensor, Tensor]:
-        """Return two inputs of a shape that share no memory: reading one leaves nothing of the other in a cache."""
+        """Return two inputs of a shape that share no memory: reading one does not bring the other into a cache."""
         if 2 * math.prod(shape) > self._pool(dtype).numel():
             raise TooLargeError(f"twice {math.prod(shape)} elements are more than the pool of random data holds")
         return self.random(dtype, shape, 2 * copy), self.random(dtype, shape, 2 * copy + 1)
 
     def fresh(self, dtype: Any, shape: tuple[int, ...]) -> Tensor:
-        """Return normal values in memory of their own, which a kernel may write."""
+        """Return normal values in separate memory, which a kernel may write."""
         count = math.prod(shape)
         drawn = self._drawn(dtype, min(count, RANDOM_ELEMENTS))
         return drawn.repeat(-(-count // drawn.numel())).narrow(0, 0, count).view(shape)
 
     def placed(self, values: Tensor) -> Tensor:
-        """Return host values on the device."""
+        """Return host values, moved to the device."""
         return values.to(self.kind)
 
     def integers(self, end: int, shape: tuple[int, ...], seed: int) -> Tensor:
-        """Return integers from 0 to before ``end`` in memory of their own, 32 bit."""
+        """Return 32-bit integers from 0 up to, but excluding, ``end`` in separate memory."""
         torch = self.torch
         generator = torch.Generator(device=self.kind).manual_seed(seed)
         return torch.randint(0, end, shape, dtype=torch.int32, device=self.kind, generator=generator)
 
     def num_copies(self, num_bytes: float) -> int:
-        """Return how many copies of an input outgrow the cache twice over, as far as the pool holds them."""
+        """Return how many copies of an input exceed the cache twice over, as far as the pool holds them."""
         wanted = math.ceil(2.0 * self.cache_bytes / max(num_bytes, 1.0)) + 1
         return int(min(wanted, MAX_COPIES, max(self.pool_bytes // max(num_bytes, 1.0), 1)))
 
@@ -160,7 +160,7 @@ class TorchDevice:
         return min(POOL_SHARE * self.total_memory, most)
 
     def occupy(self, seconds: float) -> None:
-        """Give a GPU work for about so many seconds, and return before it is done: what is read then is under load."""
+        """Give a GPU work for about ``seconds`` and return before it is done, so that readings are taken under load."""
         torch = self.torch
         square = self.random(torch.bfloat16, (LOAD_SIDE, LOAD_SIDE))
         product = torch.mm(square, square)
@@ -174,7 +174,7 @@ class TorchDevice:
             torch.mm(square, square, out=product)
 
     def release(self) -> None:
-        """Give idle memory back, so that the next point finds it in one piece."""
+        """Release idle memory, so that the next point finds it unfragmented."""
         if self.is_cuda:
             self.torch.cuda.empty_cache()
 
@@ -196,17 +196,17 @@ class TorchDevice:
 
 
 def _repeated(torch: Any, drawn: Tensor, times: int) -> Tensor:
-    """Return ``times`` repeats; 8-bit floats, which do not repeat themselves on every device, as bytes."""
+    """Return ``times`` repeats; 8-bit floats, which not every device can repeat, are repeated as bytes."""
     if drawn.element_size() == 1:
         return drawn.view(torch.uint8).repeat(times).view(drawn.dtype)
     return drawn.repeat(times)
 
 
 def open_device(kind: str | None) -> TorchDevice:
-    """Return the device to measure: the first GPU, or the CPU where there is none or it was asked for.
+    """Return the device to measure: the first GPU, or the CPU if there is none or the CPU was requested.
 
     Raises:
-        UsageError: PyTorch is missing, or sees no GPU where one was asked for.
+        UsageError: PyTorch is missing, or finds no GPU although one was requested.
     """
     torch = import_torch()
     has_gpu = bool(torch.cuda.is_available())
@@ -243,8 +243,8 @@ def _cuda(torch: Any) -> TorchDevice:
 def _activate_flash_attention(torch: Any, generation: int) -> str:
     """Let PyTorch call the flash attention that engines run on a GPU of this generation, and return which it calls.
 
-    FlashAttention-3 on Hopper, 4 on Blackwell, where the package is installed; pages of KV need one of them. PyTorch
-    would still take cuDNN's attention first there, which is told not to.
+    FlashAttention-3 on Hopper, 4 on Blackwell, where the package is installed; paged KV needs one of them. cuDNN's
+    attention is disabled, as PyTorch would still prefer it there.
     """
     wanted = NEWER_FLASH_ATTENTION.get(generation)
     if wanted is None:
@@ -260,7 +260,7 @@ def _activate_flash_attention(torch: Any, generation: int) -> str:
 
 
 def _smi_id(uuid: str) -> str:
-    """Return how nvidia-smi calls the GPU of an identifier; the first GPU where PyTorch knows none."""
+    """Return nvidia-smi's name for the GPU of an identifier; the first GPU where PyTorch knows no identifier."""
     return f"GPU-{uuid}" if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", uuid) else "0"
 
 
@@ -275,7 +275,7 @@ def _processor() -> str:
 
 
 def _cpu_cache() -> float:
-    """Return the largest cache of the first core, bytes; 32 MB where the system does not say."""
+    """Return the largest cache of the first core, bytes; 32 MB where the system does not report it."""
     sizes = [32e6]
     for file in Path(CPU_CACHE_FILE).glob("index*/size"):
         try:
@@ -288,7 +288,7 @@ def _cpu_cache() -> float:
 
 
 def available_memory(total: float) -> float:
-    """Return the bytes of host memory that are free or can be freed; half of all where the system does not say."""
+    """Return the bytes of host memory that are free or can be freed; half of all where the system reports none."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -298,7 +298,7 @@ def available_memory(total: float) -> float:
 
 
 def describe(device: TorchDevice) -> dict[str, Any]:
-    """Return what a reader of the measurements must know of the device and its software."""
+    """Return what a reader of the measurements must know about the device and its software."""
     torch = device.torch
     facts: dict[str, Any] = {
         "kind": device.kind,
@@ -322,7 +322,7 @@ def describe(device: TorchDevice) -> dict[str, Any]:
 
 
 def read_clocks(smi_id: str = "0") -> dict[str, str] | None:
-    """Return clocks, temperature, power and reasons for throttling of a GPU; none without nvidia-smi."""
+    """Return clocks, temperature, power and reasons for throttling of a GPU, or None without nvidia-smi."""
     for reason in REASON_FIELDS:
         line = _smi_line(",".join((*CLOCK_FIELDS, reason)), smi_id)
         values = [] if line is None else [value.strip() for value in line.split(",")]

@@ -1,12 +1,12 @@
 """What no fleet of a deployment can beat: proven lower bounds on latencies and on the number of replicas.
 
-They come from the priced step tables and the very requests of the run, without simulating. The planner drops a
-deployment only where a bound proves that no schedule of these requests meets the SLO on it; the argument stands
-with each function, and a property test simulates what was dropped.
+They come from the priced step tables and the requests of the run, without simulating. The planner drops a deployment
+only if a bound proves that no schedule of these requests meets the SLO on it; each function gives its proof, and a
+property test simulates what was dropped.
 
-What the proofs lean on (`simserve.engine.state.StepTimes`): ``token_seconds``, ``sequence_seconds``,
-``decode_base`` and ``decode_attention_base`` never fall with their index, no entry is negative, a token is computed
-by a step or not at all. A scenario that uses a feature beyond them (see `is_covered`) gets no bound.
+The proofs assume (`simserve.engine.state.StepTimes`) that ``token_seconds``, ``sequence_seconds``, ``decode_base`` and
+``decode_attention_base`` never fall with their index, no entry is negative, and a token is computed by one step or not
+at all. A scenario that uses a feature beyond them (see `is_covered`) gets no bound.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from simserve.workload.requests import RequestSpecs
 
 Array = NDArray[np.float64]
 MORE_CHUNKS = 8
-"""Numbers of chunks, beyond the fewest, that a prompt's first token is bounded for one by one."""
+"""Numbers of chunks beyond the fewest for which a prompt's first token is bounded individually."""
 WINDOW_STARTS = 8
-"""Starts of the measured window that the number of replicas is bounded for."""
+"""Number of starts of the measured window for which the number of replicas is bounded."""
 BUSY_BINS = 32
 BUSY_LENGTHS = (1, 2, 4, 8)
-"""Busiest stretches that the number of replicas is bounded for, in parts of the run."""
+"""Lengths of the busiest stretches for which the number of replicas is bounded, in bins of the run (`BUSY_BINS`)."""
 SHOWN_SHARE = 0.95
-"""Share of the requests that the bounds on latencies are shown for where no SLO names one."""
+"""Share of the requests for which the bounds on latencies are shown if no SLO names one."""
 ROUNDING = 1.0 - 1e-9
-"""Bounds are lowered by this: they sum in another order than the simulation."""
+"""Factor that lowers bounds, as they sum in another order than the simulation."""
 _KNOWN_BLOCKS = {"name", "model", "deployment", "workload", "slo", "thresholds", "pricing", "run", "cost"}
 _KNOWN_DEPLOYMENT = {
     "hardware",
@@ -110,13 +110,13 @@ _KNOWN_COLUMNS = {
     "counts_media",
     *("images", "audio", "encoder_seconds", "encoder_pool", "own_wait"),
 }
-"""The last five with images and recordings: their tokens are in ``prompt_tokens``, the rest only takes longer."""
+"""The last five come with images and recordings: their tokens are in ``prompt_tokens``; the rest only adds time."""
 TOKEN_PRICES = (1.0, 0.85, 0.5, 0.25)
-"""Price of a prompt token that is tried, as shares of the highest that is feasible."""
+"""Prices of a prompt token that are tried, as shares of the highest feasible one."""
 MEMORY_PRICES = (0.0, 1.0, 3.0)
-"""Price of a context token beyond the seconds of reading it, that is tried: times what would fill the step."""
+"""Prices of a context token beyond the seconds of reading it that are tried, as multiples of what fills the step."""
 PACE_PRICES = (0.0, 0.5, 2.0)
-"""Price of a second of a request that decodes, that is tried: over the requests whose step takes a typical gap."""
+"""Prices of a decoding second of a request that are tried, divided by the requests whose step takes a typical gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +124,14 @@ class Bound:
     """What no number of replicas, or no smaller number of them, can beat.
 
     Attributes:
-        out_of_reach: SLO term that too many requests must miss whatever the number of replicas (``ttft``, ``tpot``,
-            ``e2e``, ``slo`` where only their combination is); None: none.
+        out_of_reach: SLO term that too many requests must miss with any number of replicas (``ttft``, ``tpot``,
+            ``e2e``, or ``slo`` if only their combination is out of reach); None if there is none.
         least_replicas: Fewer replicas cannot meet the SLO; at least 1.
-        ttft: Seconds that the slowest request of the share asked for waits for its first token at least.
+        ttft: Least seconds to the first token of the slowest request in the required share.
         tpot: Likewise, for a further token.
         e2e: Likewise, for its last token.
-        replica_seconds: Seconds of one replica that all requests together take at least.
-        is_proven: Whether the proofs cover the deployment; where they do not, nothing is said.
+        replica_seconds: Least seconds of one replica for all requests together.
+        is_proven: Whether the proofs cover the deployment; if not, there are no bounds.
     """
 
     out_of_reach: str | None
@@ -148,11 +148,11 @@ class Bound:
 
 
 NO_BOUND = Bound(out_of_reach=None, least_replicas=1, ttft=0.0, tpot=0.0, e2e=0.0, replica_seconds=0.0, is_proven=False)
-"""Says nothing, so nothing is dropped by it."""
+"""Bounds nothing, so it drops nothing."""
 
 
 def loosest_limits(scenario: Scenario) -> SLO | None:
-    """Return the objective that every request must keep at least: of classes, the widest limit on each latency."""
+    """Return the loosest objective that every request must meet: with classes, the widest limit on each latency."""
     asked = objective(scenario)
     classes = scenario.workload.classes
     if asked is None or not classes:
@@ -169,7 +169,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     """Return the bounds of a deployment under the requests of one run.
 
     Args:
-        scenario: Says the SLO; of classes the widest limits count, which each must keep.
+        scenario: States the SLO; with classes the widest limits are used, which each class must meet.
         config: Limits and rules of one replica's scheduler.
         times: Seconds of its steps.
         specs: The requests.
@@ -217,7 +217,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
 
 
 def in_arrays(times: StepTimes) -> StepTimes:
-    """Return the same with arrays, which every bound would else make of the lists for itself."""
+    """Return the same with arrays, which each bound would otherwise make from the lists."""
     names = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
     arrays = {name: np.asarray(getattr(times, name), dtype=np.float64) for name in names}
     return dataclasses.replace(times, **arrays)  # type: ignore[arg-type]
@@ -227,12 +227,12 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
     """Return the least time from arrival to the first token of each prompt, on any schedule.
 
     The prompt of p tokens is computed in k chunks, k at least p over the largest chunk. A step with a chunk of c
-    tokens holds at least these, in each of the s pipeline stages one after the other, so it takes at least ``t(c) +
+    tokens holds at least these, in each of the s pipeline stages one after another, so it takes at least ``t(c) +
     sequence_seconds[1]`` with ``t(c) = token_seconds[s c]``. One of k chunks has at least p / k tokens and the others
     at least one, hence ``t(p / k) + (k - 1) t(1)``; and with r the least of ``t(c) / c``, the chunks together take at
-    least ``r p``. The larger holds for each k; the least over k is the bound. The k beyond those looked at take at
-    least ``max(r p, k t(1))``. The attended pairs of the chunks sum to ``p (p + 1) / 2`` however it is cut, the keys
-    to at least p. Waiting, other requests and recomputed tokens only add.
+    least ``r p``. The larger holds for each k; the least over k is the bound. Larger k than those tried take at least
+    ``max(r p, k t(1))``. The attended pairs of the chunks sum to ``p (p + 1) / 2`` for any split, the keys to at least
+    p. Waiting, other requests and recomputed tokens only add time.
     """
     chunk = config.max_num_batched_tokens if config.lifts_chunk_limit else config.max_chunk_tokens
     largest = max(chunk if config.enable_chunked_prefill else int(prompt.max()), 1)
@@ -260,10 +260,10 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
 def further_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -> Array:
     """Return the least time of each further token of a request, on any schedule.
 
-    Every further token ends a step of its own. That step decodes the request, whose context is at least its prompt:
-    a decode-only step takes at least ``decode_base[1] + slope p``, one with prompts beside at least
-    ``token_seconds[1] + sequence_seconds[1] + slope p``. Or, after a preemption, it computes prompt and answer
-    again: at least the rate r for p tokens, with their pairs and keys. The least of the three holds for all.
+    Every further token ends a separate step. That step decodes the request, whose context is at least its prompt: a
+    decode-only step takes at least ``decode_base[1] + slope p``, one that also has prompts at least
+    ``token_seconds[1] + sequence_seconds[1] + slope p``. Or, after a preemption, it recomputes prompt and answer: at
+    least the rate r for p tokens, with their pairs and keys. The least of the three holds for all.
     """
     slope = float(np.min(times.decode_slope[1:])) * prompt
     seconds = _step_token_seconds(times, config.max_num_batched_tokens * config.pipeline_parallel_size)
@@ -280,7 +280,7 @@ def further_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes)
 
 
 def _step_token_seconds(times: StepTimes, last: int) -> Array:
-    """Return ``token_seconds`` of 0 to ``last`` tokens, beyond the table along its straight line."""
+    """Return ``token_seconds`` of 0 to ``last`` tokens, extrapolated linearly beyond the table."""
     table = np.asarray(times.token_seconds, dtype=np.float64)
     if last < len(table):
         return table[: last + 1]
@@ -291,8 +291,8 @@ def _step_token_seconds(times: StepTimes, last: int) -> Array:
 def latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int) -> int:
     """Return the last request that the measured window can start with.
 
-    The warm-up cut is at most half of the completed requests (`simserve.metrics.throughput`), in seconds it is
-    where the scenario says; without arrivals of its own a run is measured whole.
+    The warm-up is at most half of the completed requests (`simserve.metrics.throughput`), or the seconds that the
+    scenario sets; a run without its own arrival times is measured whole.
     """
     count = len(specs)
     if specs.concurrency is not None:
@@ -305,10 +305,10 @@ def latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int
 
 
 def term_out_of_reach(slo: SLO, least: dict[str, Array], fails: NDArray[np.bool_], latest_start: int) -> str | None:
-    """Return the term that more requests miss than may, in whatever window; the furthest from its limit first.
+    """Return the term that more requests miss than may, in any window; the furthest from its limit first.
 
-    The window holds all requests from its first on. A request whose bound lies above a limit misses it, so where
-    the share of these exceeds what may be missed, for every start, the SLO cannot be met.
+    The window holds all requests from its first on. A request whose bound lies above a limit misses it, so if the
+    share of these exceeds the share that may miss, for every start, the SLO cannot be met.
     """
     limits = {term: getattr(slo, term) for term in least if getattr(slo, term) is not None}
     misses = {term: (least[term] > limit) | fails for term, limit in limits.items()}
@@ -323,12 +323,12 @@ def term_out_of_reach(slo: SLO, least: dict[str, Array], fails: NDArray[np.bool_
 def _is_too_many(misses: NDArray[np.bool_], attainment: float, latest_start: int) -> bool:
     from_here = np.cumsum(misses[::-1])[::-1][: latest_start + 1]
     requests = len(misses) - np.arange(latest_start + 1)
-    # As the simulation judges: met over submitted, against the share asked for.
+    # As in the simulation: met over submitted, against the required share.
     return bool(np.all((requests - from_here) / requests < attainment))
 
 
 def _deadlines(slo: SLO, output: Array, ttft: Array) -> tuple[Array, Array | None] | None:
-    """Return by when a request that meets the SLO is done, and how long its decoding may take; None: at any time.
+    """Return when a request that meets the SLO must be done, and how long its decoding may take; None: no limit.
 
     Args:
         slo: The limits.
@@ -336,8 +336,8 @@ def _deadlines(slo: SLO, output: Array, ttft: Array) -> tuple[Array, Array | Non
         ttft: Least seconds to the first token of each.
 
     Returns:
-        Seconds after the arrival of each, and seconds from the first token to the last; the latter None where no limit
-        speaks of it.
+        Seconds after the arrival of each, and seconds from the first token to the last; the latter is None if no limit
+        applies to it.
     """
     if slo.ttft is None and slo.e2e is None:
         return None
@@ -353,17 +353,16 @@ def replicas_needed(attainment: float, arrival_time: Array, work: Array, ends: A
     """Return the replicas below which too few requests can meet the SLO.
 
     A request that meets it is done by a known deadline after its arrival. Those that arrive from request s on and
-    meet it are worked on between the arrival of s and the last deadline E, by n replicas at most ``n (E -
-    arrival_s)`` seconds together. They take at least the work of as many of the cheapest
-    (`least_replica_seconds`). The window starts anywhere up to ``latest_start``;
-    between two of the starts looked at, at most the requests between them are lost from the count. The same holds of
-    any stretch of requests behind it, all but the misses that the whole window may have: the busiest ones are looked
-    at.
+    meet it are processed between the arrival of s and the last deadline E, by n replicas for at most ``n (E -
+    arrival_s)`` seconds together. They take at least the work of as many of the cheapest (`least_replica_seconds`).
+    The window starts anywhere up to ``latest_start``; between two of the starts tried, at most the requests between
+    them are lost from the count. The same holds for any later stretch of requests, except for the misses that the
+    whole window may have: the busiest stretches are tried.
 
     Args:
         attainment: Share of the requests that must meet the SLO.
-        arrival_time: Of each, seconds, ascending.
-        work: Least replica seconds of each; infinite where it fails.
+        arrival_time: Arrival of each, seconds, ascending.
+        work: Least replica seconds of each; infinite if it fails.
         ends: Deadline of each, seconds.
         latest_start: Last request that a measured window may begin with.
     """
@@ -380,7 +379,7 @@ def replicas_needed(attainment: float, arrival_time: Array, work: Array, ends: A
 
 
 def _replicas_when_busiest(work: Array, ends: Array, arrival_time: Array, latest_start: int, misses: int) -> float:
-    """Return the replicas that the busiest stretches of a window need, if so many of its requests may miss."""
+    """Return the replicas that the busiest stretches of a window need, if ``misses`` of its requests may miss."""
     arrivals = arrival_time[latest_start:]
     edges = np.searchsorted(arrivals, np.linspace(arrivals[0], arrivals[-1], BUSY_BINS + 1)[:-1])
     edges = np.append(edges, len(arrivals)) + latest_start
@@ -407,13 +406,13 @@ def _replicas_from(work: Array, ends: Array, start: float, num_good: int) -> flo
 def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
     """Return whether the proofs hold for everything the scenario uses.
 
-    A key that they do not know of, with another value than its default, switches them off: shared prefixes compute
-    fewer tokens, speculation gives several a step, a second pool prefills elsewhere, an API serves some.
+    A key that they do not cover disables them if it is not at its default: shared prefixes compute fewer tokens,
+    speculation gives several per step, a second pool prefills elsewhere, an API serves some requests.
 
-    What refuses, cuts off or repeats requests is covered: those that meet their limits are computed whole, by one of
-    the replicas, between their first arrival and their deadline, whatever becomes of the others; and a fleet that is
-    scaled never has more than its most replicas. Only where the measured window may start late, behind any number of
-    refused requests, nothing is known of how many it holds.
+    Features that refuse, cut off or repeat requests are covered: requests that meet their limits are computed whole, by
+    one of the replicas, between their first arrival and their deadline, whatever happens to the others; and an
+    autoscaled fleet never has more than its most replicas. Only if the measured window may start late, after any number
+    of refused requests, it is unknown how many requests it holds.
     """
     used = scenario.model_dump(exclude_unset=True, exclude_defaults=True)
     deployment = used["deployment"]
@@ -453,33 +452,33 @@ def least_replica_seconds(
     *,
     computes_prompts: bool = True,
 ) -> tuple[Array, float]:
-    """Return seconds of one replica that each request takes at least, so that sums over any of them are bounds.
+    """Return the least seconds of one replica for each request, such that sums over any of them are bounds.
 
-    A single value may be below 0; only the sum over a set of requests bounds the seconds in which that set is
-    worked on, from below.
+    A single value may be below 0; only the sum over a set of requests is a lower bound on the seconds in which that
+    set is processed.
 
     Take a step with n decoding requests whose contexts sum to S and c prompt tokens. If prices a, b, g, l >= 0 (b of
     any sign) exist with ::
 
         seconds(n, c, S) (1 + l n) >= a c + b n + g S      for every step that the engine can take
 
-    then the steps that work on a set of requests take together at least ``a`` a prompt token, ``b`` a further
-    token and ``g`` a token of context of each further token, less ``l`` times the seconds that requests spend
-    decoding, which ``decode_limit`` bounds for those that keep their SLO. (Weak duality of the linear programme that
+    then the steps that process a set of requests take together at least ``a`` per prompt token, ``b`` per further
+    token and ``g`` per token of context of each further token, less ``l`` times the seconds that requests spend
+    decoding, which ``decode_limit`` bounds for those that meet their SLO. (Weak duality of the linear programme that
     packs tokens into steps.) Requests outside the set make a step longer, never shorter, since no table falls with
     its index. S is at most the KV memory, n the seats, n + c the token budget. For given a, g, l the best b is a
-    minimum over n; several a, g, l are tried and the largest sum wins, all of them being bounds.
+    minimum over n; several a, g, l are tried and the largest sum is taken, as all are bounds.
 
     After a preemption a further token comes from computing the request again: at least ``prompt + 1`` tokens at
     price a. So b of a request is at most ``(a - g) (prompt + 1)``, and g at most a.
 
     Args:
         prompt: Prompt tokens, shape [requests].
-        output: Output tokens; 1 where only the first token counts.
+        output: Output tokens; 1 if only the first token counts.
         decode_limit: Seconds from first to last token that each request may take; None: no limit.
         config: Seats, token budget, KV memory.
         times: Seconds of steps.
-        computes_prompts: Whether prompts are computed here; else their KV caches come from elsewhere.
+        computes_prompts: Whether prompts are computed here; otherwise their KV caches come from elsewhere.
 
     Returns:
         The seconds of each request, and the price of a prompt token.
@@ -526,7 +525,7 @@ class _Steps:
         self.num = np.arange(1.0, seats + 1)
         self.decode = np.asarray(times.decode_base[1 : seats + 1])
         slopes = np.asarray(times.decode_slope[1 : seats + 1])
-        # Of a step with more requests than counted: the least slope from here on.
+        # For a step with more requests than counted: the least slope from here on.
         self.slope = np.minimum.accumulate(slopes[::-1])[::-1]
         head = np.asarray(times.sequence_seconds)
         self.mixed = head[np.minimum(np.arange(1, seats + 1) + 1, len(head) - 1)] + np.asarray(
@@ -538,7 +537,7 @@ class _Steps:
             table = np.concatenate((table, more))
         self.token = table[: budget + 1]
         self.tokens = np.arange(budget + 1.0)
-        # Contexts at most: layers with a window hold less of each, and where all have one, only the seats limit them.
+        # Most contexts: layers with a window hold less of each, and if all have one, only the seats limit them.
         blocks = config.num_blocks * config.block_size
         self.capacity = float(blocks if config.full_groups else config.max_num_seqs * config.max_model_len)
         self.highest_token_price = float(((self.token[1:] + head[1]) / self.tokens[1:]).min())

@@ -1,12 +1,12 @@
-"""The runs that decide on a fleet: shorter or narrower where those say the same, and those of fresh seeds.
+"""The runs that decide on a fleet: shorter or narrower ones if they show the same, and those of fresh seeds.
 
-Steady open traffic is run until it settles, whatever number of requests the scenario says: what the fleet finishes with
-its queue never empty refuses early, what is far from the limit passes early. Other open-loop traffic that is alike all
-through is run for fewer requests. Days, bursts, clients of a closed loop and conversations are run as long as the
-scenario says: rates change, all clients start at once, contexts grow. Where about as many requests miss as may, runs of
-fresh seeds decide. Many clients are as many a replica on fewer replicas with their share of them, and these behave
-alike: 1 to 8 replicas of the 38 that `scenarios/ten-thousand-users.yaml` needs hold with the same share of the clients
-to within one replica of 38.
+Steady open traffic is run until it settles, whatever the scenario's number of requests: what the fleet finishes with
+its queue never empty refuses early, and what is far from the limit passes early. Other open-loop traffic that is the
+same throughout is run for fewer requests. Days, bursts, clients of a closed loop and conversations are run as long as
+the scenario says: rates change, all clients start at once, contexts grow. If about as many requests miss as may, runs
+of fresh seeds decide. With many clients, fewer replicas get their share of the clients; the load per replica is the
+same, and so is the behaviour: 1 to 8 replicas of the 38 that `scenarios/ten-thousand-users.yaml` needs hold with the
+same share of the clients to within one replica of 38.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from simserve.sim.acceleration import Accelerate
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 NARROW_REQUESTS = 2500
-"""Requests about which a narrower run has."""
+"""Approximate requests of a narrower run."""
 SHORT_REQUESTS = 2000
 """Requests of the first run of steady traffic."""
 FAR = 2.0
-"""Times the share that may miss, or part of it, from which on a short run decides alone."""
+"""Ratio of the share that misses to the share that may, or its inverse, from which a short run decides alone."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
-"""One replica gets everything, whoever routes; this router decides nothing that would keep the kernel from leaping."""
+"""One replica gets everything with any router; this one makes no decisions that keep the kernel from leaping."""
 _OF_EQUAL_REPLICAS = (
     "pools",
     "autoscaling",
@@ -78,13 +78,13 @@ _OF_EQUAL_REPLICAS = (
     "fairness",
 )
 FRESH_SEED, SEEDS_APART = 1_000_003, 7919
-"""Added to the scenario's seed for the first of them, and from one to the next: neighbouring seeds share none."""
+"""Added to the scenario's seed for the first fresh run, and for each further one: neighbouring seeds share none."""
 SEEDS = 2**63
-"""How many seeds there are."""
+"""Number of seeds."""
 
 
 def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
-    """Run a fleet as far as a search needs: see `simserve.planner.search.trial.try_fleet`."""
+    """Run a fleet for as long as a search needs: see `simserve.planner.search.trial.try_fleet`."""
     there = with_overrides(scenario, overrides)
     fewer = narrowed(there, replicas, NARROW_REQUESTS)
     if fewer is not None:
@@ -101,15 +101,15 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
 
 
 def _is_near(scenario: Scenario, trial: Trial) -> bool:
-    """Return whether about as many requests miss as may, so that another run may say otherwise."""
+    """Return whether about as many requests miss as may, so that another run may decide otherwise."""
     return not _misses_by_far(scenario, trial) and not (trial.holds and _holds_by_far(scenario, trial))
 
 
 def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
-    """Run steady open traffic as long as it takes to know whether a fleet holds.
+    """Run steady open traffic until it is known whether a fleet holds.
 
-    A short run drops what misses by far, and passes what meets the objective by far and has settled. What can be
-    finished refuses a load that is too near to it, or above; between, longer runs decide.
+    A short run drops what misses by far, and passes what meets the objective by far and has settled. A load that is too
+    close to what the fleet can finish, or above it, is refused; in between, longer runs decide.
     """
     resolved = fleet_of(scenario, overrides, replicas)
     there = resolved.scenario
@@ -136,7 +136,7 @@ def settled_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tria
 
 
 def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> LoadProbe | None:
-    """Return what runs a fleet at any rate, where its traffic becomes steady and an objective is asked; else None."""
+    """Return a probe of a fleet at any rate, if its traffic becomes steady and has an objective; else None."""
     there = deployed(scenario, overrides, replicas)
     if not grows_steady(there) or objective(there) is None or not own_traffic(there).is_stationary:
         return None
@@ -147,9 +147,9 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
 def promise_of(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool = False) -> Promise:
     """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate.
 
-    As `simserve capacity` promises it: of steady traffic; of bursts, days, clients of a closed loop and the like in
-    runs as long as the scenario says, which draw other requests; of conversations only where the fleet is to be taken
-    (``is_picked``). Of a trace nothing is asked.
+    As promised by `simserve capacity`: for steady traffic; for bursts, days, clients of a closed loop and the like in
+    runs as long as the scenario says, with other random requests; for conversations only if the fleet is to be chosen
+    (``is_picked``). A trace needs no fresh runs.
     """
     probe = steady_probe(scenario, overrides, replicas) if is_steady(scenario) else None
     if probe is None:
@@ -166,9 +166,9 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int, is_picke
 
 
 def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool) -> Promise:
-    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes where that is found.
+    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes if determined.
 
-    Of days, bursts and the like eight runs; of clients and conversations as many as `simserve capacity` asks for.
+    Eight runs for days, bursts and the like; for clients and conversations as many as `simserve capacity` requires.
     """
     once = {**overrides, **ONCE}
     there = deployed(scenario, once, replicas)
@@ -178,7 +178,7 @@ def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: i
     many = {} if is_uneven(there) else many
     fresh, asked = None, objective(there)
     if asked is not None:
-        # A run in which too many requests miss fails whatever the fleet finishes, which takes longer to find.
+        # A run in which too many requests miss fails whatever the fleet finishes, which takes longer to determine.
         fresh = fresh_runs_of(there, None, **many)
         if min(fresh.attainments, default=1.0) < asked.attainment:
             return Promise(holds=False, attainments=fresh.attainments)
@@ -199,7 +199,7 @@ def _holds_by_far(scenario: Scenario, trial: Trial) -> bool:
 
 
 def _missed(scenario: Scenario, trial: Trial) -> float | None:
-    """Return the share that missed, over the share that may; None without an objective, or where none may."""
+    """Return the share that missed, divided by the share that may; None without an objective, or if none may."""
     asked = objective(scenario)
     if asked is None or trial.attainment is None or asked.attainment >= 1:
         return None
@@ -207,12 +207,12 @@ def _missed(scenario: Scenario, trial: Trial) -> float | None:
 
 
 def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:
-    """Return how many of the replicas have about so many requests; None where fewer are not like all of them.
+    """Return how many of the replicas serve about ``most_requests``; None if fewer replicas do not behave like all.
 
     Args:
         there: The scenario with the overrides of the deployment.
-        replicas: Of the fleet.
-        most_requests: Requests that are enough.
+        replicas: Replicas of the fleet.
+        most_requests: Number of requests that is enough.
     """
     workload, deployment = there.workload, there.deployment
     arrivals, count = workload.arrivals, workload.num_requests
@@ -225,7 +225,7 @@ def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:
 
 
 def narrow_run(scenario: Scenario, overrides: Overrides, replicas: int, fewer: int) -> Trial:
-    """Run ``fewer`` of the replicas with their share of the clients, and return what all of them do.
+    """Run ``fewer`` of the replicas with their share of the clients, and return the result for all replicas.
 
     Latencies and shares are those of the run; GPUs, dollars, watts and rates are those of all replicas.
     """
@@ -252,11 +252,11 @@ def narrow_run(scenario: Scenario, overrides: Overrides, replicas: int, fewer: i
 
 
 def further_run(attainments: Sequence[float], confidence: float = FRESH_CONFIDENCE) -> tuple[float, float]:
-    """Return between which shares a further run lies, with a two-sided confidence: Student's t over those of some.
+    """Return the interval of a further run's share, from Student's t over the shares of some runs.
 
     Args:
-        attainments: Of at least two runs.
-        confidence: Of the interval, which is cut at 0 and 1.
+        attainments: Shares of at least two runs.
+        confidence: Two-sided confidence of the interval, which is cut at 0 and 1.
     """
     runs = len(attainments)
     spread = float(np.std(attainments, ddof=1)) * math.sqrt(1 + 1 / runs)
@@ -278,14 +278,14 @@ def fresh_runs_of(
     is_sustained: Callable[[Sequence[float], float], bool] = _is_attained,
     accelerate: Accelerate = "auto",
 ) -> FreshRuns:
-    """Return whether fresh runs of a scenario, as long as it says, hold its objective, and one more would by a bound.
+    """Return whether fresh runs of a scenario, as long as it says, meet its objective, and one more would by a bound.
 
     Args:
-        scenario: What is deployed, what arrives, what is asked; one run of it, without a precision.
-        finishable: What the deployment finishes with its queue never empty; None: the queue's trend alone tells
+        scenario: The scenario, for a single run without a precision.
+        finishable: What the deployment finishes with its queue never empty; None: the queue's trend alone decides
             whether a run is overloaded.
-        most_runs: How many; fewer where they are long.
-        most_requests: Of all runs together, from which on they are fewer.
+        most_runs: Number of runs; fewer if they are long.
+        most_requests: Requests of all runs together, above which there are fewer runs.
         is_sustained: The bound on one more run, by default the lower end of `further_run`.
         accelerate: Whether runs are compiled.
 

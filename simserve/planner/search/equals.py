@@ -1,4 +1,4 @@
-"""Choosing among fleets of one price: measured step times, then what bears most more traffic, then lower latencies."""
+"""Choosing among fleets of equal price: measured step times, then the most headroom, then lower latencies."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from simserve.planner.search.trial import LATENCIES, MOST_REQUESTS, Trial, is_st
 from simserve.scenario.schema import Scenario, objective
 
 HEADROOM_STEP = 0.05
-"""Share of the traffic by which headroom is told apart."""
+"""Step of headroom, as a share of the traffic."""
 SAME_HEADROOM = 1
-"""Steps below the most headroom within which fleets bear as much: the short runs that tell know it no better."""
+"""Steps below the most headroom within which fleets count as equal: short runs do not resolve it better."""
 SAME_LATENCY = 0.05
-"""Share of the lowest latency within which fleets are as quick: what another seed would turn round."""
+"""Share of the lowest latency within which fleets count as equal: another seed could reverse their order."""
 MOST_STEPS = 60
-"""Steps of headroom up to which it is looked for: four times the traffic."""
+"""Most steps of headroom that are searched: four times the traffic."""
 
 
 def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
-    """Return the places of members that hold at one price, the best first, and note the headroom of each.
+    """Return the indices of members that hold at one price, the best first, and note the headroom of each.
 
-    Step times on fitted curves before those that are a bound of the data sheet, which flatters; then headroom, to
-    `HEADROOM_STEP`; of those within `SAME_HEADROOM` of the most, the lower p95 latencies as shares of their limits; of
-    those within `SAME_LATENCY` of the lowest, the order in which they are given. So no seed of the traffic decides. A
-    member that does not bear about what the best so far does is not looked at any further, so its headroom is known to
-    be less and no more.
+    Step times from fitted curves come before bounds from the data sheet, which are too optimistic; then headroom, to
+    `HEADROOM_STEP`; among those within `SAME_HEADROOM` of the most, lower p95 latencies as shares of their limits;
+    among those within `SAME_LATENCY` of the lowest, the order in which they are given. So the seed of the traffic does
+    not decide. A member that cannot sustain about what the best so far can is not examined further: its headroom is
+    only known to be less.
 
     Args:
         scenario: The traffic.
-        members: With trials that hold, of one price.
+        members: Members of one price, with trials that hold.
     """
     best = 0
     found: dict[bool, list[_Place]] = {False: [], True: []}
@@ -54,12 +54,12 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is known of a member.
+    """What is known about a member.
 
     Attributes:
-        place: Among those that are given.
-        steps: Of headroom; -1: less than the best.
-        latency: As a share of its limits.
+        place: Its index among the given members.
+        steps: Steps of headroom; -1: less than the best.
+        latency: Latency as a share of its limits.
     """
 
     place: int
@@ -68,7 +68,7 @@ class _Place:
 
 
 def _ordered(found: Sequence[_Place]) -> list[_Place]:
-    """Return members in order: those that are as good as the best as they are given, the others by their figures."""
+    """Return members in order: those as good as the best as they are given, the others by their figures."""
     most = max((each.steps for each in found), default=0)
     lowest = min((each.latency for each in found if each.steps >= most - SAME_HEADROOM), default=0.0)
 
@@ -81,7 +81,7 @@ def _ordered(found: Sequence[_Place]) -> list[_Place]:
 
 
 def _headroom(scenario: Scenario, member: Member, least: int) -> int:
-    """Return the steps of more traffic that a member bears; -1 where it does not bear ``least`` of them."""
+    """Return the steps of more traffic that a member can sustain; -1 if it cannot sustain ``least`` steps."""
     fails = _failing(scenario, member)
     if least and fails(least):
         return -1
@@ -90,10 +90,10 @@ def _headroom(scenario: Scenario, member: Member, least: int) -> int:
 
 
 def _failing(scenario: Scenario, member: Member) -> Callable[[int], bool]:
-    """Return what tells whether a member fails under so many steps more of traffic.
+    """Return a function that tells whether a member fails with a number of steps more traffic.
 
-    What it finishes with its queue never empty is known from its trial; below that a run of a few thousand requests
-    tells steps apart that are as coarse as these.
+    What it finishes with its queue never empty is known from its trial; below that, a run of a few thousand requests
+    resolves such coarse steps.
     """
     trial = _trial(member)
     there = with_overrides(scenario, member.overrides)
@@ -111,7 +111,7 @@ def _failing(scenario: Scenario, member: Member) -> Callable[[int], bool]:
 
 
 def _latency(scenario: Scenario, trial: Trial) -> float:
-    """Return the mean of the p95 latencies as shares of their limits; of E2E in seconds where nothing has one."""
+    """Return the mean of the p95 latencies as shares of their limits, or E2E in seconds if there is no limit."""
     asked = objective(scenario)
     shares = []
     for term, name in LATENCIES.items():

@@ -1,4 +1,4 @@
-"""Why a deployment is dropped, in words."""
+"""Explains in words why a deployment is dropped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simserve.workload.requests import RequestSpecs
 
 
 def bound_reason(bound: Bound, scenario: Scenario) -> str:
-    """Return in words which limit no fleet of a deployment can keep."""
+    """Return in words which limit no fleet of a deployment can meet."""
     term, slo = bound.out_of_reach, loosest_limits(scenario)
     if term is None or slo is None:
         return ""
@@ -45,7 +45,7 @@ def shortage(resolved: ResolvedScenario) -> str:
 
 
 def context_shortage(resolved: ResolvedScenario, specs: RequestSpecs) -> str | None:
-    """Return what lacks where the engine cut the context to its KV cache and requests are longer; else None."""
+    """Return what is missing if the engine cut the context to its KV cache and requests are longer; else None."""
     if not is_context_cut(resolved.shape.engine):
         return None
     answers = np.where(specs.max_tokens < 0, specs.output_tokens, np.minimum(specs.output_tokens, specs.max_tokens))
@@ -56,7 +56,7 @@ def context_shortage(resolved: ResolvedScenario, specs: RequestSpecs) -> str | N
 
 
 def clause(refusal: InputError) -> str:
-    """Return why a deployment is refused, without the place and the remedy."""
+    """Return why a deployment is refused, without the location and the remedy."""
     where = f"{refusal.key} " if refusal.key else ""
     value = "" if refusal.value is None else f"{refusal.value} "
     return f"{where}{value}{refusal.rule}"

@@ -1,6 +1,6 @@
-"""The search on one kind of GPU, whole: every shape with its drafts, and engine knobs where a shape could still win.
+"""The whole search on one kind of GPU: every shape with its drafts, and engine knobs where a shape could still win.
 
-One kind of GPU is one task: its result depends on nothing but its arguments, so any number of workers gives the same.
+One kind of GPU is one task: its result depends only on its arguments, so any number of workers gives the same.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from simserve.scenario.run import run
 from simserve.scenario.schema import objective
 
 EXHAUSTIVE_COMBINATIONS = 256
-"""Combinations on one kind of GPU up to which each is looked at."""
+"""Most combinations on one kind of GPU for which all are tried."""
 MOST_SHAPES = 24
-"""Shapes of one kind of GPU that other engine knobs are tried on, the cheapest first."""
+"""Most shapes of one kind of GPU on which other engine knobs are tried, the cheapest first."""
 MOST_NEAREST = 4
-"""Likewise where nothing holds yet, those that came nearest first."""
+"""Likewise if nothing holds yet, the nearest first."""
 HOPELESS = 1.1
-"""Load ratio with ample seats and steps from which on no knob lets a fleet keep up. The finished rate is known to
-3 %; other knobs raise it by less than 7 % over ample ones."""
+"""Load ratio with ample seats and steps above which no knob lets a fleet keep up. The finished rate is known to 3 %;
+other knobs raise it by less than 7 % over ample ones."""
 LOOK_REQUESTS = 100
-"""Requests of the run that carries a load ratio: the ratio has runs of its own."""
+"""Requests of the run that reports a load ratio: the ratio has separate runs."""
 NEAR = 0.5
-"""Share of the attainment asked for that one change must reach before several are tried together."""
+"""Share of the required attainment that one change must reach before several are tried together."""
 NEUTRAL_OPTIONS = frozenset({"pool", "scale", "admit"})
 """Options that do not raise what a replica finishes."""
 
 
 JUDGED_OUT = ("invalid", "does_not_fit", "out_of_reach", "too_many_gpus")
-"""What became of deployments that no run was needed for."""
+"""Statuses of deployments that needed no run."""
 FURTHEST = ("holds", "misses", "not_better", "too_many_gpus", "invalid", "out_of_reach", "does_not_fit")
-"""Where nothing holds: what came how far, as other knobs may help it."""
+"""Statuses in the order of how far a deployment came, for when nothing holds and other knobs may help."""
 
 
 def search_group(space: Space, goal: Goal, known: GroupResult | None = None) -> GroupResult:
-    """Return the best fleet of a space: exact over all dimensions, or over the shapes where those are too many.
+    """Return the best fleet of a space: exact over all dimensions, or over the shapes if those are too many.
 
     Shapes are searched with every option plain, and again with the scenario's own choices.
 
     Args:
         space: What may be deployed.
-        goal: What is to be small, and within which limits.
-        known: What earlier searches of the space have judged and run; None: there was none.
+        goal: What to minimise, and within which limits.
+        known: What earlier searches of the space have judged and run; None if there was none.
     """
     search = Search(space, goal)
     if known is not None:
@@ -66,18 +66,18 @@ def search_group(space: Space, goal: Goal, known: GroupResult | None = None) -> 
 def refine_group(
     space: Space, goal: Goal, found: GroupResult, num_settings: int, known: GroupResult | None = None
 ) -> GroupResult:
-    """Return the best fleet that other engine knobs and options make of the shapes; without a best where none is.
+    """Return the best fleet of the shapes with other engine knobs and options; without a best if there is none.
 
-    A shape is looked at where a bound leaves it a fleet that would be better than the goal's ceiling, at its own knobs
-    or at ample ones, and where it can finish the traffic with so many replicas. Settings are tried in the order of how
-    many choices they change, first from the scenario's, then from each that proved better; no chance is in it.
+    A shape is tried if a bound allows it a fleet better than the goal's ceiling, at its own knobs or at ample ones, and
+    if it can finish the traffic with that many replicas. Settings are tried in the order of how many choices they
+    change, first from the scenario's, then from each that proved better; nothing is random.
 
     Args:
         space: What may be deployed.
-        goal: What is to be small; its ceiling is the best value known.
+        goal: What to minimise; its ceiling is the best value known.
         found: The search over the shapes.
-        num_settings: Settings that are tried on a shape.
-        known: What earlier searches of the space have judged and run; None: that of the shapes alone.
+        num_settings: Number of settings to try on a shape.
+        known: What earlier searches of the space have judged and run; None: only that of the shapes.
     """
     search = Search(space, goal)
     search.best_value = (goal.ceiling, -math.inf)
@@ -96,9 +96,9 @@ def refine_group(
 
 
 def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
-    """Return what holds with as many replicas, at the same price, with one engine knob or option changed.
+    """Return the fleets that hold with as many replicas, at the same price, with one engine knob or option changed.
 
-    A knob that shortens the longest request which the memory has room for is no choice among equals.
+    A knob that shortens the longest request that fits the memory is not equal.
     """
     search, found = Search(space, goal), []
     assert best.trial is not None  # it holds
@@ -118,7 +118,7 @@ def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
 
 
 def _try_settings(search: Search, chosen: Mapping[str, Any], most: int) -> None:
-    """Try settings around what is chosen, ample ones first; several changes only where one brings it near."""
+    """Try settings around the chosen one, ample ones first; several changes only if one brings it near."""
     near = 0.0
     ample = {key: value for key, value in _ample(search.space).items() if value != chosen[key]}
     asked = objective(search.space.scenario)
@@ -133,7 +133,7 @@ def _try_settings(search: Search, chosen: Mapping[str, Any], most: int) -> None:
 
 
 def _shapes(search: Search, found: GroupResult) -> list[tuple[Value, Member]]:
-    """Return the shapes that other knobs are tried on, in order."""
+    """Return the shapes on which other knobs are tried, in order."""
     goal, kept = search.goal, []
     for member in found.members:
         least = search.least_unit(member.overrides)
@@ -148,10 +148,10 @@ def _shapes(search: Search, found: GroupResult) -> list[tuple[Value, Member]]:
 
 
 def _is_far(search: Search, shape: Member) -> bool:
-    """Return whether a shape has been run and missed by far, or not at all.
+    """Return whether a shape has been run and missed by far, or has not been run.
 
-    Where a fleet that held in the search was not confirmed, the ceiling is higher and many more shapes lie below it:
-    knobs are then tried on those alone that come near with the scenario's own.
+    If a fleet that held in the search was not confirmed, the ceiling is higher and many more shapes lie below it: knobs
+    are then tried only on those that come near with the scenario's own.
     """
     asked, trial = objective(search.space.scenario), shape.trial
     return asked is not None and (trial is None or (trial.attainment or 0.0) < NEAR * asked.attainment)
@@ -160,8 +160,8 @@ def _is_far(search: Search, shape: Member) -> bool:
 def _may_win(search: Search, shape: Member) -> bool:
     """Return whether a shape, at its own knobs or others, may hold with few enough replicas to be better.
 
-    No step is shorter for a longest one that may be longer than every prompt, so a bound that rules out a shape with
-    such steps holds of all its knobs.
+    No knob makes a step shorter than with a token budget above every prompt, so a bound that rules out a shape with
+    such steps holds for all its knobs.
     """
     space, most = search.space, 0
     kinds, chosen = [], space.chosen(shape.overrides)
@@ -188,12 +188,12 @@ def _may_win(search: Search, shape: Member) -> bool:
 
 
 def _ample(space: Space) -> dict[str, Any]:
-    """Return the most seats and tokens of a step that are to be searched."""
+    """Return the most seats and tokens per step that are searched."""
     return {key: max(numbers) for key, numbers in _sizes(space)}
 
 
 def _sparing(space: Space) -> dict[str, Any]:
-    """Return the fewest, which leave the most memory."""
+    """Return the fewest seats and tokens per step, which leave the most memory."""
     return {key: min(numbers) for key, numbers in _sizes(space)}
 
 
@@ -205,13 +205,13 @@ def _sizes(space: Space) -> Iterator[tuple[str, list[int]]]:
 
 
 def _is_bound_by_work(space: Space) -> bool:
-    """Return whether a fleet's load ratio says of every option whether it can keep up."""
+    """Return whether a fleet's load ratio shows for every option whether it can keep up."""
     others = {name for name in space.options if name not in space.shape_keys}
     return has_load_ratio(space.scenario) and others <= NEUTRAL_OPTIONS
 
 
 def _load_ratio(search: Search, member: Member, replicas: int) -> float:
-    """Return the load over what so many replicas finish with their queue never empty; 0 where it is not known."""
+    """Return the load divided by what replicas finish with their queue never empty; 0 if unknown."""
     scenario = search.space.scenario
     offered = own_traffic(fleet_of(scenario, member.overrides, replicas).scenario)
     if offered.is_stationary:
@@ -231,7 +231,7 @@ def _setting_keys(space: Space) -> list[str]:
 def settings_around(
     space: Space, chosen: Mapping[str, Any], most_changes: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield choices of engine knobs and options, those first that change the fewest of what is chosen."""
+    """Yield choices of engine knobs and options, those with the fewest changes from ``chosen`` first."""
     keys = _setting_keys(space)
     most = len(keys) if most_changes is None else most_changes
     others = {key: [value for value in space.dimensions[key] if value != chosen[key]] for key in keys}
@@ -242,7 +242,7 @@ def settings_around(
 
 
 def group_result(search: Search, method: str) -> GroupResult:
-    """Return what a search of some kind has found."""
+    """Return the result of a search of some kind."""
     space = search.space
     return GroupResult(
         hardware=str(space.base.get(HARDWARE_KEY, space.scenario.deployment.hardware)),

@@ -1,4 +1,4 @@
-"""What a search is after, and what became of each deployment. Holds it, decides nothing."""
+"""The goal of a search and the outcome of each deployment. Records only, decides nothing."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Status = Literal["invalid", "does_not_fit", "out_of_reach", "too_many_gpus", "no
 
 
 def key_of(overrides: Overrides) -> tuple[tuple[str, str], ...]:
-    """Return what tells deployments of one space apart."""
+    """Return a key that identifies a deployment within a space."""
     return tuple(sorted((name, repr(value)) for name, value in overrides.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What the search is after.
+    """The goal of a search.
 
     Attributes:
-        objective: What is to be small.
-        max_gpus: GPUs of the fleet at most, spares included.
+        objective: What to minimise.
+        max_gpus: Most GPUs of the fleet, spares included.
         spare_replicas: Replicas that are paid for and may be lost.
-        ceiling: Value from which on a fleet is of no interest.
-        is_tight: Whether that is the value of the plan on the scenario's own GPU, not a multiple of it.
-        replicas: How many there must be; None: as few as hold.
-        confidence: Share of real servers on which the SLO must hold; None: it must where it is simulated.
-        gpus_by_kind: GPU -> how many there are, of fixed GPUs of several kinds; empty: of one kind, ``max_gpus``.
+        ceiling: Fleets of this value or more are of no interest.
+        is_tight: Whether the ceiling is the value of the plan on the scenario's own GPU, not a multiple of it.
+        replicas: Required number of replicas; None: the fewest that hold.
+        confidence: Share of real servers on which the SLO must hold; None: it must hold in simulation.
+        gpus_by_kind: GPU -> number of GPUs, for fixed GPUs of several kinds; empty: ``max_gpus`` of one kind.
         refused: Hashes of scenarios on fleets that failed when they were confirmed: none of these holds.
     """
 
@@ -51,22 +51,21 @@ class Goal:
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One deployment of the space and what became of it.
+    """One deployment of the space and its outcome.
 
     Attributes:
-        overrides: What it changes in the scenario; the number of replicas comes on top
-            (`simserve.planner.space.makeup`).
-        status: How it ended.
-        reason: In words.
+        overrides: What it changes in the scenario, without the number of replicas (`simserve.planner.space.makeup`).
+        status: Its outcome.
+        reason: The reason in words.
         bound: Proven bounds.
-        num_gpus: GPUs of one replica, of pools that differ of the first.
+        num_gpus: GPUs of one replica, of the first pool if pools differ.
         usd_per_gpu_hour: Price, likewise.
         trial: Its deciding run: the best fleet that holds, else the nearest.
-        makeup: What a number of replicas stands for; None where it is not known to go together.
-        tokens: Of all requests, prompts included.
-        max_model_len: The longest request that it serves, of its pools the least; None: not deployed.
-        headroom: Steps of more traffic at which it holds, where that decided between equals; else 0.
-        promise: Whether the fleet of its trial holds in fresh runs; None where that was not looked at.
+        makeup: What a number of replicas stands for; None if it is not known to be valid.
+        tokens: Tokens of all requests, prompts included.
+        max_model_len: The longest request that it serves, the least of its pools; None: not deployed.
+        headroom: Steps of more traffic at which it holds, if that decided between equals; else 0.
+        promise: Whether the fleet of its trial holds in fresh runs; None if that was not checked.
     """
 
     overrides: Overrides
@@ -83,19 +82,19 @@ class Member:
     promise: Promise | None = None
 
     def untried(self) -> Member:
-        """Return what was known of it before it was tried."""
+        """Return the member as it was before it was tried."""
         if self.status not in ("holds", "misses", "not_better"):
             return self
         return replace(self, status="not_better", reason="", trial=None, promise=None, headroom=0)
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """What is deployed, the number of replicas aside."""
+        """What is deployed, apart from the number of replicas."""
         return key_of(self.overrides)
 
     @property
     def encoders(self) -> int:
-        """GPUs of an encoder pool, whatever the number of replicas."""
+        """GPUs of an encoder pool, for any number of replicas."""
         return 0 if self.makeup is None else self.makeup.encoders
 
 
@@ -107,13 +106,12 @@ class GroupResult:
         hardware: The GPU.
         base: Overrides that set it.
         members: Every deployment judged.
-        best: The one that holds and is best; None if none holds.
+        best: The best deployment that holds; None if none holds.
         trials: All runs, in order.
-        size: Combinations of the space.
+        size: Number of combinations in the space.
         method: ``exhaustive``: every combination; ``shapes``: every shape; ``settings``: and engine knobs on some;
-            ``roles``: prefill and decode workers, each role with a shape of its own.
-        role_costs: Role -> what is to be small, of all workers of it, at least (bound); empty where it was not looked
-            at.
+            ``roles``: prefill and decode workers, each role with its own shape.
+        role_costs: Role -> least objective of all its workers (bound); empty if not determined.
         tried: Hash of the scenario on a fleet -> its deciding run.
     """
 

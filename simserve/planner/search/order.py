@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 Value = tuple[float, float]
-"""What is to be small: the objective, then what decides between equals."""
+"""A value to minimise: the objective, then what decides between equals."""
 WORST: Value = (math.inf, math.inf)
 EQUAL = 1e-9
 """Relative difference below which two values count as equal."""
@@ -18,7 +18,7 @@ def smallest_integer(
     """Return the smallest integer of [least, most] that holds, None if none does.
 
     Holding is monotone: true from some integer on. Doubling steps from ``least`` find one that holds, or ``most`` is
-    asked first where it is expected to fail; then bisection. From a ``start``, a guess, the steps go up or down.
+    tried first if it is expected to fail; then bisection. From a ``start``, a guess, the steps go up or down.
     """
     if least > most:
         return None

@@ -1,8 +1,7 @@
-"""How many workers of one role at least: the bounds of `simserve.planner.search.bound` for half of a request's life.
+"""The fewest workers of one role: the bounds of `simserve.planner.search.bound` for one part of each request.
 
-A prefill worker computes prompts and nothing else, a decode worker takes in their KV caches and computes the further
-tokens. What bounds the work of a replica that does both bounds each role with the other's part left out. Simulates
-nothing.
+A prefill worker computes only prompts; a decode worker receives their KV caches and computes the further tokens. The
+bounds on the work of a replica that does both bound each role with the other's part left out. Simulates nothing.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from simserve.scenario.schema import Scenario
 from simserve.workload.requests import RequestSpecs
 
 KEPT_UP = 0.95
-"""Share of the offered work that workers must be able to do at least: a queue that grows is refused, and what is
-finished is known to 3 % (`simserve.scenario.finishable.HALF_WIDTH`)."""
+"""Least share of the offered work that workers must be able to do: a growing queue is refused, and what is finished is
+known to 3 % (`simserve.scenario.finishable.HALF_WIDTH`)."""
 TINY = 1e-12
-"""Seconds, so that nothing is divided by 0."""
+"""Seconds that prevent a division by 0."""
 _COVERED_WITHOUT = {
     "deployment.speculative": None,
     "deployment.data_parallel_size": 1,
@@ -46,7 +45,7 @@ _COVERED_WITHOUT = {
     "deployment.num_redundant_experts": None,
     "deployment.enable_two_batch_overlap": None,
 }
-"""What the bounds of roles allow for by themselves."""
+"""Keys that the bounds of roles handle themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +53,11 @@ class RoleBound:
     """What no number of workers of a shape, or no smaller one, can do.
 
     Attributes:
-        out_of_reach: Whether too many requests miss the role's limit whatever the number of workers.
-        needed_workers: No fewer can do the work in time; a fraction, which whole workers are rounded up from.
-        idle_seconds: A first token takes at least on a prefill worker, or a further one on a decode worker: the mean
-            over the requests, an estimate where the proofs do not cover the scenario.
-        most_rate: Requests a second of steady traffic that one worker can do at most.
+        out_of_reach: Whether too many requests miss the role's limit with any number of workers.
+        needed_workers: Fewest workers that can do the work in time; a fraction, to be rounded up to whole workers.
+        idle_seconds: Least seconds of a first token on a prefill worker, or of a further one on a decode worker: the
+            mean over the requests, an estimate if the proofs do not cover the scenario.
+        most_rate: Most requests a second of steady traffic that one worker can serve.
     """
 
     out_of_reach: bool = False
@@ -77,19 +76,19 @@ def role_bound(
 ) -> RoleBound:
     """Return the bound of a role under the requests of one run.
 
-    With drafts a step gives at most one token more than it has drafts and takes no less time than one without. Ranks
-    that step together each take what they share, at least a line below its table: ``shared(T) >= a + b T`` for the
-    tokens T of all ranks, so a rank with t tokens spends ``a + b t`` at least on them, and of the seconds of all n
-    ranks ``a + n b t`` fall to its share.
+    With drafts a step gives at most one token more than its drafts and takes no less time than one without. Ranks that
+    step together each spend the shared time, which is at least a line below its table: ``shared(T) >= a + b T`` for
+    the tokens T of all ranks, so a rank with t tokens spends at least ``a + b t`` on them, and accounts for ``a + n b
+    t`` of the seconds of all n ranks.
 
     Args:
         role: ``prefill`` or ``decode``.
-        alone: The scenario as if one worker were all there is.
+        alone: The scenario with only one worker.
         config: Limits and rules of the worker's scheduler.
         times: Seconds of its steps.
         specs: The requests.
-        is_proven: Whether the proofs cover the scenario (`covers_roles`); where they do not, only the time of an idle
-            worker is looked at.
+        is_proven: Whether the proofs cover the scenario (`covers_roles`); if not, only the time of an idle worker is
+            used.
     """
     times, ranks = in_arrays(times), config.data_parallel_size
     prompt, output = specs.prompt_tokens.astype(np.float64), specs.output_tokens.astype(np.float64)
@@ -120,11 +119,11 @@ def role_bound(
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Seconds of a rank that each request takes at least.
+    """Least seconds of a rank for each request.
 
     Attributes:
-        paced: Where it keeps its limit on TPOT.
-        anyhow: Whatever its pace.
+        paced: If it meets its limit on TPOT.
+        anyhow: At any pace.
     """
 
     paced: Array
@@ -134,7 +133,7 @@ class _Work:
 def _work(
     role: str, lengths: tuple[Array, Array], decode_limit: Array | None, config: EngineConfig, times: StepTimes
 ) -> _Work:
-    """Return the work of a role on prompts and outputs of some lengths, with seconds that decoding may take."""
+    """Return the work of a role on prompts and outputs of some lengths, with the most seconds of decoding."""
     prompt, output = lengths
     priced, is_prefill = _with_shared(times, config.data_parallel_size), role == PREFILL
     output = np.ones(len(prompt)) if is_prefill else output
@@ -146,7 +145,7 @@ def _work(
 
 
 def _needed_seconds(work: _Work, attainment: float) -> float:
-    """Return the seconds of a rank that a request takes at least on average: all are served, enough at their pace."""
+    """Return the least mean seconds of a rank per request: all are served, and enough of them within the limit."""
     keeping = np.sort(work.paced)[: math.ceil(attainment * len(work.paced))]
     return max(KEPT_UP * float(work.anyhow.mean()), float(keeping.sum()) / len(work.paced) * ROUNDING)
 
@@ -166,7 +165,7 @@ def _in_time(role: str, paced: Array, slo: SLO, gaps: Array, specs: RequestSpecs
 
 
 def _with_shared(times: StepTimes, ranks: int) -> StepTimes:
-    """Return the seconds of a rank with those that all ranks share, at least, ``ranks`` of them counted for each."""
+    """Return the seconds of a rank plus at least those shared by all ranks, with the tokens counted ``ranks`` times."""
     shared = np.asarray(times.shared_seconds, dtype=np.float64)
     if len(shared) < 2:
         return times

@@ -1,8 +1,8 @@
 """Prefill and decode workers that fill fixed GPUs, the most promising first.
 
-What a pair can do is at most what each of its roles can do alone. That is bounded for every shape
-(`simserve.planner.search.role_bound`), and simulated beside more than enough of the other role before a pair is handed
-on; of those that are left none can do more than the best so far.
+A pair can do at most what each of its roles can do alone. That is bounded for every shape
+(`simserve.planner.search.role_bound`), and simulated beside more than enough of the other role before a pair is passed
+on; none of the remaining pairs can do more than the best so far.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from simserve.planner.space.roles import DECODE, FORMAT, GPU, KIND_KEYS, PREFILL
 from simserve.scenario.schema import objective
 
 MOST_HALVINGS = 5
-"""Bisections of the load that workers of a role sustain alone: to a thirtieth of where it lies."""
+"""Bisections of the load that workers of a role can sustain alone: to a thirtieth of the range."""
 MOST_DOUBLINGS = 12
 LOOK_REQUESTS = 2 * FIRST_REQUESTS
 MOST_PAIRS = 24
-"""Pairs that are handed on with the knobs as they are, for each weight format that a prefill worker may have."""
+"""Most pairs to pass on with the knobs unchanged, for each weight format of a prefill worker."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Rates:
     """What workers can do on fixed GPUs.
 
     Attributes:
-        search: Whose space and goal it is.
+        search: The search, with its space and goal.
         front: What both roles share.
         roles: The shapes.
         offered: Requests a second of the scenario.
@@ -50,10 +50,10 @@ class Rates:
     _known: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def pairs(self, best: Callable[[], float]) -> Iterator[dict[str, Any]]:
-        """Yield the overrides of pairs that fill the GPUs, until none that is left could do more than the best.
+        """Yield the overrides of pairs that fill the GPUs, until no remaining one could do more than the best.
 
         Args:
-            best: Returns the requests a second that the best so far sustains.
+            best: Returns the requests a second that the best so far can sustain.
         """
         self._workers = workers_of(self.search, self.front, self.roles)
         heap = list(self._filling())
@@ -70,7 +70,7 @@ class Rates:
             yield self._overrides(*pair)
 
     def with_other_knobs(self, overrides: Overrides) -> Iterator[dict[str, Any]]:
-        """Yield a pair of shapes and numbers with other settings of the knob of one role, or of both."""
+        """Yield a pair of shapes and numbers with other knob settings of one role or both."""
         chosen = overrides["deployment.pools"]
         shared = {key: overrides.get(f"deployment.{key}", value) for key, value in self.roles.own.items()}
         kinds = [tuple({**shared, **pool}.get(key) for key in KIND_KEYS) for pool in chosen]
@@ -84,7 +84,7 @@ class Rates:
                 yield self.roles.deployed(self.front, list(zip((one, other), counts, strict=True)))
 
     def _filling(self) -> Iterator[tuple[float, int, tuple[Count, Count], bool]]:
-        """Yield numbers of each pair of sizes on all of the GPUs, with a bound below the negative of their rate."""
+        """Yield numbers of each pair of sizes on all of the GPUs, with a lower bound on their negative rate."""
         number = 0
         for workers in by_kv_format(self._workers):
             sides = _first_of_each_kind(workers[PREFILL]), _first_of_each_kind(workers[DECODE])
@@ -95,7 +95,7 @@ class Rates:
                     yield -min(each.number * each.worker.most_rate for each in pair), number, pair, False
 
     def _counts(self, prefill: Worker, decode: Worker) -> Iterator[tuple[int, int]]:
-        """Yield the numbers of workers that fill the GPUs; of two kinds of GPU, all of each are for one role."""
+        """Yield the numbers of workers that fill the GPUs; with two kinds of GPU, each kind is for one role."""
         there, gpus = self.search.goal.gpus_by_kind, self.search.goal.max_gpus
         if not there:
             for count in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
@@ -107,13 +107,13 @@ class Rates:
             yield counts
 
     def _sustained(self, pair: tuple[Count, Count]) -> float:
-        """Return a rate that a pair does not exceed: of each role alone, a load at which it fails."""
+        """Return a rate that a pair cannot exceed: the lower of the loads at which each role fails alone."""
         return min(
             each.number * self._of_one(role, each.worker) for role, each in zip((PREFILL, DECODE), pair, strict=True)
         )
 
     def _of_one(self, role: str, worker: Worker) -> float:
-        """Return the least rate a worker at which workers of a shape were seen to fail beside ample others."""
+        """Return the least rate per worker at which workers of a shape failed beside ample others."""
         key = role, repr(worker.pool)
         if key not in self._known:
             number = max(1, self.search.goal.max_gpus // (2 * worker.gpus))
@@ -137,7 +137,7 @@ class Rates:
         return high
 
     def _holds(self, role: str, count: Count, rate: float) -> bool:
-        """Return whether workers of a role keep the SLO at a rate, beside more than enough of the fastest others."""
+        """Return whether workers of a role meet the SLO at a rate, beside more than enough of the fastest others."""
         scenario = self.search.space.scenario
         asked, traffic = objective(scenario), scaled_traffic(scenario, rate / self.offered)
         other = DECODE if role == PREFILL else PREFILL
@@ -161,7 +161,7 @@ class Rates:
 
 
 def _first_of_each_kind(workers: Sequence[Worker]) -> list[Worker]:
-    """Return one setting of the knob of each kind of worker: the scenario's own where it fits."""
+    """Return one knob setting of each kind of worker: the scenario's own if it fits."""
     found: dict[tuple[Any, ...], Worker] = {}
     for each in workers:
         found.setdefault(kind_of(each.pool), each)

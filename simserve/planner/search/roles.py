@@ -1,17 +1,16 @@
-"""The best fleet of prefill and decode workers, each role with a shape of its own.
+"""The best fleet of prefill and decode workers, each role with its own shape.
 
-What a fleet costs is the sum over its roles, and each role can be judged with more than enough workers of the other:
-with fewer of them nothing is faster. So for each role the numbers of each shape that pass alone are listed by their
-cost, from a proven bound on (`simserve.planner.search.role_bound`); then pairs are simulated whole in the order of
-their cost, and the first that holds is the best. No size and no number is given up unless its role fails alone, beside
-the fastest workers of the other, by more than a short run may be wrong; of the settings of a knob, the best alone is
-taken.
+The cost of a fleet is the sum over its roles, and each role can be judged with more than enough workers of the other,
+as fewer make nothing faster. So for each role the numbers of each shape that pass alone are listed by cost, starting at
+a proven bound (`simserve.planner.search.role_bound`). Then pairs are simulated whole in the order of cost, and the
+first that holds is the best. A size or number is dropped only if its role fails alone, beside the fastest workers of
+the other, by more than the error of a short run; of the settings of a knob, only the best is kept.
 
-A shape has a GPU and a weight format of its own. Only workers that can read each other's KV caches are a pair. A cache
-is handed over as the bytes that it is: of one checkpoint, in one number format, laid out by one attention kernel, which
-an engine chooses by the generation of the GPU. vLLM's NIXL connector compares all three before the first transfer and
-refuses what differs (`compute_nixl_compatibility_hash` of its nixl_connector.py); the other engines are taken to ask
-for the same. So weight formats differ between roles only where the engine makes them of one checkpoint while it loads.
+A shape has its own GPU and weight format. Only workers that can read each other's KV caches form a pair. A cache is
+sent as raw bytes: of one checkpoint, in one number format, in the layout of one attention kernel, which an engine
+chooses by the generation of the GPU. vLLM's NIXL connector compares all three before the first transfer and refuses
+what differs (`compute_nixl_compatibility_hash` of its nixl_connector.py); the other engines are assumed to require the
+same. So weight formats differ between roles only where the engine makes them from one checkpoint while loading.
 """
 
 from __future__ import annotations
@@ -59,27 +58,27 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
 
 KVFormat = tuple[str, ...]
-"""What two workers must have in common: checkpoint, KV format, and who lays the cache out."""
+"""What two workers must have in common: checkpoint, KV format and cache layout."""
 FLASH_GENERATIONS = ("8", "9")
-"""CUDA major versions, Ampere, Ada and Hopper, on which engines take FlashAttention for everything but latent attention
+"""CUDA major versions (Ampere, Ada and Hopper) on which engines use FlashAttention for all but latent attention
 (vLLM 0.20, `vllm/platforms/cuda.py`: FLASH_ATTN first; on 10 FLASHINFER is)."""
 FRONT_KEYS = (KV_KEY, DRAFTS_NAME, ROUTE_NAME)
-"""What both roles share and the search may set: a cache is read in the format in which it is sent."""
+"""What both roles share and the search may set: a cache is read in the format that it is sent in."""
 AMPLE = 3
-"""Times the workers that a role needs at least, which are more than enough; doubled while the fleet is busy."""
+"""Factor on the least workers that a role needs, to have more than enough; doubled while the fleet is busy."""
 AT_EASE = 0.6
-"""Busy share of a fleet in which nobody waits for the other role."""
+"""Largest busy share of a fleet at which no role waits for the other."""
 MOST_DOUBLINGS = 6
 KNOB_GAIN = 0.85
-"""Share of the workers with the scenario's own knobs that others are taken to need at least; an assumption."""
+"""Least workers with other knobs as a share of those needed with the scenario's own; an assumption."""
 TIED = 2 * EQUAL
-"""Relative difference up to which a fleet is looked at beside what is known: headroom decides between equals."""
+"""Relative difference up to which a fleet is tried against the best known: headroom decides between equals."""
 HELD = 6
-"""Pairs that hold, the cheapest first, which are handed on: one of them is confirmed."""
+"""Number of pairs that hold, cheapest first, to pass on: one of them is confirmed."""
 MOST_PAIRS = 240
-"""Pairs that are simulated whole."""
+"""Most pairs that are simulated whole."""
 OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
-"""What is small where the sum over the workers is; the latency of a fleet is not."""
+"""Objectives that are sums over the workers, unlike the latency of a fleet."""
 
 
 def kv_format_of(shape: ReplicaShape) -> KVFormat:
@@ -89,7 +88,7 @@ def kv_format_of(shape: ReplicaShape) -> KVFormat:
 
 
 def layout_of(hardware: HardwareProfile, model: ModelProfile) -> tuple[str, str]:
-    """Return whose GPU and which generation lays a model's KV cache out."""
+    """Return the GPU vendor and generation that determine the layout of a model's KV cache."""
     generation = (hardware.compute_capability or hardware.name).partition(".")[0]
     if generation in FLASH_GENERATIONS and model.mla is None:
         generation = FLASH_GENERATIONS[0]
@@ -97,7 +96,7 @@ def layout_of(hardware: HardwareProfile, model: ModelProfile) -> tuple[str, str]
 
 
 class NoRoom(Enum):
-    """Why a shape is none."""
+    """Why a shape cannot be used."""
 
     NO_ROOM = "its memory does not hold the model and one request"
 
@@ -111,12 +110,12 @@ class Worker:
 
     Attributes:
         pool: Its pool, without the number of replicas.
-        gpus: Of one worker.
-        usd_per_hour: Of one worker; infinite without a price.
-        watts: Of one worker that does nothing.
-        needed: Fewer cannot do the work (bound); a fraction.
-        idle_seconds: A first token, or a further one, takes at least on it when idle, on average.
-        most_rate: Requests a second that one can do at most (bound).
+        gpus: GPUs of one worker.
+        usd_per_hour: Price of one worker; infinite if unknown.
+        watts: Power of one idle worker.
+        needed: Fewest workers that can do the work (bound); a fraction.
+        idle_seconds: Least mean seconds of a first token, or of a further one, on an idle worker.
+        most_rate: Most requests a second that one can serve (bound).
         kv_format: What another must have in common with it to read its KV caches.
     """
 
@@ -131,22 +130,22 @@ class Worker:
 
     @property
     def least(self) -> int:
-        """Whole workers that are the fewest."""
+        """Fewest whole workers."""
         return max(1, math.ceil(self.needed))
 
     def cost(self, goal: Goal) -> float:
-        """Return what is to be small, of one worker."""
+        """Return the objective of one worker."""
         return {"gpus": float(self.gpus), "energy": self.watts}.get(goal.objective, self.usd_per_hour)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownWorkers:
-    """What searches have found out about workers, handed from one to the next.
+    """What searches have found out about workers, passed from one search to the next.
 
     Attributes:
-        workers: Role, whether the bounds are proven, and hash of the scenario in which one is all there is -> the
-            worker, or why there is none. The search adds to them.
-        least: GPU -> role -> what is to be small, of all workers of it on such GPUs, at least (bound).
+        workers: Role, whether the bounds are proven, and hash of the scenario with only one worker -> the worker, or
+            why there is none. The search adds to them.
+        least: GPU -> role -> least objective of all workers of the role on such GPUs (bound).
     """
 
     workers: dict[tuple[str, bool, str], Worker | NoRoom | None] = field(default_factory=dict)
@@ -155,7 +154,7 @@ class KnownWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """So many workers of a shape."""
+    """A number of workers of a shape."""
 
     worker: Worker
     number: int
@@ -167,7 +166,7 @@ class Count:
 
     @property
     def laid(self) -> str:
-        """Number, GPU, format and sizes, whatever the knob: of those that hold, one is enough."""
+        """Number, GPU, format and sizes, without the knob: of those that hold, one is enough."""
         return f"{self.number} of {kind_of(self.worker.pool)}"
 
 
@@ -183,14 +182,14 @@ def has_role_search(space: Space, goal: Goal) -> bool:
 
 
 def search_roles(space: Space, goal: Goal, known: KnownWorkers | None = None) -> GroupResult:
-    """Return the best fleet of prefill and decode workers on a kind of GPU; without a best where none is better.
+    """Return the best fleet of prefill and decode workers on a kind of GPU; without a best if none is better.
 
-    Those that are as good as what is known are among its members.
+    Its members include those that are as good as the best known.
 
     Args:
         space: What may be deployed.
-        goal: What is to be small; its ceiling is the best value known.
-        known: What earlier searches have found out; this one adds the workers that it prices.
+        goal: What to minimise; its ceiling is the best value known.
+        known: Results of earlier searches; this one adds the workers that it prices.
     """
     search, known = Search(space, goal), KnownWorkers() if known is None else known
     search.best_value = (goal.ceiling, -math.inf)
@@ -202,14 +201,14 @@ def search_roles(space: Space, goal: Goal, known: KnownWorkers | None = None) ->
 def mixed_space(
     spaces: Sequence[Space], costs: Sequence[Mapping[str, float]] = (), ceiling: float = math.inf
 ) -> Space | None:
-    """Return the space of pairs whose roles may have different kinds of GPU; None where there are none to choose from.
+    """Return the space of pairs whose roles may have different kinds of GPU; None if there is no choice.
 
-    One price of the scenario's own does not say what two kinds of GPU cost.
+    If the scenario sets one price itself, the prices of two kinds of GPU are unknown.
 
     Args:
-        spaces: Those on one kind of GPU.
-        costs: Role -> what its workers cost at least, of each of these (`GroupResult.role_costs`); empty: not known.
-        ceiling: Value from which on a fleet is of no interest.
+        spaces: Spaces on one kind of GPU each.
+        costs: For each of these, role -> least cost of its workers (`GroupResult.role_costs`); empty: unknown.
+        ceiling: Fleets of this value or more are of no interest.
     """
     bounds = [dict(each) for each in costs] or [{} for _ in spaces]
     able = [(space, bound) for space, bound in zip(spaces, bounds, strict=True) if space.roles is not None]
@@ -218,7 +217,7 @@ def mixed_space(
     left: list[Roles] = []
     for space, bound in able:
         partners = [each for other, each in able if other is not space and _layout(other) == _layout(space)]
-        assert space.roles is not None  # it is able
+        assert space.roles is not None  # the space has a role search
         kept = {
             role: bound.get(role, 0.0) + min((each.get(rest, 0.0) for each in partners), default=math.inf)
             < ceiling * (1 + TIED)
@@ -248,7 +247,7 @@ def search_mixed(space: Space, goal: Goal, known: KnownWorkers | None = None) ->
 
 
 def fronts(space: Space) -> Iterator[Overrides]:
-    """Yield what both roles share: KV format, drafts and routing, everything else as it is."""
+    """Yield what both roles share: KV format, drafts and routing, with everything else unchanged."""
     plain = {POOL_NAME: space.dimensions[POOL_NAME][0]}
     yield from space.members([key for key in FRONT_KEYS if key in space.dimensions], plain)
 
@@ -259,7 +258,7 @@ class _Split:
     Args:
         search: Judges and keeps members.
         front: What both roles share.
-        known: What is known of workers.
+        known: What is known about workers.
     """
 
     def __init__(self, search: Search, front: Overrides, known: KnownWorkers) -> None:
@@ -274,13 +273,13 @@ class _Split:
         self._is_mixed = any(GPU in pool for pool in (*self.roles.prefill, *self.roles.decode))
 
     def run(self) -> None:
-        """Find the best pair; keep it, and those next to it that hold, in the search."""
+        """Find the best pair; keep it and the next ones that hold in the search."""
         for workers in by_kv_format(workers_of(self.search, self.front, self.roles, self.limit, self.known)):
             self.limit = min(self.limit, self.search.best_value[0] * (1 + TIED))
             self._run(self._winnable(workers))
 
     def _run(self, least: dict[str, list[Worker]]) -> None:
-        """Find the best pair of workers that read each other's KV caches."""
+        """Find the best pair of workers that can read each other's KV caches."""
         if not least[PREFILL] or not least[DECODE] or not self._can_win(least):
             return
         if not self._find_ample(least):
@@ -294,27 +293,27 @@ class _Split:
                     return
 
     def _winnable(self, workers: Mapping[str, list[Worker]]) -> dict[str, list[Worker]]:
-        """Return the workers whose bounds leave them a pair that is no dearer than what is known."""
+        """Return the workers whose bounds allow a pair that is no more expensive than the best known."""
         kept = dict(workers)
         for role in (PREFILL, DECODE):
             kept[role] = [each for each in kept[role] if self._least_cost(each) + self._rest(each, kept) < self.limit]
         return kept
 
     def _rest(self, worker: Worker, workers: Mapping[str, list[Worker]]) -> float:
-        """Return what the other role costs at least beside a worker (bound); infinite where it has no counterpart."""
+        """Return the least cost of the other role beside a worker (bound); infinite if it has no counterpart."""
         return min((self._least_cost(each) for each in self._others(worker, workers)), default=math.inf)
 
     def _others(self, worker: Worker, workers: Mapping[str, list[Worker]]) -> Iterator[Worker]:
-        """Yield what may do the other role beside a worker."""
+        """Yield the workers of the other role that a worker may be paired with."""
         other = DECODE if worker.pool["role"] == PREFILL else PREFILL
         return (each for each in workers[other] if self._are_a_pair(worker, each))
 
     def _are_a_pair(self, one: Worker, other: Worker) -> bool:
-        """Return whether two workers are looked at together: where kinds of GPU are mixed, those of two kinds."""
+        """Return whether two workers may be paired: where kinds of GPU are mixed, only those of two kinds."""
         return not self._is_mixed or one.pool[GPU] != other.pool[GPU]
 
     def _holds(self, prefill: Count, decode: Count) -> bool:
-        """Return whether a pair holds: over the network, or where first tokens are late there, inside one node."""
+        """Return whether a pair holds: over the network, or inside one node where first tokens are late over it."""
         replicas = prefill.number + decode.number
         trial = self._judged(self._overrides(prefill, decode), replicas)
         if trial is None or trial.holds or not _may_be_the_link(trial, self.search.space.scenario):
@@ -326,9 +325,9 @@ class _Split:
         return trial is not None and trial.holds
 
     def _judged(self, overrides: Overrides, replicas: int) -> Trial | None:
-        """Simulate a pair whole, keep it if it is the best, and return its run; None where it cannot be run.
+        """Simulate a pair whole, keep it if it is the best, and return its run; None if it cannot be run.
 
-        What would be the best must hold in fresh long runs as well. Of the others that is asked when one is taken.
+        The best must hold in fresh long runs as well; the others are checked for that only when one of them is taken.
         """
         member = self.search.member(overrides)
         if member.status != "not_better":
@@ -346,15 +345,15 @@ class _Split:
         return trial
 
     def _can_win(self, workers: dict[str, list[Worker]]) -> bool:
-        """Return whether the bounds leave a pair that is no dearer than what is known, on the GPUs there are."""
+        """Return whether the bounds allow a pair on the available GPUs that costs no more than the best known."""
         cost = sum(min(each.least * each.cost(self.goal) for each in workers[role]) for role in workers)
         gpus = sum(min(each.least * each.gpus for each in workers[role]) for role in workers)
         return cost < self.limit and gpus <= self.goal.max_gpus
 
     def _pairs(self, workers: dict[str, list[Worker]]) -> Iterator[tuple[float, Count, Count]]:
-        """Yield pairs whose roles pass alone, by their cost; those that are dearer than what is known are left out.
+        """Yield pairs whose roles pass alone, by cost, without those more expensive than the best known.
 
-        After the first that holds, those that cost up to a worker more follow: one of them may have to stand in.
+        After the first that holds, pairs that cost up to a worker more follow: one of them may have to replace it.
         """
         self._cheapest = {}
         sides = {role: _Listed(self._passing(role, each)) for role, each in workers.items()}
@@ -383,7 +382,7 @@ class _Split:
         return count.number * count.worker.cost(self.goal)
 
     def _passing(self, role: str, workers: Sequence[Worker]) -> Iterator[Count]:
-        """Yield the numbers of workers of each kind that pass alone, by their cost; of its knobs, the best alone."""
+        """Yield the numbers of workers of each kind that pass alone, by cost, with only the best knob setting."""
         kinds: dict[tuple[Any, ...], list[Worker]] = {}
         for worker in workers:
             kinds.setdefault(kind_of(worker.pool), []).append(worker)
@@ -402,12 +401,12 @@ class _Split:
                 fewest = self._fewest(role, group, most)
                 if fewest is None:
                     continue
-                number, groups[place] = fewest.number, [fewest.worker]  # more of what passes pass, too
+                number, groups[place] = fewest.number, [fewest.worker]  # more workers than that pass, too
             if number <= most:
                 heapq.heappush(heap, (number * group[0].cost(self.goal), place, number))
 
     def _most(self, worker: Worker) -> int:
-        """Return the most workers with which a pair is of interest: the other role costs at least what passes alone."""
+        """Return the most workers of interest: the other role costs at least its cheapest count that passes alone."""
         most, cost = self.goal.max_gpus // worker.gpus, worker.cost(self.goal)
         other = DECODE if worker.pool["role"] == PREFILL else PREFILL
         left = self.limit - max(self._rest(worker, self._all), self._cheapest.get(other, 0.0))
@@ -416,9 +415,9 @@ class _Split:
         return most
 
     def _fewest(self, role: str, knobs: Sequence[Worker], most: int) -> Count | None:
-        """Return the fewest workers of a kind that pass alone, with the knob that is best then; None: no number does.
+        """Return the fewest workers of a kind that pass alone, with the best knob at that number; None if none pass.
 
-        Attainment is taken to rise with their number, so that a kind which fails with the most is done with.
+        Attainment is assumed to rise with their number, so a kind that fails with the most is dropped.
         """
         least = min(each.least for each in knobs)
         if least > most or (math.isfinite(self.limit) and not self._may_pass(role, knobs, most)):
@@ -436,9 +435,9 @@ class _Split:
         return Count(able[shares.index(max(shares))], fewest)
 
     def _may_pass(self, role: str, knobs: Sequence[Worker], most: int) -> bool:
-        """Return whether a kind may pass with so many workers at most, over the link that the fewest have.
+        """Return whether a kind may pass with at most ``most`` workers, over the link of the fewest.
 
-        It may if the scenario's own knob does with as many more workers as another may save.
+        It may if it passes with the scenario's own knob and as many more workers as another knob might save.
         """
         own = [each for each in knobs if KNOBS[role] not in (each.pool.get("engine") or {})]
         count = math.ceil(most / KNOB_GAIN) if own else most
@@ -448,7 +447,7 @@ class _Split:
         return worker.least * worker.cost(self.goal)
 
     def _find_ample(self, workers: dict[str, list[Worker]]) -> bool:
-        """Find numbers of workers of each role with which nobody waits for the other; return whether there are."""
+        """Find numbers of workers of each role at which neither waits for the other; return whether there are any."""
         self._all = workers
         fastest = {role: min(each, key=lambda worker: worker.idle_seconds) for role, each in workers.items()}
         times = AMPLE
@@ -463,12 +462,12 @@ class _Split:
         return False
 
     def _alone(self, role: str, count: Count, linked: int | None = None) -> float | None:
-        """Return what so many workers of a role reach with more than enough of the other; None: they do not pass.
+        """Return the attainment of workers of a role with more than enough of the other; None if they do not pass.
 
         Args:
-            role: Whose workers they are.
+            role: The role.
             count: The workers.
-            linked: How many have the link over which caches are sent; None: those that there are.
+            linked: Number of workers that the link is computed for; None: that of ``count``.
         """
         key = role, repr(count.worker.pool), count.number, linked or count.number
         if key not in self._reached:
@@ -484,7 +483,7 @@ class _Split:
         return trial.attainment if trial.attainment >= asked.attainment - DOUBT else None
 
     def _try(self, prefill: Count, decode: Count, link: Mapping[str, Any]) -> Trial | None:
-        """Return a run that decides about a role, over a link; None where the pair is refused."""
+        """Return a run that decides about a role, over a link; None if the pair is refused."""
         scenario = self.search.space.scenario
         overrides = self._overrides(prefill, decode, link)
         try:
@@ -499,20 +498,20 @@ class _Split:
 
 
 def _may_be_the_link(trial: Trial, scenario: Scenario) -> bool:
-    """Return whether a fleet that misses may hold over a faster link, which only first tokens wait for."""
+    """Return whether a fleet that misses may hold over a faster link, which shortens only first tokens."""
     asked, between = objective(scenario), trial.by_metric.get("tpot")
     return asked is not None and (between is None or between >= asked.attainment - DOUBT)
 
 
 class _Listed:
-    """What an iterator yields, by its place."""
+    """The items of an iterator, by index."""
 
     def __init__(self, source: Iterator[Count]) -> None:
         self._source = source
         self._found: list[Count] = []
 
     def at(self, place: int) -> Count | None:
-        """Return what comes at a place; None: nothing does."""
+        """Return the item at an index, or None past the end."""
         while len(self._found) <= place:
             following = next(self._source, None)
             if following is None:
@@ -522,7 +521,7 @@ class _Listed:
 
 
 def by_kv_format(workers: Mapping[str, Sequence[Worker]]) -> list[dict[str, list[Worker]]]:
-    """Return the workers of each role that read each other's KV caches, apart from the others."""
+    """Return the workers by role, in groups that can read each other's KV caches."""
     found: dict[KVFormat, dict[str, list[Worker]]] = {}
     for role, each in workers.items():
         for worker in each:
@@ -533,17 +532,17 @@ def by_kv_format(workers: Mapping[str, Sequence[Worker]]) -> list[dict[str, list
 def workers_of(
     search: Search, front: Overrides, roles: Roles, limit: float = math.inf, known: KnownWorkers | None = None
 ) -> dict[str, list[Worker]]:
-    """Return the shapes of each role that fit and keep its limit on an idle worker, with their bounds.
+    """Return the shapes of each role that fit and meet its limit on an idle worker, with their bounds.
 
     Args:
-        search: Whose space and goal it is.
+        search: The search, with its space and goal.
         front: What both roles share.
         roles: The shapes.
-        limit: Value from which on a fleet is of no interest. Sizes one worker of which makes it too dear are left out,
-            and settings of a knob where its size would have to do much better than with the scenario's own; all other
-            settings where no bound holds and the limit is higher since a fleet that held was not confirmed.
-        known: What is known of workers: one that was priced is not priced again, and a role costs what it does at least
-            on its kind of GPU.
+        limit: Fleets of this value or more are of no interest. Left out are sizes of which one worker is too expensive;
+            settings of a knob with which a size would have to do much better than with the scenario's own; and all
+            other settings if no bound holds and the limit was raised because a fleet that held was not confirmed.
+        known: What is known about workers: priced ones are not priced again, and the least cost of a role on its kind
+            of GPU is used.
     """
     shapes = _Shapes(search, front, roles, limit, KnownWorkers() if known is None else known)
     found = shapes.found()
@@ -554,12 +553,12 @@ def workers_of(
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What is known of a kind of worker.
+    """What is known about a kind of worker.
 
     Attributes:
-        own: It with the scenario's own knob; None: there is none.
-        others: Its other settings, each with the least that its workers cost.
-        cost: The least that its workers cost, whatever the setting.
+        own: The worker with the scenario's own knob; None if there is none.
+        others: Its other settings, each with the least cost of its workers.
+        cost: The least cost of its workers with any setting.
     """
 
     own: Worker | None
@@ -568,17 +567,17 @@ class _Judged:
 
 
 class _Shapes:
-    """The shapes that share a front, judged as far as a limit on what a fleet costs asks for.
+    """The shapes that share a front, judged as far as a limit on the cost of a fleet requires.
 
-    A kind of worker is priced only where it and the least that the other role costs lie below the limit. That least is
-    first what one worker costs, then what the cheapest workers of the role do that are enough: kinds are priced in the
-    order of what one costs until nothing that is left can be cheaper.
+    A kind of worker is priced only if its cost plus the least cost of the other role lies below the limit. That least
+    is first the cost of one worker, then that of the cheapest sufficient workers of the role: kinds are priced in the
+    order of the cost of one worker until no remaining one can be cheaper.
 
     Args:
-        search, front, roles, limit, known: As of `workers_of`.
+        search, front, roles, limit, known: As in `workers_of`.
 
     Attributes:
-        bounds: Role -> the least that its workers cost.
+        bounds: Role -> the least cost of its workers.
     """
 
     def __init__(self, search: Search, front: Overrides, roles: Roles, limit: float, known: KnownWorkers) -> None:
@@ -591,7 +590,7 @@ class _Shapes:
         self.bounds = {role: min(map(self._least_cost, each)) for role, each in self._kinds.items()}
 
     def found(self) -> dict[str, list[Worker]]:
-        """Return the workers of each role; none where the bounds leave no pair."""
+        """Return the workers of each role; none if the bounds allow no pair."""
         nothing: dict[str, list[Worker]] = {PREFILL: [], DECODE: []}
         if not self._may_pair():
             return nothing
@@ -605,7 +604,7 @@ class _Shapes:
         return {role: self._below(role) for role in (PREFILL, DECODE)}
 
     def _least(self, role: str) -> float:
-        """Return the least that workers of a role cost, as far as it leaves a pair below the limit."""
+        """Return the least cost of workers of a role, as far as it allows a pair below the limit."""
         heap = [(self._least_cost(knobs), place, False) for place, knobs in enumerate(self._kinds[role])]
         heapq.heapify(heap)
         while heap:
@@ -616,7 +615,7 @@ class _Shapes:
         return math.inf
 
     def _below(self, role: str) -> list[Worker]:
-        """Return the workers of a role that leave a pair below the limit, with the scenario's own knobs first."""
+        """Return the workers of a role that allow a pair below the limit, with the scenario's own knobs first."""
         limit, own, others = self._limit - self._rest(role), [], []
         for place, knobs in enumerate(self._kinds[role]):
             if self._least_cost(knobs) < limit:
@@ -627,12 +626,12 @@ class _Shapes:
         return own + [each for each in tried if isinstance(each, Worker) and math.isfinite(each.needed)]
 
     def _judge(self, role: str, place: int) -> _Judged:
-        """Return what is known of a kind of worker, looked at once."""
+        """Return what is known about a kind of worker, judged once."""
         if (role, place) not in self._judged:
             knobs = self._kinds[role][place]
             own = self._worker(knobs[0])
             others: list[tuple[float, Pool]] = []
-            # Where what failed is known, other settings are tried only if a bound holds.
+            # After a fleet was not confirmed, other settings are tried only if a bound holds.
             if self._is_proven or not self._search.goal.refused:
                 others = self._others(own, knobs)
             kept = own if isinstance(own, Worker) and math.isfinite(own.needed) else None
@@ -643,7 +642,7 @@ class _Shapes:
         return self._judged[role, place]
 
     def _others(self, own: Worker | NoRoom | None, knobs: Sequence[Pool]) -> list[tuple[float, Pool]]:
-        """Return the other settings of a kind with what they cost at least: not much less than the scenario's own."""
+        """Return the other settings of a kind with their least cost: not much below that of the scenario's own."""
         if isinstance(own, Worker):
             least = max(1.0, own.needed if math.isinf(own.needed) else math.ceil(KNOB_GAIN * own.needed))
             return [(least * self._unit(each), each) for each in knobs[1:]]
@@ -657,23 +656,23 @@ class _Shapes:
         ]
 
     def _rest(self, role: str) -> float:
-        """Return what the other role costs at least."""
+        """Return the least cost of the other role."""
         return self.bounds[DECODE if role == PREFILL else PREFILL]
 
     def _may_pair(self) -> bool:
         return sum(self.bounds.values()) < self._limit
 
     def _unit(self, pool: Pool) -> float:
-        """Return what is to be small, of one worker."""
+        """Return the objective of one worker."""
         return gpus_of_size(pool) * self._units[self._roles.hardware_of(pool)]
 
     def _least_cost(self, knobs: Sequence[Pool]) -> float:
-        """Return what workers of a kind cost at least: one of them, or what is known of its GPU and role."""
+        """Return the least cost of workers of a kind: of one of them, or the known least of its GPU and role."""
         pool = knobs[0]
         return max(self._unit(pool), self._known.least.get(self._roles.hardware_of(pool), {}).get(pool["role"], 0.0))
 
     def _worker(self, pool: Pool) -> Worker | NoRoom | None:
-        """Return a shape with its bound, priced once; None where it is refused, `NO_ROOM` where nothing fits."""
+        """Return a shape with its bound, priced once; None if it is refused, `NO_ROOM` if nothing fits."""
         search = self._search
         try:
             alone = search.space.apply(alone_overrides(self._front, pool))
@@ -695,7 +694,7 @@ def _by_kind(shapes: Sequence[Pool]) -> list[list[Pool]]:
 
 
 def _unit_cost(search: Search, front: Overrides, name: str) -> float:
-    """Return what is to be small, of one GPU; 0 where it is not known."""
+    """Return the objective of one GPU; 0 if unknown."""
     scenario = search.space.apply(front)
     hardware = load_hardware(name, scenario.folder)
     if search.goal.objective == "gpus":
@@ -706,15 +705,15 @@ def _unit_cost(search: Search, front: Overrides, name: str) -> float:
 
 
 def _sparing(knobs: Sequence[Pool]) -> Pool:
-    """Return the setting of a knob that leaves the most memory: the fewest seats, or tokens of a step."""
+    """Return the setting of a knob that leaves the most memory: the fewest seats, or tokens per step."""
     knob = KNOBS[knobs[0]["role"]]
     return min(knobs, key=lambda pool: (pool.get("engine") or {}).get(knob) or math.inf)
 
 
 def _priced(search: Search, alone: Scenario, pool: Pool, *, is_proven: bool) -> Worker | NoRoom | None:
-    """Return a shape with its bound; None where it is refused, `NO_ROOM` where it does not fit or no request does.
+    """Return a shape with its bound; None if it is refused, `NO_ROOM` if it does not fit or no request does.
 
-    Where it is too slow even when idle, whatever its knob, an infinite number of workers is needed.
+    If it is too slow even when idle, whatever its knob, it needs an infinite number of workers.
     """
     try:
         resolved = resolve(alone, "a KV connector between pools")
@@ -744,7 +743,7 @@ def _priced(search: Search, alone: Scenario, pool: Pool, *, is_proven: bool) -> 
 
 
 def alone_overrides(front: Overrides, pool: Pool) -> dict[str, Any]:
-    """Return the overrides that make one worker of a shape all there is."""
+    """Return the overrides that deploy only one worker of a shape."""
     own = {f"deployment.{key}": value for key, value in pool.items() if key not in ("name", "role", "model", "region")}
     model = {"model": pool["model"]} if "model" in pool else {}
     return {**front, **own, **model, POOLS_KEY: [], LINK_KEY: None, REPLICAS_KEY: 1}

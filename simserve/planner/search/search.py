@@ -1,12 +1,12 @@
 """The best fleet on one kind of GPU: bounds first, then simulation in the order of the objective.
 
 Branch and bound. A member of the space is judged without simulating: it may be refused by the engine, not fit, or
-be proven unable to meet the SLO (`simserve.planner.search.bound`). The others are tried in the order of what they cost
-at the fewest replicas the bound allows. Once a fleet holds, another member is tried only with so few replicas that
-it would be better; where that fails, more would not be better either. One that is dearer with a single replica is
+be proven unable to meet the SLO (`simserve.planner.search.bound`). The others are tried in the order of their cost at
+the fewest replicas that the bound allows. Once a fleet holds, another member is tried only with so few replicas that
+it would be better; if that fails, more would not be better either. One that is more expensive with a single replica is
 not even judged.
 
-Attainment is taken to rise with the replicas; simulated ones do, up to the luck of single requests.
+Attainment is assumed to rise with the replicas; in simulation it does, apart from chance in single requests.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 EARLY_SHARE = 0.2
-"""Share of a run that cannot be shortened that is looked at first: what it misses is missed by the whole of it."""
+"""Share of a run that cannot be shortened that is run first: what it misses, the whole run misses too."""
 
 FIRST_SECONDS = 20.0
-"""Seconds of arrivals that a first look takes at least: some lives of a request."""
+"""Least seconds of arrivals in a first look: the time of several requests from arrival to finish."""
 
 
 class Search:
@@ -57,7 +57,7 @@ class Search:
 
     Args:
         space: What may be deployed.
-        goal: What is to be small, and within which limits.
+        goal: What to minimise, and within which limits.
     """
 
     def __init__(self, space: Space, goal: Goal) -> None:
@@ -76,11 +76,11 @@ class Search:
         self._has_missed = False
 
     def run(self, keys: Sequence[str] | None = None, fixed: Mapping[str, Any] | None = None) -> None:
-        """Find the best fleet among all combinations of some dimensions, the most promising first.
+        """Find the best fleet among all combinations of some dimensions, trying the most promising first.
 
         Args:
             keys: Dimensions that vary; None: all.
-            fixed: Values of some that do not.
+            fixed: Values of some of the others.
         """
         queue: list[tuple[Value, int, dict[str, Any], Member | None]] = []
         first = (self.space.base, self.space.plain)
@@ -112,13 +112,13 @@ class Search:
         self.known = next(filter(_has_one_kind, members), None)
 
     def recall(self, found: GroupResult) -> None:
-        """Take what another search of the space has judged and run, so that nothing of it is done again."""
+        """Take what another search of the space has judged and run, so that it is not repeated."""
         self.remember(found.members)
         self._known_members = {each.key: each for each in found.members}
         self.tried = dict(found.tried)
 
     def least_unit(self, overrides: Overrides) -> Value:
-        """Return a bound below the value of every fleet of a deployment from its GPUs alone: one replica of it."""
+        """Return a lower bound on the value of every fleet of a deployment from its GPUs alone: one replica."""
         known = next((each for each in self.members if _has_one_kind(each)), self.known)
         scaling = overrides.get(SCALING_KEY) or {}
         if known is None or known.makeup is None or self.space.scenario.deployment.pools or not _is_there(scaling):
@@ -128,7 +128,7 @@ class Search:
         return self.least_value(replace(known, num_gpus=gpus, makeup=makeup, bound=NO_BOUND))
 
     def member(self, overrides: Overrides) -> Member:
-        """Return what is known of a deployment without simulating it."""
+        """Return what is known about a deployment without simulating it."""
         key = key_of(overrides)
         if key not in self._seen:
             known = self._known_members.get(key)
@@ -180,30 +180,30 @@ class Search:
             if limit is not None:
                 workload = workload.model_copy(update={"num_requests": limit, "duration": None})
             self._specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
-            # Tokens of images and recordings are those of the model, whatever it runs on. Where this deployment cannot
-            # encode them they are left out, and no bound counts.
+            # Tokens of images and recordings depend on the model, not on what it runs on. If this deployment cannot
+            # encode them, they are left out and no bound applies.
             with suppress(InputError):
                 self._specs = with_media(self._specs, scenario, 0)
         return self._specs
 
     def most_replicas(self, member: Member) -> int:
-        """Return the replicas that the limit on GPUs leaves, spares not counted."""
+        """Return the most replicas within the limit on GPUs, not counting spares."""
         assert member.makeup is not None  # as every member has that may be tried
         most = member.makeup.most(self.goal.max_gpus) - self.goal.spare_replicas
         return most if self.goal.replicas is None else min(most, self.goal.replicas)
 
     def least_replicas(self, member: Member) -> int:
-        """Return the replicas below which nothing of a member holds, or can be simulated."""
+        """Return the fewest replicas with which a member may hold and can be simulated."""
         return max(
             member.bound.least_replicas, 1 if member.makeup is None else member.makeup.smallest, self.goal.replicas or 1
         )
 
     def least_value(self, member: Member) -> Value:
-        """Return a bound below the value of every fleet of a member that holds."""
+        """Return a lower bound on the value of every fleet of a member that holds."""
         return self._least_value_of(member, self.least_replicas(member))
 
     def _least_value_of(self, member: Member, replicas: int) -> Value:
-        """Return a bound below the value of a fleet of so many replicas, or more, that holds."""
+        """Return a lower bound on the value of a fleet of at least ``replicas`` replicas that holds."""
         makeup = member.makeup
         assert makeup is not None
         bought = replicas + (self.goal.spare_replicas if makeup.scaled is None else 0)
@@ -219,7 +219,7 @@ class Search:
         return makeup.usd_per_hour(bought), 0.0
 
     def value(self, trial: Trial) -> Value:
-        """Return the objective of a fleet that was tried, spares included."""
+        """Return the objective of a tried fleet, including spares."""
         share = (trial.replicas + self.goal.spare_replicas) / trial.replicas
         gpus = trial.gpus_with(self.goal.spare_replicas)
         usd = math.inf if trial.usd_per_hour is None else trial.usd_per_hour * share
@@ -268,7 +268,7 @@ class Search:
         return "the plan on the scenario's GPU" if self.goal.is_tight else "several plans on the scenario's GPU"
 
     def _climbed(self, member: Member, held: Trial, most: int) -> Trial:
-        """Return the best fleet from the smallest that holds on, where an API serves the less the more replicas."""
+        """Return the best fleet from the smallest that holds up, where more replicas leave less to an API."""
         if self.space.apply(member.overrides).deployment.overflow is None:
             return held
         for replicas in range(held.replicas + 1, most + 1):
@@ -280,7 +280,7 @@ class Search:
         return held
 
     def _trimmed(self, member: Member, held: Trial) -> Member:
-        """Return the fleet left when no pool can give one more replica away, the dearest pool being asked first."""
+        """Remove replicas, from the most expensive pool first, until no pool can lose another; return that fleet."""
         makeup = member.makeup
         if makeup is None or len(makeup.gpus) == 1 or self.goal.objective == "latency" or self.goal.replicas:
             return member
@@ -302,7 +302,7 @@ class Search:
                 return member
 
     def most_that_is_better(self, member: Member) -> int:
-        """Return the most replicas at which the member could beat the best: what is paid for grows with them."""
+        """Return the most replicas at which the member could beat the best: its cost grows with them."""
         least, most = self.least_replicas(member), self.most_replicas(member)
         if not math.isfinite(self.best_value[0]) or is_one_job(self.space.scenario):
             return most
@@ -340,7 +340,7 @@ class Search:
         return None if found is None else held[found]
 
     def _guess(self, member: Member, least: int, most: int) -> int | None:
-        """Return the fewest replicas that first looks do not rule out, where these are much shorter; else None."""
+        """Return the fewest replicas that first looks do not rule out, if these are much shorter; else None."""
         scenario, there = self.space.scenario, self.space.apply(member.overrides)
         asked = objective(scenario)
         if asked is None or self.goal.objective == "latency":
@@ -359,7 +359,7 @@ class Search:
         return smallest_integer(seems_to_hold, least, most, starts_high=True)
 
     def trial(self, member: Member, replicas: int) -> Trial:
-        """Run a fleet, once: members that differ in how many replicas a pool has come to the same ones."""
+        """Run a fleet once: members that differ in the replicas of a pool may lead to the same fleet."""
         fleet = deployed(self.space.scenario, member.overrides, replicas).hash
         if fleet not in self.tried:
             self.tried[fleet] = self._trial(member, replicas)
@@ -367,7 +367,7 @@ class Search:
         return replace(trial, holds=False) if fleet in self.goal.refused else trial
 
     def _trial(self, member: Member, replicas: int) -> Trial:
-        """Run a fleet: a short look first, all requests only where that does not fail by far."""
+        """Run a fleet: a short look first, and all requests only if that does not fail by far."""
         scenario = self.space.scenario
         there = self.space.apply(member.overrides)
         first, fewer = request_limit(there, FIRST_REQUESTS), narrowed(there, replicas, FIRST_REQUESTS)
@@ -390,7 +390,7 @@ class Search:
         return trial
 
     def _doomed(self, scenario: Scenario, member: Member, replicas: int, asked: float) -> Trial | None:
-        """Return a run of the first requests alone where these miss more often than all of the run may; else None."""
+        """Return a run of only the first requests if these miss more often than the whole run may; else None."""
         count = 0 if self._specs is None else len(self._specs)
         first = round(EARLY_SHARE * count)
         if self._specs is None or first < FIRST_REQUESTS:
@@ -404,7 +404,7 @@ class Search:
 
 
 def _enough(scenario: Scenario, first: int) -> int:
-    """Return the requests of a first look: more where arrivals are so dense that the fleet would not fill up."""
+    """Return the requests of a first look: more if arrivals are so dense that the fleet would not fill up."""
     rate = float(getattr(scenario.workload.arrivals, "rate", 0.0))
     return max(first, min(MOST_REQUESTS, math.ceil(FIRST_SECONDS * rate)))
 
@@ -414,7 +414,7 @@ def _has_one_kind(member: Member) -> bool:
 
 
 def _is_there(scaling: Mapping[str, Any]) -> bool:
-    """Return whether a fleet has a replica that is paid for throughout."""
+    """Return whether a fleet always has a replica that is paid for."""
     return bool(scaling.get("min_replicas", 1))
 
 

@@ -1,4 +1,4 @@
-"""One fleet tried: how many replicas, under which traffic, and whether that holds. Knows no search."""
+"""A trial of one fleet: how many replicas, under which traffic, and whether that holds. Knows no search."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from simserve.workload.conversations import mean_calls, mean_requests
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 FIRST_REQUESTS = 1000
-"""Requests of a first look, which drops what fails by far."""
+"""Requests of a first look, which drops fleets that fail by far."""
 MOST_REQUESTS = 5000
-"""Requests that decide in the search; the plan is confirmed on all of the scenario's."""
+"""Most requests of a run that decides in the search; the plan is confirmed on all of the scenario's."""
 DOUBT = 0.05
-"""How far below the share asked for a first look must lie to count as a miss."""
+"""How far below the required share a first look must be to count as a miss."""
 KEPT_DEPLOYMENTS = 32
-"""Deployments that are kept resolved, with what they finish: the shapes of a kind of GPU, on which a search tries knobs
-after it has sized them."""
+"""Number of resolved deployments to cache, with what they finish: the shapes of a kind of GPU, on which a search tries
+knobs after it has sized them."""
 REQUESTS_PER_CLIENT = 10
-"""Requests of each client of a closed loop in a run that is shortened, at least."""
+"""Least requests of each client of a closed loop in a shortened run."""
 CONVERSATIONS_PER_CLIENT = 2
-"""Conversations of each client, likewise."""
+"""Least conversations of each client, likewise."""
 CONVERSATIONS_PER_RUN = 10
-"""Times as long as people think in a mean conversation that a shortened run of conversations lasts."""
+"""Least length of a shortened run of conversations, in total think times of a mean conversation."""
 WARMUPS_PER_RUN = 3
-"""Times the warm-up that the scenario gives in seconds, likewise."""
+"""Least length of a shortened run, in warm-ups that the scenario gives in seconds."""
 LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 """Term of an SLO -> the latency of a summary that it bounds."""
 TERMS = tuple(LATENCIES)
@@ -56,37 +56,37 @@ SHOWN_PERCENTILES = ("p50", "p95", "p99")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a run of one fleet gave.
+    """The result of a run of one fleet.
 
     Attributes:
         overrides: What was deployed, without the replicas.
-        replicas: Their number; of an autoscaled fleet the most.
-        num_gpus: GPUs of them.
-        encoder_gpus: Those of an encoder pool, which more replicas leave as they are.
+        replicas: Number of replicas; of an autoscaled fleet the most.
+        num_gpus: GPUs of the replicas.
+        encoder_gpus: GPUs of an encoder pool, which do not depend on the replicas.
         requests: Requests of the run.
         holds: Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
-        attainment: Share of requests within the SLO; None without one.
+        attainment: Share of requests within the SLO; None without an SLO.
         by_metric: The same by term.
         stability: ``stable``, ``backlogged`` or ``overloaded``.
-        mean_stay: Mean E2E, seconds; NaN where nothing was completed.
-        load_ratio: Offered over what the fleet finishes with its queue never empty; None where it was not looked for.
-        probability: That the SLO holds on a real server (`simserve.metrics.real_server`); None without one.
-        probability_measured: The same once loads of the server have been measured, if it does what is predicted.
-        is_unsure: Whether it holds, but not on as many real servers as is asked.
-        error_basis: What the errors to expect of a real server rest on, in words.
-        failed: Requests that were not answered.
+        mean_stay: Mean E2E, seconds; NaN if nothing was completed.
+        load_ratio: Offered load over what the fleet finishes with its queue never empty; None if it was not determined.
+        probability: That the SLO holds on a real server (`simserve.metrics.real_server`); None without an SLO.
+        probability_measured: The same after loads of the server have been measured, if it performs as predicted.
+        is_unsure: Whether it holds, but not on the required share of real servers.
+        error_basis: What the errors to expect of a real server are based on, in words.
+        failed: Number of requests that were not answered.
         latencies: ``p50_ttft_ms`` and so on.
-        usd_per_hour: What is paid: GPUs from launch to end, and an API; None without a price.
-        mean_gpus: GPUs that were paid for on average.
+        usd_per_hour: Cost: GPUs from launch to end, and an API; None without a price.
+        mean_gpus: Mean number of GPUs that were paid for.
         usd_per_million_tokens: Prompt and output tokens together; None without a price.
         watts: Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.cost`).
         busy: Share of the time in which a replica works.
         duration: Seconds of the run.
         figures: Rates: ``request_throughput`` and the like.
-        binding: What binds, as `simserve run` names it.
-        fidelity: Of the step times.
-        share: Of the replicas and their clients that were simulated; all figures but ``requests`` are of the whole.
-        promise: What fresh runs say, where they decided whether it holds; else None.
+        binding: The bottleneck, as `simserve run` names it.
+        fidelity: Fidelity of the step times.
+        share: Share of replicas and their clients that was simulated; all figures but ``requests`` are of the whole.
+        promise: Result of fresh runs, if they decided whether it holds; else None.
     """
 
     overrides: Overrides
@@ -119,11 +119,11 @@ class Trial:
     promise: Promise | None = None
 
     def gpus_with(self, spare_replicas: int) -> float:
-        """Return all GPUs, with those of so many replicas more."""
+        """Return all GPUs, including those of ``spare_replicas`` more replicas."""
         return self.num_gpus * (self.replicas + spare_replicas) / self.replicas + self.encoder_gpus
 
     def sure(self, confidence: float | None, *, is_measured: bool = False) -> Trial:
-        """Return the same, holding only where it does on so large a share of real servers; None: as simulated."""
+        """Return the same, holding only if it does on this share of real servers; None: as simulated."""
         probability = self.probability_measured if is_measured else self.probability
         if confidence is None or not self.holds or (probability is not None and probability >= confidence):
             return self
@@ -135,10 +135,10 @@ class Promise:
     """Whether a fleet holds in runs that its search has not seen.
 
     Attributes:
-        holds: Whether 95 % of them do; true where nothing is asked of them (`promise_of`).
-        num_requests: Of one of them; None where they are as long as the scenario says.
-        finishable: What the fleet finishes with its queue never empty; None: it was not found.
-        attainments: Share of requests in the SLO of each run, up to one that misses; empty where there are none.
+        holds: Whether it holds in 95 % of them; true if no such runs are required (`promise_of`).
+        num_requests: Requests of one run; None if runs are as long as the scenario says.
+        finishable: What the fleet finishes with its queue never empty; None if it was not determined.
+        attainments: Share of requests within the SLO in each run, up to one that misses; empty without runs.
     """
 
     holds: bool
@@ -160,14 +160,14 @@ def try_fleet(
     """Simulate a scenario with overrides on some replicas.
 
     Args:
-        scenario: What is asked.
+        scenario: The scenario.
         overrides: Dotted keys to replace.
-        replicas: Copies of the model.
-        num_requests: Requests at most; None: all of the scenario's.
+        replicas: Number of replicas.
+        num_requests: Most requests; None: all of the scenario's.
         replications: Independent runs whose figures are averaged.
-        explain: Whether the bottleneck is looked into, which takes more runs.
-        finishable: What the fleet finishes of this traffic, which decides whether it is overloaded; ``find``: it is
-            found first; None: the queue's trend alone says so.
+        explain: Whether to analyse the bottleneck, which takes more runs.
+        finishable: What the fleet finishes of this traffic, which decides whether it is overloaded; ``find``: determine
+            it first; None: decide by the queue's trend alone.
 
     Raises:
         InputError: The overrides do not go together.
@@ -190,7 +190,7 @@ def run_fleet(
     explain: bool = False,
     finishable: Finishable | Literal["find"] | None = None,
 ) -> tuple[Trial, Evidence | None]:
-    """Return what `try_fleet` does without its probability, and what that rests on; None without an SLO."""
+    """Return the trial of `try_fleet` without its probability, and the evidence for that; None without an SLO."""
     there = fleet_of(scenario, overrides, replicas)
     asked = _shortened(there.scenario, num_requests, replications)
     resolved = resolve_like(asked, there)
@@ -219,7 +219,7 @@ def with_probability(trial: Trial, evidence: Evidence | None) -> Trial:
 
 
 def _evidence(resolved: ResolvedScenario, result: RunResult) -> Evidence | None:
-    """Return what a run shows of its SLO; of several replications, the first."""
+    """Return what a run shows about its SLO; with several replications, the first."""
     simulation, slo = result.simulation, result.slo
     if slo is None:
         return None
@@ -238,7 +238,7 @@ def _evidence(resolved: ResolvedScenario, result: RunResult) -> Evidence | None:
 
 
 def deployed_overrides(scenario: Scenario, overrides: Overrides, replicas: int) -> dict[str, Any]:
-    """Return everything that deploys so many replicas in a scenario."""
+    """Return all overrides that deploy a number of replicas in a scenario."""
     deployment = with_overrides(scenario, overrides).deployment
     return merged(overrides, settings(deployment, replicas))
 
@@ -250,7 +250,7 @@ def deployed(scenario: Scenario, overrides: Overrides, replicas: int) -> Scenari
 
 
 def fleet_of(scenario: Scenario, overrides: Overrides, replicas: int) -> ResolvedScenario:
-    """Return the scenario on a fleet, resolved: of a deployment once for all numbers of replicas tried in a row.
+    """Return the resolved scenario on a fleet; a deployment is resolved once for all numbers of replicas.
 
     Raises:
         InputError: The overrides do not go together.
@@ -269,7 +269,7 @@ def fleet_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Resolve
 
 
 def finishable_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Finishable | None:
-    """Return what a fleet finishes with its queue never empty, found once; None: its traffic has no load ratio.
+    """Return what a fleet finishes with its queue never empty, determined once; None if its traffic has no load ratio.
 
     Raises:
         InputError: The overrides do not go together, or the traffic cannot be drawn.
@@ -284,22 +284,22 @@ def _key(scenario: Scenario, overrides: Overrides) -> tuple[int, str]:
 
 
 _resolved: OrderedDict[tuple[int, str], tuple[Scenario, Scenario, ResolvedScenario, KnownFinishable]] = OrderedDict()
-"""Scenario by identity, and overrides -> the scenario itself, lest another one takes its place; with the overrides;
-resolved; and what its fleets finish."""
+"""Identity of a scenario, and overrides -> the scenario (kept so that its identity is not reused); the same with the
+overrides; resolved; and what its fleets finish."""
 
 
 def is_steady(scenario: Scenario) -> bool:
-    """Return whether requests come at one rate from beginning to end, so that a run may be of any length.
+    """Return whether requests arrive at one rate throughout, so that a run may have any length.
 
-    Not conversations, which begin at a lower rate than they reach (`grows_steady`).
+    Not conversations, whose rate rises at first (`grows_steady`).
     """
     return grows_steady(scenario) and not scenario.workload.has_sessions
 
 
 def grows_steady(scenario: Scenario) -> bool:
-    """Return whether requests come at one rate, of conversations from when as many end as begin.
+    """Return whether requests arrive at one rate; for conversations, once as many end as begin.
 
-    Not where an API takes what is too much: there it is not the replicas alone that must finish what is offered.
+    Not if an API takes the excess: then the replicas alone need not finish the offered load.
     """
     workload, deployment = scenario.workload, scenario.deployment
     is_open = has_load_ratio(scenario) and workload.trace is None
@@ -307,10 +307,10 @@ def grows_steady(scenario: Scenario) -> bool:
 
 
 def is_uneven(scenario: Scenario) -> bool:
-    """Return whether open traffic, or its deployment, changes as a run goes on, and seeds draw other runs of it.
+    """Return whether open traffic, or its deployment, changes during a run, and other seeds give other runs.
 
-    Bursts, days and other rates that change, faults, updates and autoscalers, all tried as they are. Not a trace, which
-    nothing draws.
+    Bursts, days and other changing rates, faults, updates and autoscalers, all tried as they are. Not a trace, which is
+    not drawn.
     """
     workload = scenario.workload
     sources = (workload.arrivals, *(each.arrivals for each in workload.classes or ()))
@@ -320,11 +320,11 @@ def is_uneven(scenario: Scenario) -> bool:
 
 
 def has_other_runs(scenario: Scenario) -> bool:
-    """Return whether seeds draw other runs of traffic that is tried as it is, of which an objective is asked.
+    """Return whether other seeds give other runs of traffic that is tried as it is and has an objective.
 
-    What is uneven, and clients of a closed loop. Not a trace, which nothing draws; nor conversations that come at a
-    rate, whose sixteen runs of all fleets that are near make `plan prefix-routing` on one kind of GPU take more than
-    twice as long: those of fleets that are confirmed alone (`has_conversations`).
+    Uneven traffic and clients of a closed loop. Not a trace, which is not drawn; nor conversations that arrive at a
+    rate: sixteen runs of every near fleet would more than double the time of `plan prefix-routing` on one kind of GPU,
+    so only fleets that are confirmed get them (`has_conversations`).
     """
     workload = scenario.workload
     is_asked = workload.trace is None and objective(scenario) is not None
@@ -332,14 +332,14 @@ def has_other_runs(scenario: Scenario) -> bool:
 
 
 def has_conversations(scenario: Scenario) -> bool:
-    """Return whether conversations, or tasks, come at a rate, of which an objective is asked."""
+    """Return whether conversations, or tasks, arrive at a rate and have an objective."""
     workload = scenario.workload
     is_asked = workload.trace is None and objective(scenario) is not None
     return workload.has_sessions and is_asked and not has_other_runs(scenario)
 
 
 def is_one_job(scenario: Scenario) -> bool:
-    """Return whether the traffic is a job whose length depends on the fleet: then it is paid by the token.
+    """Return whether the traffic is a job whose length depends on the fleet: then its cost is per token.
 
     All requests at once; or a closed loop without an SLO, where a slow fleet only gets fewer requests.
     """
@@ -350,11 +350,11 @@ def is_one_job(scenario: Scenario) -> bool:
 
 
 def request_limit(scenario: Scenario, most: int) -> int | None:
-    """Return ``most`` where a run of so many requests is shorter than the scenario and says the same; else None.
+    """Return ``most`` if a run of that many requests is shorter than the scenario and shows the same; else None.
 
-    A job is as long as it is, and a trace, a load that changes, faults and scaling are not the same all through: these
-    are run whole. So are the clients of a closed loop, who all start at once, and conversations, whose contexts grow,
-    unless the scenario is much longer than that takes.
+    A job has a fixed length, and a trace, a changing load, faults and scaling are not the same throughout: these are
+    run whole. So are clients of a closed loop, who all start at once, and conversations, whose contexts grow, unless
+    the scenario is much longer than these effects last.
     """
     workload, deployment = scenario.workload, scenario.deployment
     sources = (workload.arrivals, *(each.arrivals for each in workload.classes or ()))
@@ -372,7 +372,7 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
 
 
 def least_requests(scenario: Scenario) -> int:
-    """Return the requests below which the beginning of a run is too large a part of it."""
+    """Return the fewest requests with which the beginning of a run is not too large a part of it."""
     workload = scenario.workload
     arrivals, sessions, agents = workload.arrivals, workload.sessions, workload.agents
     rate = float(getattr(arrivals, "rate", 0.0))
@@ -393,7 +393,7 @@ def least_requests(scenario: Scenario) -> int:
 
 
 def is_short(scenario: Scenario) -> bool:
-    """Return whether a deciding run has no more requests than `MOST_REQUESTS`, as far as the scenario says."""
+    """Return whether a deciding run has at most `MOST_REQUESTS` requests, as far as the scenario says."""
     workload = scenario.workload
     if request_limit(scenario, MOST_REQUESTS) is not None or workload.trace is not None:
         return workload.trace is None
@@ -451,14 +451,14 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
 
 
 def mean_gpus(scenario: Scenario, summary: Mapping[str, Any]) -> float:
-    """Return the GPUs that were paid for on average in a run."""
+    """Return the mean number of GPUs that were paid for in a run."""
     if scenario.deployment.autoscaling is None or not summary["duration"]:
         return float(scenario.deployment.num_gpus)
     return float(summary["simserve"]["replicas"]["gpu_hours"] * SECONDS_PER_HOUR / summary["duration"])
 
 
 def run_holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
-    """Return whether a run meets the SLO, of each class too, and the thresholds, and keeps up with its traffic."""
+    """Return whether a run meets the SLO, also of each class, and the thresholds, and keeps up with its traffic."""
     inner = summary["simserve"]
     if not summary["completed"] or any(not each["ok"] for each in inner["thresholds"]):
         return False
@@ -473,13 +473,13 @@ def run_holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
 
 
 def is_attained(scenario: Scenario, trial: Trial) -> bool:
-    """Return whether the share of all requests that is asked is within the SLO, whatever else must hold."""
+    """Return whether the required share of all requests is within the SLO, whatever else must hold."""
     asked = objective(scenario)
     return asked is None or (trial.attainment is not None and trial.attainment >= asked.attainment)
 
 
 def _each_class_holds(asked: SLO, classes: Mapping[str, Any]) -> bool:
-    """Return whether the share asked for is reached by each class that has an objective of its own, if it sent any."""
+    """Return whether each class that has its own objective and sent requests reaches the required share."""
     for name, own in asked.by_class.items():
         reached = classes[name]["slo"]["attainment"] if name in classes else None
         if reached is not None and reached < own.attainment:
@@ -488,5 +488,5 @@ def _each_class_holds(asked: SLO, classes: Mapping[str, Any]) -> bool:
 
 
 def usd_per_month(trial: Trial) -> float | None:
-    """Return dollars of 30 days for a trial's fleet; None without a price."""
+    """Return the dollars of a trial's fleet for 30 days; None without a price."""
     return None if trial.usd_per_hour is None else trial.usd_per_hour * HOURS_PER_MONTH

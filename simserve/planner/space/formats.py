@@ -1,6 +1,6 @@
-"""Number formats that a search may set: what the model can be had in, and what the engine keeps a KV cache in.
+"""Number formats that a search may set: the model's available weight formats, and the engine's KV formats.
 
-Offers nothing that no public checkpoint holds and the engine does not make itself. Simulates nothing.
+Offers only formats that a public checkpoint has or the engine makes itself. Simulates nothing.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from simserve.scenario.schema import Scenario
 WEIGHTS_KEY = "deployment.quantization"
 KV_KEY = "deployment.kv_cache_dtype"
 EIGHT_BIT_FORMATS = ("fp8", "int8")
-"""8-bit formats of the search, each named as the arithmetic that a GPU should have for it."""
+"""8-bit formats of the search, each named after the arithmetic that a GPU should have for it."""
 FAST_INT8_CAPABILITY = (8.0, 9.0)
-"""CUDA compute capabilities, from and below, of GPUs that gain by INT8 although they have FP8 or a kernel that unpacks
-it: Ampere and Ada (NVIDIA data sheets of the A100 and L40S: INT8 as fast as FP8 or twice 16 bit)."""
+"""CUDA compute capabilities, from and below, of GPUs that gain from INT8 although they have FP8 or a kernel that
+unpacks it: Ampere and Ada (NVIDIA data sheets of the A100 and L40S: INT8 as fast as FP8 or twice 16 bit)."""
 FOUR_BIT_FORMATS = ("awq-int4", "gptq-int4", "int4", "mxfp4", "nvfp4")
 """4-bit formats of the search, whose weights are unpacked: those of published checkpoints."""
 FOUR_BIT_ARITHMETIC = ("nvfp4", "mxfp4")
-"""4-bit formats that are tried beside those where the GPUs multiply in 4 bit."""
+"""4-bit formats that are also tried on GPUs that multiply in 4 bit."""
 FILE_FORMATS = ("gguf-q8_0", "gguf-q4_k_m")
-"""Formats of the search for engines whose own tool makes them."""
+"""Formats of the search for engines that have a tool to make them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedFormats:
-    """Formats of a deployment that are worth a look.
+    """Formats of a deployment that are worth trying.
 
     Attributes:
-        weights: Weight formats, the stored one first where it runs.
+        weights: Weight formats, the stored one first if it runs.
         kv_cache: KV formats, ``auto`` first.
-        why_no_weights: Why there is no weight format but the stored one; "": there is.
-        why_not_own: Why the format that the deployment names is not among them; "": it is, or there is no other.
+        why_no_weights: Why there is no weight format but the stored one; "" if there is one.
+        why_not_own: Why the deployment's own format is left out; "" if it is not, or there is no other.
     """
 
     weights: tuple[AvailableFormat, ...]
@@ -49,12 +49,12 @@ class SearchedFormats:
 
 
 def searched_formats(scenario: Scenario) -> SearchedFormats:
-    """Return the formats worth a look: as stored, one that multiplies in 8 bit, one of 4 bit; and those of KV.
+    """Return the formats worth trying: as stored, one that multiplies in 8 bit, one of 4 bit; and KV formats.
 
-    Of pools, what all of them can have that take their weight format from the deployment; none where each has its own.
+    With pools, those that suit all pools that take their weight format from the deployment; none if each has its own.
 
     Raises:
-        InputError: A profile is missing, or the engine is none for the GPU.
+        InputError: A profile is missing, or the engine does not support the GPU.
     """
     parts = list(_parts(scenario))
     if not parts:
@@ -74,7 +74,7 @@ def searched_formats(scenario: Scenario) -> SearchedFormats:
 
 
 def _why_not_own(own: str, there: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> str:
-    """Return why a search leaves out the format that a deployment names: nobody is known to have weights of it."""
+    """Return why a search leaves out the format that a deployment names: no weights in it are known."""
     offered = {each.format for each in there}
     lacking = next((part for part in parts if as_offered(own, part.model) not in offered), None)
     if own == "auto" or lacking is None or (own in WIDE_FORMATS and lacking.model.stored.is_wide):
@@ -87,7 +87,7 @@ def _why_not_own(own: str, there: Sequence[AvailableFormat], parts: Sequence[Rep
 
 
 def _parts(scenario: Scenario) -> Iterator[ReplicaShape]:
-    """Yield a replica of each part of a deployment that takes its weight format from it, no format chosen yet."""
+    """Yield a replica of each part of a deployment that takes its weight format from it, without a format."""
     deployment = scenario.deployment
     pools = [pool for pool in deployment.pools if pool.quantization is None]
     named = [(deployment.of_pool(pool), pool.model or scenario.model) for pool in pools]
@@ -109,7 +109,7 @@ def _worth_a_look(there: Sequence[AvailableFormat], parts: Sequence[ReplicaShape
     if "int8" in eight_bit and not _gains_by_int8(parts, has_fp8="fp8" in eight_bit):
         del eight_bit["int8"]
     if "int8" in eight_bit and not _multiplies("fp8", parts):
-        # As many bytes, and arithmetic that FP8 weights do not have here.
+        # The same bytes, and arithmetic that FP8 weights do not have here.
         eight_bit.pop("fp8", None)
     checkpoints = [each for each in others if each.how == "checkpoint"]
     four_bit = [each for each in checkpoints if each.format in FOUR_BIT_FORMATS][:1]
@@ -126,7 +126,7 @@ def _multiplies(dtype: str, parts: Sequence[ReplicaShape]) -> bool:
 
 
 def _gains_by_int8(parts: Sequence[ReplicaShape], *, has_fp8: bool) -> bool:
-    """Return whether INT8 may be faster than what else there is: on Ampere and Ada, or where FP8 is not multiplied."""
+    """Return whether INT8 may be faster than the alternatives: on Ampere and Ada, or without FP8 arithmetic."""
     if not _multiplies("int8", parts):
         return False
     low, high = FAST_INT8_CAPABILITY
@@ -135,7 +135,7 @@ def _gains_by_int8(parts: Sequence[ReplicaShape], *, has_fp8: bool) -> bool:
 
 
 def _kv_formats(weights: Sequence[AvailableFormat], parts: Sequence[ReplicaShape]) -> tuple[str, ...]:
-    """Return ``auto``, and ``fp8`` where the GPUs have it and ``auto`` is not that already in every format."""
+    """Return ``auto``, and ``fp8`` if the GPUs have it and ``auto`` is not already FP8 in every format."""
     if any("fp8" not in part.hardware.supported_dtypes for part in parts):
         return ("auto",)
     kept = {kv_of_auto(replace(part, quantization=each.format)) for part in parts for each in weights}
@@ -143,7 +143,7 @@ def _kv_formats(weights: Sequence[AvailableFormat], parts: Sequence[ReplicaShape
 
 
 def _why_alone(part: ReplicaShape) -> str:
-    """Return why nothing but the stored format is there."""
+    """Return why there is only the stored format."""
     model, engine = part.model, part.engine.name
     stored = "16 bit" if model.stored.is_wide else model.stored.format
     lower = [each.format for each in model.checkpoints if not each.is_wide]

@@ -1,6 +1,6 @@
-"""Links that KV caches may cross between prefill and decode workers, by what the GPUs and their nodes have.
+"""Links for KV transfers between prefill and decode workers, depending on the GPUs and their nodes.
 
-Three, the fastest first: the links inside a node or NVLink domain, where all workers of both roles fit into one; the
+Three, the fastest first: the links inside a node or NVLink domain, if all workers of both roles fit into one; the
 network ports of the GPUs (InfiniBand, or Ethernet with RDMA); and TCP over the same network. Simulates nothing.
 """
 
@@ -16,22 +16,22 @@ from simserve.sim.control import DisaggregationSpec
 from simserve.units import to_text
 
 TCP_PER_GPU = 5e9
-"""Bytes/s over TCP, of each of the eight GPUs of a node, where its port has as much: Mooncake's transfer engine reached
-87 and 190 GB/s over RDMA, 2.4 and 4.6 times what TCP did on these servers, which is 36 and 41 GB/s of a server
+"""Bytes/s over TCP for each of the eight GPUs of a node, if its port allows as much: Mooncake's transfer engine reached
+87 and 190 GB/s over RDMA, 2.4 and 4.6 times TCP on these servers, so TCP reached 36 and 41 GB/s per server
 (kvcache-ai/Mooncake, README, Transfer Engine)."""
 DOMAINS = {"nvlink": "NVLink", "infinity_fabric": "Infinity Fabric", "neuronlink": "NeuronLink", "ici": "ICI"}
-"""Links inside a node over which a GPU reads another's memory at full speed -> how they are called."""
+"""Links inside a node over which a GPU reads another's memory at full speed -> their names."""
 NETWORKS = {"infiniband": "InfiniBand", "ethernet": "Ethernet with RDMA"}
 SLOWER = 0.95
-"""Times the bandwidth of a link below which another is slower than it."""
+"""Share of a link's bandwidth below which another link counts as slower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What KV caches cross.
+    """A link for KV transfers.
 
     Attributes:
-        name: In words.
+        name: Its name in words.
         bandwidth: Bytes/s of one prefill worker.
     """
 
@@ -52,8 +52,8 @@ class Side:
 
     Attributes:
         hardware: Their GPU.
-        gpus: Of one of them.
-        number: How many there are.
+        gpus: GPUs of one worker.
+        number: Number of workers.
     """
 
     hardware: HardwareProfile
@@ -71,7 +71,7 @@ def links_between(sides: Sequence[Side]) -> list[Link]:
 
 
 def domain_of(sides: Sequence[Side]) -> Link | None:
-    """Return the link of the one node or NVLink domain that holds all workers; None where none does."""
+    """Return the link of the one node or NVLink domain that holds all workers; None if none does."""
     domain = sides[0].hardware.intra_node
     is_one = len({each.hardware.name for each in sides}) == 1
     total = sum(each.gpus * each.number for each in sides)
@@ -82,9 +82,9 @@ def domain_of(sides: Sequence[Side]) -> Link | None:
 
 
 def network_of(sides: Sequence[Side]) -> Link | None:
-    """Return the link over the network ports, one a GPU: the slowest side's; None where a node has no network.
+    """Return the link over the network ports, one per GPU: the slowest side's; None if a node has no network.
 
-    Never faster than what stands there where a scenario says nothing, which is a port of 400 Gbit/s.
+    Never faster than the default of a scenario, a port of 400 Gbit/s.
     """
     ports = [each.hardware.inter_node for each in sides]
     if any(port.kind == "none" for port in ports):

@@ -1,8 +1,8 @@
-"""What a number of replicas stands for: equal ones, pools they are dealt over, or a fleet that is scaled up to it.
+"""What a number of replicas stands for: equal ones, replicas divided among pools, or the most of an autoscaled fleet.
 
-The search sizes every deployment by one number. Of pools the deployment's own replicas are the proportions in which
-the number is dealt out; of an autoscaled fleet it is the most replicas, and the fewest follow in the proportion of
-``min_replicas`` to ``max_replicas``. More of the number is never fewer replicas of anything. Simulates nothing.
+The search sizes every deployment by one number. It is divided among pools in the proportions of the deployment's own
+replicas; for an autoscaled fleet it is the most replicas, and the fewest follow in the proportion of ``min_replicas``
+to ``max_replicas``. A larger number never means fewer replicas anywhere. Simulates nothing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Makeup:
     """GPUs, dollars and idle watts of a number of replicas, pool by pool (equal replicas are one pool).
 
     Attributes:
-        weights: Proportions in which replicas are dealt over the pools.
+        weights: Proportions in which replicas are divided among the pools.
         gpus: GPUs of one replica.
-        usd_per_gpu_hour: Price; None: unknown.
-        idle_watts: Power of one GPU that does nothing.
-        scaled: Fewest to most replicas of an autoscaled fleet, as a proportion; None: all are there throughout.
-        smallest: Fewest replicas that can be deployed: one a pool, and each that a fault names.
-        encoders: GPUs of an encoder pool, the most of them, as many whatever the number of replicas.
-        encoders_usd_per_hour: What those cost that are always there; NaN: no price.
-        encoders_watts: What these draw while they do nothing.
+        usd_per_gpu_hour: Price; None if unknown.
+        idle_watts: Power of one idle GPU.
+        scaled: Fewest to most replicas of an autoscaled fleet, as a proportion; None: their number is fixed.
+        smallest: Fewest replicas that can be deployed: one per pool, and each that a fault names.
+        encoders: Most GPUs of an encoder pool, independent of the number of replicas.
+        encoders_usd_per_hour: Cost of those that are always there; NaN without a price.
+        encoders_watts: Power of those when idle.
     """
 
     weights: tuple[int, ...]
@@ -54,22 +54,22 @@ class Makeup:
         return dealt(self.weights, replicas)
 
     def num_gpus(self, replicas: int) -> int:
-        """Return the GPUs of a number of replicas, all of them launched, and those of the encoder pool."""
+        """Return the GPUs of a number of replicas, all launched, and of the encoder pool."""
         return self.encoders + sum(count * gpus for count, gpus in zip(self.counts(replicas), self.gpus, strict=True))
 
     def always(self, replicas: int) -> tuple[int, ...]:
-        """Return the replicas of each pool that are there, and paid for, throughout."""
+        """Return the replicas of each pool that are always there and paid for."""
         return self.counts(replicas) if self.scaled is None else (fewest_of(self.scaled, replicas),)
 
     def usd_per_hour(self, replicas: int) -> float:
-        """Return the dollars an hour that a number of replicas cost at least; infinite without a price."""
+        """Return the least dollars per hour of a number of replicas; infinite without a price."""
         total = math.inf if math.isnan(self.encoders_usd_per_hour) else self.encoders_usd_per_hour
         for count, gpus, usd in zip(self.always(replicas), self.gpus, self.usd_per_gpu_hour, strict=True):
             total += count * gpus * (math.inf if usd is None else usd) if count else 0.0
         return total
 
     def watts(self, replicas: int) -> float:
-        """Return the watts of a number of replicas that do nothing."""
+        """Return the watts of a number of idle replicas."""
         parts = zip(self.always(replicas), self.gpus, self.idle_watts, strict=True)
         return self.encoders_watts + sum(count * gpus * watts for count, gpus, watts in parts)
 
@@ -78,7 +78,7 @@ class Makeup:
         return replace(self, encoders=0, encoders_usd_per_hour=0.0, encoders_watts=0.0)
 
     def most(self, max_gpus: int) -> int:
-        """Return the most replicas that so many GPUs hold."""
+        """Return the most replicas that ``max_gpus`` GPUs hold."""
         replicas = max(max_gpus - self.encoders, 0) // min(self.gpus)
         while replicas > 0 and self.num_gpus(replicas) > max_gpus:
             replicas -= 1
@@ -111,7 +111,7 @@ def smallest_fleet(deployment: DeploymentSpec) -> int:
 
 
 def replicas_of(deployment: DeploymentSpec) -> int:
-    """Return the number that a deployment is sized by as it is: its replicas, at most where it is scaled."""
+    """Return the number that a deployment is sized by at present: its replicas, or its most if autoscaled."""
     if deployment.autoscaling is not None:
         return deployment.autoscaling.max_replicas
     return sum(pool.replicas for pool in deployment.pools) or deployment.replicas
@@ -119,9 +119,9 @@ def replicas_of(deployment: DeploymentSpec) -> int:
 
 @cache
 def dealt(weights: tuple[int, ...], replicas: int) -> tuple[int, ...]:
-    """Return a number dealt out in proportion to weights, one each first, then by highest averages.
+    """Return a number divided in proportion to weights, one each first, then by highest averages.
 
-    Webster's divisors 1, 3, 5 ... make it monotone: a larger number takes nothing away from anyone.
+    Webster's divisors 1, 3, 5 ... make it monotone: with a larger number no share becomes smaller.
     """
     counts = [1] * len(weights)
     for _ in range(replicas - len(weights)):
@@ -131,13 +131,13 @@ def dealt(weights: tuple[int, ...], replicas: int) -> tuple[int, ...]:
 
 
 def fewest_of(scaled: tuple[int, int], replicas: int) -> int:
-    """Return the fewest replicas of a fleet that is scaled up to ``replicas``: the same share, at least one."""
+    """Return the fewest replicas of a fleet autoscaled up to ``replicas``: the same share, at least one."""
     fewest, most = scaled
     return max(1, fewest * replicas // most) if fewest else 0
 
 
 def settings(deployment: DeploymentSpec, replicas: int) -> dict[str, Any]:
-    """Return the overrides that give a deployment so many replicas."""
+    """Return the overrides that give a deployment ``replicas`` replicas."""
     if deployment.pools:
         counts = dealt(tuple(pool.replicas for pool in deployment.pools), replicas)
         return {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)}
@@ -153,7 +153,7 @@ def settings(deployment: DeploymentSpec, replicas: int) -> dict[str, Any]:
 
 
 def merged(overrides: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides with others put on top, those below a block that is set as a whole inside of it."""
+    """Return overrides with others applied on top; one below a block that is set as a whole goes inside it."""
     found = copy.deepcopy(dict(overrides))
     for key, value in changes.items():
         block = next((each for each in found if key.startswith(f"{each}.") and found[each] is not None), None)

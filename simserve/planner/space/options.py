@@ -1,8 +1,9 @@
-"""Ways to deploy beside the shape and the engine's knobs: drafts, routing, scaling, pools, overflow, admission.
+"""Deployment options besides the shape and the engine's knobs: drafts, routing, scaling, pools, overflow, admission.
 
-Each is a dimension of the search with a few choices, and enters only where the traffic could profit; why one stays out
-is said. The first choice is the plain one, without the mechanism: the shapes are searched with it, as bounds are proven
-for it. A new deployment option becomes searchable with one more function in `_OPTIONS`. Simulates nothing.
+Each is a dimension of the search with a few choices, and enters only if the traffic could profit; the reason for
+leaving one out is recorded. The first choice is the plain one, without the mechanism: shapes are searched with it, as
+bounds are proven for it. A new deployment option becomes searchable with one more function in `_OPTIONS`. Simulates
+nothing.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.units import to_text
 
 LeftOut = str
-"""Why an option does not enter; empty where nobody would ask."""
+"""Why an option does not enter; empty if no reason is needed."""
 LONG_PROMPT_TOKENS = 1000.0
-"""Mean prompt from which on prefill holds up decoding noticeably, so that pools of their own may pay."""
+"""Mean prompt above which prefill delays decoding noticeably, so that separate pools may pay off."""
 MOST_CLASS_POOLS = 4
 _WEIGHTS = 10
-"""Finest proportion of the pools of classes."""
+"""Weights of the pools of classes are in steps of one over this."""
 DRAFT_SHARE = 0.2
-"""Active parameters of a draft model over its target's, at most: beyond, drafting eats what it saves."""
+"""Most active parameters of a draft model as a share of its target's: beyond that, drafting costs what it saves."""
 DRAFT_TOKENS = 3
 DRAFT_ACCEPTANCE = 0.6
-"""Of a small model of the same family: 2.2 tokens a step with three drafts. Spec-Bench measured 2.0 to 2.3 for small
-draft models, over all its tasks (calibration/speculation.md)."""
+"""Acceptance of a small model of the same family: 2.2 tokens per step with three drafts. Spec-Bench measured 2.0 to 2.3
+for small draft models, over all its tasks (calibration/speculation.md)."""
 OFFLOAD_SIZE = "64 GiB"
-"""Of a replica: what a node of these GPUs has to spare."""
+"""Host memory per replica: what a node of these GPUs has to spare."""
 TIERS_KEY = "deployment.engine.kv_tiers"
 TIER_SIZES = (0.5, 1.0, 2.0, 4.0)
-"""Times the capacity of a scenario's first KV tier that a plan tries."""
+"""Multiples of the capacity of a scenario's first KV tier that a plan tries."""
 MTP_ACCEPTANCE = (0.88, 0.87)
-"""Rate and decay, the means of MTP layers on coding prompts (calibration/speculation.md)."""
+"""Acceptance rate and decay: means of MTP layers on coding prompts (calibration/speculation.md)."""
 SCALINGS: tuple[tuple[str, float, int], ...] = (
     ("queue_depth", 2.0, 4),
     ("queue_depth", 2.0, 2),
     ("kv_usage", 0.5, 4),
     ("kv_usage", 0.5, 2),
 )
-"""Metric, target and most over fewest replicas of autoscaled fleets."""
+"""Metric, target, and ratio of most to fewest replicas of autoscaled fleets."""
 QUEUES = (8, 32)
 """Requests that may wait at a replica before one is refused, or goes to an API."""
 _STATIC_KEYS = ("batching", "static_batch_size", "static_max_wait")
@@ -66,9 +67,9 @@ class Choice:
     """One value of an option.
 
     Attributes:
-        label: In words.
-        changes: Dotted key -> value; what is needed beside to make room for it included.
-        family: Choices of one family differ in a proportion alone; of these, advice measures the first.
+        label: The choice in words.
+        changes: Dotted key -> value, including what is needed to make room for it.
+        family: Choices of one family differ only in a proportion; of these, advice measures the first.
     """
 
     label: str
@@ -83,7 +84,7 @@ class Option:
     Attributes:
         name: What is chosen.
         choices: The plain one first.
-        own: Place of what the scenario says itself.
+        own: Index of the scenario's own choice.
     """
 
     name: str
@@ -98,8 +99,8 @@ class Setting:
     Attributes:
         scenario: The scenario on the GPU in question.
         traffic: Its traffic.
-        wants_latency: Whether latency itself is to be small.
-        has_spares: Whether replicas must be to spare.
+        wants_latency: Whether latency itself is minimised.
+        has_spares: Whether spare replicas are required.
     """
 
     scenario: Scenario
@@ -114,13 +115,13 @@ class Setting:
 
 
 def _pool_option(setting: Setting) -> Option | LeftOut:
-    """Offer prefill and decode pools, or a pool for each class; what the scenario has itself among them."""
+    """Offer prefill and decode pools, or a pool for each class, including the scenario's own pools."""
     scenario = setting.scenario
     deployment = scenario.deployment
     if setting.has_spares:
         return "spare replicas are of one kind"
     if deployment.pools and (not _are_alike(scenario) or deployment.regions or deployment.routing.rules):
-        # Nothing plainer serves the same classes.
+        # No plainer choice serves the same classes.
         own, *others = _own_pools(scenario)
         return Option("pool", (Choice(own.label), *others))
     if deployment.faults or deployment.updates or deployment.speculative is not None:
@@ -149,7 +150,7 @@ def _has_long_prompts(setting: Setting) -> bool:
 
 
 def _are_alike(scenario: Scenario) -> bool:
-    """Return whether the pools differ in nothing but name, role and number."""
+    """Return whether the pools differ only in name, role and number."""
     own = (
         "hardware",
         "model",
@@ -166,7 +167,7 @@ def _are_alike(scenario: Scenario) -> bool:
 
 
 def _together(scenario: Scenario) -> dict[str, Any]:
-    """Return what makes one kind of replica of a scenario's pools."""
+    """Return the changes that replace a scenario's pools by one kind of replica."""
     classes = scenario.workload.classes or ()
     return {
         POOLS_KEY: [],
@@ -177,7 +178,7 @@ def _together(scenario: Scenario) -> dict[str, Any]:
 
 
 def _own_pools(scenario: Scenario) -> Iterator[Choice]:
-    """Yield the scenario's own pools, in its own proportions and with each of them doubled."""
+    """Yield the scenario's own pools, in its own proportions and with each pool doubled in turn."""
     mapping = scenario.as_mapping()["deployment"]
     pools, rest = mapping["pools"], {}
     if "disaggregation" in mapping:
@@ -193,7 +194,7 @@ def _own_pools(scenario: Scenario) -> Iterator[Choice]:
 
 
 def _disaggregated(scenario: Scenario) -> Choice:
-    """Return a prefill worker for each decode worker; shapes and other numbers are searched as roles."""
+    """Return one prefill worker per decode worker; shapes and other numbers are searched as roles."""
     deployment, own = scenario.deployment, scenario.deployment.disaggregation
     network = network_of([Side(load_hardware(deployment.hardware, scenario.folder), 1, 1)])
     link = {} if network is None else network.spec
@@ -204,9 +205,9 @@ def _disaggregated(scenario: Scenario) -> Choice:
 
 
 def has_roles(setting: Setting) -> bool:
-    """Return whether shapes of prefill and decode workers are searched, each role its own.
+    """Return whether separate shapes of prefill and decode workers are searched.
 
-    Where prompts are long, TPOT has a limit and the engine hands over KV caches; or where the scenario does so itself.
+    This needs long prompts, a limit on TPOT and an engine with KV transfer; or a scenario that disaggregates itself.
     """
     scenario, deployment = setting.scenario, setting.scenario.deployment
     if setting.has_spares or deployment.faults or deployment.updates or deployment.autoscaling or deployment.regions:
@@ -217,7 +218,7 @@ def has_roles(setting: Setting) -> bool:
 
 
 def _by_class(setting: Setting) -> Iterator[Choice]:
-    """Offer a pool for each class of a scenario whose classes ask for different things, and priorities among them."""
+    """Offer a pool for each class of a scenario whose classes have different limits, and priorities among them."""
     classes, policy = setting.scenario.workload.classes or (), "deployment.engine.scheduling_policy"
     limits = [None if each.slo is None else each.slo.model_dump(exclude={"attainment"}) for each in classes]
     if not 2 <= len(classes) <= MOST_CLASS_POOLS or all(each == limits[0] for each in limits):
@@ -250,11 +251,11 @@ def _distinct(choices: list[Choice]) -> list[Choice]:
 
 
 def options_of(setting: Setting, taken: frozenset[str] = frozenset()) -> tuple[tuple[Option, ...], dict[str, LeftOut]]:
-    """Return the options that enter the search, and name -> why not of the others.
+    """Return the options that enter the search, and for the others name -> why not.
 
     Args:
         setting: What they depend on.
-        taken: Keys that the user set values for: an option that sets one of them, or something below it, stays out.
+        taken: Keys for which the user set values: an option that sets one of them, or a key below it, stays out.
     """
     found: list[Option] = []
     left_out: dict[str, LeftOut] = {}
@@ -300,9 +301,9 @@ def _speculate(setting: Setting) -> Option | LeftOut:
 
 
 def _known_drafts(model: ModelProfile) -> dict[str, Any] | None:
-    """Return the drafts that the catalogue knows for a model: its own layer, else the smallest of its family.
+    """Return the drafts that the catalogue knows for a model: its own layer, else the smallest model of its family.
 
-    Not one whose layers have a state: what it drafted in vain cannot be taken out of a state, as it can of a KV cache.
+    Not one whose layers have a state: rejected drafts cannot be removed from a state as they can from a KV cache.
     """
     if model.num_mtp_layers:
         rate, decay = MTP_ACCEPTANCE
@@ -392,9 +393,9 @@ def _cache(setting: Setting) -> Option | LeftOut:
 
 
 def _offload(setting: Setting) -> Option | LeftOut:
-    """Offer a second tier behind the prefix cache: host memory that a node has anyway, so it is in the GPU's price.
+    """Offer a second tier behind the prefix cache: host memory that a node has anyway, so the GPU's price includes it.
 
-    Tiers that the scenario has are sized, at their own price.
+    The scenario's own tiers are sized, at their own price.
     """
     if setting.scenario.deployment.engine.kv_tiers:
         return _sizes(setting.scenario.deployment.engine.kv_tiers)
@@ -414,7 +415,7 @@ def _offload(setting: Setting) -> Option | LeftOut:
 
 
 def _sizes(tiers: Sequence[KVTierSpec]) -> Option:
-    """Return the tiers of a scenario with the first of them smaller and larger, and none at all."""
+    """Return the tiers of a scenario with the first one smaller and larger, and without tiers."""
     choices = [Choice("no KV tiers", {TIERS_KEY: None})]
     for factor in TIER_SIZES:
         capacity = to_text(tiers[0].capacity * factor, "bytes")
@@ -544,4 +545,4 @@ _OPTIONS: Mapping[str, Callable[[Setting], Option | LeftOut]] = {
     "admit": _admit,
     "static": _batch,
 }
-"""Name -> what may be chosen, or why it stays out."""
+"""Name -> function that returns the option, or why it stays out."""

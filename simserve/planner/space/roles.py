@@ -1,8 +1,8 @@
-"""Shapes that prefill workers and decode workers may have, each role its own. Simulates nothing.
+"""Shapes of prefill workers and of decode workers, separate for each role. Simulates nothing.
 
-A shape is a pool of one replica: its GPU, the format of its weights, parallel sizes and one knob of its engine (the
-token budget of a worker that prefills, the seats of one that decodes). What both roles share, the KV format, drafts and
-routing, stays with the space.
+A shape is a pool of one replica: its GPU, weight format, parallel sizes and one knob of its engine (the token budget of
+a prefill worker, the seats of a decode worker). What both roles share (KV format, drafts and routing) stays with the
+space.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from simserve.scenario.schema import Scenario
 
 PREFILL, DECODE = "prefill", "decode"
 SIZE_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
-"""What a shape sets, below ``deployment`` or in a pool."""
+"""Keys that a shape sets, below ``deployment`` or in a pool."""
 GPU, FORMAT = "hardware", "quantization"
-"""What a role may have other than the rest of the deployment."""
+"""Keys in which a role may differ from the rest of the deployment."""
 KIND_KEYS = (GPU, FORMAT, *SIZE_KEYS)
-"""What tells workers apart beside the knob of their engine."""
+"""Keys that tell workers apart, besides the knob of their engine."""
 KNOBS = {PREFILL: "max_num_batched_tokens", DECODE: "max_num_seqs"}
-"""The engine knob of each role that its speed and memory turn on."""
+"""The engine knob of each role that its speed and memory depend on."""
 LINK_KEY = "deployment.disaggregation"
 POOL_KEYS = (POOLS_KEY, LINK_KEY, REPLICAS_KEY)
 """Keys that deploy prefill and decode workers."""
@@ -38,14 +38,14 @@ Pool = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """What may prefill and what may decode.
+    """The possible prefill and decode workers.
 
     Attributes:
         prefill: Shapes of a prefill worker, the scenario's own first.
         decode: Likewise of a decode worker.
-        link: How KV caches get from one to the other, as the scenario says.
-        own: GPU and weight format of the deployment, which a pool need not say.
-        gpus: Kinds of GPU by name, whose links they are; empty where the scenario says what the link is.
+        link: The scenario's link for KV transfers.
+        own: GPU and weight format of the deployment, which a pool need not repeat.
+        gpus: Kinds of GPU by name, which determine the links; empty if the scenario sets the link.
     """
 
     prefill: tuple[Pool, ...]
@@ -63,19 +63,19 @@ class Roles:
         return str(pool.get(GPU) or self.own[GPU])
 
     def link_of(self, workers: Sequence[tuple[Pool, int]]) -> dict[str, Any]:
-        """Return the link between workers: the slowest of their network ports, one a GPU."""
+        """Return the link between workers: the slowest of their network ports, one per GPU."""
         if not self.gpus:
             return dict(self.link)
         network = network_of(self._sides(workers)) if workers else None
         return {} if network is None else network.spec
 
     def domain_link(self, workers: Sequence[tuple[Pool, int]]) -> dict[str, Any] | None:
-        """Return the link inside the one node or NVLink domain that holds all workers; None where there is none."""
+        """Return the link inside the one node or NVLink domain that holds all workers; None if none does."""
         domain = domain_of(self._sides(workers)) if self.gpus else None
         return None if domain is None else domain.spec
 
     def fastest_link(self, pool: Pool, number: int) -> dict[str, Any]:
-        """Return the fastest link that so many workers of a shape may have, whatever they are paired with."""
+        """Return the fastest link that ``number`` workers of a shape may have, whatever they are paired with."""
         domain = self.domain_link([(pool, number)])
         is_full = domain is not None and self.domain_link([(pool, number), ({**pool, **_SMALLEST}, 1)]) is None
         return self.link_of([(pool, number)]) if domain is None or is_full else domain
@@ -86,12 +86,12 @@ class Roles:
     def deployed(
         self, front: Overrides, workers: Sequence[tuple[Pool, int]], *, link: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the overrides that deploy so many workers of each shape, with what both roles share.
+        """Return the overrides that deploy a number of workers of each shape, with what both roles share.
 
         Args:
             front: What both roles share.
             workers: Shapes with their numbers.
-            link: What their KV caches cross; None: the network ports of the workers.
+            link: Link for their KV transfers; None: the network ports of the workers.
         """
         pools = [{**pool, "replicas": count} for pool, count in workers]
         link = self.link_of(workers) if link is None else dict(link)
@@ -101,9 +101,9 @@ class Roles:
         return found
 
     def _share(self, overrides: dict[str, Any], key: str, values: Sequence[Any]) -> None:
-        """Say once what all pools have; where they differ, the deployment has what the last one has."""
+        """Set once what all pools have in common; if they differ, the deployment has the value of the last pool."""
         if None in values:
-            return  # not searched, or a pool of the scenario's has none of its own
+            return  # not searched, or a pool of the scenario does not set it
         overrides.pop(f"deployment.{key}", None)
         if values[-1] != self.own[key]:
             overrides[f"deployment.{key}"] = values[-1]
@@ -113,12 +113,12 @@ class Roles:
 
 
 def roles_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], largest: int) -> Roles | None:
-    """Return what may prefill and decode in a scenario; None where its own pools are others than one of each role.
+    """Return the possible prefill and decode workers; None if the scenario's pools are not one of each role.
 
     Args:
         scenario: The scenario on the GPU in question.
         values: Dotted key -> values that the search may set.
-        largest: GPUs that a worker may have.
+        largest: Most GPUs of a worker.
     """
     mapping = scenario.as_mapping()["deployment"]
     own: dict[str, Pool] = {}
@@ -142,10 +142,10 @@ def roles_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], largest: i
 
 
 def mixed_roles(several: Sequence[Roles]) -> Roles | None:
-    """Return the shapes of several kinds of GPU as one choice a role; None where pools have GPUs of their own.
+    """Return the shapes of several kinds of GPU as one choice per role; None if pools have their own GPUs.
 
     Args:
-        several: What may prefill and decode on each kind of GPU, that of the deployment first; either may be nothing.
+        several: Workers on each kind of GPU, that of the deployment first; either role may be empty.
     """
     if any(GPU in pool for each in several for pool in (*each.prefill, *each.decode)):
         return None
@@ -163,12 +163,12 @@ def gpus_of_size(pool: Pool) -> int:
 
 
 def kind_of(pool: Pool) -> tuple[Any, ...]:
-    """Return what tells a shape from others, whatever its knob: GPU, weight format and sizes."""
+    """Return what tells a shape from others, apart from its knob: GPU, weight format and sizes."""
     return tuple(pool.get(key) for key in KIND_KEYS)
 
 
 def is_split(overrides: Overrides) -> bool:
-    """Return whether a deployment is one of prefill and decode workers with shapes of their own."""
+    """Return whether a deployment has prefill and decode workers with separate shapes."""
     pools = overrides.get(POOLS_KEY) or []
     return any(pool.get("role") in KNOBS and set(SIZE_KEYS) <= pool.keys() for pool in pools)
 
@@ -198,16 +198,16 @@ def _shapes(
 
 _PLAIN: Mapping[str, Any] = dict(zip(SIZE_KEYS, (1, 1, 1, False), strict=True))
 _SMALLEST = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1}
-"""Sizes of the smallest worker that another is paired with."""
+"""Sizes of the smallest possible partner of a worker."""
 
 
 def _searched(values: Mapping[str, Sequence[Any]], key: str, own: Any) -> tuple[Any, ...]:
-    """Return the values of a key, what stands there first; that alone where the key is not searched."""
+    """Return the values of a key, its own first; only that if the key is not searched."""
     return tuple(values[key]) if key in values else (own,)
 
 
 def is_plausible(size: Mapping[str, Any], largest: int) -> bool:
-    """Return whether a worker of some sizes is worth a look: not too large, and experts lie whole
+    """Return whether a worker of some sizes is worth trying: not too large, and experts lie whole
     on ranks that share them, or on several GPUs."""
     ranks, stages = size["data_parallel_size"], size["pipeline_parallel_size"]
     tensor, is_whole = size["tensor_parallel_size"], size["enable_expert_parallel"]

@@ -1,6 +1,6 @@
-"""What can be deployed instead: every dimension of the search, how it is listed and how it is set.
+"""What else can be deployed: every dimension of the search, how it is listed and how it is set.
 
-A dimension is one dotted key of the scenario and the values it may take, or an option whose choices set several keys
+A dimension is one dotted key of the scenario and its possible values, or an option whose choices set several keys
 (`simserve.planner.space.options`); setting it is an override. Simulates nothing.
 """
 
@@ -29,33 +29,33 @@ from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 
 Kind = Literal["shape", "knob", "option"]
-"""``shape``: what is bought and how the model lies on it; ``knob``: what the engine is told; ``option``: how it is
-deployed beside that."""
+"""``shape``: what is bought and how the model is placed on it; ``knob``: a setting of the engine; ``option``: any other
+choice of deployment."""
 HARDWARE_KEY = "deployment.hardware"
 PRICE_KEY = "pricing.gpu_hour_usd"
 SEATS_KEY = "deployment.engine.max_num_seqs"
 BUDGET_KEY = "deployment.engine.max_num_batched_tokens"
 DRAFTS_NAME = "speculate"
-"""The option of drafts: like a shape it decides what a replica can do, and is never left to samples."""
+"""The option of drafts: like a shape it decides what a replica can do, and is never sampled."""
 POOL_NAME = "pool"
-"""The option of pools; shapes of prefill and decode workers are searched with it."""
+"""The option of pools, with which shapes of prefill and decode workers are searched."""
 VERSION_KEY = "deployment.engine.version"
 VERSIONS_NAME = "version"
-"""What the versions are called that are left out since they have no code for the model."""
+"""Name of the versions that are left out because they do not support the model."""
 SPLIT_NAME = "split"
-"""What keeps prefill and decode on workers of their own, whatever their number and shape."""
+"""Name that keeps prefill and decode on separate workers of any number and shape."""
 ROUTE_NAME = "route"
 TENSOR_KEY = "deployment.tensor_parallel_size"
 PIPELINE_KEY = "deployment.pipeline_parallel_size"
 DATA_KEY = "deployment.data_parallel_size"
 CONSUMER_MARK = "GeForce"
-"""In the description of GPUs that are left out unless asked for: their driver's licence bars data centres (NVIDIA
-GeForce software licence, section 2.1.3)."""
+"""In the description of GPUs that are left out by default: their driver's licence bars data centres (NVIDIA GeForce
+software licence, section 2.1.3)."""
 NODE_GPUS = 8
-"""GPUs of a replica at most, unless the model needs more than that, or a node is larger."""
+"""Most GPUs of a replica, unless the model needs more or a node is larger."""
 LARGEST_REPLICA = 32
 WIDE_PARTS = 4
-"""Part of a node that a mixture of experts must fill at its smallest for replicas of two nodes to be tried."""
+"""A mixture of experts must need more than one over this of a node for replicas of two nodes to be tried."""
 TENSOR_SIZES = (1, 2, 4, 8)
 PIPELINE_SIZES = (1, 2, 4)
 DATA_SIZES = (1, 2, 4, 8, 16)
@@ -70,7 +70,7 @@ class Context:
     """What the values of a dimension may depend on.
 
     Attributes:
-        scenario: The scenario, already on the GPU in question.
+        scenario: The scenario on the GPU in question.
         hardware: The GPU.
         model: The model.
         engine: The engine.
@@ -90,8 +90,8 @@ class Dimension:
         key: Dotted key of the scenario.
         kind: Whether it is part of the shape, or a knob of the engine.
         values: Values worth trying besides the scenario's own.
-        feature: What these take of the engine; "": nothing.
-        lever: How they are called where the engine has it not.
+        feature: Engine feature that they need; "": none.
+        lever: Their name in messages if the engine lacks it.
     """
 
     key: str
@@ -110,7 +110,7 @@ def _expert_parallel(context: Context) -> Sequence[bool]:
 
 
 def _data_parallel_sizes(context: Context) -> Sequence[int]:
-    """Return the ranks of data-parallel attention, which share the experts of a model that has some."""
+    """Return the ranks of data-parallel attention, which share the experts of a MoE model."""
     return DATA_SIZES if context.model.moe is not None else ()
 
 
@@ -123,7 +123,7 @@ def _kv_formats(context: Context) -> Sequence[str]:
 
 
 def _searched(context: Context) -> SearchedFormats:
-    """Return the formats worth a look; none but the scenario's own where the engine is none for the GPU."""
+    """Return the formats worth trying; only the scenario's own if the engine does not support the GPU."""
     try:
         return searched_formats(context.scenario)
     except InputError:
@@ -141,7 +141,7 @@ DIMENSIONS = (
     Dimension(BUDGET_KEY, "knob", lambda _: TOKEN_BUDGETS),
     Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False), "chunked_prefill", "chunk"),
 )
-"""What is searched, besides the GPU, its price, the number of replicas and the options."""
+"""The searched dimensions, besides the GPU, its price, the number of replicas and the options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +149,15 @@ class Space:
     """The deployments on one kind of GPU.
 
     Attributes:
-        scenario: The scenario on this GPU, everything else as it was.
+        scenario: The scenario on this GPU, otherwise unchanged.
         dimensions: Key -> values, the scenario's own first unless the user chose others; or name of an option -> its
             choices, the plain one first.
-        own: Key (those that options set, too) -> what the scenario says itself, None where it says nothing.
+        own: Key (including those that options set) -> the scenario's own value, None if it sets none.
         kinds: Key -> kind.
-        largest_replica: GPUs that one replica may have.
-        base: Overrides that every member carries: the GPU, and its price where that is not the default.
+        largest_replica: Most GPUs of one replica.
+        base: Overrides of every member: the GPU, and its price if that is not the default.
         left_out: Option -> why it does not enter.
-        roles: Shapes of prefill and decode workers; None: they are not searched.
+        roles: Shapes of prefill and decode workers; None if they are not searched.
     """
 
     scenario: Scenario
@@ -181,12 +181,12 @@ class Space:
 
     @property
     def has_own_options(self) -> bool:
-        """Whether the scenario says something other than the plain choice of some option."""
+        """Whether the scenario has another choice than the plain one for some option."""
         return any(self.own[name] is not choices[0] for name, choices in self.options.items())
 
     @property
     def shape_keys(self) -> tuple[str, ...]:
-        """What is bought, how the model lies on it, and drafts: the dimensions that are never sampled."""
+        """What is bought, how the model is placed on it, and drafts: the dimensions that are never sampled."""
         return tuple(key for key in self.dimensions if self.kinds[key] == "shape" or key == DRAFTS_NAME)
 
     def members(
@@ -195,7 +195,7 @@ class Space:
         """Yield the combinations of some dimensions, as the overrides that differ from the scenario, its own first.
 
         Args:
-            keys: Which dimensions vary, all unless said; the others stay at their `start`.
+            keys: Dimensions that vary, by default all; the others stay at their `start`.
             fixed: Key -> value of dimensions that do not vary.
         """
         held = {**self.start, **(fixed or {})}
@@ -206,7 +206,7 @@ class Space:
                 yield self.overrides(chosen)
 
     def overrides(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the overrides that set ``chosen``, without those that set what stands there already."""
+        """Return the overrides that set ``chosen``, without those that change nothing."""
         found = dict(self.base)
         for key, value in chosen.items():
             if self.kinds[key] != "option" and value != self.own[key]:
@@ -219,7 +219,7 @@ class Space:
 
     @property
     def start(self) -> dict[str, Any]:
-        """Every dimension at the scenario's own value, or at the first one where that is not to be searched."""
+        """Every dimension at the scenario's own value, or at the first one if that is not searched."""
         return {
             key: self.own[key] if self.kinds[key] != "option" and self.own[key] in values else values[0]
             for key, values in self.dimensions.items()
@@ -227,11 +227,11 @@ class Space:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The overrides of the scenario's own shape and knobs, all options plain."""
+        """The overrides of the scenario's own shape and knobs, with all options plain."""
         return self.overrides(self.start)
 
     def chosen(self, overrides: Overrides) -> dict[str, Any]:
-        """Return the value of every dimension under some overrides."""
+        """Return the value of every dimension with some overrides."""
         found: dict[str, Any] = {}
         for key, values in self.dimensions.items():
             if self.kinds[key] != "option":
@@ -246,7 +246,7 @@ class Space:
         return all(overrides.get(key, self.own[key]) == choice.changes.get(key, self.own[key]) for key in keys)
 
     def is_plausible(self, chosen: Mapping[str, Any]) -> bool:
-        """Return whether a replica of these sizes is worth looking at."""
+        """Return whether a replica of these sizes is worth trying."""
         deployment = self.scenario.deployment
         own = {key: chosen.get(f"deployment.{key}", getattr(deployment, key)) for key in SIZE_KEYS}
         if all(own[key] == getattr(deployment, key) for key in SIZE_KEYS):
@@ -263,7 +263,7 @@ class Space:
 
 
 def gpus_of(scenario: Scenario, chosen: Mapping[str, Any]) -> int:
-    """Return the GPUs of one replica under chosen sizes."""
+    """Return the GPUs of one replica with chosen sizes."""
     deployment = scenario.deployment
     tensor = chosen.get(TENSOR_KEY, deployment.tensor_parallel_size)
     stages = chosen.get(PIPELINE_KEY, deployment.pipeline_parallel_size)
@@ -271,9 +271,9 @@ def gpus_of(scenario: Scenario, chosen: Mapping[str, Any]) -> int:
 
 
 def default_hardware(scenario: Scenario) -> list[str]:
-    """Return the GPUs that are searched unless others are asked for: the scenario's own first, then by name.
+    """Return the GPUs that are searched by default: the scenario's own first, then by name.
 
-    Those of the catalogue that have an on-demand price and may stand in a data centre.
+    Those of the catalogue that have an on-demand price and are licensed for data centres.
     """
     own = scenario.deployment.hardware
     others = [name for name in catalog.names("hardware") if name != own and _is_offered(name)]
@@ -284,7 +284,7 @@ def _is_offered(name: str) -> bool:
     try:
         profile = load_hardware(name)
     except InputError:
-        # A folder of SIMSERVE_PROFILE_PATH offers its files under every kind.
+        # A folder in SIMSERVE_PROFILE_PATH offers its files under every kind.
         return False
     return profile.default_price is not None and CONSUMER_MARK not in profile.description
 
@@ -307,12 +307,12 @@ def space_on(
         scenario: The scenario.
         hardware: The GPU.
         price: Overrides that set its price.
-        own_choices: Key -> values that the user wants to be searched instead of the default ones.
+        own_choices: Key -> values that the user wants to search instead of the default ones.
         engine: The engine.
-        traffic: What the requests are like.
-        wants_latency: Whether latency itself is to be small.
-        has_spares: Whether replicas must be to spare.
-        kept: Dotted keys and options that stay as the scenario has them.
+        traffic: Properties of the requests.
+        wants_latency: Whether latency itself is minimised.
+        has_spares: Whether spare replicas are required.
+        kept: Dotted keys and options that stay as in the scenario.
 
     Raises:
         InputError: The GPU or the model is unknown, or there is nothing to keep.
@@ -376,7 +376,7 @@ def space_on(
 
 
 def _versions_that_run(scenario: Scenario, asked: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
-    """Return the versions of an engine that run a scenario's model, and in a clause which of those asked for do not.
+    """Return the requested engine versions that run a scenario's model, and a clause that names the others.
 
     Raises:
         ScenarioError: None of them does.
@@ -390,7 +390,7 @@ def _versions_that_run(scenario: Scenario, asked: Sequence[Any]) -> tuple[tuple[
 
 
 def _kept_apart(scenario: Scenario, options: Sequence[Option], left_out: str | None) -> tuple[Option, ...]:
-    """Return the options with prefill and decode on workers of their own, in place of all that does without them."""
+    """Return the options with prefill and decode on separate workers, without the choices that lack them."""
     if scenario.deployment.disaggregation is None:
         remedy = "set deployment.pools and deployment.disaggregation"
         raise ScenarioError("is not there to be kept", key="deployment.disaggregation", value=None, remedy=remedy)
@@ -406,28 +406,28 @@ def _without_together(option: Option) -> Option:
 
 
 def _default_of(scenario: Scenario, dimension: Dimension) -> Any:
-    """Return what the engine sets by itself where the scenario says nothing about a knob; None where it does."""
+    """Return the engine's default for a knob that the scenario does not set; None if it sets it."""
     if dimension.kind != "knob" or value_of(scenario, dimension.key) is not None:
         return None
     try:
         engine = replica_shape(scenario).engine
     except InputError:
-        # The scenario's own layout does not go with this GPU: nothing is known to be the default.
+        # The scenario's own layout does not fit this GPU: the default is unknown.
         return None
     return getattr(engine, dimension.key.rpartition(".")[2], None)
 
 
 def _largest_replica(context: Context) -> int:
-    """Return the GPUs that a replica may have: a node's, and more where the model needs them or has many experts.
+    """Return the most GPUs of a replica: a node's, or more if the model needs them or has many experts.
 
-    What the scenario has itself is always allowed.
+    The scenario's own number is always allowed.
     """
     node = max(context.hardware.intra_node.num_host_gpus, NODE_GPUS)
     least_bytes = context.model.num_parameters * FEWEST_BITS / 8
     needed = least_bytes / context.hardware.memory.total
     own, model = context.scenario.deployment.gpus_per_replica, context.model
     if needed < node / 2:
-        # Experts of a large model may lie over two nodes, so that each GPU reads fewer of them.
+        # Experts of a large model may be spread over two nodes, so that each GPU reads fewer of them.
         is_wide = model.moe is not None and needed * WIDE_PARTS > node
         return max(own, 2 * node if is_wide else node)
     return max(own, LARGEST_REPLICA)
@@ -437,7 +437,7 @@ def parse_choices(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Return key -> values of ``KEY=V1,V2`` texts, each value read as YAML.
 
     Raises:
-        UsageError: A text is not of this form, or names what has an option of its own.
+        UsageError: A text is not of this form, or names a key that has a separate option.
     """
     from simserve.documents import parse_yaml
 
@@ -481,20 +481,20 @@ KEEPABLE: Mapping[str, tuple[str, ...]] = {
     "admission": ("admit",),
 }
 """Name -> dotted keys and names of options that it stands for. GPUs are the kind of GPU; that and replicas are not
-dimensions of a space. With disaggregation kept, prefill and decode workers are sized and nothing else is offered in
-their place; with pools kept they stay as they are."""
+dimensions of a space. With disaggregation kept, prefill and decode workers are sized and no alternative to them is
+offered; with pools kept they stay as they are."""
 
 
 def kept_of(names: Iterable[str], hardware: Sequence[str], choices: Mapping[str, Sequence[Any]]) -> frozenset[str]:
     """Return the keys and options that some names stand for.
 
     Args:
-        names: As they were asked for.
-        hardware: GPUs that the user wants to be searched.
-        choices: Dotted key -> values that the user wants to be searched.
+        names: Names as given by the user.
+        hardware: GPUs that the user wants to search.
+        choices: Dotted key -> values that the user wants to search.
 
     Raises:
-        UsageError: A name is unknown, or what it keeps is to be searched, too.
+        UsageError: A name is unknown, or what it keeps is also to be searched.
     """
     found: set[str] = set()
     for name in names:

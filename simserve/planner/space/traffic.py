@@ -1,6 +1,6 @@
-"""What of a scenario's traffic decides which options are worth a look: lengths, sharing, unevenness. Simulates nothing.
+"""Properties of a scenario's traffic that decide which options to try: lengths, sharing, unevenness. Simulates nothing.
 
-Taken from the requests themselves, so that traces and drawn traffic are judged alike.
+Taken from the requests themselves, so that traces and drawn traffic are treated alike.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 SLOW_BIN_SECONDS = 300.0
-"""Longer than a replica takes to start: a load that is level over it gives autoscaling nothing to follow."""
+"""Length of a bin, longer than a replica takes to start: a load that is constant over bins needs no autoscaling."""
 FEWEST_SLOW_BINS = 3
 UNEVEN = 1.3
-"""Busiest of those bins over their mean from which on a fleet may follow the load."""
+"""Busiest of those bins divided by their mean, above which a fleet may follow the load."""
 FAST_BIN_SECONDS = 10.0
 BURSTY = 2.0
-"""Variance over mean of the arrivals of a short bin from which on there are bursts; of Poisson arrivals it is 1."""
+"""Variance divided by mean of the arrivals in a short bin, above which there are bursts; 1 for Poisson arrivals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What options depend on.
+    """Properties that options depend on.
 
     Attributes:
-        mean_prompt_tokens: Over all requests.
+        mean_prompt_tokens: Mean over all requests.
         mean_output_tokens: Likewise.
         has_sessions: Whether requests belong to conversations.
-        has_prefixes: Whether prompts begin alike.
-        is_open: Whether requests arrive by themselves, not when others are answered.
+        has_prefixes: Whether prompts share prefixes.
+        is_open: Whether requests arrive independently of answers.
         is_uneven: Whether the load changes more slowly than a replica starts.
-        is_bursty: Whether arrivals crowd together for seconds.
-        work_by_class: Share of the tokens, an answer's counted tenfold, that each class brings; empty without classes.
+        is_bursty: Whether arrivals cluster within seconds.
+        work_by_class: Share of each class in the tokens, with output tokens counted tenfold; empty without classes.
     """
 
     mean_prompt_tokens: float
@@ -50,7 +50,7 @@ class Traffic:
 
 
 def traffic_of(scenario: Scenario) -> Traffic:
-    """Return what a scenario's requests, those that decide in a search, are like."""
+    """Return the properties of a scenario's requests in deciding runs."""
     limit = request_limit(scenario, MOST_REQUESTS)
     workload = scenario.workload
     if limit is not None:
@@ -75,7 +75,7 @@ def traffic_of(scenario: Scenario) -> Traffic:
 def _bins(
     arrivals: np.ndarray[tuple[int], np.dtype[np.float64]], seconds: float
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the arrivals in each whole bin of so many seconds."""
+    """Return the number of arrivals in each whole bin of ``seconds``."""
     span = float(arrivals[-1] - arrivals[0])
     whole = int(span // seconds)
     counts, _ = (
