@@ -6,18 +6,21 @@ versions stand in the engine profile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.perf.measured import measured_operators
+from simserve.perf.shape import ReplicaShape
 from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, EngineProfile, load_engine
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.kernel_curves import GemmClass
 from simserve.profiles.model import ModelProfile
+from simserve.profiles.model_blocks import heads_per_rank
 from simserve.scenario.deployment_spec import EngineSpec
+from simserve.scenario.formats import has_block_scaled_weights, no_choice_of_experts
 from simserve.scenario.schema import Scenario, limits_by_class, objective
 from simserve.scenario.speculative import load_draft
 from simserve.sim.control import API_POOL, BLIND_POLICIES, FaultSpec, HorizontalScaling, LinkFault, NodeFault
@@ -44,8 +47,6 @@ _CHOICES = {("scheduling_policy", "priority"): "priority_scheduling", ("preempti
 """Options of the engine and a value -> the feature that it takes."""
 _HOST_MEMORY = ("cpu_offload_gb", "n_gpu_layers", "num_gpu")
 """What engines call keeping weights outside the GPU."""
-_EXPERT_CLASSES: Mapping[str, GemmClass] = {"none": "bf16", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8"}
-"""Weight format of experts -> its kernels, of which some AMD GPUs have two sets."""
 
 
 def check_combinations(scenario: Scenario) -> None:
@@ -485,7 +486,7 @@ def _of_engine(scenario: Scenario) -> list[str]:
     if scenario.workload.ignore_eos and not _expects_max_tokens(scenario):
         found.append("workload.ignore_eos has no effect: the engine looks at no request's max_tokens for it")
     hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
-    if engine.moe_backend is not None and (reason := _no_choice_of_experts(scenario, hardware)):
+    if engine.moe_backend is not None and (reason := no_choice_of_experts(scenario, hardware)):
         found.append(f"{key}.moe_backend has no effect: {reason}")
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
@@ -501,31 +502,6 @@ def _expects_max_tokens(scenario: Scenario) -> bool:
     engines = [deployment.engine, *(pool.engine for pool in deployment.pools if pool.engine is not None)]
     known = [load_engine(each.name, scenario.folder).nearest_version(each.version) for each in engines]
     return any(each.scheduling.expects_max_tokens for each in known)
-
-
-def has_block_scaled_weights(scenario: Scenario) -> bool:
-    """Return whether the checkpoint of a scenario has FP8 weights with scales by blocks."""
-    model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
-    checkpoint = model.stored if weights == "auto" else model.checkpoint(weights)
-    return checkpoint is not None and (checkpoint.format, checkpoint.fp8_scales) == ("fp8", "block")
-
-
-def _no_choice_of_experts(scenario: Scenario, hardware: HardwareProfile) -> str:
-    """Return why the kernels of experts that are asked for change nothing; empty: they change something."""
-    model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
-    named = model.stored.format if weights == "auto" else weights
-    formats = () if model.moe is None else tuple(model.formats_of("experts", named))
-    if "mxfp4" in formats:
-        return ""
-    if not formats or hardware.vendor != "AMD":
-        return "the model has no experts in MXFP4"
-    curves = hardware.grouped_gemm_curves
-    chosen = [_EXPERT_CLASSES[each] for each in formats if each in _EXPERT_CLASSES]
-    if any(curve.backend == "triton" for name in chosen for curve in curves.get(name, ())):
-        return ""
-    if not chosen and all("int4" in each for each in formats):
-        return "experts in INT4 are Triton's with and without AITER"
-    return f"{hardware.name} has one rate for all kernels of experts in this format"
 
 
 class AskedFeature(NamedTuple):
@@ -712,3 +688,113 @@ def feature_notes(scenario: Scenario) -> list[str]:
         ranges = (profile.feature_range(asked.name, each.engine.version) for asked in asked_features(each))
         notes += [found.note for found in ranges if found is not None and found.note]
     return list(dict.fromkeys(notes))
+
+
+def check_rank_layout(shape: ReplicaShape) -> None:
+    """Refuse a layout of ranks, stages and experts that the model, the engine or the links do not support.
+
+    Raises:
+        ScenarioError: Names the key, and what would be right.
+    """
+    tensor, stages = shape.tensor_parallel_size, shape.pipeline_parallel_size
+    layers = shape.model.num_hidden_layers
+    if stages > layers:
+        raise ScenarioError(
+            f"must be at most the {layers} layers of {shape.model.name}",
+            key="pipeline_parallel_size",
+            value=stages,
+        )
+    if shape.pipeline_layer_partition is not None:
+        _ = shape.layers_per_stage
+    if shape.operator_tables is not None:
+        measured_operators(shape.operator_tables, shape.engine.name)
+    if shape.num_cpu_layers and shape.num_gpus > 1:
+        key = "engine.n_gpu_layers" if shape.engine.n_gpu_layers is not None else "engine.num_gpu"
+        value = shape.model.num_hidden_layers - shape.num_cpu_layers
+        raise ScenarioError(
+            f"leaves layers to the CPU, which needs one GPU, not {shape.num_gpus}", key=key, value=value
+        )
+    if stages > 1 and shape.engine.kv_allocation == "none":
+        raise ScenarioError(
+            "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
+        )
+    _check_shared_layers(shape)
+    _check_experts(shape)
+    _check_ranks(shape)
+    if shape.engine.preemption_mode == "swap" and shape.data_parallel_size > 1:
+        rule = "must be 1 with preemption_mode swap: ranks that step together would wait for each other's copies"
+        raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)
+    if shape.engine.kv_allocation == "paged" and shape.engine.block_size > shape.engine.max_model_len:
+        raise ScenarioError(
+            f"must be at most max_model_len, {shape.engine.max_model_len}",
+            key="engine.block_size",
+            value=shape.engine.block_size,
+            remedy="a request would never fill its first block",
+        )
+    heads_per_rank(shape.model.num_attention_heads, tensor)
+    if tensor > 1:
+        shape.check_link(tensor, "tensor_parallel_size")
+    if stages > 1:
+        shape.check_link(shape.num_gpus, "pipeline_parallel_size")
+    _ = shape.precision
+
+
+def _check_shared_layers(shape: ReplicaShape) -> None:
+    """Do nothing unless several GPUs are to share a layer under Ollama, which gives each layers of its own.
+
+    Its only setting over GPUs is whether it takes all of them (`OLLAMA_SCHED_SPREAD`, envconfig/config.go).
+    """
+    size = shape.tensor_parallel_size
+    if size > 1 and "num_gpu" in shape.engine.features:
+        rule = f"must be 1: {shape.engine.name} gives each GPU layers of its own"
+        remedy = f"set pipeline_parallel_size to {size * shape.pipeline_parallel_size} instead"
+        raise ScenarioError(rule, key="tensor_parallel_size", value=size, remedy=remedy)
+
+
+def _check_experts(shape: ReplicaShape) -> None:
+    _check_whole_experts(shape)
+    if not shape.enable_expert_parallel:
+        return
+    key, moe = "enable_expert_parallel", shape.model.moe
+    if moe is None:
+        raise ScenarioError(f"needs a model with experts, and {shape.model.name} has none", key=key, value=True)
+    if shape.expert_ranks > moe.num_experts:
+        rule = f"must be at most the {moe.num_experts} experts of a layer with enable_expert_parallel"
+        raise ScenarioError(rule, key="tensor_parallel_size", value=shape.expert_ranks)
+
+
+def _check_whole_experts(shape: ReplicaShape) -> None:
+    """Refuse settings of whole experts on ranks of data-parallel attention where there are none."""
+    is_sent, has_ranks = shape.all2all_backend != "allgather_reducescatter", shape.data_parallel_size > 1
+    if shape.enable_two_batch_overlap and not shape.all2all_backend.startswith("deepep"):
+        rule, key = "needs an all2all_backend of DeepEP", "enable_two_batch_overlap"
+        raise ScenarioError(rule, key=key, value=True, remedy="set deployment.all2all_backend, or leave it out")
+    if is_sent and not (shape.enable_expert_parallel and has_ranks):
+        rule = "needs enable_expert_parallel and a data_parallel_size above 1"
+        raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
+    joined = shape.hardware.intra_node.gpus_per_node if shape.hardware.intra_node.kind == "nvlink" else 0
+    if shape.all2all_backend.startswith("nvlink") and shape.expert_ranks > joined:
+        rule = f"needs all {shape.expert_ranks} GPUs of the experts on one NVLink, which joins {joined} GPUs here"
+        raise ScenarioError(rule, key="all2all_backend", value=shape.all2all_backend, remedy="leave it out")
+    if shape.num_redundant_experts is not None and not shape.enable_expert_parallel:
+        rule = "needs enable_expert_parallel"
+        raise ScenarioError(rule, key="num_redundant_experts", value=shape.num_redundant_experts, remedy="leave it out")
+
+
+def _check_ranks(shape: ReplicaShape) -> None:
+    """Refuse data-parallel attention where it has no meaning, or no scheduler that steps in lockstep."""
+    key, size, engine = "data_parallel_size", shape.data_parallel_size, shape.engine
+    waits = engine.attention_dp_timeout_iters
+    if waits and size == 1:
+        rule = "has no meaning without data_parallel_size above 1"
+        raise ScenarioError(rule, key="engine.attention_dp_timeout_iters", value=waits, remedy="leave it out")
+    if size == 1:
+        return
+    if shape.model.moe is None:
+        rule = f"must be 1: {shape.model.name} has no experts that the ranks could share"
+        raise ScenarioError(rule, key=key, value=size, remedy="raise replicas instead")
+    if shape.pipeline_parallel_size > 1:
+        raise ScenarioError("must be 1 with pipeline stages", key=key, value=size)
+    if engine.batching != "continuous" or engine.kv_allocation != "paged":
+        raise ScenarioError("needs continuous batching and paged KV allocation", key=key, value=size)
+    _ = shape.expert_link

@@ -17,8 +17,10 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.perf.shape import ReplicaShape, weights_bytes
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import HardwareProfile
+from simserve.profiles.kernel_curves import GemmClass
 from simserve.profiles.model import WIDE_FORMATS, Checkpoint, KVCacheDtype, ModelProfile, Quantization, WeightFormatName
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.validation import FrozenModel, validate
@@ -26,6 +28,8 @@ from simserve.validation import FrozenModel, validate
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
+_EXPERT_CLASSES: Mapping[str, GemmClass] = {"none": "bf16", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8"}
+"""Weight format of experts -> its kernels, of which some AMD GPUs have two sets."""
 
 How = Literal["stored", "checkpoint", "quantised on load", "quantised before loading"]
 
@@ -525,3 +529,28 @@ def _change(fact: Mapping[str, Any]) -> str:
     """Return how a score changed, per cent of the 16-bit one: ``'Arena-Hard -7.0% (llama-3.1-8b, Neural Magic)'``."""
     change = 100 * fact["loss"] * (1 if fact["metric"].endswith("perplexity") else -1)
     return f"{_LABELS[fact['metric']]} {change + 0.0:+.1f}% ({fact['model']}, {fact['cited_as']})"
+
+
+def has_block_scaled_weights(scenario: Scenario) -> bool:
+    """Return whether the checkpoint of a scenario has FP8 weights with scales by blocks."""
+    model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
+    checkpoint = model.stored if weights == "auto" else model.checkpoint(weights)
+    return checkpoint is not None and (checkpoint.format, checkpoint.fp8_scales) == ("fp8", "block")
+
+
+def no_choice_of_experts(scenario: Scenario, hardware: HardwareProfile) -> str:
+    """Return why the kernels of experts that are asked for change nothing; empty: they change something."""
+    model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
+    named = model.stored.format if weights == "auto" else weights
+    formats = () if model.moe is None else tuple(model.formats_of("experts", named))
+    if "mxfp4" in formats:
+        return ""
+    if not formats or hardware.vendor != "AMD":
+        return "the model has no experts in MXFP4"
+    curves = hardware.grouped_gemm_curves
+    chosen = [_EXPERT_CLASSES[each] for each in formats if each in _EXPERT_CLASSES]
+    if any(curve.backend == "triton" for name in chosen for curve in curves.get(name, ())):
+        return ""
+    if not chosen and all("int4" in each for each in formats):
+        return "experts in INT4 are Triton's with and without AITER"
+    return f"{hardware.name} has one rate for all kernels of experts in this format"

@@ -32,12 +32,11 @@ from simserve.scenario.combinations import (
     check_feature,
     check_features,
     check_model,
-    has_block_scaled_weights,
+    check_rank_layout,
     keeps_prompts_off_graphs,
 )
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
-from simserve.scenario.formats import formats_of, with_formats
-from simserve.scenario.rank_layout import check_rank_layout
+from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_speculation
 from simserve.sim.control import Role
