@@ -29,10 +29,9 @@ def prompt_rate(gpu: str, model: str, quantization: str) -> float:
 
 
 def make_gguf(gpu: str, model: str, quantization: str) -> ReplicaShape:
-    """Return a server with one slot of 4,096 tokens."""
-    return make_shape(
-        gpu, model, engine="llama.cpp", version="b4000", quantization=quantization, max_num_seqs=1, max_model_len=4096
-    )
+    """Return a server with one slot of 4,096 tokens that samples nothing, as the tables' tools do."""
+    settings = {"max_num_seqs": 1, "max_model_len": 4096, "sampling": "none"}
+    return make_shape(gpu, model, engine="llama.cpp", version="b4000", quantization=quantization, **settings)
 
 
 @pytest.mark.parametrize(
