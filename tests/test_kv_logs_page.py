@@ -20,6 +20,7 @@ MISSES = {
     "glyd-hopper-bf16: qwen2.5-72b-tp2",
     "kyuz0-r9700-sharegpt: llama-8b-tp1",
     "hyperpod-h100-light-rates: mistral-room",
+    "dk9643-2xr9700-qwen3.5-gemma-4: vllm-tp2-gemma-4-31b-fp8",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 
