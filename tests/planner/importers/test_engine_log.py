@@ -401,7 +401,7 @@ def mutated(text: str, places: list[tuple[float, int, str]]) -> str:
 _PLACES = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 30), _NOISE), min_size=1, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.sampled_from(_LOGS), _PLACES)
 def test_no_log_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, text: str, places: Any) -> None:
     """A log that was cut or garbled is read or refused."""

@@ -12,6 +12,7 @@ from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.sglang_command import import_sglang_command
+from tests.fuzzing import examples
 from tests.planner.importers.test_vllm_command import resolved_part
 from tests.scenario.builders import make_scenario
 
@@ -206,7 +207,7 @@ _PIECES = (
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.sampled_from(_PIECES)), st.text(max_size=20))
 def test_no_line_ends_in_a_traceback(pieces: list[str], noise: str) -> None:
     """A mutated line is a scenario or one error."""

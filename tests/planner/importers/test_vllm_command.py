@@ -637,7 +637,7 @@ def is_answered(text: str) -> bool:
     return draft.text.startswith("# What does this vLLM server of")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.sampled_from(_PIECES)), st.text())
 def test_no_line_ends_in_a_traceback(pieces: list[str], noise: str) -> None:
     """A mutated line is a scenario or one error."""

@@ -633,6 +633,7 @@ def test_a_faster_link_is_taken_where_it_saves_a_gpu() -> None:
     assert over_the_network.trial.num_gpus == 3
 
 
+@pytest.mark.slow
 def test_a_plan_says_which_link_it_has_and_what_a_slower_one_breaks() -> None:
     """What it was searched with comes first; over the network the SLO breaks, and nothing slower is tried."""
     scenario, best = tight_first_tokens(), best_inside_a_node()

@@ -140,6 +140,7 @@ def die(task: Task) -> Row:
     return run_task(task)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A worker stopped")
 def test_workers_that_keep_dying_end_the_sweep_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with a traceback, and not for ever."""
