@@ -344,8 +344,8 @@ def media_figures(
     encoder_utilization``: of an encoder pool, how long media wait for a worker and how long their embeddings take to
     cross the link, each a mean over the requests with media, and the share of the run in which its GPUs encode;
     ``mean_encoders peak_encoders``: how many of these there were; all None if the replicas encode. ``ttft_share``: the
-    mean of all these times over all requests, divided by the mean TTFT of the window; waiting of other requests does
-    not count.
+    mean of all these times over the completed requests of the window, divided by their mean TTFT; waiting of other
+    requests does not count.
 
     Args:
         simulation: The run.
@@ -371,15 +371,15 @@ def media_figures(
         found["mean_encoders"] = mean_encoders(simulation, pool, 0.0, simulation.end_time)
         lives = simulation.encoder_lives
         found["peak_encoders"] = pool.num_workers if lives is None else lives.most(simulation.end_time)
-    ttft = latencies.ttft[in_window & latencies.is_completed]
-    spent = float(sum(each.mean() for each in seconds.values()))
+    is_measured = in_window & latencies.is_completed
+    spent = float(sum(each[is_measured].sum() for each in seconds.values()))
     return found | {
         "requests": num_owners,
         counted: int(columns.count.sum()),
         "tokens": int(columns.tokens.sum()),
         "token_share": ratio(float(columns.prompt_tokens.sum()), float(specs.prompt_tokens.sum())),
         **{f"mean_{name}_ms": ratio(MS * float(each.sum()), num_owners) for name, each in seconds.items()},
-        "ttft_share": ratio(spent, float(ttft.mean())) if len(ttft) else np.nan,
+        "ttft_share": ratio(spent, float(latencies.ttft[is_measured].sum())) if is_measured.any() else np.nan,
     }
 
 
