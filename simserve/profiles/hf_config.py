@@ -370,7 +370,7 @@ def _bailing_hybrid(reader: ConfigReader) -> dict[str, Any]:
     """Return Ling 3's Kimi Delta Attention and the gate of its latent attention (``bailing_moe_v3.py`` of vLLM), or the
     lightning attention of Ling 2.5 and 2.6 (``bailing_moe_linear.py`` of vLLM).
 
-    The last layer of each group has latent attention, and so do layers after the last complete group.
+    Every ``layer_group_size``-th layer has latent attention, and so do layers after the last complete group.
     """
     layers, group = reader.integer(*LAYER_KEYS), reader.integer("layer_group_size")
     heads, width, linear = reader.integer("num_attention_heads"), reader.integer("head_dim"), layers // group

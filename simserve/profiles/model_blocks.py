@@ -530,8 +530,7 @@ class AttentionLayers:
 
     @property
     def is_overlapping(self) -> bool:
-        """Whether entries of compressed attention overlap, so that two series are kept: if an indexer chooses
-        entries."""
+        """Whether entries of compressed attention overlap and two series are kept: if an indexer chooses them."""
         return self.compressed is not None and self.ratio == self.compressed.indexed_ratio
 
     def gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
@@ -748,8 +747,7 @@ class LayerInputs(FrozenModel):
 
 
 class AlternatingUpdates(FrozenModel):
-    """Copies of the hidden state, of which each layer computes one and predicts the others, and a low-rank path (Gemma
-    3n).
+    """Copies of the hidden state: a layer computes one and predicts the others; and a low-rank path (Gemma 3n).
 
     AltUp (arXiv 2301.13310) and LAuReL (arXiv 2411.07501): ``Gemma3nAltUp`` and ``Gemma3nLaurelBlock`` of vLLM's
     gemma3n.py. There each copy has one projection before the first layer and one after the last.
