@@ -1,8 +1,8 @@
 """Matrix products with weights, ``y[m, n] = x[m, k] W[k, n]``: flops, bytes and seconds of a call.
 
-Few physical parameters (`simserve.profiles.kernel_curves`) say how long one takes: tiles over SMs, k-loop, memory,
-start-up. ``seconds = start + (compute^p + memory^p)^(1/p)``; every term rises with m, n and k, so that no call gets
-faster with more work. Knows sizes and curves, no model.
+A few physical parameters (`simserve.profiles.kernel_curves`) determine the time of a call: tiles over SMs, k-loop,
+memory, start-up. ``seconds = start + (compute^p + memory^p)^(1/p)``; every term rises with m, n and k, so that no call
+gets faster with more work. Knows sizes and curves, no model.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ ACTIVATION_BYTES = 2.0
 WIDE_DTYPES = ("bf16", "fp16")
 """Dtypes that share the 16-bit kernels."""
 INT4_BITS = (4.0, 4.5)
-"""Bits a weight, scales included, of formats that 4-bit weight-only kernels multiply."""
+"""Bits per weight, with scales, of formats that 4-bit weight-only kernels multiply."""
 UNPACKING_STARTS = 2.2
-"""Start-up of a product that unpacks its weights over that of a plain one: 10.0 and 10.2 us (INT4, INT8) against
-4.5 us in the fits of an A100 (calibration/operators.md). Without it, vLLM 0.7.3 serves Llama-3.1-8B in W4A16 on A100,
-RTX 4090 and V100S 43, 43 and 70 % too fast (AccelMark, 8 clients; BF16 4, 15 and 23 %), with it 31, 36 and 58 %."""
+"""Start-up of a product that unpacks its weights, relative to a plain one: 10.0 and 10.2 us (INT4, INT8) against 4.5 us
+in the fits of an A100 (calibration/operators.md). Without it, vLLM 0.7.3 serves Llama-3.1-8B in W4A16 on A100, RTX 4090
+and V100S 43, 43 and 70 % too fast (AccelMark, 8 clients; BF16 4, 15 and 23 %), with it 31, 36 and 58 %."""
 CLASS_TILE_ROWS = 16
-"""Rows of the smallest tile where nothing was fitted: tensor-core instructions of Ampere and Ada take 16. The 64 of
-Hopper would have an RTX 3090 decode Llama-3-8B in FP16 16 % too slow (llama.cpp, 21.5 ms, XiongjieDai/GPU-Benchmarks-
-on-LLM-Inference, 2024-05), as its arithmetic is slow for its bandwidth."""
+"""Rows of the smallest tile without a fit: tensor-core instructions of Ampere and Ada take 16. With the 64 of Hopper,
+an RTX 3090 would decode Llama-3-8B in FP16 16 % too slowly (llama.cpp, 21.5 ms,
+XiongjieDai/GPU-Benchmarks-on-LLM-Inference, 2024-05), as its arithmetic is slow for its bandwidth."""
 CLASS_LOOP_OVERHEAD = 170.0
-"""Columns of k that a tile spends outside its main loop where nothing was fitted: 150 to 180 in the 16-bit fits
-of H100 and H200 (calibration/operators.md)."""
+"""Columns of k that a tile spends outside its main loop without a fit: 150 to 180 in the 16-bit fits of H100 and H200
+(calibration/operators.md)."""
 CLASS_WAVE_QUANTISATION = 0.25
-"""Share of a partly filled round that a call waits for where nothing was fitted; 0.19 to 0.28 in those fits."""
+"""Share of a partly filled round that a call waits for without a fit; 0.19 to 0.28 in those fits."""
 CLASS_OVERLAP = 3.0
-"""Exponent of the overlap of arithmetic and memory where nothing was fitted; 2.5 to 3.1 in those fits."""
+"""Exponent of the overlap of arithmetic and memory without a fit; 2.5 to 3.1 in those fits."""
 CLASS_SPLIT_LATENCIES = 0.7
-"""Kernel latencies that a split reduction adds where nothing was fitted: 2.1 to 2.4 us in those fits."""
+"""Kernel latencies that a split reduction adds without a fit: 2.1 to 2.4 us in those fits."""
 FP32_BITS = 32.0
-"""Bits of a weight and of an input of a product in FP32."""
+"""Bits per weight and per input of a product in FP32."""
 CLASS_MAX_SPLITS = 8
-"""SMs that share a tile's reduction at most."""
+"""Most SMs that share a tile's reduction."""
 TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
 STEP_COLUMNS = 128.0
-"""Columns of the reduction between two scales of FP8 by blocks: a tile takes as many at a time."""
+"""Columns of the reduction per scale of block-scaled FP8: a tile processes this many at a time."""
 SUSTAINED_FLOPS = 1e12
 """FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
 KEPT_PRODUCTS = 128
-"""Products kept, a third of a megabyte each where their rows are all those of a table of steps: the matrices of one
-GPU's parallel sizes in a few number formats, which KV formats, seats, token budgets and roles share."""
+"""Products kept, 0.3 MB each if their rows are all those of a table of steps: the matrices of one GPU's parallel sizes
+in a few number formats, which KV formats, seats, token budgets and roles share."""
 _PARAMETERS = tuple(name for name in GemmCurve.model_fields if name not in ("engines", "fit"))
-"""What of a curve the seconds depend on."""
+"""Parameters of a curve on which the seconds depend."""
 
 
 def gemm_work(
@@ -72,8 +72,8 @@ def gemm_work(
         rows: Tokens m.
         out_features: Columns n of the weight, on one rank.
         in_features: Rows k of the weight, on one rank.
-        weight_bits: Bits a weight with its share of group scales.
-        input_bytes: Bytes of an input element; outputs are 16 bit.
+        weight_bits: Bits per weight with its share of group scales.
+        input_bytes: Bytes per input element; outputs are 16 bit.
     """
     weights = float(out_features) * float(in_features)
     return Work(
@@ -84,7 +84,7 @@ def gemm_work(
 
 
 def gemm_class(precision: Precision) -> GemmClass | None:
-    """Return the kernels that multiply quantised weights; none for formats that no curve is fitted for."""
+    """Return the kernels that multiply quantised weights; None for formats without a fitted curve."""
     if precision.arithmetic == "fp4":
         return "nvfp4"
     if precision.arithmetic == "fp8" and precision.name != "fp8":
@@ -106,7 +106,7 @@ def gemm_class(precision: Precision) -> GemmClass | None:
 
 
 def wide_class(dtype: str) -> GemmClass | None:
-    """Return the kernels that multiply weights which are not quantised; none for FP32."""
+    """Return the kernels that multiply unquantised weights; None for FP32."""
     return "bf16" if dtype in WIDE_DTYPES else None
 
 
@@ -120,9 +120,9 @@ def gemm_curve(
 ) -> GemmCurve:
     """Return how fast a GPU multiplies in a number format.
 
-    The fitted curve of the format; or the 16-bit one with ``compute_share`` of its FLOP/s, tiles from
-    ``min_tile_rows`` rows and at least ``overlap`` where weights are unpacked in the kernel; or one from the class
-    efficiencies. Only the first has a ``fit``.
+    The fitted curve of the format; or the 16-bit one with ``compute_share`` of its FLOP/s, tiles from ``min_tile_rows``
+    rows and at least ``overlap`` if weights are unpacked in the kernel; or one from the class efficiencies. Only the
+    first has a ``fit``.
     """
     curve = machine.gemm_curves.get(kernels) if kernels else None
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.gemm_curves:
@@ -131,7 +131,7 @@ def gemm_curve(
     if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
         curve = slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None and machine.unpacking is not None:
-        curve = slowed(_class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, and one start
+        curve = slowed(_class_curve(machine, dtype), compute_share, 1.0)  # one kernel either way, with one start
         if min_tile_rows != PLAIN_TILE_ROWS:
             curve = curve.model_copy(update={"min_tile_rows": min_tile_rows})
     if curve is None:
@@ -159,7 +159,7 @@ def _class_curve(machine: Machine, dtype: str) -> GemmCurve:
 def fp32_parts(machine: Machine, rows: Array, out_features: int, in_features: int) -> Array:
     """Return the seconds by part of a product in FP32 on the ordinary cores, by the efficiencies of the GPU's class.
 
-    Nothing is fitted. What vLLM's pull requests 47973 (GB200) and 55899 (GB300) measured is in calibration/LOG.md.
+    Nothing is fitted. Measurements of vLLM's pull requests 47973 (GB200) and 55899 (GB300) are in calibration/LOG.md.
 
     Args:
         machine: The GPU.
@@ -197,7 +197,7 @@ def _seconds_of(curve: GemmCurve, device: GemmDevice, work: Work, rows: Array, c
 
 
 def device_of(machine: Machine, dtype: str) -> GemmDevice:
-    """Return what of a GPU a GEMM in a dtype sees."""
+    """Return the properties of a GPU that matter to a GEMM in a dtype."""
     return GemmDevice(
         peak=machine.peak(dtype), bandwidth=machine.bandwidth, num_multiprocessors=machine.num_multiprocessors
     )
@@ -205,13 +205,13 @@ def device_of(machine: Machine, dtype: str) -> GemmDevice:
 
 @dataclass(frozen=True, slots=True)
 class ProductSizes:
-    """What of a product does not depend on its rows.
+    """The row-independent properties of a product.
 
     Attributes:
         out_features: Columns n of the weight, on one rank.
         in_features: Rows k of the weight, on one rank.
-        weight_bits: Bits a weight with its share of group scales.
-        input_bytes: Bytes of an input element; outputs are 16 bit.
+        weight_bits: Bits per weight with its share of group scales.
+        input_bytes: Bytes per input element; outputs are 16 bit.
     """
 
     out_features: int
@@ -221,7 +221,7 @@ class ProductSizes:
 
 
 class _Product:
-    """A product that equals another of the same numbers, whatever curve object, deployment or model it comes from."""
+    """A product that compares by value, whatever curve object, deployment or model it comes from."""
 
     __slots__ = ("curve", "device", "hidden", "key", "rows", "sizes")
 
@@ -242,15 +242,15 @@ def product_parts(
 ) -> Array:
     """Return the seconds of a product by part, shape ``[5, rows]`` (`simserve.perf.operators.bound_parts`).
 
-    The same product again costs a look-up: a search prices the matrices of a GPU for every KV format, seat and role.
-    Nobody may change the array.
+    Computed once per product: a search prices the matrices of a GPU for every KV format, seat and role. Nobody may
+    change the array.
 
     Args:
         curve: From `gemm_curve`.
         device: From `device_of`.
         sizes: The matrix and its number format.
         rows: Tokens m, above 0.
-        hidden_seconds: What of the call passes in the shadow of others.
+        hidden_seconds: Part of the call that runs in the shadow of others.
     """
     return _product_parts(_Product(curve, device, sizes, rows, hidden_seconds))
 
@@ -258,7 +258,7 @@ def product_parts(
 @lru_cache(maxsize=KEPT_PRODUCTS)
 def _product_parts(product: _Product) -> Array:
     sizes = product.sizes
-    product.rows = rows = product.rows.copy()  # it is kept, and the caller's own may change
+    product.rows = rows = product.rows.copy()  # it is kept, and the caller may change its own
     work = gemm_work(
         rows, sizes.out_features, sizes.in_features, weight_bits=sizes.weight_bits, input_bytes=sizes.input_bytes
     )
@@ -270,9 +270,9 @@ def _product_parts(product: _Product) -> Array:
 
 
 def _unpacking(curve: GemmCurve, compute_share: float, min_tile_rows: int, overlap: float) -> GemmCurve:
-    """Return the curve of kernels that unpack weights, from that of plain ones.
+    """Return the curve of kernels that unpack weights, derived from that of plain ones.
 
-    Marlin's (which have an ``overlap``) deal tiles of their smallest size evenly to the multiprocessors.
+    Marlin's (which have an ``overlap``) distribute tiles of their smallest size evenly over the multiprocessors.
     """
     if compute_share == 1.0 and min_tile_rows == PLAIN_TILE_ROWS:
         return curve
@@ -284,7 +284,7 @@ def _unpacking(curve: GemmCurve, compute_share: float, min_tile_rows: int, overl
 
 
 def slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
-    """Return the curve with its shares of the peaks scaled, at most to 1."""
+    """Return the curve with its shares of the peaks scaled, to at most 1."""
     if compute == memory == 1.0:
         return curve
     return curve.model_copy(
@@ -298,12 +298,12 @@ def slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmDevice:
-    """What of a GPU a GEMM sees.
+    """The properties of a GPU that matter to a GEMM.
 
     Attributes:
         peak: FLOP/s of the arithmetic.
         bandwidth: Memory bandwidth, bytes/s.
-        num_multiprocessors: SMs that tiles are dealt to; 1 where unknown: no partly filled rounds.
+        num_multiprocessors: SMs over which tiles are distributed; 1 if unknown: no partly filled rounds.
     """
 
     peak: float
@@ -355,7 +355,7 @@ def gemm_seconds(
     if curve.narrow_rows is not None:
         total = np.maximum(total, _least_of_wide_calls(curve, device, rows, out_features, in_features, memory))
     if curve.vector_flops is not None:
-        further = np.clip(rows - 1.0, 0.0, curve.min_tile_rows - 1.0)  # the share of the bandwidth was read off one row
+        further = np.clip(rows - 1.0, 0.0, curve.min_tile_rows - 1.0)  # the bandwidth share was measured with one row
         vectors = 2.0 * further * out_features * in_features / curve.vector_flops
         total = np.maximum(total, curve.start_latency + overlapped(curve, vectors, memory))
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=total)
@@ -369,11 +369,11 @@ def _least_of_wide_calls(
     in_features: Array | float,
     memory: Array,
 ) -> Array:
-    """Return what calls of more than ``narrow_rows`` rows take at least: as long as one that fills a tile.
+    """Return the least time of calls with more than ``narrow_rows`` rows: that of a call that fills a tile.
 
-    Kernels of whole tiles draw less of the bandwidth than those with exchanged operands before them (vLLM's FP8 by
-    CUTLASS: 17 to 49 rows take 6 to 32 % longer than 16 on an H200, 2 to 11 % on an H100, 64 again 5 and 2 %).
-    Following them would have more rows take less time.
+    Kernels with whole tiles reach less of the bandwidth than the preceding ones with swapped operands (vLLM's FP8 by
+    CUTLASS: 17 to 49 rows take 6 to 32 % longer than 16 on an H200, 2 to 11 % on an H100; 64 again 5 and 2 %).
+    Following them exactly would make more rows take less time.
     """
     assert curve.narrow_rows is not None
     filled = np.minimum(rows, float(curve.min_tile_rows))
@@ -401,7 +401,7 @@ def grouped_gemm_seconds(
         device: The GPU.
         tile_rows: Rows of a tile.
         rows: Token-expert pairs that the rank computes.
-        experts: Distinct experts among them; each starts a tile of its own.
+        experts: Distinct experts among them; each starts its own tile.
         out_features: Columns n of an expert.
         in_features: Reduction k of an expert.
         num_bytes: Bytes of weights of the distinct experts and of activations.
@@ -446,7 +446,7 @@ def _compute_seconds(
 
 
 def _efficiency(curve: GemmCurve, flops: Array) -> Array:
-    """Return the share of the peak, falling with the length of the call as power lowers the clock."""
+    """Return the share of the peak, which falls with the length of the call as power lowers the clock."""
     drop = curve.efficiency - curve.sustained_efficiency
     return curve.sustained_efficiency + drop / (1.0 + flops / SUSTAINED_FLOPS)
 
@@ -466,7 +466,7 @@ def _splits(curve: GemmCurve) -> list[int]:
 def _tile_seconds(
     curve: GemmCurve, device: GemmDevice, tiles: Array, in_features: Array | float, rate_per_row: Array
 ) -> Array:
-    """Return the seconds of rounds of tiles, the last of which counts by the curve's share of it."""
+    """Return the seconds of rounds of tiles; the last round counts by the curve's share of it."""
     rounds = tiles / device.num_multiprocessors
     whole = curve.wave_quantisation
     waves = whole * np.ceil(rounds) + (1.0 - whole) * np.maximum(rounds, 1.0)

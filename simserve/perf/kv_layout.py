@@ -1,8 +1,9 @@
-"""How the blocks of a KV pool are laid out where layers differ: windows kept alone, states of linear attention.
+"""Layout of the blocks of a KV pool if layers differ: layers that keep only a window, states of linear attention.
 
-Layers with a sliding window are charged like all others, unless the engine keeps their window alone: how it then lays
-their blocks out is here. Layers with chunked attention count as if their chunk were a window, the most that they ever
-hold. States of Mamba and of linear attention lie beside the pool (`simserve.perf.memory`), or take blocks of it (vLLM).
+Layers with a sliding window count like all others, unless the engine keeps only their window; the layout of their
+blocks is then described here. Layers with chunked attention count as if their chunk were a window, the most that they
+ever hold. States of Mamba and of linear attention are outside the pool (`simserve.perf.memory`), or take blocks of it
+(vLLM).
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ from simserve.profiles.engine_options import WindowedKV
 from simserve.units import format_bytes
 
 _LATENT_ALIGNMENT = 64
-"""Tokens that blocks of latent attention are made of, where they are made longer (vLLM)."""
+"""Blocks of latent attention are multiples of this number of tokens if they are made longer (vLLM)."""
 
 _POOLED_KEYS = 32
-"""Pooled keys of an indexer that a block holds a multiple of (vLLM, models/glm5next/common/attention.py)."""
+"""A block holds a multiple of this number of an indexer's pooled keys (vLLM, models/glm5next/common/attention.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowLayout:
-    """Blocks of a replica's GPU whose layers do not all keep every token: some keep their window, or a state, alone.
+    """Blocks on a replica's GPU if not all layers keep every token: some keep only their window, or a state.
 
     A state counts as a window of one block, which no chunk of a prompt makes longer.
 
     Attributes:
-        full_groups: Blocks of the pool that a block of tokens takes in the layers that see everything: 1, or 0 where
-            none does.
-        window_groups: Blocks of the pool that it takes in layers with a window; 0 where these have their own pool.
-        window_blocks: Blocks that a layer with a window holds of a request between two steps, at most.
+        full_groups: Blocks of the pool per block of tokens in the layers with full attention: 1, or 0 if there are
+            none.
+        window_groups: Blocks of the pool per block of tokens in layers with a window; 0 if these have their own pool.
+        window_blocks: Most blocks per request that a layer with a window holds between two steps.
         num_blocks: Blocks of the pool.
-        num_window_blocks: Blocks of the pool of the layers with a window; 0: they share, or slots set theirs apart.
-        num_full_context_blocks: Blocks of tokens that every layer holds, as the engine's log counts tokens.
-        peak_window_blocks: Blocks that a layer with a window holds of a request at most, its chunk included.
-        max_concurrent_full_length: Requests of ``max_model_len`` at once, as the engine's start-up log reckons.
+        num_window_blocks: Blocks of the pool of the layers with a window; 0: shared pool, or separate slots.
+        num_full_context_blocks: Blocks of tokens held by every layer, as the engine's log counts tokens.
+        peak_window_blocks: Most blocks per request that a layer with a window holds, its chunk included.
+        max_concurrent_full_length: Requests of ``max_model_len`` at once, as in the engine's start-up log.
         lines: The arithmetic.
-        are_states: Whether what some layers keep is a state.
+        are_states: Whether some layers keep a state.
     """
 
     full_groups: int
@@ -52,7 +53,7 @@ class WindowLayout:
     are_states: bool = False
 
     def longest_blocks(self, most: int) -> int:
-        """Return the blocks of tokens of the longest request that fits alone, up to ``most``."""
+        """Return the blocks of tokens of the longest request that fits alone, at most ``most``."""
         window = self.peak_window_blocks
         if self.num_window_blocks:
             fits = self.num_blocks if self.num_window_blocks >= window else min(self.num_blocks, self.num_window_blocks)
@@ -66,12 +67,12 @@ class WindowLayout:
 
 
 def with_windowed_kv(shape: ReplicaShape, rules: WindowedKV | None, connector: str | None = None) -> ReplicaShape:
-    """Return a deployment that keeps windows by an engine's rules, where model and settings let it.
+    """Return a deployment that keeps windows by an engine's rules, if model and settings allow it.
 
     Args:
         shape: The deployment.
-        rules: How the engine's version keeps them; None: not at all.
-        connector: What moves KV out of this engine's pool, in words; None: nothing does.
+        rules: How the engine's version keeps them; None: it does not.
+        connector: What moves KV out of this engine's pool, in words; None: nothing.
     """
     model = shape.model
     if not model.num_sliding_layers:
@@ -122,9 +123,9 @@ def _reason_against_slots(shape: ReplicaShape) -> str | None:
 
 
 def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout | None:
-    """Return how ``kv_bytes`` of a GPU are laid out; None where all layers with keys and values keep everything.
+    """Return the layout of ``kv_bytes`` of a GPU; None if all layers with keys and values keep everything.
 
-    What drafts (``draft_bytes_per_token``) counts as so many further layers that see everything.
+    The drafter (``draft_bytes_per_token``) counts as further layers with full attention.
     """
     if pools_states(shape):
         return _state_layout(shape, kv_bytes, draft_bytes_per_token)
@@ -138,7 +139,7 @@ def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
 
 
 def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float | None:
-    """Return the bytes of a block of the one pool that all layers share; None where there is no such pool."""
+    """Return the bytes of a block of the pool that all layers share; None if there is no such pool."""
     rules = shape.windowed_kv
     if pools_states(shape):
         size, _, _ = _state_groups(shape, draft_bytes_per_token)
@@ -151,10 +152,10 @@ def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float
 
 
 def _layers(shape: ReplicaShape) -> tuple[int, int, float, float]:
-    """Return the layers of the fullest stage that see everything, those with a window, and the bytes a token of each.
+    """Return the full-attention and window layers of the fullest stage, and the bytes per token of each kind.
 
-    Layers of one kind have the same heads; those of the two may differ (Gemma 4, MiMo-V2). Layers that share the keys
-    of others keep none.
+    Layers of one kind have the same heads; those of the two kinds may differ (Gemma 4, MiMo-V2). Layers that share the
+    keys of others keep none.
     """
     model = shape.model
     share = shape.num_layers_per_stage / model.num_hidden_layers
@@ -169,12 +170,12 @@ def _layers(shape: ReplicaShape) -> tuple[int, int, float, float]:
 
 
 def _window_blocks(shape: ReplicaShape) -> tuple[int, int]:
-    """Return the blocks that a layer with a window holds of a request between steps, and while it prefills, at most."""
+    """Return the most blocks per request that a layer with a window holds between steps, and during prefill."""
     rules, engine, window = shape.windowed_kv, shape.engine, shape.model.sliding_window or 0
     rechecked = 0 if rules is None else max(rules.recheck_tokens, rules.recheck_windows * window)
     held = window + rechecked + shape.num_speculative_tokens
     block = engine.block_size
-    # So many tokens lie across that many blocks at most, wherever they begin.
+    # The most blocks across which this many tokens can lie, wherever they begin.
     between_steps = 1 if held < 2 else (held - 2) // block + 2
     return between_steps, min(between_steps - (-engine.max_chunk_tokens // block), _longest_blocks(shape))
 
@@ -184,7 +185,7 @@ def _longest_blocks(shape: ReplicaShape) -> int:
 
 
 def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
-    """Return SGLang's layout: tokens of one pool for each of the other, whatever the requests turn out to be."""
+    """Return SGLang's layout: a fixed ratio of tokens between the two pools, whatever the requests."""
     full, windowed, layer, of_window = _layers(shape)
     window_blocks, peak = _window_blocks(shape)
     block, longest = shape.engine.block_size, _longest_blocks(shape)
@@ -211,12 +212,12 @@ def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_p
 
 
 def _slots(shape: ReplicaShape, multiple: int, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
-    """Return llama.cpp's layout: of layers with a window, a window and a micro-batch of each slot; else the context."""
+    """Return llama.cpp's layout: window plus micro-batch per slot in layers with a window; otherwise the context."""
     full, windowed, layer, of_window = _layers(shape)
     engine, window = shape.engine, shape.model.sliding_window or 0
     budget, slots = engine.max_num_batched_tokens, engine.max_num_seqs
     piece = min(engine.ubatch_size or budget, budget)
-    # One buffer for all slots holds a window of each and one micro-batch.
+    # One buffer for all slots holds a window for each and one micro-batch.
     windows, buffers = (slots, 1) if engine.kv_unified else (1, slots)
     context = engine.max_model_len * (windows if engine.kv_allocation == "static" else 1)
     held = -(-min(windows * window + piece, context) // multiple) * multiple
@@ -245,11 +246,11 @@ def _slots(shape: ReplicaShape, multiple: int, kv_bytes: float, draft_bytes_per_
 
 
 def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
-    """Return vLLM's layout: groups of equally many layers, a block of the pool for each.
+    """Return vLLM's layout: groups with equal numbers of layers, one block of the pool for each.
 
-    Where a layer with a window takes more bytes a token than one that sees everything, vLLM makes the blocks of the
-    latter longer until they are alike (``unify_kv_cache_spec_page_size``); here they keep their length and the former
-    take several, which is the same up to a block a request.
+    If a layer with a window takes more bytes per token than one with full attention, vLLM makes the latter's blocks
+    longer until both are equal (``unify_kv_cache_spec_page_size``). Here they keep their length and the former takes
+    several, which is the same up to one block per request.
     """
     full, windowed, layer, of_window = _layers(shape)
     window_blocks, peak = _window_blocks(shape)
@@ -257,13 +258,13 @@ def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_byt
     block, longest = engine.block_size, _longest_blocks(shape)
     seeing = full - int(-draft_bytes_per_token // layer)
     size, full_groups, window_groups = _groups(seeing, windowed, rules.padding_limit)
-    # Where the layers that see everything make up several groups, a block of the pool stands for one of each.
+    # If the layers with full attention form several groups, a block of the pool stands for one of each.
     unit = max(full_groups, 1)
     full_groups, window_groups = min(full_groups, 1), -(-window_groups // unit) * -int(-of_window // layer)
     num_blocks = max(int(kv_bytes // (size * unit * layer * block)), 0)
     if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
         num_blocks = engine.num_gpu_blocks_override
-    # The start-up check counts the window before a chunk of the whole budget, and one block more.
+    # The start-up check counts the window, then a chunk of the whole budget, and one more block.
     checked = min(window - 1 + engine.max_num_batched_tokens * _steps_ahead(shape, rules), engine.max_model_len)
     checked_blocks = -(-checked // block) + 1
     peak = max(peak, min(checked_blocks, longest))
@@ -291,7 +292,7 @@ def _steps_ahead(shape: ReplicaShape, rules: WindowedKV) -> int:
 
 
 def _groups(full: int, windowed: int, padding_limit: float) -> tuple[int, int, int]:
-    """Return the layers of a group, and how many groups each kind of layer makes (vLLM's hybrid KV cache manager)."""
+    """Return the layers per group, and the number of groups of each kind of layer (vLLM's hybrid KV cache manager)."""
     if not full or not windowed:
         return full + windowed, min(full, 1), min(windowed, 1)
     fewest, most = sorted((full, windowed))
@@ -303,7 +304,7 @@ def _groups(full: int, windowed: int, padding_limit: float) -> tuple[int, int, i
 
 
 def pools_states(shape: ReplicaShape) -> bool:
-    """Whether states take blocks of the KV pool: by the engine's rule, beside layers with attention in paged KV."""
+    """Whether states take blocks of the KV pool: by the engine's rule, with attention layers in paged KV."""
     engine, model = shape.engine, shape.model
     is_growing = engine.kv_allocation == "paged" and engine.admission == "on_demand" and engine.batching == "continuous"
     has_both = model.num_linear_layers > 0 and model.num_attention_layers > 0
@@ -311,22 +312,22 @@ def pools_states(shape: ReplicaShape) -> bool:
 
 
 def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
-    """Return a deployment whose blocks of tokens are as long as a state takes, where states share the pool.
+    """Return a deployment whose blocks of tokens are as large as a state, if states share the pool.
 
-    vLLM's ``_align_hybrid_block_size``: the fewest tokens, in steps of what its attention kernel takes, whose keys and
-    values in a layer are no smaller than a state of a layer.
+    vLLM's ``_align_hybrid_block_size``: the fewest tokens, in multiples accepted by its attention kernel, whose keys
+    and values in a layer are no smaller than a layer's state.
     """
     if not pools_states(shape):
         return shape
     engine, model = shape.engine, shape.model
-    # FlashInfer does not take blocks of 16 with heads of 256 on a B200.
+    # FlashInfer does not accept blocks of 16 with heads of 256 on a B200.
     is_datacenter_blackwell = (shape.hardware.compute_capability or "").startswith("10.")
     step = max(engine.block_size, 32 if is_datacenter_blackwell and model.head_dim == 256 else 0)
     if any(layers.mla is not None for layers in model.attention_layers):
         pooled = 1 if model.indexer is None else model.indexer.pooled_tokens
         step = max(step, _LATENT_ALIGNMENT, _POOLED_KEYS * pooled if pooled > 1 else 0)
     state = model.state_bytes(shape.tensor_parallel_size) / model.num_linear_layers
-    keys = 0.0 if model.indexer is None else model.indexer.key_bytes  # which lie in blocks of their own
+    keys = 0.0 if model.indexer is None else model.indexer.key_bytes  # they are in separate blocks
     tokens = int(step * -(-state // (step * (_kv_layer_bytes(shape) - keys))))
     if tokens <= engine.block_size:
         return shape
@@ -338,18 +339,18 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
 
 
 def _kv_layer_bytes(shape: ReplicaShape) -> float:
-    """Return the KV bytes of a token in one layer with attention on one rank."""
+    """Return the KV bytes per token in one layer with attention on one rank."""
     return shape.model.kv_bytes_per_token_per_layer(shape.kv_element_bytes, shape.tensor_parallel_size)
 
 
 def _state_groups(shape: ReplicaShape, draft_bytes_per_token: float) -> tuple[int, int, int]:
-    """Return the layers that a block of the pool stands for, and how many it takes of tokens and of a state."""
+    """Return the layers per block of the pool, and the blocks per block of tokens and per state."""
     rules, model = shape.engine.state_pool, shape.model
     assert rules is not None
     share = shape.num_layers_per_stage / model.num_hidden_layers
     seeing = round(model.num_attention_layers * share) - int(-draft_bytes_per_token // _kv_layer_bytes(shape))
     size, full, states = _groups(seeing, round(model.num_linear_layers * share), rules.padding_limit)
-    # Where the layers that see everything make up several groups, a block of the pool stands for one of each.
+    # If the layers with full attention form several groups, a block of the pool stands for one of each.
     unit = max(full, 1)
     return size * unit, min(full, 1), -(-states // unit)
 
@@ -357,8 +358,8 @@ def _state_groups(shape: ReplicaShape, draft_bytes_per_token: float) -> tuple[in
 def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: float) -> WindowLayout:
     """Return vLLM's layout of states and tokens in one pool.
 
-    A request holds its state, and one a draft: what it was at the end of a full block stays where a prefix cache keeps
-    it, and gives way as all that is cached does (``MambaManager`` of vLLM's v1/core/single_type_kv_cache_manager.py).
+    A request holds its state, and one per draft. The state at the end of a full block stays if a prefix cache keeps it,
+    and is evicted like everything cached (``MambaManager`` of vLLM's v1/core/single_type_kv_cache_manager.py).
     """
     engine, layer = shape.engine, _kv_layer_bytes(shape)
     size, full_groups, groups = _state_groups(shape, draft_bytes_per_token)
@@ -367,7 +368,7 @@ def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
     if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
         num_blocks = engine.num_gpu_blocks_override
     held = groups * (1 + shape.num_speculative_tokens)
-    # Beside a prefix cache a request has a second state for a step after every full block; the log reckons with it.
+    # With a prefix cache a request has a second state for a step after every full block; the log counts it.
     at_once = num_blocks / (full_groups * longest + held + groups * engine.enable_prefix_caching)
     return WindowLayout(
         full_groups=full_groups,
@@ -375,7 +376,7 @@ def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
         window_blocks=1,
         num_blocks=num_blocks,
         num_window_blocks=0,
-        # As the engine's log counts tokens: those of requests of full length.
+        # As the engine's log counts tokens: for requests of full length.
         num_full_context_blocks=int(at_once * engine.max_model_len / block),
         peak_window_blocks=1,
         max_concurrent_full_length=at_once,

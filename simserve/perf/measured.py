@@ -1,15 +1,15 @@
-"""A user's measured operator tables: their Parquet layout, and what products, attention and experts take by them.
+"""A user's measured operator tables: their Parquet layout, and the times of products, attention and experts.
 
 The layout is NVIDIA AIConfigurator's, checked column by column:
 ``<system>/<family>/<backend>/<version>/*_perf.parquet``, latency in milliseconds of one call on one rank.
 
-Inside the measured sizes, tables are interpolated in logarithms. A call counts for no longer than any with more work
-took, so that no operator gets faster with more work: measured outliers are slow ones. Where a table says how far its
-repeats were apart (``latency_p10``, ``latency_p90``, as `simserve calibrate kernels` does), a product of few rows that
-is slower than one of more, beyond these repeats, stays so: oneDNN's of two rows are on some CPUs. Outside, and for
-what no table holds, the curve stays; where a table ends, the curve goes on from no lower than its last value. Of
-attention the engine knows sums of lengths only, so its calls are brought into the affine forms of the fitted curves: a
-start, a time a token, a request, an attended pair, a key. Knows calls; no step.
+Inside the measured sizes, tables are interpolated in logarithms. A call counts for no longer than any measured call
+with more work, so that no operator gets faster with more work: measured outliers are slow ones. If a table gives the
+spread of its repeats (``latency_p10``, ``latency_p90``, as `simserve calibrate kernels` does), a product that is slower
+than one of more rows by more than this spread stays so: on some CPUs, oneDNN's product of two rows is. Outside the
+measured sizes, and where tables have gaps, the fitted curve applies; beyond the end of a table it never falls below the
+table's last value. The engine knows only sums of attention lengths, so attention calls are brought into the affine
+forms of the fitted curves: a start, and times per token, request, attended pair and key. Knows calls; no step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts
 
 BACKENDS: Mapping[str, str] = {"tensorrt-llm": "trtllm"}
-"""Engine -> name of its folder, where it differs."""
+"""Engine -> name of its folder, if it differs."""
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "gemm_perf": ("gemm_dtype", "m", "n", "k"),
     "context_attention_perf": (
@@ -66,19 +66,19 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "custom_allreduce_perf": ("allreduce_dtype", "num_gpus", "message_size"),
 }
-"""Operator tables that are read, and the columns each must have beside ``latency``."""
+"""Operator tables that are read, and the columns that each must have besides ``latency``."""
 KEY = "deployment.operator_tables"
 SPREAD = ("latency_p10", "latency_p90")
-"""Columns that say how far the repeats of a call were apart, where a table has them."""
+"""Columns with the spread of a call's repeats, if a table has them."""
 _LAYOUT = "give a folder laid out as SYSTEM/FAMILY/BACKEND/VERSION/*_perf.parquet, or part of one"
 SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
-"""Routing that is looked up, most like `simserve.perf.moe.ROUTING_SKEW` first."""
+"""Routings to look up, most similar to `simserve.perf.moe.ROUTING_SKEW` first."""
 ALL_REDUCE_ELEMENT_BYTES = 2.0
-"""Bytes of an element of the all-reduce tables: 16 bit."""
+"""Bytes per element in the all-reduce tables: 16 bit."""
 NEAREST_HEADS = 2.0
-"""How many times more or fewer heads attention may have been measured with; its time scales with them."""
+"""Largest ratio between measured and actual number of attention heads; the time is scaled by it."""
 COMMON_CONTEXTS = (128.0, 1024.0)
-"""Contexts whose calls say what a decode step takes beside its keys, around the reference of the fitted curves."""
+"""Contexts whose calls give the time of a decode step besides its keys, around the reference of the fitted curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class TableFiles:
 
 
 def find_tables(folder: Path, engine: str) -> TableFiles:
-    """Return the newest tables of an engine in a folder: of a system, a family, a backend or a version.
+    """Return the newest tables of an engine in the folder of a system, a family, a backend or a version.
 
-    Where a folder holds several backends, those of the engine; where it holds several versions, the newest.
+    Of several backends, the engine's; of several versions, the newest.
 
     Raises:
         InputError: There is no such folder, no operator table in it, or none of the engine.
@@ -122,7 +122,7 @@ def find_tables(folder: Path, engine: str) -> TableFiles:
 
 
 def _newest(paths: Sequence[Path], folder: Path, backend: str) -> Path | None:
-    """Return the file of a backend's newest version; any file of a folder that is one version's."""
+    """Return the file of a backend's newest version; any file if the folder is that of one version."""
     if not paths:
         return None
     if all(path.parent == folder or path.parent.parent == folder for path in paths):
@@ -141,7 +141,7 @@ def _version(name: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=32)
 def _read(path: str, modified: float, table: str) -> Mapping[str, Array]:
-    """Return the columns of a table; ``modified`` keeps a changed file from being taken for the old one."""
+    """Return the columns of a table; ``modified`` tells a changed file from the cached one."""
     import duckdb
 
     del modified
@@ -164,10 +164,10 @@ def _read(path: str, modified: float, table: str) -> Mapping[str, Array]:
 
 
 def read_columns(tables: TableFiles, table: str) -> Mapping[str, Array] | None:
-    """Return the columns of one table, ``seconds`` in place of its latency; none where there is no such file.
+    """Return the columns of one table, ``seconds`` replacing its latency; None if there is no such file.
 
     Raises:
-        InputError: The file is no Parquet table, lacks a column, or has a latency that is none.
+        InputError: The file is not a Parquet table, lacks a column, or has an invalid latency.
     """
     path = tables.files.get(table)
     return None if path is None else _read(path, Path(path).stat().st_mtime, table)
@@ -175,7 +175,7 @@ def read_columns(tables: TableFiles, table: str) -> Mapping[str, Array] | None:
 
 @dataclass(frozen=True, slots=True)
 class TableFilesKey:
-    """Tables as a key of the cache: files and when they were last changed."""
+    """Tables as a cache key: files and times of their last change."""
 
     folder: str
     entries: tuple[tuple[str, str, float], ...]
@@ -192,7 +192,7 @@ class Line:
 
     Attributes:
         size: Measured sizes.
-        seconds: Their times, falling only where a table's repeats say so.
+        seconds: Their times, which fall only if a table's repeats say so.
     """
 
     size: Array
@@ -201,7 +201,7 @@ class Line:
     def scaled(self, size: Array, parts: Array) -> Array:
         """Return the parts of a curve scaled to the measured totals, unscaled outside the measured sizes.
 
-        Above the largest size they are scaled where the curve would fall below the last measured time.
+        Above the largest size they are scaled if the curve would fall below the last measured time.
 
         Args:
             size: Sizes of the calls.
@@ -219,7 +219,7 @@ class Line:
 class Grid:
     """Seconds of matrix products by m, n and k; NaN where nothing was measured.
 
-    ``has_dips``: whether fewer rows may take longer than more, as their repeats say.
+    ``has_dips``: whether fewer rows may take longer than more, according to their repeats.
     """
 
     rows: Array
@@ -229,7 +229,7 @@ class Grid:
     has_dips: bool = False
 
     def line(self, out_features: float, in_features: float) -> Line | None:
-        """Return the times over m of one n and k, none where they lie outside what was measured."""
+        """Return the times over m for one n and k; None if they lie outside the measured sizes."""
         columns, reduction = _bracket(self.columns, out_features), _bracket(self.reduction, in_features)
         if columns is None or reduction is None:
             return None
@@ -246,7 +246,7 @@ class Grid:
 
 
 def _bracket(sizes: Array, size: float) -> list[tuple[int, float]] | None:
-    """Return the measured sizes around one and their weights in logarithms; none outside."""
+    """Return the neighbouring measured sizes and their weights in logarithms; None outside."""
     if not sizes[0] <= size <= sizes[-1]:
         return None
     above = int(np.searchsorted(sizes, size))
@@ -282,9 +282,9 @@ def _gemm_grid(tables: TableFilesKey, dtype: str) -> Grid | None:
 def _slower_than_more_rows(
     seconds: Array, spread: Sequence[NDArray[Any]], places: tuple[NDArray[np.intp], ...]
 ) -> Array:
-    """Return the seconds of the products that take longer than some of more rows beyond their repeats; else NaN.
+    """Return the seconds of products that are slower than some with more rows beyond their repeats; otherwise NaN.
 
-    Each of the two medians lies outside of what 80 % of the other's repeats took.
+    Each of the two medians lies outside the range of 80 % of the other's repeats.
 
     Args:
         seconds: By m, n and k; NaN where nothing was measured.
@@ -323,18 +323,18 @@ class MeasuredOperators:
 
     @property
     def has_dips(self) -> bool:
-        """Whether some product of few rows takes longer than one of more, beyond its repeats."""
+        """Whether some product takes longer than one with more rows, beyond its repeats."""
         columns = read_columns(self.key.files, "gemm_perf")
         dtypes = [] if columns is None else np.unique(columns["gemm_dtype"].astype(str)).tolist()
         grids = (_gemm_grid(self.key, dtype) for dtype in dtypes)
         return any(grid is not None and grid.has_dips for grid in grids)
 
     def gemm(self, precision: Precision, gemm: Gemm) -> Line | None:
-        """Return the times of a projection over its tokens; FP8 ones hold the quantisation of its inputs."""
+        """Return the times of a projection over its tokens; in FP8 including the quantisation of its inputs."""
         return self._gemm(_gemm_dtype(precision), gemm)
 
     def wide_gemm(self, arithmetic: str, gemm: Gemm) -> Line | None:
-        """Return the times of a projection that is not quantised over its tokens."""
+        """Return the times of a projection that is not quantised, over its tokens."""
         return self._gemm("bfloat16" if arithmetic in ("bf16", "fp16") else "", gemm)
 
     def _gemm(self, dtype: str, gemm: Gemm) -> Line | None:
@@ -376,7 +376,7 @@ def measured_operators(folder: Path, engine: str) -> MeasuredOperators:
 
 
 def _gemm_dtype(precision: Precision) -> str:
-    """Return the tables' name of a weight format; "" for one they do not have."""
+    """Return the tables' name of a weight format; "" if they do not have it."""
     if precision.arithmetic == "fp8":
         return "fp8_block" if precision.is_block_scaled else "fp8"
     if precision.arithmetic == "int8":
@@ -426,7 +426,7 @@ def _all_reduce_line(key: TableFilesKey, num_ranks: int) -> Line | None:
 
 
 def _line(size: NDArray[np.generic], seconds: Array) -> Line:
-    """Return the least time of each size, or of any larger one."""
+    """Return for each size the least time of it or any larger size."""
     sizes, index = np.unique(np.asarray(size, dtype=np.float64), return_inverse=True)
     least = np.full(len(sizes), np.inf)
     np.minimum.at(least, index, seconds)
@@ -459,9 +459,9 @@ def _attention_samples(
 
 
 def _non_negative_fit(terms: Array, seconds: Array) -> Array:
-    """Return the non-negative coefficients whose relative errors are least in squares, ``terms @ x ~ seconds``.
+    """Return the non-negative coefficients of ``terms @ x ~ seconds`` with the least squared relative errors.
 
-    Terms whose coefficient comes out negative are dropped and the others fitted again.
+    Terms with a negative coefficient are dropped and the others fitted again.
     """
     kept = list(range(terms.shape[1]))
     solution = np.zeros(terms.shape[1])
@@ -478,17 +478,17 @@ def _non_negative_fit(terms: Array, seconds: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAttention:
-    """One layer on one rank, as `simserve.perf.attention_curve.FittedAttention`.
+    """One layer on one rank, like `simserve.perf.attention_curve.FittedAttention`.
 
     Attributes:
         batches: Batches of the measured decode steps, ascending.
-        bases: Seconds of such a step that do not depend on the contexts, never falling.
-        decode_key_seconds: Seconds of one more key in the contexts of a decode step.
-        start: Seconds of a step of prompts however small.
-        token_seconds: Seconds a token of it.
-        request_seconds: Seconds of one more prompt in it.
-        pair_seconds: Seconds of an attended query-key pair.
-        prompt_key_seconds: Seconds of a key that a prompt reads; part of the token here.
+        bases: Context-independent seconds of such a step, never falling.
+        decode_key_seconds: Seconds per additional key in the contexts of a decode step.
+        start: Least seconds of a step of prompts.
+        token_seconds: Seconds per token of such a step.
+        request_seconds: Seconds per additional prompt in it.
+        pair_seconds: Seconds per attended query-key pair.
+        prompt_key_seconds: Seconds per key that a prompt reads; part of the token here.
     """
 
     batches: Array
@@ -501,17 +501,17 @@ class MeasuredAttention:
     prompt_key_seconds: float = 0.0
 
     def decode_base_seconds(self, sequences: Array) -> Array:
-        """Return the seconds of a decode step that do not depend on the contexts."""
+        """Return the context-independent seconds of a decode step."""
         grown = np.maximum(sequences / self.batches[-1], 1.0)
         return np.asarray(np.interp(sequences, self.batches, self.bases) * grown)
 
     def prompt_seconds(self, tokens: Array) -> Array:
-        """Return the seconds of a step of prompts with ``tokens`` in all, pairs left out."""
+        """Return the seconds of a step of prompts with ``tokens`` in all, without pairs."""
         return np.asarray(self.start + tokens * self.token_seconds)
 
 
 def measured_attention(decode: Samples, prompts: Samples) -> MeasuredAttention:
-    """Return the affine forms of measured calls, by least relative squares."""
+    """Return the affine forms of measured calls, fitted by least squares of relative errors."""
     batches = np.unique(decode.batch)
     key, bases = _decode(decode, batches)
     total = prompts.batch * prompts.tokens
@@ -530,11 +530,11 @@ def measured_attention(decode: Samples, prompts: Samples) -> MeasuredAttention:
 
 
 def _decode(decode: Samples, batches: Array) -> tuple[float, Array]:
-    """Return the seconds of a key at full occupancy, and the rest of a step by batch.
+    """Return the seconds per key at full occupancy, and the rest of a step by batch.
 
-    The key is the least squares' over the longer half of the keys read, where they take most of the time; the rest
-    of each batch is the median of what its calls of common contexts take beyond: starts grow with the logarithm of
-    the context, and the longest would charge every step for their own.
+    The time per key is the least-squares fit over the larger half of the numbers of keys, where keys take most of the
+    time. The rest of each batch is the median excess of its calls with common contexts: starts grow with the logarithm
+    of the context, and the longest would be charged to every step.
     """
     keys = decode.batch * decode.tokens
     long = keys >= np.median(keys)

@@ -1,6 +1,6 @@
-"""What fits on a GPU: weights, activations, runtime, and the KV blocks in the rest, with the arithmetic.
+"""GPU memory use: weights, activations, runtime, and the KV blocks in the rest, with the arithmetic.
 
-"Does not fit" is an answer. How blocks are laid out where layers differ is `simserve.perf.kv_layout`.
+"Does not fit" is an answer. `simserve.perf.kv_layout` lays out blocks of layers that differ.
 """
 
 from __future__ import annotations
@@ -20,50 +20,49 @@ from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.units import format_bytes
 
 STATE_SHARE = 0.9 / 1.9
-"""Share of what weights leave that goes to the states of linear attention where nobody sets the seats: SGLang's
+"""Share of the memory left by weights for states of linear attention if nobody sets the seats: SGLang's
 ``mamba_full_memory_ratio`` of 0.9 to 1 (docs.sglang.io, hybrid model memory)."""
 _LEAST_CONTEXT = 7
-"""Tokens of KV below which SGLang does not start: a prompt of one, five that it keeps free, and the last."""
+"""Least KV tokens with which SGLang starts: a prompt of one, five that it keeps free, and the last."""
 _CUT = ": the longest that fits in the KV cache"
 _SEATS_CUT = ", as many as have room for their states"
 NEAR_FIT_SHARE = 0.02
-"""Share of a GPU by which weights and activations may exceed what the engine allows itself and still be simulated: what
-activations and runtime take is reckoned within about that (`simserve validate`, memory logs)."""
+"""Share of a GPU by which weights and activations may exceed the engine's limit and still be simulated: the estimate of
+activations and runtime is about that accurate (`simserve validate`, memory logs)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Where the memory of the fullest GPU goes. All bytes are per GPU.
+    """Memory use of the GPU that holds most. All bytes are per GPU.
 
     Attributes:
         fits: Whether the KV cache holds at least one request of ``max_model_len`` tokens (without a KV cache:
             whether weights and activations fit).
         total_bytes: Memory of the GPU.
-        usable_bytes: What the engine allows itself for weights, runtime, activations and KV.
+        usable_bytes: The engine's limit for weights, runtime, activations and KV.
         weights_bytes: Weights.
-        draft_weights_bytes: Weights of what drafts (speculative decoding); 0 without.
-        states_bytes: States of linear attention, those of every seat; 0 without, and where they share the KV pool.
+        draft_weights_bytes: Weights of the drafter (speculative decoding); 0 without.
+        states_bytes: States of linear attention for all seats; 0 without, and if they share the KV pool.
         lora_bytes: Slots of LoRA adapters; 0 without.
-        kv_bytes: Left for KV; negative when the rest alone is too much.
+        kv_bytes: Left for KV; negative if the rest alone exceeds the limit.
         activation_bytes: Peak of activations.
         non_torch_bytes: CUDA context, libraries and communication buffers.
         cuda_graph_bytes: Captured graphs.
-        kv_bytes_per_token: KV of one token that every layer holds, those with a sliding window too, and what drafts.
-        draft_kv_bytes_per_token: The drafts' part of it.
-        num_kv_blocks: Whole blocks of tokens that every layer holds, 0 when nothing is left; where layers with a window
-            keep no more (`windows`), requests that outgrow it find room for more.
-        block_size: Tokens a block.
+        kv_bytes_per_token: KV of one token held by every layer, including those with a sliding window and the drafter.
+        draft_kv_bytes_per_token: The drafter's part of it.
+        num_kv_blocks: Whole blocks of tokens held by every layer, 0 if nothing is left; if layers with a window keep
+            only the window (`windows`), requests longer than the window fit in larger numbers.
+        block_size: Tokens per block.
         max_model_len: Longest request that the engine admits, tokens.
-        max_concurrent_full_length: Requests of ``max_model_len`` that fit at once, as the engine reckons.
-        longest_sequence: Tokens that one request can hold, 0 when nothing is left.
-        shortage_bytes: What weights, runtime and activations exceed the engine's room by, where that is less than
-            `NEAR_FIT_SHARE` of the GPU: the KV cache is then what is left with that share more. 0: nothing lacks, or
-            too much.
-        windows: How layers share the room where some keep their sliding window, or a state, alone; None: all hold
+        max_concurrent_full_length: Requests of ``max_model_len`` that fit at once, by the engine's calculation.
+        longest_sequence: Most tokens of one request, 0 if nothing is left.
+        shortage_bytes: Excess of weights, runtime and activations over the engine's limit, if below `NEAR_FIT_SHARE` of
+            the GPU: the KV cache is then what remains if that share is added. 0: no shortage, or too large a one.
+        windows: How layers share the KV memory if some keep only their sliding window, or a state; None: all keep
             everything.
-        most_seats: Seats beyond which the engine does not start, since each needs a block of the pool for its state;
-            None: it does not mind.
-        host_bytes: Host memory that the replica's weights and KV outside the GPUs take; 0 without.
+        most_seats: Most seats with which the engine starts, since each needs a block of the pool for its state; None:
+            no such limit.
+        host_bytes: Host memory of the replica's weights and KV outside the GPUs; 0 without.
         shape: The replica, for the lines of its arithmetic.
         parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
             decoding, ``draft_weights``, with slots of LoRA adapters ``lora_weights``, which sum to ``total_bytes``;
@@ -123,14 +122,14 @@ class MemoryPlan:
 
 
 ENCODER_BYTES = 2.0
-"""Bytes of a weight of a vision tower or an audio encoder, which quantised checkpoints leave in 16 bit."""
+"""Bytes per weight of a vision tower or an audio encoder, which quantised checkpoints keep in 16 bit."""
 
 
 def plan_memory(shape: ReplicaShape) -> MemoryPlan:
-    """Return how the memory of the fullest GPU of a replica is used.
+    """Return the memory use of the GPU that holds most in a replica.
 
     Raises:
-        InputError: A format is unknown or unsupported, or the heads do not divide over the ranks.
+        InputError: A format is unknown or unsupported, or the heads do not divide by the ranks.
     """
     engine, total = shape.engine, shape.hardware.memory.total
     needs = _needs(shape)
@@ -146,7 +145,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     num_blocks = min(max(int(kv_bytes // (per_token * engine.block_size)), 0), _host_blocks(shape))
     is_short = _asked_kv_bytes(shape) is not None and physical < left
     if is_short:
-        num_blocks = 0  # the engine does not start with less than it was told to take
+        num_blocks = 0  # the engine does not start with less than it was told to use
     elif engine.num_gpu_blocks_override is not None:
         num_blocks = engine.num_gpu_blocks_override
     windows = None
@@ -157,7 +156,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     num_tokens = num_blocks * engine.block_size
     if engine.kv_allocation == "none":
         num_tokens = engine.max_model_len if kv_bytes >= 0 else 0
-    # The last drafts of a request reach beyond its end and need slots all the same.
+    # The last drafts of a request extend beyond its end and need slots all the same.
     one_request = num_tokens
     if windows is not None:
         most = -(-(engine.max_model_len + shape.num_speculative_tokens) // engine.block_size)
@@ -200,9 +199,9 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
 
 
 def _small_shortage(shape: ReplicaShape, kv_bytes: float) -> float:
-    """Return the bytes that lack before anything is left for KV, 0 where none or too many do.
+    """Return the bytes missing before anything is left for KV; 0 if none or too many are missing.
 
-    A KV cache whose size the scenario sets is that of a real server: nothing is added to its memory.
+    A KV cache whose size the scenario sets is taken from a real server: no memory is added to it.
     """
     lack = -kv_bytes
     is_small = 0.0 <= lack < NEAR_FIT_SHARE * shape.hardware.memory.total
@@ -210,7 +209,7 @@ def _small_shortage(shape: ReplicaShape, kv_bytes: float) -> float:
 
 
 def _asked_kv_bytes(shape: ReplicaShape) -> float | None:
-    """Return the KV bytes of a GPU that the scenario sets itself; None: the engine's rule sets them."""
+    """Return the KV bytes per GPU that the scenario sets; None: the engine's rule sets them."""
     engine = shape.engine
     if engine.num_gpu_blocks_override is not None:
         block_bytes = pool_block_bytes(shape, draft_kv_bytes_per_token(shape))
@@ -220,7 +219,7 @@ def _asked_kv_bytes(shape: ReplicaShape) -> float | None:
 
 
 def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int) -> float:
-    """Return how many requests of ``max_model_len`` fit at once: each takes whole blocks, as vLLM reckons."""
+    """Return how many requests of ``max_model_len`` fit at once, each in whole blocks as vLLM calculates."""
     engine = shape.engine
     if engine.kv_allocation == "none":
         return num_tokens / engine.max_model_len
@@ -228,7 +227,7 @@ def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int)
 
 
 def _needs(shape: ReplicaShape) -> dict[str, float]:
-    """Return the bytes a GPU needs beside KV, by name."""
+    """Return the bytes that a GPU needs besides KV, by name."""
     engine, ranks, stages = shape.engine, shape.tensor_parallel_size, shape.pipeline_parallel_size
     needs = {
         "weights": weights_bytes_per_gpu(
@@ -265,7 +264,7 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
 
 
 def _runtime_bytes(shape: ReplicaShape) -> float:
-    """Return what CUDA, libraries and buffers for communication take of a GPU."""
+    """Return the bytes per GPU for CUDA, libraries and communication buffers."""
     engine = shape.engine
     if shape.num_gpus == 1:
         return engine.non_torch_bytes_single
@@ -274,11 +273,11 @@ def _runtime_bytes(shape: ReplicaShape) -> float:
 
 
 def relaid_expert_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes of a GPU's experts that stay in memory in the layout they were stored in, too.
+    """Return the bytes of a GPU's experts that also stay in memory in their stored layout.
 
-    Triton's kernels want MXFP4 matrices in a layout of their own: TensorRT-LLM makes it as it loads, and the memory of
-    the first matrices as stored does not come back (seen in the KV that is left). Where a GPU has no room for both it
-    does.
+    Triton's kernels need MXFP4 matrices in a layout of their own. TensorRT-LLM converts them while loading, and the
+    memory of the first matrices as stored is not freed (seen in the KV that is left). If a GPU cannot hold both, it is
+    freed.
     """
     model = shape.model
     if model.moe is None:
@@ -292,13 +291,13 @@ def relaid_expert_bytes(shape: ReplicaShape) -> float:
 
 
 def state_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes of the states of one sequence on the fullest GPU, compressed attention's window among them."""
+    """Return the bytes of one sequence's states on the GPU that holds most, including compressed attention's window."""
     share = shape.num_layers_per_stage / shape.model.num_hidden_layers
     return share * shape.model.state_bytes(shape.tensor_parallel_size)
 
 
 def state_slots(shape: ReplicaShape) -> int:
-    """Return the states that a GPU holds: one a seat, and as many more as a prefix cache keeps for each."""
+    """Return the states that a GPU holds: one per seat, and those that a prefix cache keeps in addition."""
     return shape.engine.max_num_seqs * _states_per_seat(shape)
 
 
@@ -319,9 +318,9 @@ def _stateful_layers(shape: ReplicaShape) -> str:
 
 
 def state_seats(shape: ReplicaShape) -> int:
-    """Return the most seats whose states leave the KV cache its share of the memory; those asked for without states.
+    """Return the most seats whose states leave the KV cache its share of memory; without states, the requested seats.
 
-    Where states share the pool, as many as that has blocks, if the engine minds (`StatePool.holds_seats`).
+    If states share the pool, at most as many as it has blocks, if the engine requires that (`StatePool.holds_seats`).
     """
     if not shape.model.has_states:
         return shape.engine.max_num_seqs
@@ -334,10 +333,10 @@ def state_seats(shape: ReplicaShape) -> int:
 
 
 def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
-    """Return a deployment whose default seats leave memory for the KV cache beside their states of linear attention.
+    """Return a deployment whose default seats leave memory for the KV cache besides their states of linear attention.
 
-    Beside a prefix cache SGLang sizes the room for states by its share of the memory, whatever it is asked for, and
-    has as many as that holds (``_handle_max_mamba_cache`` of its ``kv_cache_configurator.py``).
+    With a prefix cache SGLang sizes the memory for states by its share, whatever is asked for, and has as many states
+    as fit (``_handle_max_mamba_cache`` of its ``kv_cache_configurator.py``).
     """
     if not shape.model.has_states:
         return shape
@@ -350,21 +349,21 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
 
 
 def with_room_for_context(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]) -> ReplicaShape:
-    """Return a deployment whose default context length is the longest that its KV cache holds, where all do not fit.
+    """Return a deployment whose default context length is cut to what its KV cache holds, if that is less.
 
-    SGLang starts with any KV cache and refuses what is longer than it (``max_req_len`` of its ``TpModelWorker``); vLLM
-    starts so with ``--max-model-len -1``. A length that the scenario sets has to fit. Where nothing fits, the
-    deployment is returned as it is.
+    SGLang starts with any KV cache and refuses longer requests (``max_req_len`` of its ``TpModelWorker``); vLLM does so
+    with ``--max-model-len -1``. A length that the scenario sets has to fit. If nothing fits, the deployment is returned
+    unchanged.
 
     Args:
         shape: The deployment at its default length.
-        at_length: Return the deployment with a shorter length, and all that follows from it.
+        at_length: Returns the deployment with a shorter length, and everything that depends on it.
     """
     return plan_with_room(shape, at_length).shape
 
 
 def plan_with_room(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]) -> MemoryPlan:
-    """Return how `with_room_for_context` uses its memory."""
+    """Return the memory plan of `with_room_for_context`."""
     engine = shape.engine
     plan, most = plan_memory(shape), engine.max_model_len
     if plan.fits:
@@ -380,9 +379,9 @@ def plan_with_room(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]
 
 
 def _longest_that_fits(at_length: Callable[[int], ReplicaShape], least: int, most: int) -> int | None:
-    """Return the longest context of ``least`` to ``most`` tokens that fits, by bisection; None where none does.
+    """Return the longest context of ``least`` to ``most`` tokens that fits, by bisection; None if none does.
 
-    A shorter context may leave more for KV: without chunked prefill, the token budget follows it.
+    A shorter context may leave more for KV: without chunked prefill, the token budget depends on it.
     """
     if most < least or not plan_memory(at_length(least)).fits:
         return None
@@ -398,25 +397,25 @@ def _longest_that_fits(at_length: Callable[[int], ReplicaShape], least: int, mos
 
 
 def is_context_cut(engine: ResolvedEngine) -> bool:
-    """Return whether a KV cache smaller than the model's context set the longest request."""
+    """Return whether a KV cache smaller than the model's context limits the longest request."""
     return _CUT in engine.sources.get("max_model_len", "")
 
 
 def are_seats_told(engine: ResolvedEngine) -> bool:
-    """Return whether an engine has to be told its seats, since it does not start with its default of them here."""
+    """Return whether the number of seats has to be set, since the engine does not start with its default here."""
     is_cut = engine.sources.get("max_num_seqs", "").endswith(_SEATS_CUT)
     return is_cut and engine.state_pool is not None and engine.state_pool.holds_seats
 
 
 def context_cut_note(engine: ResolvedEngine) -> str | None:
-    """Return ``max_model_len 41,216 of 131,072: the longest that fits in the KV cache``; None where it is not cut."""
+    """Return ``max_model_len 41,216 of 131,072: the longest that fits in the KV cache``; None if it is not cut."""
     if not is_context_cut(engine):
         return None
     return f"max_model_len {engine.max_model_len:,} {engine.sources['max_model_len'].partition(' (')[0]}"
 
 
 def offloaded_weights_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes of one GPU's weights that lie in host memory instead."""
+    """Return the bytes of one GPU's weights that are in host memory instead."""
     if not shape.num_cpu_layers:
         return shape.streamed_bytes
     share = shape.num_cpu_layers / shape.model.num_hidden_layers
@@ -435,7 +434,7 @@ def _host_kv_bytes_per_token(shape: ReplicaShape) -> float:
 
 
 def _host_blocks(shape: ReplicaShape) -> int:
-    """Return the KV blocks whose part of the CPU's layers fits into host memory; without such layers, any number."""
+    """Return the KV blocks whose part for layers on the CPU fits into host memory; without such layers, any number."""
     if not shape.num_cpu_layers:
         return sys.maxsize
     room = shape.hardware.host_of_node.memory_total - offloaded_weights_bytes(shape)
@@ -443,7 +442,7 @@ def _host_blocks(shape: ReplicaShape) -> int:
 
 
 def kv_bytes_per_token(shape: ReplicaShape) -> float:
-    """Return the KV bytes of one token on the fullest GPU: its heads, in the layers of its stage and of what drafts."""
+    """Return the KV bytes per token on the GPU that holds most: its heads, in its stage's layers and the drafter's."""
     layers = shape.num_layers_per_stage * shape.model.attention_share
     element = shape.kv_element_bytes
     target = layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size)
@@ -451,7 +450,7 @@ def kv_bytes_per_token(shape: ReplicaShape) -> float:
 
 
 def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:
-    """Return the KV bytes that what drafts keeps of a token on the fullest GPU, in the same blocks as the target."""
+    """Return the drafter's KV bytes per token on the GPU that holds most, in the same blocks as the target."""
     if shape.speculation is None or shape.speculation.draft is None:
         return 0.0
     return kv_bytes_per_token(shape.speculation.draft)
@@ -460,8 +459,8 @@ def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:
 def activation_bytes(shape: ReplicaShape) -> float:
     """Return the peak of activations on one GPU.
 
-    The largest of a layer over the token budget, ``factor * tokens * (share * hidden + intermediate / TP)`` elements,
-    of sampling (logits, hidden states, a base) and of encoding images. Scores of standard attention come on top.
+    The largest of: a layer over the token budget, ``factor * tokens * (share * hidden + intermediate / TP)`` elements;
+    sampling (logits, hidden states, a base); and encoding images. Scores of standard attention are added.
     """
     engine, model, ranks = shape.engine, shape.model, shape.tensor_parallel_size
     widest = engine.activation_hidden_share * model.hidden_size + model.intermediate_size / ranks
@@ -477,12 +476,12 @@ def activation_bytes(shape: ReplicaShape) -> float:
 
 
 def _reduced_bytes(shape: ReplicaShape) -> float:
-    """Return what a dummy step leaves behind where memory that ranks sum in is not free again before it ends.
+    """Return the memory of a dummy step if sums over ranks are freed only at its end.
 
-    NCCL's stream holds on to the outputs of attention and of the MLP of every layer, since the CPU has launched the
-    last layer before the GPU is done with the first. PyTorch takes attention's from the free memory of gate and up,
-    whose rest is then too small for the next gate and up: each layer takes both anew (its allocator's best fit, played
-    through for Llama-2-70B on four ranks: 13.5 GiB, here 13.75).
+    NCCL's stream keeps the outputs of attention and of the MLP of every layer, since the CPU has launched the last
+    layer before the GPU finishes the first. PyTorch takes attention's output from the free memory of gate and up, and
+    the remainder is then too small for the next gate and up: each layer allocates both anew (its allocator's best fit,
+    simulated for Llama-2-70B on four ranks: 13.5 GiB, here 13.75).
     """
     model, ranks = shape.model, shape.tensor_parallel_size
     if ranks == 1 or not shape.engine.keeps_reduced:
@@ -492,12 +491,12 @@ def _reduced_bytes(shape: ReplicaShape) -> float:
 
 
 def _encoding_bytes(shape: ReplicaShape) -> float:
-    """Return the activations of the images that an engine tries its vision tower on before it measures what is left.
+    """Return the activations of the images with which an engine tests its vision tower before it measures what is left.
 
-    Four hidden states and the input and output of an MLP's activation of every patch: of the largest image, or of as
-    many images as the token budget holds (vLLM, v1/worker/gpu_model_runner.py, profile_run). vLLM prints 1.59 GiB of
-    Qwen3.8-27B on two RTX 5090 (noonghunna/club-3090, issue 1087) and 1.70 of Qwen3.5-4B on an A100
-    (ovg-project/kvcached, pull request 448), where this is 1.61 and 1.50; what ranks share of it is not told apart.
+    Four hidden states and the input and output of an MLP's activation per patch, for the largest image, or for as many
+    images as the token budget holds (vLLM, v1/worker/gpu_model_runner.py, profile_run). vLLM prints 1.59 GiB for
+    Qwen3.8-27B on two RTX 5090 (noonghunna/club-3090, issue 1087) and 1.70 for Qwen3.5-4B on an A100
+    (ovg-project/kvcached, pull request 448), where this gives 1.61 and 1.50; the part that ranks share is not known.
     """
     tower = shape.model.vision
     if tower is None or not shape.encodes_images:
@@ -509,7 +508,7 @@ def _encoding_bytes(shape: ReplicaShape) -> float:
 
 
 def _unpacked_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes of the largest matrix, or of a layer's experts, that a format writes out in 16 bit."""
+    """Return the bytes of the largest matrix, or of a layer's experts, that a format unpacks to 16 bit."""
     if shape.precision.unpacked_from_rows is None:
         return 0.0
     model, ranks = shape.model, shape.tensor_parallel_size
@@ -539,14 +538,14 @@ def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float
 
 
 def _counted(shape: ReplicaShape, needs: Mapping[str, float]) -> dict[str, float]:
-    """Return what the engine's rule takes off before, or of a static fraction after, it takes its share."""
+    """Return what the engine's rule subtracts before it takes its share, or after it for a static fraction."""
     if shape.engine.memory_rule == "static_fraction":
         return {name: value for name, value in needs.items() if name.endswith(("weights", "states"))}
     return {name: each for name, each in needs.items() if name != "cuda_graphs" or shape.engine.counts_cuda_graphs}
 
 
 def _rule_line(shape: ReplicaShape, needs: Mapping[str, float], left: float) -> str:
-    """Return the engine's rule in numbers."""
+    """Return the engine's rule with its numbers."""
     engine, share = shape.engine, f"{shape.engine.gpu_memory_utilization:g}"
     if _asked_kv_bytes(shape) is not None:
         key = "kv_cache_memory_bytes" if engine.num_gpu_blocks_override is None else "num_gpu_blocks_override"

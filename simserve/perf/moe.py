@@ -1,7 +1,7 @@
-"""Mixture-of-experts layers on one rank: which experts a step uses, and the seconds of their grouped GEMMs.
+"""Mixture-of-experts layers on one rank: the experts that a step uses, and the seconds of their grouped GEMMs.
 
-Every rank holds a slice of every expert (tensor parallelism) or some of the experts whole; who holds what is
-the caller's.
+Every rank holds a slice of every expert (tensor parallelism) or some of the experts whole; the caller decides who holds
+what.
 """
 
 from __future__ import annotations
@@ -30,54 +30,53 @@ from simserve.profiles.kernel_curves import GemmClass, GroupedGemmCurve
 from simserve.profiles.model_blocks import Gemm, MixtureOfExperts
 
 CLASS_OVERLAP = 2.0
-"""Exponent of the overlap of arithmetic and memory where nothing was fitted; 1.4 to 2.4 in most fits."""
+"""Exponent of the overlap of arithmetic and memory without a fit; 1.4 to 2.4 in most fits."""
 
 CLASS_START_LATENCIES = 8.0
-"""Kernel latencies of a layer's routed experts where nothing was fitted: 20 to 40 us in the fits (sorting, two
-GEMMs, activation, weighted sum)."""
+"""Kernel latencies of a layer's routed experts without a fit: 20 to 40 us in the fits (sorting, two GEMMs, activation,
+weighted sum)."""
 
 INT4: GemmClass = "int4_weight_only"
 """Kernels that stand in for those of MXFP4 weights: Marlin runs both."""
 
 CLASS_EXPERT_LATENCIES = 0.01
-"""Kernel latencies an expert adds where nothing was fitted: 30 ns in the median of the fits."""
+"""Kernel latencies that each expert adds without a fit: 30 ns in the median of the fits."""
 
 CLASS_ROUTED_PASSES, CLASS_LOCAL_PASSES = 0.3, 4.0
-"""Times the activations of a pair move where nothing was fitted (TensorRT-LLM's kernels: 0.3 and 4.3)."""
+"""Passes over the activations of a pair without a fit (TensorRT-LLM's kernels: 0.3 and 4.3)."""
 
 
 ROUTING_SKEW = 0.8
-"""Exponent of the experts' popularity by rank: a step uses fewer experts than one that is routed at random, and where
-experts are placed whole, one rank computes more of them. Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and
-AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B, gpt-oss-120b) and tested on 91 of vLLM and SGLang; engines differ:
-DeepSeek under TensorRT-LLM asks for 0 to 0.4, under SGLang for more than 0.8 (calibration/LOG.md)."""
+"""Exponent of the experts' popularity by rank: a step uses fewer experts than with random routing, and if experts are
+placed whole, one rank computes more of them. Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and
+AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B, gpt-oss-120b) and tested on 91 of vLLM and SGLang. Engines differ:
+DeepSeek fits 0 to 0.4 under TensorRT-LLM, and more than 0.8 under SGLang (calibration/LOG.md)."""
 
 FP32_ROUTERS = ("minimax_m2", "minimax_m3")
-"""Families whose router is a product in FP32, behind a kernel that converts its inputs (vLLM 0.16 to 0.19
-minimax_m2.py; SGLang, pull request 22744). Kernels of its own, which vLLM has from mid-2026 on (pull requests 43276 and
-47973), are left out."""
+"""Families whose router is a product in FP32, after a kernel that converts its inputs (vLLM 0.16 to 0.19 minimax_m2.py;
+SGLang, pull request 22744). Special kernels in vLLM from mid-2026 (pull requests 43276 and 47973) are left out."""
 
 ROUTING_PASSES = 2
-"""Times choosing experts moves the router's logits: read them, write weights and choices (one fused kernel)."""
+"""Passes over the router's logits to choose experts: read them, write weights and choices (one fused kernel)."""
 
 ROUTER_KERNEL_PASSES = 6
-"""Times that each further kernel of a router written in PyTorch does: `torch.topk` sorts. 18.5 ns a token with 384
-experts in 6 kernels (SGLang, pull request 13374, to 4,096 tokens) and 26 with 256 in 20 (6946, to 40,000) are 8 and 5
-on an H200, which those benchmarks are taken to have run on."""
+"""Passes for each further kernel of a router written in PyTorch: `torch.topk` sorts. 18.5 ns a token with 384 experts
+in 6 kernels (SGLang, pull request 13374, to 4,096 tokens) and 26 with 256 in 20 (6946, to 40,000) mean 8 and 5 passes
+on an H200, assumed to be the GPU of those benchmarks."""
 
 EXACT_TOKENS = 64
-"""Tokens up to which the distinct experts are computed for each number; beyond, at as many knots."""
+"""Tokens up to which the distinct experts are computed for each number; beyond, at the same number of knots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertShape:
-    """Sizes of one expert on one rank; fields may be arrays that go with the loads.
+    """Sizes of one expert on one rank; fields may be arrays matching the loads.
 
     Attributes:
         hidden_size: Width of the model.
         intermediate_size: Width of the expert on the rank.
         up_projections: 2 with a gate, 1 without.
-        weight_bits: Bits a weight with its share of scales.
+        weight_bits: Bits per weight with its share of scales.
         input_bytes: Bytes of an activation element that a GEMM reads.
     """
 
@@ -101,11 +100,11 @@ class ExpertShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """What routing gives one rank.
+    """The load that routing gives one rank.
 
     Attributes:
         pairs: Token-expert pairs that the rank computes.
-        distinct: Experts among them.
+        distinct: Experts used by them.
         routed: Pairs of all ranks, which every rank sorts.
         held: Experts that the rank holds.
         tokens: Tokens of the call.
@@ -123,15 +122,15 @@ def expected_distinct_experts(
 ) -> Array:
     """Return the expected number of experts that at least one of ``tokens`` is routed to.
 
-    ``sum over experts of 1 - (1 - q_i)^M``: each token picks expert i with probability q_i, independently of
-    the others. ``q_i = min(1, c i^-skew)`` with c such that they add up to k; without skew that is
-    ``E (1 - (1 - k/E)^M)``.
+    ``sum over experts of 1 - (1 - q_i)^M``: each token chooses expert i with probability q_i, independently of the
+    others. ``q_i = min(1, c i^-skew)`` with c such that they add up to k; without skew the sum is ``E (1 - (1 -
+    k/E)^M)``.
 
     Args:
         num_experts: Experts E.
-        num_experts_per_tok: Experts a token visits, k.
+        num_experts_per_tok: Experts per token, k.
         tokens: Tokens M.
-        skew: Exponent of the experts' popularity by rank; 0: all alike.
+        skew: Exponent of the experts' popularity by rank; 0: all equally popular.
     """
     chance = _chances(num_experts, num_experts_per_tok, skew)
     missed = np.power.outer(1.0 - chance, np.asarray(tokens, dtype=np.float64))
@@ -139,7 +138,7 @@ def expected_distinct_experts(
 
 
 def _chances(num_experts: int, num_experts_per_tok: int, skew: float) -> Array:
-    """Return the probability of each expert; one value stands for all where they are alike."""
+    """Return the probability of each expert; a single value if all are equal."""
     if skew == 0:
         return np.array([num_experts_per_tok / num_experts])
     popularity = np.arange(1.0, num_experts + 1.0) ** -skew
@@ -188,15 +187,15 @@ def routed_load(
     router_groups: tuple[int, int] = (1, 1),
     num_redundant: int | None = None,
 ) -> ExpertLoad:
-    """Return what the slowest rank gets: the busiest one's share of the pairs, and the most experts of one.
+    """Return the load of the slowest rank: the busiest rank's share of the pairs, and the most experts of any rank.
 
     Args:
         num_experts: Experts of the layer.
-        num_experts_per_tok: Experts a token visits.
+        num_experts_per_tok: Experts per token.
         tokens: Tokens of the step.
-        num_groups: Ranks that whole experts are dealt to; 1: the rank holds a slice of every expert.
-        router_groups: Groups of neighbouring experts, and how many of them a token's experts come from.
-        num_redundant: Further copies of experts where the load is balanced over ranks; None: experts lie in order.
+        num_groups: Ranks among which whole experts are distributed; 1: the rank holds a slice of every expert.
+        router_groups: Groups of neighbouring experts, and number of groups from which a token's experts come.
+        num_redundant: Further copies of experts if the load is balanced over ranks; None: experts are placed in order.
     """
     routed = tokens * num_experts_per_tok
     copies = num_experts + (num_redundant or 0)
@@ -207,8 +206,8 @@ def routed_load(
     pairs = routed * share
     used = _distinct_experts(num_experts, num_experts_per_tok, tokens)
     mean = used * copies / num_experts / num_groups
-    # Each of its experts is used or not: the largest of n sums of ``held`` draws. A rank whose groups more tokens chose
-    # has more pairs, of which the share that a further token would bring of new experts is new.
+    # Each of its experts is used or not: the largest of n sums of ``held`` draws. A rank with more pairs, because more
+    # tokens chose its groups, gets new experts at the rate at which a further token would bring them.
     fresh = (_distinct_experts(num_experts, num_experts_per_tok, tokens + 1.0) - used) / num_experts_per_tok
     together = routed * (num_experts_per_tok - 1.0) * _chosen_spread(num_groups, router_groups)
     spread = np.sqrt(mean * np.maximum(1.0 - mean / held, 0.0) + np.square(fresh) * together)
@@ -218,7 +217,7 @@ def routed_load(
 
 
 def _distinct_experts(num_experts: int, num_experts_per_tok: int, tokens: Array) -> Array:
-    """Return the experts that a step uses under `ROUTING_SKEW`: exact up to 64 tokens, then between knots."""
+    """Return the number of experts that a step uses under `ROUTING_SKEW`: exact up to 64 tokens, then between knots."""
     most = max(float(np.max(tokens)), EXACT_TOKENS + 1.0)
     knots: Array = np.concatenate((np.arange(float(EXACT_TOKENS)), np.geomspace(EXACT_TOKENS, most, EXACT_TOKENS)))
     return np.interp(tokens, knots, expected_distinct_experts(num_experts, num_experts_per_tok, knots, ROUTING_SKEW))
@@ -233,25 +232,25 @@ def busiest_share(
     router_groups: tuple[int, int] = (1, 1),
     num_redundant: int | None = None,
 ) -> Array:
-    """Return the share of the routed pairs that the rank computes which the others wait for.
+    """Return the share of the routed pairs computed by the busiest rank, for which the others wait.
 
     ``1/n + m sqrt(v + 1 / (n pairs))``, m the expected largest of n standard normal values (Blom 1958). The second term
-    under the root is routing by chance. The first is popularity, which more tokens do not even out: of experts that are
-    chosen with shares s_i and dealt to ranks in no order, a rank's sum has the variance ``v = (sum s_i^2 - 1/E) (1/n)
+    under the root is random routing. The first is popularity, which more tokens do not even out: for experts chosen
+    with shares s_i and assigned to ranks in random order, a rank's sum has the variance ``v = (sum s_i^2 - 1/E) (1/n)
     (1 - 1/n)``. At most one pair for each of a token's experts that the rank can hold. A router that first chooses
-    groups sends the k experts of a token to few ranks together: chance counts ``1 + (k - 1) n u`` times, u the variance
-    of the share of a token's groups that a rank holds.
+    groups sends the k experts of a token to few ranks together: the random term counts ``1 + (k - 1) n u`` times, u the
+    variance of the share of a token's groups that a rank holds.
 
     Args:
         tokens: Tokens of the step.
         num_experts: Experts of the layer, E.
-        num_experts_per_tok: Experts a token visits.
+        num_experts_per_tok: Experts per token.
         num_groups: Ranks n.
-        skew: Exponent of the experts' popularity by rank; 0: all alike.
-        router_groups: Groups of neighbouring experts, and how many of them a token's experts come from.
-        num_redundant: Further copies of experts, popularity being evened out by `balanced_share`, which never makes it
-            worse; None: it is not. The spread of unbalanced ranks ignores that one expert alone may be more than a
-            rank's even share, as the most popular one is from 32 ranks on.
+        skew: Exponent of the experts' popularity by rank; 0: all equally popular.
+        router_groups: Groups of neighbouring experts, and number of groups from which a token's experts come.
+        num_redundant: Further copies of experts, with which `balanced_share` evens out popularity and never makes it
+            worse; None: none. The spread of unbalanced ranks ignores that a single expert may exceed a rank's even
+            share, as the most popular one does from 32 ranks.
     """
     if num_groups == 1:
         return np.ones_like(tokens)
@@ -273,10 +272,10 @@ def busiest_share(
 def balanced_share(
     num_experts: int, num_experts_per_tok: int, num_groups: int, num_redundant: int, skew: float
 ) -> float:
-    """Return the mean share of the pairs of the busiest rank where experts are copied and placed by their load.
+    """Return the busiest rank's mean share of the pairs if experts are copied and placed by their load.
 
-    As DeepSeek's EPLB, which vLLM and SGLang run: each further copy goes to the expert with the most load a copy, and
-    copies, heaviest first, to the rank with the least load that has room.
+    Follows DeepSeek's EPLB, which vLLM and SGLang run: each further copy goes to the expert with the most load per
+    copy, and copies, heaviest first, go to the least loaded rank with space.
     """
     chance = np.broadcast_to(_chances(num_experts, num_experts_per_tok, skew), num_experts) / num_experts_per_tok
     copies = np.ones(num_experts)
@@ -292,10 +291,10 @@ def balanced_share(
 
 
 def _chosen_spread(num_ranks: int, router_groups: tuple[int, int]) -> float:
-    """Return the variance of the share of a token's groups that a rank holds; 0 where the router knows no groups.
+    """Return the variance of the share of a token's groups that a rank holds; 0 if the router has no groups.
 
-    Neighbouring experts lie on one rank: it holds G/n of G groups, of which a token chooses t without replacement
-    (hypergeometric), or a part of one of them.
+    Neighbouring experts are on one rank: it holds G/n of G groups, of which a token chooses t without replacement
+    (hypergeometric), or a part of one group.
     """
     groups, chosen = router_groups
     if num_ranks == 1 or groups == chosen:
@@ -308,16 +307,16 @@ def _chosen_spread(num_ranks: int, router_groups: tuple[int, int]) -> float:
 
 
 def _largest_of(count: int) -> float:
-    """Return the expected largest of so many standard normal values (Blom 1958); 0 of one."""
+    """Return the expected largest of ``count`` standard normal values (Blom 1958); 0 for one."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
 def has_one_operator(shape: ReplicaShape, machine: Machine, precision: Precision) -> bool:
-    """Return whether the host launches routed experts as one operator, so that their layers wait as dense ones do.
+    """Return whether the host launches routed experts as one operator, so that their layers wait like dense ones.
 
-    On Blackwell, where engines call FlashInfer's or TensorRT-LLM's, in 16 bit on servers' GPUs alone; kernel after
-    kernel elsewhere, and where the engine's profile gives them to Triton. TensorRT-LLM, whose profile names the formats
-    that it launches so, counts 16 bit as before.
+    On Blackwell, where engines call FlashInfer's or TensorRT-LLM's, in 16 bit only on servers' GPUs; kernel by kernel
+    elsewhere, and where the engine's profile assigns them to Triton. TensorRT-LLM's profile names the formats that it
+    launches this way, and counts 16 bit as before.
     """
     kernels = gemm_class(precision)
     is_narrow = "fp4" in machine.peaks and precision.arithmetic in ("fp8", "fp4")
@@ -327,17 +326,17 @@ def has_one_operator(shape: ReplicaShape, machine: Machine, precision: Precision
 
 
 def has_fp32_router(shape: ReplicaShape, machine: Machine) -> bool:
-    """Return whether the router of a family is priced in FP32: on all GPUs but Hopper, whose rows do not show it."""
+    """Return whether the router of a family is priced in FP32: on all GPUs but Hopper, where it does not show."""
     is_hopper = shape.hardware.compute_capability == HOPPER
     return shape.model.family in FP32_ROUTERS and "fp32" in machine.peaks and not is_hopper
 
 
 def router_kernels(shape: ReplicaShape, moe: MixtureOfExperts, experts: GemmClass | None) -> tuple[int, int]:
-    """Return the small kernels that choose the experts of a layer, and how often they move the router's logits.
+    """Return the number of small kernels that choose a layer's experts, and their passes over the router's logits.
 
-    ``experts``: the kernels that multiply them. FlashInfer's on Blackwell route too, which their own times are taken to
-    hold; there only experts that the engine's profile gives to Triton have a router of their own. On other GPUs than
-    NVIDIA's one kernel is assumed.
+    ``experts``: the kernels that multiply them. FlashInfer's on Blackwell also route, which is assumed to be in their
+    own times; there only experts that the engine's profile assigns to Triton have a separate router. GPUs of makers
+    other than NVIDIA are assumed to use one kernel.
     """
     engine, family = shape.engine, shape.model.family
     if moe.num_router_groups > 1:
@@ -359,8 +358,8 @@ def expert_curve(
 ) -> GroupedGemmCurve:
     """Return how fast a GPU runs routed experts in a number format: fitted, 16-bit, or from its class.
 
-    As `simserve.perf.gemm.gemm_curve`; only a curve of the format itself has a ``fit``. ``speed``: how many times as
-    fast as that the engine's own build computes.
+    As `simserve.perf.gemm.gemm_curve`; only a curve of the format itself has a ``fit``. ``speed``: speed of the
+    engine's own build relative to the curve.
     """
     curve = machine.grouped_gemm_curves.get(kernels) if kernels else None
     if curve is None and kernels == "mxfp4_weight_only" and INT4 in machine.grouped_gemm_curves:
@@ -406,7 +405,7 @@ def layer_parts(curve: GroupedGemmCurve, machine: Machine, dtype: str, shape: Ex
 
 
 def expert_work(shape: ExpertShape, load: ExpertLoad) -> Work:
-    """Return what the matrix products of the routed experts of one layer do on one rank."""
+    """Return the work of the matrix products of the routed experts of one layer on one rank."""
     weights = load.distinct * shape.weights_bytes
     inputs = (shape.hidden_size + shape.intermediate_size) * shape.input_bytes
     outputs = (shape.hidden_size + shape.up_projections * shape.intermediate_size) * ACTIVATION_BYTES

@@ -1,6 +1,6 @@
-"""Weight and KV formats: bits an element, the arithmetic they run in, and what the GPU must support.
+"""Weight and KV formats: bits per element, the arithmetic in which they run, and what the GPU must support.
 
-Knows bits and dtypes, and which parts of a model have which format; no matrix shape.
+Knows bits and dtypes, and which parts of a model have which format; no matrix shapes.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ PLAIN_TILE_ROWS = 64
 """Rows of the smallest tile of a plain product (CUTLASS; Hopper wgmma m64)."""
 
 MARLIN_TILE_ROWS = 16
-"""Rows of the smallest tile of weight-only kernels (Marlin, Frantar et al. 2024: tensor-core tiles of 16 rows, so
-that a batch of 16 costs what one does). The experts of vLLM's Marlin tables fit 16 too (calibration/operators.md)."""
+"""Rows of the smallest tile of weight-only kernels (Marlin, Frantar et al. 2024: tensor-core tiles of 16 rows, so that
+a batch of 16 costs the same as one). The experts of vLLM's Marlin tables fit 16 too (calibration/operators.md)."""
 
 GGUF_TILE_ROWS = 8
-"""Rows up to which llama.cpp multiplies by matrix-vector kernels (ggml-cuda mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
+"""Most rows that llama.cpp multiplies by matrix-vector kernels (ggml-cuda mmvq.cuh, MMVQ_MAX_BATCH_SIZE)."""
 
 VECTOR_SHARE = 0.18
-"""Share of a GPU's FP32 rate at which those kernels multiply each row beyond the first: integer dot products, behind
+"""Share of a GPU's FP32 rate at which those kernels multiply each row beyond the first: integer dot products, after
 which the FP32 cores apply the scales. Set by Q4_0 on an RTX 3090 (llama.cpp pull request 15802: 6.4 to 13.7 ms for one
-to eight rows of Llama-3-8B). Rows of Q2_K there (5434) and of Q4_K on an RX 6800 (5351, an early build) say 0.14 to
-0.16, those of Q2_K on a V100 0.26 (28912), 16 of Q4_K in 8.2 ms on an RTX 4090 (7860) no less than 0.2 for eight."""
+to eight rows of Llama-3-8B). Rows of Q2_K there (5434) and of Q4_K on an RX 6800 (5351, an early build) give 0.14 to
+0.16, those of Q2_K on a V100 0.26 (28912), 16 of Q4_K in 8.2 ms on an RTX 4090 (7860) at least 0.2 for eight."""
 
 K_QUANT_UNPACKING_ROWS = 7
-"""Rows whose arithmetic it takes to unpack k-quants where rows are multiplied one by one (Apple's GPUs): fitted to
-Llama 3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chips (calibration/LOG.md)."""
+"""Cost of unpacking k-quants in rows of arithmetic, if rows are multiplied one by one (Apple's GPUs): fitted to Llama
+3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chips (calibration/LOG.md)."""
 
 GROUP_SIZE = 128
 """Weights that share a scale in the usual GPTQ and AWQ checkpoints."""
@@ -49,28 +49,28 @@ SCALE_BITS: Mapping[str, float] = {
     "awq-int4-gemm": 20.0,
     "int3": 16.0,
 }
-"""Bits that a group of weights adds to its codes in integer formats: an FP16 scale, and AWQ's 4-bit zero point."""
+"""Bits that integer formats add per group of weights: an FP16 scale, and AWQ's 4-bit zero point."""
 
 INT4_SCALED_BITS = 4.0 + 16.0 / GROUP_SIZE
-"""4.125: 4-bit codes and an FP16 scale a group (GPTQ, symmetric)."""
+"""4.125: 4-bit codes and an FP16 scale per group (GPTQ, symmetric)."""
 
 INT4_ZERO_POINT_BITS = INT4_SCALED_BITS + 4.0 / GROUP_SIZE
-"""4.156: with a 4-bit zero point a group as well (AWQ)."""
+"""4.156: with a 4-bit zero point per group as well (AWQ)."""
 
 INT3_SCALED_BITS = 3.0 + 16.0 / GROUP_SIZE
-"""3.125: 3-bit codes, 32 of them in three words, and an FP16 scale a group (GPTQ)."""
+"""3.125: 3-bit codes, 32 of them in three words, and an FP16 scale per group (GPTQ)."""
 
 NF4_BITS = 4.0 + 8.0 / 64 + 32.0 / (64 * 256)
-"""4.127: 4-bit NormalFloat with an 8-bit scale for 64 weights, and for 256 of those an FP32 one: double
-quantisation, 0.127 bit a weight (QLoRA, Dettmers et al. 2023, section 3)."""
+"""4.127: 4-bit NormalFloat with an 8-bit scale per 64 weights, and an FP32 scale per 256 of those: double quantisation,
+0.127 bit per weight (QLoRA, Dettmers et al. 2023, section 3)."""
 
 NF4_UNPACKED_FROM_ROWS = 2
-"""Rows from which bitsandbytes writes the weights out in 16 bit and multiplies by the plain kernel; one row has a
+"""Rows from which bitsandbytes writes the weights out in 16 bit and multiplies by the plain kernel; a single row has a
 matrix-vector kernel (bitsandbytes autograd/_functions.py, matmul_4bit)."""
 
 GPTQ_UNPACKED_FROM_ROWS = 51
-"""Rows from which the GPTQ kernels that came before Marlin do the same (vLLM csrc/quantization/gptq/q_gemm.cu,
-MAX_Q_GEMM_ROWS 50); for 3 bits there are no others."""
+"""Rows from which the GPTQ kernels before Marlin do the same (vLLM csrc/quantization/gptq/q_gemm.cu, MAX_Q_GEMM_ROWS
+50); 3 bits have no other kernels."""
 
 AWQ_UNPACKED_FROM_ROWS = 256
 """Rows from which AWQ's own kernels do the same (vLLM layers/quantization/awq.py, FP16_MATMUL_HEURISTIC_CONDITION)."""
@@ -79,10 +79,10 @@ MARLIN_CAPABILITY = 8.0
 """CUDA compute capability from which GPUs can run Marlin (Ampere)."""
 
 MARLIN_LOSS, MARLIN_UNPACKING = 0.071, 0.0373
-"""Tensor-core time that Marlin's products take beyond a plain one, as a share of it: always, and for unpacking, which
-the ordinary cores do, times the FLOP/s of the tensor cores over theirs. From two cards: 0.60 of the plain rate on an
-A100, 16 to 1 (141 TFLOP/s from 64 to 4,000 rows where cuBLAS has 235, vLLM pull request 2497, 2024-01-24; as much of
-its sustained rate in AIConfigurator's table of Marlin's experts), and 0.82 on an RTX 6000 Ada, 4 to 1 (16,384 rows,
+"""Tensor-core time of Marlin's products beyond a plain one, as a share of it: a constant, and for unpacking, which the
+ordinary cores do, times the ratio of tensor-core FLOP/s to theirs. From two GPUs: 0.60 of the plain rate on an A100, 16
+to 1 (141 TFLOP/s from 64 to 4,000 rows where cuBLAS has 235, vLLM pull request 2497, 2024-01-24; the same share of its
+sustained rate in AIConfigurator's table of Marlin's experts), and 0.82 on an RTX 6000 Ada, 4 to 1 (16,384 rows,
 IST-DASLab/marlin issue 21, 2024-04-09)."""
 
 MARLIN_OVERLAP = 3.0
@@ -90,15 +90,15 @@ MARLIN_OVERLAP = 3.0
 rows and 0.29 ms with 64, whose arithmetic alone takes 0.145 and 0.29 ms."""
 
 MARLIN_ON_HOPPER = 0.63
-"""Share of Hopper's tensor-core FLOP/s that instructions of Ampere reach, which Marlin's are (Luo et al., "Benchmarking
+"""Share of Hopper's tensor-core FLOP/s reached by instructions of Ampere, which Marlin uses (Luo et al., "Benchmarking
 and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024)."""
 
 MARLIN_ON_BLACKWELL = MARLIN_ON_HOPPER / 2
-"""The same of the data-centre GPUs of Blackwell, assumed to run them as Hopper's do: a multiprocessor's peak is twice
+"""The same for Blackwell's data-centre GPUs, assumed to run them as Hopper does: a multiprocessor's peak is twice
 Hopper's (2,250 TFLOP/s of 148 multiprocessors at 1.85 GHz, 989 of 132 at 1.83; data sheets)."""
 
 BLACKWELL = ("10.0", "10.3")
-"""CUDA compute capabilities of B200, B300, GB200 and GB300; the cards of 12.0 have Ampere's instructions alone."""
+"""CUDA compute capabilities of B200, B300, GB200 and GB300; GPUs of 12.0 have only Ampere's instructions."""
 
 HOPPER = "9.0"
 """CUDA compute capability for which Machete is made, and for which Marlin's instructions are too old."""
@@ -108,20 +108,20 @@ GGUF_UNPACKED_FROM_ROWS = 33
 builds of spring 2024 and 64 later)."""
 
 GGUF_UNPACKED_ROWS = 512
-"""Rows for which llama.cpp unpacks weights anew. Builds of spring 2024 wrote them out for each micro-batch, of 512;
-later ones unpack tile by tile, and dense models gain nothing by larger micro-batches: Qwen2.5-Coder-7B in Q8_0 takes
+"""Rows after which llama.cpp unpacks weights again. Builds of spring 2024 wrote them out for each micro-batch, of 512;
+later ones unpack tile by tile, and dense models gain nothing from larger micro-batches: Qwen2.5-Coder-7B in Q8_0 takes
 0.424 s for 1,024 tokens in one and 0.880 s for 2,048 (llama.cpp benches/dgx-spark.md, b6918)."""
 
 MXFP4_BITS = 4.0 + 8.0 / 32
-"""4.25: 4-bit floats and an 8-bit exponent for 32 of them (OCP Microscaling formats 1.0)."""
+"""4.25: 4-bit floats and an 8-bit exponent per 32 of them (OCP Microscaling formats 1.0)."""
 
 NVFP4_BITS = 4.0 + 8.0 / 16
-"""4.5: 4-bit floats and an FP8 scale for 16 of them (NVIDIA, "Introducing NVFP4", 2025)."""
+"""4.5: 4-bit floats and an FP8 scale per 16 of them (NVIDIA, "Introducing NVFP4", 2025)."""
 
 Arithmetic = Literal["model", "fp32", "fp16", "bf16", "fp8", "fp4", "int8"]
 
 INPUT_BYTES: Mapping[str, float] = {"fp8": 1.0, "int8": 1.0, "fp4": NVFP4_BITS / 8}
-"""Bytes of an activation element by the arithmetic that steps round it for; 2 in 16 bit."""
+"""Bytes of an activation element by the arithmetic for which steps round it; 2 in 16 bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,22 +129,22 @@ class WeightFormat:
     """How the weights of linear layers are stored and multiplied.
 
     Attributes:
-        bits: Bits a weight with its share of group scales; None: the model's own dtype. Scales per output
-            channel or per tensor (fp8, int8, int4) are below 0.01 bit a weight and left out.
+        bits: Bits per weight with its share of group scales; None: the model's own dtype. Scales per output channel or
+            per tensor (fp8, int8, int4) are below 0.01 bit per weight and left out.
         arithmetic: Dtype of the multiplication; ``model``: the model's 16-bit dtype.
-        is_everything_stored_so: Whether embeddings and LM head are stored in the format too.
-        weight_only_share: `compute_share` on GPUs without its dtype, where it falls back to 16-bit arithmetic; none: it
-            does not.
-        blackwell_arithmetic: Dtype of the multiplication on GPUs with FP4 arithmetic; none: as elsewhere.
-        compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel, where it is not
-            Marlin (`marlin_share`): an assumption; GGUF kernels of llama.cpp lose about half.
+        is_everything_stored_so: Whether embeddings and LM head are in the format too.
+        weight_only_share: `compute_share` on GPUs without its dtype, with a fallback to 16-bit arithmetic; None: no
+            fallback.
+        blackwell_arithmetic: Dtype of the multiplication on GPUs with FP4 arithmetic; None: as elsewhere.
+        compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel, other than Marlin
+            (`marlin_share`): an assumption; GGUF kernels of llama.cpp lose about half.
         min_tile_rows: Rows of the smallest tile of its kernels.
-        vector_unpacking_rows: Rows whose arithmetic unpacking takes where rows are multiplied one by one.
-        vector_share: Share of the FP32 rate at which GPUs multiply up to `min_tile_rows` rows one by one; none: they
-            do not.
+        vector_unpacking_rows: Cost of unpacking in rows of arithmetic, if rows are multiplied one by one.
+        vector_share: Share of the FP32 rate at which GPUs multiply up to `min_tile_rows` rows one by one; None: they do
+            not.
         unpacked_from_rows: Rows from which weights are first written out in 16 bit, which is slower than 16-bit
-            weights; none: never.
-        unpacked_rows: Rows that one such writing serves; none: all of a step.
+            weights; None: never.
+        unpacked_rows: Rows after which they are written out again; None: once per step.
     """
 
     bits: float | None
@@ -166,7 +166,7 @@ def _marlin(bits: float) -> WeightFormat:
 
 
 def _before_marlin(bits: float, unpacked_from_rows: int) -> WeightFormat:
-    """Return weights of the kernels of GPTQ and AWQ that came before Marlin."""
+    """Return weights for the kernels of GPTQ and AWQ before Marlin."""
     return WeightFormat(
         bits=bits,
         arithmetic="model",
@@ -177,7 +177,7 @@ def _before_marlin(bits: float, unpacked_from_rows: int) -> WeightFormat:
 
 
 def _gguf(bits: float, vector_unpacking_rows: int = 1) -> WeightFormat:
-    """Return GGUF weights of llama.cpp, whose files store embeddings and LM head low-bit too."""
+    """Return GGUF weights of llama.cpp, whose files also store embeddings and LM head below 16 bit."""
     return WeightFormat(
         bits=bits,
         arithmetic="model",
@@ -222,9 +222,9 @@ WEIGHT_FORMATS: Mapping[WeightFormatName, WeightFormat] = {
     "mxfp4": replace(_marlin(MXFP4_BITS), blackwell_arithmetic="fp8"),  # with MXFP8 activations, as gpt-oss is served
     "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="fp4", weight_only_share=0.8),
 }
-"""Formats of the scenario key ``quantization``. GGUF bits: of llama.cpp's k-quants the mean over the tensors of a
-model (Q6_K, Q5_K_M and IQ4_XS: Llama 3.1 8B in llama.cpp's tools/quantize/README.md; Q3_K_M: 3.74 GiB of Llama 3 8B in
-its quantize.cpp); Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale for 32 of them. IQ4_XS is unpacked like a
+"""Formats of the scenario key ``quantization``. Bits of llama.cpp's k-quants are the mean over the tensors of a model
+(Q6_K, Q5_K_M and IQ4_XS: Llama 3.1 8B in llama.cpp's tools/quantize/README.md; Q3_K_M: 3.74 GiB of Llama 3 8B in its
+quantize.cpp); Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale per 32 of them. IQ4_XS is unpacked like a
 k-quant, an assumption."""
 
 KV_BITS: Mapping[str, float] = {
@@ -235,18 +235,18 @@ KV_BITS: Mapping[str, float] = {
     "int8": 8.0,
     "int4": INT4_SCALED_BITS,
 }
-"""Bits of a KV element of the scenario key ``kv_cache_dtype``; FP8 and INT8 with one scale a tensor, INT4
-with an FP16 scale for 128 elements (one head)."""
+"""Bits per KV element for the scenario key ``kv_cache_dtype``; FP8 and INT8 with one scale per tensor, INT4 with an
+FP16 scale per 128 elements (one head)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """A weight format as one model runs in it on one GPU under one engine.
+    """A weight format as it runs for one model on one GPU under one engine.
 
     Attributes:
         name: The format as asked for.
-        weight_bits: Bits a weight of a linear layer.
-        other_bits: Bits a weight of embeddings, LM head, norms and routers.
+        weight_bits: Bits per weight of a linear layer.
+        other_bits: Bits per weight of embeddings, LM head, norms and routers.
         arithmetic: Dtype of linear layers.
         wide_arithmetic: 16-bit (or FP32) dtype of attention, LM head and routers.
         input_bytes: Bytes of an activation element that a linear layer reads.
@@ -254,11 +254,11 @@ class Precision:
         compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
         min_tile_rows: Rows of the smallest tile of the kernels that unpack weights.
         overlap: Least exponent of the overlap of arithmetic and memory in those kernels.
-        vector_flops: FLOP/s of the kernels that multiply fewer rows than a tile one by one; none: there are none.
-        unpacked_from_rows: Rows from which weights are first written out in 16 bit; none: never.
-        unpacked_rows: Rows that one such writing serves; none: all of a step.
-        is_block_scaled: Whether FP8 weights have a scale for 128 x 128 of them, which has kernels of its own.
-        note: What differs from what the name says, or "".
+        vector_flops: FLOP/s of the kernels that multiply fewer rows than a tile one by one; None: no such kernels.
+        unpacked_from_rows: Rows from which weights are first written out in 16 bit; None: never.
+        unpacked_rows: Rows after which they are written out again; None: once per step.
+        is_block_scaled: Whether FP8 weights have a scale per 128 x 128 of them, which has kernels of its own.
+        note: How it differs from what its name says, or "".
     """
 
     name: str
@@ -279,12 +279,12 @@ class Precision:
 
     @property
     def unpacked_bits(self) -> float:
-        """Bits of a weight that is written out for a plain product."""
+        """Bits of a weight written out for a plain product."""
         return DTYPE_BITS[self.wide_arithmetic]
 
     @property
     def has_packed_experts(self) -> bool:
-        """Whether a kernel multiplies routed experts as stored: for GGUF too (ggml-cuda, mul_mat_id)."""
+        """Whether a kernel multiplies routed experts as stored; also for GGUF (ggml-cuda, mul_mat_id)."""
         return self.unpacked_from_rows is None or self.unpacked_rows is not None
 
 
@@ -310,14 +310,14 @@ def weight_format(name: str) -> WeightFormat:
 
 
 def weight_bits(name: str, model_dtype: str, group_size: int | None = None) -> tuple[float, float]:
-    """Return bits a weight of linear layers, and of embeddings, LM head, norms and routers.
+    """Return bits per weight of linear layers, and of embeddings, LM head, norms and routers.
 
     The latter stay 16-bit in quantised checkpoints, except GGUF.
 
     Args:
         name: Weight format.
         model_dtype: ``bf16``, ``fp16`` or ``fp32``.
-        group_size: Weights that share a scale in an integer format; None: as is usual in the format.
+        group_size: Weights that share a scale in an integer format; None: as usual for the format.
     """
     chosen = weight_format(name)
     bits = DTYPE_BITS[model_dtype] if chosen.bits is None else chosen.bits
@@ -327,9 +327,9 @@ def weight_bits(name: str, model_dtype: str, group_size: int | None = None) -> t
 
 
 def part_bits(model: ModelProfile, quantization: str, part: Part | None) -> float:
-    """Return the mean bits a weight of a part of a model that runs in a format; of None: of what no part holds.
+    """Return the mean bits per weight of a part of a model that runs in a format; None as part: of everything else.
 
-    As the checkpoint of that format stores it, see `ModelProfile.formats_of`.
+    Follows the checkpoint of that format, see `ModelProfile.formats_of`.
     """
     name = format_name(quantization)
     other = weight_bits(name, model.dtype)[1]
@@ -376,9 +376,9 @@ def resolve_precision(
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
-    FP8 and NVFP4 on a GPU without their arithmetic are 8-bit and 4-bit weights with 16-bit arithmetic, as vLLM and
-    SGLang do it (Marlin); TensorRT-LLM refuses them. A BF16 model on a GPU without BF16 runs in FP16, as vLLM and
-    llama.cpp do it, unless ``bf16`` is asked for; an FP16 model on a device without FP16 in BF16.
+    FP8 and NVFP4 on a GPU without their arithmetic are 8-bit and 4-bit weights with 16-bit arithmetic, as in vLLM and
+    SGLang (Marlin); TensorRT-LLM refuses them. A BF16 model on a GPU without BF16 runs in FP16, as in vLLM and
+    llama.cpp, unless ``bf16`` is asked for; an FP16 model on a device without FP16 runs in BF16.
 
     Args:
         name: Weight format, a key of `WEIGHT_FORMATS`.
@@ -388,16 +388,16 @@ def resolve_precision(
         engine_name: Engine and version, for messages.
         engine_formats: Weight formats that the engine runs.
         has_marlin: Whether the engine's kernels that unpack weights have Marlin's small tiles.
-        is_marlin: Whether those of this format, where they unpack it, are Marlin's.
-        has_weight_only_floats: Whether it runs FP8 and NVFP4 weights on a GPU without arithmetic for them.
-        has_block_scales: Whether the model's FP8 checkpoint has a scale for 128 x 128 weights.
-        group_size: Weights that share a scale in its checkpoint, as `weight_bits` takes it.
-        compute_capability: CUDA compute capability of the GPU; none for other makers.
-        unpacking: Share of a 16-bit product's FLOP/s left where kernels unpack weights at any number of rows; none: as
-            the format says.
+        is_marlin: Whether kernels that unpack this format are Marlin's.
+        has_weight_only_floats: Whether the engine runs FP8 and NVFP4 weights on a GPU without arithmetic for them.
+        has_block_scales: Whether the model's FP8 checkpoint has a scale per 128 x 128 weights.
+        group_size: Weights that share a scale in its checkpoint, as for `weight_bits`.
+        compute_capability: CUDA compute capability of the GPU; None for other makers.
+        unpacking: Share of a 16-bit product's FLOP/s left if kernels unpack weights at any number of rows; None: as the
+            format says.
         tile_rows: Rows of the smallest tile of such kernels.
-        is_ggml: Whether the engine multiplies with the kernels of its GGUF formats whatever the format.
-        runs_cuda: Whether the GPU runs CUDA kernels, by HIP too.
+        is_ggml: Whether the engine uses the kernels of its GGUF formats for every format.
+        runs_cuda: Whether the GPU runs CUDA kernels, directly or by HIP.
 
     Raises:
         InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
@@ -466,7 +466,7 @@ def marlin_share(tensor_cores: float, compute_capability: str | None) -> float:
     """Return the share of a plain product's FLOP/s that Marlin's kernels reach.
 
     Args:
-        tensor_cores: FLOP/s of the tensor cores over those of the ordinary ones, which unpack.
+        tensor_cores: Ratio of tensor-core FLOP/s to those of the ordinary cores, which unpack.
         compute_capability: CUDA compute capability of the GPU.
     """
     share = 1.0 / (1.0 + MARLIN_LOSS + MARLIN_UNPACKING * tensor_cores)
@@ -476,9 +476,9 @@ def marlin_share(tensor_cores: float, compute_capability: str | None) -> float:
 
 
 def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None = None) -> str:
-    """Return the dtype of what is not quantised: the model's, 16-bit in quantised checkpoints.
+    """Return the dtype of unquantised parts: the model's, 16-bit in quantised checkpoints.
 
-    With ``peaks``, FP16 in place of a BF16 that the GPU lacks, and BF16 in place of an FP16 (TPU).
+    With ``peaks``, FP16 replaces a BF16 that the GPU lacks, and BF16 an FP16 (TPU).
     """
     arithmetic = weight_format(name).arithmetic
     if arithmetic in DTYPE_BITS:

@@ -1,8 +1,7 @@
-"""ReplicaShape: everything that fixes the seconds and bytes of a step of one replica.
+"""ReplicaShape: everything that determines the seconds and bytes of a step of one replica.
 
-And what each of its GPUs holds of the model: the layers of its pipeline stage, the bytes of their weights, what stages
-idle, rounds of micro-batches. Knows profiles and parallel sizes; not how many replicas there are, nor what traffic they
-get.
+Also what each of its GPUs holds of the model: the layers of its pipeline stage and their weights, pipeline idle time,
+rounds of micro-batches. Knows profiles and parallel sizes; not how many replicas there are, nor their traffic.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ v1/attention/backends/mla/flashinfer_mla_sparse.py)."""
 
 
 def pipeline_bubble(stages: int, micro_batches: int) -> float:
-    """Return the share of time that stages idle, ``(p - 1) / (m + p - 1)`` (GPipe, Huang et al. 2019).
+    """Return the share of time that stages are idle, ``(p - 1) / (m + p - 1)`` (GPipe, Huang et al. 2019).
 
     Args:
         stages: Pipeline stages p.
-        micro_batches: Micro-batches m that pass once, one behind the other.
+        micro_batches: Micro-batches m that pass once, one after another.
 
     Raises:
         InputError: Either is below 1.
@@ -53,10 +52,11 @@ def pipeline_bubble(stages: int, micro_batches: int) -> float:
 
 
 def layers_per_stage(num_layers: int, stages: int, partition: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Return the layers of each stage: as asked, else as vLLM deals them.
+    """Return the layers of each stage: the given partition, or as vLLM assigns them.
 
-    vLLM gives each stage ``layers // stages`` and one more to as many as remain, from the last but one backwards:
-    the last holds the LM head too (vLLM distributed/utils.py, get_pp_indices; before 0.7 the last took them all).
+    Each stage gets ``layers // stages``. The remaining layers go one each to the stages from the last but one
+    backwards: the last also holds the LM head (vLLM distributed/utils.py, get_pp_indices; before 0.7 the last took
+    all).
 
     Raises:
         InputError: There are more stages than layers, or the partition has another length or sum, or an empty stage.
@@ -78,7 +78,7 @@ def layers_per_stage(num_layers: int, stages: int, partition: Sequence[int] | No
 
 
 def rounds(groups: Array, layers: Sequence[int]) -> Array:
-    """Return how long a round of decoding takes, in times of the stage with the most layers.
+    """Return the time of a round of decoding, in multiples of the time of the stage with the most layers.
 
     ``max(all layers, groups * most layers) / most layers``: a group passes every stage, and the slowest stage serves
     every group.
@@ -93,12 +93,12 @@ def rounds(groups: Array, layers: Sequence[int]) -> Array:
 def exposed_head(head_seconds: Array, stage_seconds: Array, layers: Sequence[int]) -> Array:
     """Return the share of the LM head's time that a pipeline waits for.
 
-    The head stands behind the layers of the last stage. Where that has fewer than the fullest, the head fills the
-    difference, and only what is longer shows.
+    The head follows the layers of the last stage. If that stage has fewer layers than the largest, the head first fills
+    the difference, and only the excess shows.
 
     Args:
-        head_seconds: Of LM head and sampling.
-        stage_seconds: Of the stage with the most layers.
+        head_seconds: Time of LM head and sampling.
+        stage_seconds: Time of the stage with the most layers.
         layers: Layers of each stage.
     """
     slack = stage_seconds * (1.0 - layers[-1] / max(layers))
@@ -116,23 +116,23 @@ def num_micro_batches(sequences: Array, stages: int) -> Array:
 
 
 class ExpertTile(NamedTuple):
-    """Multiples to which an expert's matrices in MXFP4 are padded: the expert's width on a rank, the model's."""
+    """Multiples to which an expert's matrices in MXFP4 are padded: the expert's width on a rank, the model's width."""
 
     expert_width: int
     model_width: int
 
 
 TRITON_TILE = ExpertTile(64, 256)
-"""Of Triton's kernels (vLLM 0.11 quantization/mxfp4.py): 2880 becomes 2880 of the expert and 3072 of the model, which
-explains the weights that vLLM reports of gpt-oss on H100 (13.47 and 64.38 GiB) to 0.3 %."""
+"""Triton's kernels (vLLM 0.11 quantization/mxfp4.py): 2880 becomes 2880 of the expert and 3072 of the model, which
+explains the weights that vLLM reports for gpt-oss on H100 (13.47 and 64.38 GiB) to 0.3 %."""
 MARLIN_TILE = ExpertTile(128, 256)
-"""Of Marlin's (the same file): 2880 over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
+"""Marlin's kernels (the same file): 2880 over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
 UNPADDED = ExpertTile(1, 1)
-"""Of llama.cpp's, which read blocks of 32 as they are stored."""
+"""llama.cpp's kernels, which read blocks of 32 as stored."""
 
 
 def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
-    """Return the bytes of all weights as they lie on disk: group scales included, no padding, no MTP layers.
+    """Return the bytes of all weights as on disk: with group scales, without padding and MTP layers.
 
     Raises:
         InputError: The format is unknown.
@@ -148,10 +148,10 @@ def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
 
 
 def weights_bytes(model: ModelProfile, quantization: str = "none", expert_tile: ExpertTile = TRITON_TILE) -> float:
-    """Return the bytes of all weights in a format, group scales and padding of MXFP4 included.
+    """Return the bytes of all weights in a format, including group scales and padding of MXFP4.
 
-    Each part as the model's checkpoint of that format stores it. Embeddings, LM head, norms, routers and biases stay
-    16-bit in quantised checkpoints, except GGUF and what says otherwise (``rest_format``).
+    Each part is as the model's checkpoint of that format stores it. Embeddings, LM head, norms, routers and biases stay
+    16-bit in quantised checkpoints, except in GGUF and where ``rest_format`` says otherwise.
 
     Raises:
         InputError: The format is unknown.
@@ -176,17 +176,16 @@ def weights_bytes_per_gpu(
     expert_tile: ExpertTile = TRITON_TILE,
     pipeline_layer_partition: Sequence[int] | None = None,
 ) -> float:
-    """Return the bytes of weights on the fullest GPU.
+    """Return the bytes of weights on the GPU that holds most.
 
-    Matrices are split as engines split them: key-value heads are replicated when ranks outnumber them, widths
-    that do not divide are padded, routers and norms are on every rank. The first stage has the embedding, the
-    last the LM head, and layers are dealt as `simserve.perf.shape` says. A nominal model counts by layers
-    alone. With expert parallelism a rank holds ``ceil(experts / ranks)`` whole experts a layer, and slices of all
-    else. Under data-parallel attention the routed experts are shared by ``tensor x data`` ranks, all else by the
-    tensor ranks.
+    Matrices are split as engines split them: key-value heads are replicated when ranks outnumber them, widths that do
+    not divide are padded, routers and norms are on every rank. The first stage has the embedding, the last the LM head,
+    and layers are assigned as `simserve.perf.shape` says. A nominal model counts by layers alone. With expert
+    parallelism a rank holds ``ceil(experts / ranks)`` whole experts per layer, and slices of everything else. Under
+    data-parallel attention ``tensor x data`` ranks share the routed experts; the tensor ranks share everything else.
 
     Raises:
-        InputError: The format is unknown, or the heads do not divide over the ranks.
+        InputError: The format is unknown, or the heads do not divide by the ranks.
     """
     layers = layers_per_stage(model.num_hidden_layers, pipeline_parallel_size, pipeline_layer_partition)
     if model.num_parameters_nominal is not None and pipeline_layer_partition is None:
@@ -219,10 +218,10 @@ def layer_weights_bytes(
     num_redundant_experts: int = 0,
     expert_tile: ExpertTile = TRITON_TILE,
 ) -> float:
-    """Return the bytes of all layers on one tensor-parallel rank: no embedding, no LM head.
+    """Return the bytes of all layers on one tensor-parallel rank, without embedding and LM head.
 
     Raises:
-        InputError: The format is unknown, or the heads do not divide over the ranks.
+        InputError: The format is unknown, or the heads do not divide by the ranks.
     """
     if model.num_parameters_nominal is not None:
         return weights_bytes(model, quantization) / tensor_parallel_size
@@ -233,8 +232,7 @@ def layer_weights_bytes(
 
 
 class _ExpertRanks(NamedTuple):
-    """Who holds the routed experts: ranks, those that whole experts are dealt to, further copies a layer, and padded
-    to what."""
+    """Who holds the routed experts: ranks, ranks that get whole experts, further copies per layer, and the padding."""
 
     num_ranks: int
     num_groups: int
@@ -243,7 +241,7 @@ class _ExpertRanks(NamedTuple):
 
 
 def _layer_bits(model: ModelProfile, quantization: str, num_ranks: int, expert_ranks: _ExpertRanks) -> float:
-    """Return the bits of the weights of all layers on one rank."""
+    """Return the bits of all layers' weights on one rank."""
     matrices, whole = model.gemms_beside_experts(num_ranks), model.gemms_beside_experts()
     experts = _expert_weights(model, quantization, expert_ranks)
     held = experts * part_bits(model, quantization, "experts")
@@ -257,12 +255,12 @@ def _layer_bits(model: ModelProfile, quantization: str, num_ranks: int, expert_r
 
 
 def _expert_weights(model: ModelProfile, quantization: str, ranks: _ExpertRanks) -> float:
-    """Return the weights of the routed experts on one rank as they are stored, padding included.
+    """Return the weights of the routed experts on one rank as stored, including padding.
 
     Args:
         model: The model.
         quantization: Weight format.
-        ranks: Who holds them; one group: every expert is cut over the ranks.
+        ranks: Who holds them; one group: every expert is split over the ranks.
     """
     if model.moe is None:
         return 0.0
@@ -274,7 +272,7 @@ def _expert_weights(model: ModelProfile, quantization: str, ranks: _ExpertRanks)
 
 
 def _padded_weights(up: Gemm, down: Gemm, tile: ExpertTile) -> int:
-    """Return the weights of one expert's two matrices in MXFP4, padding included."""
+    """Return the weights of one expert's two matrices in MXFP4, including padding."""
     width, model_width = _padded_widths(down, tile)
     return (up.out_features // down.in_features + 1) * width * model_width
 
@@ -286,7 +284,7 @@ def _padded_widths(down: Gemm, tile: ExpertTile) -> tuple[int, int]:
 
 
 def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:
-    """Return an expert's two matrices as vLLM's Marlin kernels multiply them in MXFP4, zeros included."""
+    """Return an expert's two matrices as vLLM's Marlin kernels multiply them in MXFP4, including zeros."""
     width, model_width = _padded_widths(down, MARLIN_TILE)
     columns = up.out_features // down.in_features * width
     return (
@@ -298,8 +296,8 @@ def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:
 def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
     """Return the projections of attention as engines launch them.
 
-    MLA's down-projections of queries and of keys and values read the same input and are one product
-    (``fused_qkv_a_proj_with_mqa`` of SGLang, ``fused_qkv_a_proj`` of vLLM, ``kv_a_proj_with_mqa`` of TensorRT-LLM).
+    MLA's down-projections of queries and of keys and values read the same input and are launched as one product
+    (``fused_qkv_a_proj_with_mqa`` in SGLang, ``fused_qkv_a_proj`` in vLLM, ``kv_a_proj_with_mqa`` in TensorRT-LLM).
     """
     down = {gemm.name: gemm for gemm in gemms if gemm.name in ("q_a", "kv_a")}
     if len(down) < 2:
@@ -311,12 +309,12 @@ def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """What grammars cost a replica.
+    """Cost of grammars on a replica.
 
     Attributes:
-        share: Share of the sequences that are constrained: a step is priced at it.
-        mask_seconds: To fill the mask of a token.
-        advance_seconds: To take a sampled token into the grammar.
+        share: Share of the sequences that are constrained; steps are priced at this share.
+        mask_seconds: Time to fill the mask of one token.
+        advance_seconds: Time to advance the grammar by one sampled token.
         is_overlapped: Whether masks are filled while the GPU computes.
     """
 
@@ -336,16 +334,16 @@ class Masks:
 
 
 def exposed_mask_seconds(masks: Masks | None, sequences: Array, gpu_seconds: Array, tokens_each: int = 1) -> Array:
-    """Return what masks add to a step, seconds.
+    """Return the time that masks add to a step, seconds.
 
-    Grammars advance when tokens are known, behind the GPU's work; masks that are filled beside it show where they take
-    longer than it does.
+    Grammars advance once tokens are known, after the GPU's work. Masks filled in parallel with that work show only
+    where they take longer.
 
     Args:
-        masks: What grammars cost; None: nothing is constrained.
-        sequences: In the step.
-        gpu_seconds: How long the GPU works on it.
-        tokens_each: Tokens of a sequence that are sampled: with drafts, several.
+        masks: Cost of grammars; None: nothing is constrained.
+        sequences: Sequences in the step.
+        gpu_seconds: Time of the GPU for the step.
+        tokens_each: Tokens sampled per sequence; several with drafts.
     """
     if masks is None:
         return np.zeros_like(sequences)
@@ -357,12 +355,12 @@ def exposed_mask_seconds(masks: Masks | None, sequences: Array, gpu_seconds: Arr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Speculative decoding of one replica: who drafts, and how far ahead.
+    """Speculative decoding of one replica: the drafter, and how far ahead it drafts.
 
     Attributes:
         method: ``draft_model``, ``ngram`` (a look-up in the context), ``eagle`` or ``mtp`` (one more layer).
-        num_speculative_tokens: Drafts a step, k; the target verifies k + 1 tokens a sequence.
-        draft: What drafts, as a replica of its own on the same GPUs; None: ``ngram``.
+        num_speculative_tokens: Drafts per step, k; the target verifies k + 1 tokens per sequence.
+        draft: The drafter, as a replica of its own on the same GPUs; None: ``ngram``.
         notes: What a reader of the result should know.
     """
 
@@ -373,7 +371,7 @@ class Speculation:
 
     @property
     def is_layer(self) -> bool:
-        """Whether a layer behind the target drafts, which shares its embedding and LM head."""
+        """Whether the drafter is a layer after the target that shares its embedding and LM head."""
         return self.method in ("eagle", "mtp")
 
 
@@ -387,26 +385,26 @@ class ReplicaShape:
         engine: Limits, memory rule and host times, all resolved.
         tensor_parallel_size: Ranks that share every layer.
         pipeline_parallel_size: Stages that share the layers.
-        pipeline_layer_partition: Layers of each stage; None: as vLLM deals them.
+        pipeline_layer_partition: Layers of each stage; None: as vLLM assigns them.
         quantization: Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
         kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
         data_parallel_size: Groups of tensor-parallel ranks that each hold attention and a KV cache of their own, and
             share the routed experts (data-parallel attention).
-        enable_expert_parallel: Whether each routed expert lies whole on one of the ranks that share the experts,
-            instead of in slices on all.
+        enable_expert_parallel: Whether each routed expert is whole on one of the ranks that share the experts, instead
+            of in slices on all of them.
         all2all_backend: How tokens reach the ranks that hold their experts under data-parallel attention.
-        num_redundant_experts: Further copies of experts where their load is balanced over the ranks; None: it is not.
+        num_redundant_experts: Further copies of experts if their load is balanced over the ranks; None: it is not.
         enable_two_batch_overlap: Whether a step runs as two halves, one computing while the other's tokens travel.
-        operator_tables: Folder of measured operator tables; None: fitted curves and rooflines alone.
+        operator_tables: Folder of measured operator tables; None: only fitted curves and rooflines.
         attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
         speculation: Speculative decoding; None: one token a step.
-        lora_target: What the LoRA adapters of the workload are made for; without them, all that may have one.
-        windowed_kv: How layers with a sliding window keep no more than their window; None: they keep everything.
-        masks: What the grammars of constrained answers cost a step; None: no answer is constrained.
-        encodes_images: Whether the vision tower of the model is loaded too, if it has one.
-        encodes_audio: Whether its audio encoder is, if it has one.
-        contexts: Tokens of context that decode steps of the traffic see, each as likely; layers with a sliding window
-            are priced for them. None: unknown.
+        lora_target: The layers that the workload's LoRA adapters change; without adapters, all that may have one.
+        windowed_kv: How layers with a sliding window keep only their window; None: they keep everything.
+        masks: Cost per step of the grammars of constrained answers; None: no answer is constrained.
+        encodes_images: Whether the model's vision tower, if any, is loaded too.
+        encodes_audio: Whether its audio encoder, if any, is loaded too.
+        contexts: Context lengths in tokens that decode steps of the traffic see, all equally likely; layers with a
+            sliding window are priced for them. None: unknown.
     """
 
     hardware: HardwareProfile
@@ -434,11 +432,11 @@ class ReplicaShape:
 
     @property
     def kv_element_bytes(self) -> float:
-        """Bytes of an element of the KV cache, the mean where the parts of an entry differ.
+        """Bytes per element of the KV cache; the mean if the parts of an entry differ.
 
-        Sparse latent attention in FP8: FlashMLA's kernels, which run before Blackwell, keep the rotary part in 16 bit
-        and a scale for 128 elements of the rest (vLLM 0.20.2 v1/kv_cache_interface.py, 656 bytes in ``fp8_ds_mla``;
-        SGLang 0.5.23 alike), those of Blackwell one scale a tensor.
+        Sparse latent attention in FP8: FlashMLA's kernels, used before Blackwell, keep the rotary part in 16 bit and
+            one scale per 128 elements of the rest (vLLM 0.20.2 v1/kv_cache_interface.py, 656 bytes in ``fp8_ds_mla``;
+            SGLang 0.5.23 the same). Blackwell's kernels keep one scale per tensor.
         """
         latent, capability = self.model.mla, self.hardware.compute_capability
         if latent is None or self.model.indexer is None or self.kv_cache_dtype != "fp8":
@@ -464,27 +462,27 @@ class ReplicaShape:
 
     @property
     def tokens_per_decode(self) -> int:
-        """Tokens that a decoding sequence computes in a step."""
+        """Tokens that a decoding sequence computes per step."""
         return 1 + self.num_speculative_tokens
 
     @property
     def expert_slices(self) -> int:
-        """Ranks that each routed expert is cut over."""
+        """Ranks that each routed expert is split over."""
         return 1 if self.enable_expert_parallel else self.expert_ranks
 
     @property
     def expert_groups(self) -> int:
-        """Ranks that the routed experts of a layer are dealt to."""
+        """Ranks among which whole routed experts are distributed."""
         return self.expert_ranks // self.expert_slices
 
     @property
     def num_expert_copies(self) -> int:
-        """Routed experts of a layer with their further copies."""
+        """Routed experts of a layer, including further copies."""
         return 0 if self.model.moe is None else self.model.moe.num_experts + (self.num_redundant_experts or 0)
 
     @property
     def exchange_links(self) -> ExchangeLinks:
-        """What the ranks that share the experts exchange tokens over."""
+        """Links over which the ranks that share the experts exchange tokens."""
         intra, inter = self.hardware.intra_node, self.hardware.inter_node
         return ExchangeLinks(
             num_ranks=self.expert_ranks,
@@ -528,14 +526,14 @@ class ReplicaShape:
 
     @property
     def expert_tile(self) -> ExpertTile:
-        """To what experts in MXFP4 are padded in memory: by the kernels taken here, by default or as told."""
+        """Multiples to which experts in MXFP4 are padded in memory, by the kernels used here."""
         if not self.engine.pads_experts:
             return UNPADDED
         return MARLIN_TILE if self.moe_backend == "marlin" else TRITON_TILE
 
     @property
     def moe_backend(self) -> MoeBackend:
-        """Whose kernels run experts in MXFP4, on AMD GPUs in any format: as told, or the engine's on this GPU."""
+        """Whose kernels run experts in MXFP4, and on AMD GPUs in any format: as set, or the engine's default here."""
         if self.engine.moe_backend is not None:
             return self.engine.moe_backend
         if own := self.engine.expert_backends.get(self.hardware.vendor):
@@ -550,7 +548,7 @@ class ReplicaShape:
 
     @property
     def num_layers_per_stage(self) -> int:
-        """Layers of the largest pipeline stage that the GPU runs."""
+        """Layers of the largest pipeline stage that run on the GPU."""
         return max(self.layers_per_stage) - self.num_cpu_layers
 
     @property
@@ -579,20 +577,20 @@ class ReplicaShape:
         )
 
     def _started(self, curve: _Curve) -> _Curve:
-        """Return a curve with what shows of its start."""
+        """Return a curve with only the part of its start-up that shows."""
         if self._shown_start == 1.0:
             return curve
         return curve.model_copy(update={"start_latency": curve.start_latency * self._shown_start})
 
     @property
     def _shown_start(self) -> float:
-        """Share of its start that a kernel shows on this GPU."""
+        """Share of a kernel's start-up that shows on this GPU."""
         is_late = float(self.hardware.compute_capability or 0.0) >= self.engine.shown_start_since
         return self.engine.shown_start if is_late else 1.0
 
     @property
     def _gemm_curves(self) -> dict[GemmClass, GemmCurve]:
-        """Matrix products of the engine, of FP8 by blocks and NVFP4 as somebody else's kernels where it calls them."""
+        """Matrix products of the engine; FP8 with block scales and NVFP4 use others' kernels where it calls them."""
         curves = self.hardware.gemm_curves_of(self.engine.name)
         maker = self.engine.block_scaled_kernels.get(self.hardware.vendor)
         if maker and "fp8_block" in (others := self.hardware.gemm_curves_of(maker)):
@@ -602,7 +600,7 @@ class ReplicaShape:
 
     @property
     def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:
-        """Routed experts of the engine, in some formats as somebody else's kernels where it calls them."""
+        """Routed experts of the engine; some formats use others' kernels where it calls them."""
         makers = {name: self.expert_maker(name) for name in self.engine.expert_kernels}
         return self.hardware.grouped_gemm_curves_of(self.engine.name, self.moe_backend, makers)
 
@@ -615,7 +613,7 @@ class ReplicaShape:
 
     @property
     def _decode_efficiency(self) -> float | None:
-        """Share of the bandwidth in decode attention, by the kernels that the engine calls."""
+        """Share of the bandwidth in decode attention for the kernels that the engine calls."""
         efficiency = self.hardware.efficiency
         backend = self.engine.attention_backend or self.engine.attention_backends.get(self.hardware.vendor)
         if backend == "triton" and efficiency.triton_attention_decode is not None:
@@ -624,20 +622,20 @@ class ReplicaShape:
 
     @property
     def _kernel_starts(self) -> float:
-        """Times as long as the GPU's profile says that kernels take to start."""
+        """Factor on the start-up time of kernels that the GPU's profile states."""
         own = self.engine.kernel_starts.get(self.hardware.vendor, 1.0) * self._shown_start
         return own * self.engine.kernel_start_factor
 
     @property
     def _peaks(self) -> dict[str, float]:
-        """FLOP/s by the dtypes that the GPU has arithmetic for, as far as the engine's kernels reach."""
+        """FLOP/s by the dtypes that the GPU has arithmetic for, up to what the engine's kernels reach."""
         peaks = {dtype: self.hardware.peak_flops(dtype) for dtype in self.hardware.supported_dtypes}
         most = min(self.engine.max_flops, self._most_of_fp16)
         return {dtype: min(peak, most) for dtype, peak in peaks.items() if peak is not None}
 
     @property
     def _most_of_fp16(self) -> float:
-        """FLOP/s beyond which the engine's 16-bit products gain nothing; a limit of CUDA kernels, HIP's too."""
+        """FLOP/s beyond which the engine's 16-bit products gain nothing; a limit of CUDA kernels and of HIP's."""
         share, gpu = self.engine.max_share_of_fp16, self.hardware
         rate = gpu.compute.fp16_accumulated or gpu.compute.fp16
         is_bound = share is not None and rate is not None and gpu.runs_cuda
@@ -645,7 +643,7 @@ class ReplicaShape:
 
     @property
     def precision(self) -> Precision:
-        """The weight format as it runs here; of a checkpoint that mixes several, the one that it is named for.
+        """The weight format as it runs here; for a checkpoint that mixes several, the one that it is named for.
 
         Raises:
             InputError: The engine does not run the format, or the GPU has no arithmetic for it.
@@ -691,7 +689,7 @@ class ReplicaShape:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the result should know, such as arithmetic other than a format's name says."""
+        """What a reader of the result should know, such as arithmetic that differs from a format's name."""
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
         notes = (
             *(self.precision.note, self._offload_note, self._plugin_note, fitted, self._measured_note),
@@ -724,7 +722,7 @@ class ReplicaShape:
 
     @property
     def tensor_link(self) -> Link:
-        """What the tensor-parallel ranks talk over: the network once they span nodes.
+        """Link between the tensor-parallel ranks: the network once they span nodes.
 
         Raises:
             InputError: There is no such link.
@@ -733,7 +731,7 @@ class ReplicaShape:
 
     @property
     def expert_link(self) -> Link:
-        """What the ranks that share the experts talk over.
+        """Link between the ranks that share the experts.
 
         Raises:
             InputError: There is no such link.
@@ -742,7 +740,7 @@ class ReplicaShape:
 
     @property
     def stage_link(self) -> Link:
-        """What pipeline stages talk over: the network once the replica spans nodes.
+        """Link between pipeline stages: the network once the replica spans nodes.
 
         Raises:
             InputError: There is no such link.
@@ -750,10 +748,10 @@ class ReplicaShape:
         return self._link(self.num_gpus, "pipeline_parallel_size")
 
     def check_link(self, num_gpus: int, key: str) -> None:
-        """Do nothing where so many GPUs have links to each other.
+        """Do nothing if that many GPUs have links to each other.
 
         Raises:
-            InputError: They do not; ``key`` says who asks.
+            InputError: They do not; ``key`` says which option needs them.
         """
         name, ranks = self.hardware.name, self.hardware.intra_node.gpus_per_node
         if num_gpus <= ranks and self.hardware.intra_node.kind == "none":

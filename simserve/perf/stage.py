@@ -1,6 +1,6 @@
 """The operators of one pipeline stage, priced for every number of tokens at once.
 
-Knows the layers of a model on one rank; not what requests a step holds, and not the host.
+Knows the layers of a model on one rank; not which requests a step holds, and not the host.
 """
 
 from __future__ import annotations
@@ -70,32 +70,32 @@ from simserve.perf.shape import ReplicaShape, launched_gemms, marlin_padded
 from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part
 
 SPLIT_TOKENS = 32.0
-"""Tokens of a rank from which a step runs as two halves (vLLM's ``dbo_decode_token_threshold``; SGLang's: assumed)."""
+"""Least tokens per rank for a step to run as two halves (vLLM's ``dbo_decode_token_threshold``; assumed for SGLang)."""
 
 NORM_PASSES = 4
-"""Times a fused add-and-norm moves the hidden state: reads input and residual, writes both (vLLM's kernel)."""
+"""Passes of a fused add-and-norm over the hidden state: it reads input and residual and writes both (vLLM's kernel)."""
 
 STANDARD_ATTENTION_CALLS = 3
-"""Kernels of standard attention: scores, softmax, weighted values; flash attention is one."""
+"""Kernels of standard attention: scores, softmax, weighted values. Flash attention is one kernel."""
 
 HEAD_NORM_CALLS = 2
-"""Kernels that a norm over the heads of all ranks adds (SGLang, pull request 14416); of one head: rotary embedding."""
+"""Extra kernels of a norm over the heads of all ranks (SGLang pull request 14416); one head's: in rotary embedding."""
 
 GATE_PASSES = 2
-"""Kernels that scale a gated shared expert's output: the sigmoid of its gate, and the product."""
+"""Kernels that scale the output of a gated shared expert: the sigmoid of its gate, and the product."""
 
 LOGIT_BYTES = 4.0
-"""Bytes of a logit of the router or in sampling: FP32, as vLLM casts them."""
+"""Bytes of a logit of the router or the sampler: FP32, as vLLM casts them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageAttention:
-    """Attention of layers that are alike, in one stage.
+    """Attention of the layers of one kind in one stage.
 
     Attributes:
-        layers: The layers of the whole model.
+        The layers of this kind in the whole model.
         share: Their share of all layers.
-        kernel: Measured or fitted attention of one layer; none: class efficiencies.
+        kernel: Measured or fitted attention of one layer; None: class efficiencies.
     """
 
     layers: AttentionLayers
@@ -110,12 +110,12 @@ class Stage:
     Attributes:
         shape: The deployment.
         machine: One GPU.
-        precision: Weight format as it runs; of a checkpoint that mixes several, the one that it is named for.
+        precision: Weight format as it runs; for a checkpoint that mixes several, the one that it is named for.
         precisions: The formats of each part of the model, each with its share of the layers that have the part.
         num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
-        attentions: Attention, by layers that are alike.
-        measured: Operator tables of the user; none: no operator is measured.
-        splits_operators: Whether seconds are kept by operator, which only the account of a run asks for.
+        attentions: Attention by kind of layer.
+        measured: Operator tables of the user; None: no operator is measured.
+        splits_operators: Whether seconds are kept per operator; only the account of a run asks for that.
     """
 
     shape: ReplicaShape
@@ -128,32 +128,32 @@ class Stage:
     splits_operators: bool = False
 
     def nothing(self, num_columns: int) -> OperatorSeconds:
-        """Return no seconds for so many numbers of tokens, to be added to."""
+        """Return zero seconds for that many numbers of tokens, to be added to."""
         return OperatorSeconds(num_columns, by_operator=self.splits_operators)
 
     @property
     def num_attention_layers(self) -> float:
-        """Layers of the stage that have attention, where its share of them is the model's."""
+        """Layers of the stage that have attention, assuming the model's share of them."""
         return self.num_layers * self.shape.model.attention_share
 
     @property
     def num_linear_layers(self) -> float:
-        """Layers of the stage that have a state instead of keys and values."""
+        """Layers of the stage that keep a state instead of keys and values."""
         if self.shape.model.has_split_layers:
             return self.num_layers * self.shape.model.linear_share
         return self.num_layers - self.num_attention_layers
 
     @property
     def num_whole_layers(self) -> float:
-        """Layers of the stage that mix tokens and have an MLP; where a layer is either, two count as one."""
+        """Layers of the stage that mix tokens and have an MLP; if each layer does only one, two count as one."""
         return self.num_layers / 2.0 if self.shape.model.has_split_layers else self.num_layers
 
     def stored_bytes(self, gemms: Sequence[Gemm]) -> float:
-        """Return the bytes of weight matrices as they are stored."""
+        """Return the bytes of weight matrices as stored."""
         return sum(gemm.num_weights * self.stored_bits(gemm.part) / 8 for gemm in gemms)
 
     def stored_bits(self, part: Part | None) -> float:
-        """Return the mean bits a weight of a part; of None: of what stays out of low-bit formats."""
+        """Return the mean bits per weight of a part; None: of what stays out of low-bit formats."""
         if part is None:
             return self.precision.other_bits
         return sum(share * each.weight_bits for each, share in self.precisions[part])
@@ -191,7 +191,7 @@ def stage_of(shape: ReplicaShape) -> Stage:
 def _measured_attention(
     shape: ReplicaShape, layers: AttentionLayers, measured: MeasuredOperators | None
 ) -> MeasuredAttention | None:
-    """Return attention from tables, none where they lack the heads of a rank in decode steps or in prompts."""
+    """Return attention from tables; None if they lack the heads of a rank in decode steps or in prompts."""
     if measured is None:
         return None
     is_narrow = kv_element_bytes(shape.kv_cache_dtype) <= NARROW_KV_BYTES
@@ -203,7 +203,7 @@ def _measured_attention(
 
 
 def measured_parts(stage: Stage) -> dict[str, bool]:
-    """Return which operators of a stage the user's tables say: matrix products, attention, experts, all-reduce."""
+    """Return which operators of a stage the user's tables cover: matrix products, attention, experts, all-reduce."""
     model, ranks = stage.shape.model, stage.shape.tensor_parallel_size
     gemms = stage_gemms(stage)
     found = {
@@ -220,12 +220,12 @@ def measured_parts(stage: Stage) -> dict[str, bool]:
 
 
 def _precisions(stage: Stage, gemm: Gemm) -> list[Precision | None]:
-    """Return the formats that a matrix has in the layers of a stage; None: 16 bit in quantised checkpoints too."""
+    """Return the formats of a matrix in the layers of a stage; None: 16 bit in quantised checkpoints too."""
     return [None] if gemm.part is None else [each for each, _ in stage.precisions[gemm.part]]
 
 
 def _gemm_line(stage: Stage, precision: Precision | None, gemm: Gemm) -> Line | None:
-    """Return the measured times of a matrix product in a format; of None: in 16 bit."""
+    """Return the measured times of a matrix product in a format; None as format: in 16 bit."""
     if stage.measured is None:
         return None
     if precision is None:
@@ -246,8 +246,8 @@ class Call:
 
     Attributes:
         operator: Of `OPERATORS`.
-        parts: Its seconds by part, or by operator too where it is more than one, for each number of tokens.
-        gemm: Its weights, where it is a matrix product.
+        parts: Its seconds by part for each number of tokens, or also by operator if it is more than one.
+        gemm: Its weights, if it is a matrix product.
     """
 
     operator: str
@@ -257,13 +257,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Layers of a stage that are alike, or what all layers have in common: how many, and what each calls in order."""
+    """Identical layers of a stage, or what all layers share: how many, and what each calls in order."""
 
     count: float
     calls: tuple[Call, ...]
 
     def seconds(self, stage: Stage, tokens: Array) -> OperatorSeconds:
-        """Return the seconds of one."""
+        """Return the seconds of one of them."""
         seconds = stage.nothing(len(tokens))
         for call in self.calls:
             parts = call.parts(tokens)
@@ -275,10 +275,10 @@ class Block:
 
 
 def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
-    """Return everything that a stage calls and that depends on the tokens of a micro-batch: the one list of operators.
+    """Return everything a stage calls that depends on a micro-batch's tokens: the one list of operators.
 
-    Attention only with its start-up time; where it is fitted, with start, rows and waves of prompts, and not at all
-    without prompts. Under data-parallel attention the routed experts are `shared_parts`.
+    Attention counts only with its start-up time. Where it is fitted, start, rows and waves of prompts count, and
+    nothing without prompts. Under data-parallel attention the routed experts are in `shared_parts`.
     """
     model = stage.shape.model
     blocks = [Block(stage.num_layers * each.share, _attention_calls(stage, each)) for each in stage.attentions]
@@ -304,19 +304,19 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
 
 
 def stage_gemms(stage: Stage) -> list[Gemm]:
-    """Return the matrix products of a stage, one of each kind of layer; without experts and LM head."""
+    """Return the matrix products of a stage, one per kind of layer, without experts and LM head."""
     return [call.gemm for block in stage_blocks(stage) for call in block.calls if call.gemm is not None]
 
 
 def _row(part: int, price: Callable[[Array], Array], tokens: Array) -> Array:
-    """Return seconds that are all of one part as seconds by part."""
+    """Return seconds that all belong to one part as an array by part."""
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     parts[part] = price(tokens)
     return parts
 
 
 def stage_seconds(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> OperatorSeconds:
-    """Return the seconds of one stage, `stage_blocks`, for each number of tokens."""
+    """Return the seconds of one stage for each number of tokens, from `stage_blocks`."""
     seconds = stage.nothing(len(tokens))
     for block in stage_blocks(stage, has_prompts=has_prompts):
         seconds.add_all(block.seconds(stage, tokens), block.count)
@@ -329,7 +329,7 @@ def stage_parts(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> Arr
 
 
 def _reductions(stage: Stage, tokens: Array) -> Array:
-    """Return the seconds of all-reduces behind attention and MLP; of DP attention's experts: `shared_parts`."""
+    """Return the seconds of all-reduces after attention and MLP; for experts under DP attention see `shared_parts`."""
     shape, model = stage.shape, stage.shape.model
     if shape.tensor_parallel_size == 1:
         return np.zeros(len(tokens))
@@ -342,7 +342,7 @@ def _reductions(stage: Stage, tokens: Array) -> Array:
 
 
 def _all_reduce(stage: Stage, message: Array, link: Link) -> Array:
-    """Return the seconds of an all-reduce over a link; a measured one waits for the last rank too."""
+    """Return the seconds of an all-reduce over a link; a measured one includes waiting for the last rank."""
     num_ranks = stage.shape.tensor_parallel_size
     seconds = all_reduce_seconds(message, num_ranks, link)
     line = None if stage.measured is None else stage.measured.all_reduce(num_ranks)
@@ -353,7 +353,7 @@ def _all_reduce(stage: Stage, message: Array, link: Link) -> Array:
 
 
 def shared_parts(stage: Stage, tokens: Array) -> OperatorSeconds:
-    """Return the seconds of what the ranks of data-parallel attention do together, by the tokens of all of them.
+    """Return the seconds of what the ranks of data-parallel attention do together, by the tokens of all ranks.
 
     The routed experts of all layers, and the collectives around them that gather tokens and scatter sums (vLLM's
     ``allgather_reducescatter``, SGLang's DP attention) or DeepEP's exchange.
@@ -376,10 +376,10 @@ def shared_parts(stage: Stage, tokens: Array) -> OperatorSeconds:
 
 
 def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: float) -> OperatorSeconds:
-    """Return `shared_parts` of a step in two halves, one of which computes while the other's tokens travel.
+    """Return `shared_parts` of a step in two halves: one half computes while the other's tokens travel.
 
     Each half reads all weights, which is counted here. Exchanges show where they outlast the arithmetic beside them or
-    take multiprocessors from it; attention over contexts is left out. One exchange each way always shows.
+    take multiprocessors from it. Attention over contexts is left out. One exchange in each direction always shows.
     """
     half = tokens / 2.0
     halves = stage.nothing(len(tokens))
@@ -397,7 +397,7 @@ def _overlapped(stage: Stage, moe: MixtureOfExperts, tokens: Array, num_layers: 
 
 
 def _exchanges(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> list[Array]:
-    """Return the seconds in which tokens reach their experts in one layer, and those in which the sums come back."""
+    """Return the seconds per layer for sending tokens to their experts, and for returning the sums."""
     shape, width, backend = stage.shape, stage.shape.model.hidden_size, stage.shape.all2all_backend
     dispatched, combined = dispatched_bytes(width, element_bytes=_sent_bytes(stage)), width * COMBINED_BYTES
     if backend == "allgather_reducescatter":
@@ -412,7 +412,7 @@ def _exchanges(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> list[Array
 
 
 def _sent_bytes(stage: Stage) -> float:
-    """Return the bytes of an element of a token on the way to its experts, without scales."""
+    """Return the bytes per element of a token on its way to the experts, without scales."""
     precision = stage.expert_precision
     if stage.shape.all2all_backend.startswith("deepep"):
         return max(precision.input_bytes, 1.0)
@@ -421,7 +421,7 @@ def _sent_bytes(stage: Stage) -> float:
 
 
 def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...]:
-    """Return norms, projections, rotary embedding, KV write and the start-up of attention of one layer."""
+    """Return norms, projections, rotary embedding, KV write and attention start-up of one layer."""
     model, machine, layers = stage.shape.model, stage.machine, attention.layers
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
     launched = launched_gemms(gemms) if stage.shape.engine.joins_latent_inputs else gemms
@@ -447,12 +447,12 @@ def _linear(stage: Stage, gemm: Gemm, *, is_beside: bool = False) -> Call:
 
 
 def _elementwise(stage: Stage, num_bytes: float, calls: int = 1) -> Call:
-    """Return memory-bound kernels that move so many bytes a token in all."""
+    """Return memory-bound kernels that together move ``num_bytes`` per token."""
     return Call("elementwise", lambda tokens: elementwise_parts(num_bytes, tokens, stage.machine, calls))
 
 
 def _waiting(operator: str, seconds: float) -> Call:
-    """Return what takes as long whatever the tokens, without arithmetic: start-ups and gaps."""
+    """Return a call that takes the same time for any number of tokens, without arithmetic: start-ups and gaps."""
     return Call(operator, partial(_row, HOST, lambda tokens: np.full(len(tokens), seconds)))
 
 
@@ -472,14 +472,14 @@ def _norm_calls(stage: Stage) -> tuple[Call, ...]:
 
 
 def _linear_calls(stage: Stage, *, has_prompts: bool) -> tuple[Call, ...]:
-    """Return norms, projections, convolution and, with prompts, the scan of a layer with a state."""
+    """Return norms, projections, convolution and, with prompts, the scan of one layer with a state."""
     gemms = stage.shape.model.linear_attention_gemms(stage.shape.tensor_parallel_size)
     mixing = partial(state_layer_parts, stage.shape, stage.machine, has_prompts=has_prompts)
     return (*_norm_calls(stage), *(_linear(stage, gemm) for gemm in gemms), Call("state_space", mixing))
 
 
 def _input_blocks(stage: Stage) -> list[Block]:
-    """Return inputs of layers (Gemma 3n, 4 E) and copies that they update (3n): around all layers, then of each."""
+    """Return layer inputs (Gemma 3n, 4 E) and the copies that layers update (3n): around all layers, then per layer."""
     model, share = stage.shape.model, stage.num_layers / stage.shape.model.num_hidden_layers
     blocks: list[Block] = []
     if (inputs := model.layer_inputs) is not None:
@@ -500,7 +500,7 @@ def _input_blocks(stage: Stage) -> list[Block]:
 
 
 def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
-    """Return projections and activation function of an MLP (or of router and shared experts) of one layer."""
+    """Return projections and activation function of an MLP, or of router and shared experts, in one layer."""
     calls = []
     has_overlap = stage.shape.engine.overlaps_shared_experts
     for gemm in gemms:
@@ -515,9 +515,9 @@ def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
 
 
 def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
-    """Return choosing, sorting, grouped GEMMs, activation function and weighted sum of the experts of one layer."""
+    """Return the seconds by part of one layer's experts: choosing, sorting, grouped GEMMs, activation, weighted sum."""
     kernels, passes = router_kernels(stage.shape, moe, gemm_class(stage.expert_precision))
-    is_sent = stage.shape.all2all_backend != "allgather_reducescatter"  # a rank sees its own tokens and pairs alone
+    is_sent = stage.shape.all2all_backend != "allgather_reducescatter"  # a rank sees only its own tokens and pairs
     seen = tokens / stage.shape.expert_ranks if is_sent else tokens
     parts = elementwise_parts(passes * moe.num_choices * LOGIT_BYTES, seen, stage.machine, kernels)
     groups, redundant = stage.shape.expert_groups, stage.shape.num_redundant_experts
@@ -528,7 +528,7 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
 
 
 def _experts(stage: Stage, precision: Precision, load: ExpertLoad, tokens: Array) -> Array:
-    """Return the grouped GEMMs, activation function and weighted sum of the experts of a layer in a format."""
+    """Return the seconds by part of one layer's experts in a format: grouped GEMMs, activation, weighted sum."""
     model, machine = stage.shape.model, stage.machine
     parts = np.zeros((len(PART_NAMES), len(tokens)))
     up, down = model.expert_gemms(stage.shape.expert_slices)
@@ -548,15 +548,15 @@ def _experts(stage: Stage, precision: Precision, load: ExpertLoad, tokens: Array
 
 
 def projection(stage: Stage, gemm: Gemm, tokens: Array) -> Array:
-    """Return the seconds by part of one linear layer, rounding of its inputs included."""
+    """Return the seconds by part of one linear layer, including the rounding of its inputs."""
     return _linear_layer(stage, gemm, tokens).parts
 
 
 def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = False) -> OperatorSeconds:
-    """Return one linear layer, in the formats that its part has or, where it stays out of them, in the wide dtype.
+    """Return one linear layer in the formats of its part, or in the wide dtype if it stays out of them.
 
-    ``is_beside``: in the shadow of the routed experts, so that its start shows no more: SGLang runs shared experts as
-    further routed ones, vLLM (from 0.11.1 on) and TensorRT-LLM on a second stream.
+    ``is_beside``: runs alongside the routed experts, so that its start-up no longer shows. SGLang runs shared experts
+    as further routed ones; vLLM (from 0.11.1) and TensorRT-LLM use a second stream.
     """
     seconds = stage.nothing(len(tokens))
     if gemm.part is None:
@@ -599,7 +599,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
     sizes = ProductSizes(gemm.out_features, gemm.in_features, precision.weight_bits, precision.input_bytes)
     hidden = curve.start_latency if is_beside else 0.0
     parts = product_parts(curve, device_of(machine, precision.arithmetic), sizes, tokens, hidden)
-    if machine.unpacking is not None:  # what a call takes beyond its bytes and its start is the unpacking of weights
+    if machine.unpacking is not None:  # beyond bytes and start, a call's time is the unpacking of weights
         unpacking = np.maximum(parts[HOST] - (0.0 if is_beside else curve.start_latency), 0.0)
         parts = parts.copy()
         parts[COMPUTE] += unpacking
@@ -609,7 +609,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         seconds.add("gemm", unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain))
         return seconds
     line, rounding = _gemm_line(stage, precision, gemm), _activation_quantisation(stage, precision, gemm, tokens)
-    is_together = precision.arithmetic == "fp8"  # the rows of such products hold the rounding of their inputs
+    is_together = precision.arithmetic == "fp8"  # such products include the rounding of inputs
     seconds.add("gemm", parts if line is None or is_together else line.scaled(tokens, parts))
     if rounding is not None:
         seconds.add("activation_quantization", rounding)
@@ -619,7 +619,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
 
 
 def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | None = None) -> Array:
-    """Return the seconds by part of one linear layer in the wide dtype; bits a weight are by default as stored."""
+    """Return the seconds by part of one linear layer in the wide dtype; bits per weight default to those stored."""
     dtype = stage.precision.wide_arithmetic
     bits = stage.precision.other_bits if weight_bits is None else weight_bits
     curve = gemm_curve(stage.machine, wide_class(dtype), dtype)
@@ -630,7 +630,7 @@ def wide_projection(stage: Stage, gemm: Gemm, rows: Array, weight_bits: float | 
 
 
 def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, rows: Array) -> Array | None:
-    """Return the seconds of rounding the inputs of a linear layer to 8 bits, where the format does."""
+    """Return the seconds for rounding the inputs of a linear layer to 8 bits; None if the format does not."""
     if not precision.is_quantizing_activations or _is_fused(stage, precision, gemm):
         return None
     moved = gemm.in_features * (ACTIVATION_BYTES + precision.input_bytes)
@@ -645,23 +645,23 @@ def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, row
 
 
 BEHIND_ALL_REDUCE = ("qkv", "gate_up")
-"""Products whose inputs come from the norm behind an all-reduce."""
+"""Products whose inputs come from the norm after an all-reduce."""
 
 LEAST_ROUNDING_WIDTH = 4096
 """Hidden size above which TensorRT-LLM's all-reduce rounds (modeling_llama.py, enable_fusion: fewer lose accuracy)."""
 
 ROUNDING_BYTES: Mapping[int, float] = {2: 16e6}
-"""Tensor-parallel ranks -> largest message of TensorRT-LLM's own all-reduce, bytes (max_workspace_size_auto); longer
-ones are NCCL's, behind which a kernel of its own rounds (thop/allreduceOp.cpp)."""
+"""Tensor-parallel ranks -> largest message of TensorRT-LLM's own all-reduce, bytes (max_workspace_size_auto). NCCL
+carries longer ones, after which a separate kernel rounds (thop/allreduceOp.cpp)."""
 
 OTHER_ROUNDING_BYTES = 8e6
-"""The same over more ranks."""
+"""The same for more ranks."""
 
 
 def _is_fused(stage: Stage, precision: Precision, gemm: Gemm) -> bool:
-    """Return whether what is before a linear layer rounds its inputs: a norm or an activation function, not attention.
+    """Return whether the preceding norm or activation function rounds a linear layer's inputs; attention does not.
 
-    Compilers fuse one scale a tensor or a token, not those of blocks.
+    Compilers fuse rounding with one scale per tensor or token, not with block scales.
     """
     is_fusing = stage.shape.engine.fuses_activation_quantisation and not precision.is_block_scaled
     return is_fusing and gemm.name != "output"
@@ -691,7 +691,7 @@ def has_fitted_gemms(stage: Stage) -> bool:
 
 
 def transfer_seconds(shape: ReplicaShape, tokens: Array) -> Array:
-    """Return the seconds of handing a micro-batch to the next stage; each rank sends its share."""
+    """Return the seconds to send a micro-batch to the next stage; each rank sends its share."""
     message = tokens * shape.model.hidden_size * ACTIVATION_BYTES / shape.tensor_parallel_size
     return point_to_point_seconds(message, shape.stage_link)
 
@@ -705,16 +705,16 @@ FUSED_BYTES: Mapping[str, Mapping[int, float]] = {
 compilation/passes/fusion/allreduce_rms_fusion.py, FI_ALLREDUCE_FUSION_MAX_SIZE_MB)."""
 
 FUSED_TOKENS = 2048
-"""Tokens of SGLang's largest (0.5.9 layers/communicator.py, FUSE_ALLREDUCE_MAX_BATCH_SIZE)."""
+"""Most tokens of SGLang's fused all-reduce (0.5.9 layers/communicator.py, FUSE_ALLREDUCE_MAX_BATCH_SIZE)."""
 
 FUSED_KERNELS = "tensorrt-llm"
-"""Whose all-reduce the fused kernel is: FlashInfer's ``trtllm_allreduce_fusion``."""
+"""Whose fused kernel it is: FlashInfer's ``trtllm_allreduce_fusion``."""
 SUMS_BYTES = 8.0
-"""Bytes a token of the sums of squares of queries and keys, in FP32."""
+"""Bytes per token of the sums of squares of queries and keys, in FP32."""
 
 
 def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_]:
-    """Return for each number of tokens whether all-reduce, residual and norm are one kernel."""
+    """Return for each number of tokens whether all-reduce, residual and norm run as one kernel."""
     families, node = shape.engine.all_reduce_norm_families, shape.hardware.intra_node.gpus_per_node
     is_fusing = shape.engine.fuses_all_reduce_norm and (not families or shape.model.family in families)
     is_fusing &= shape.tensor_parallel_size <= node  # the kernel reads the other ranks' memory (SGLang: nnodes == 1)
@@ -722,7 +722,7 @@ def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_
 
 
 def _fused_bytes(shape: ReplicaShape) -> float:
-    """Return the largest message of a fused all-reduce, bytes; 0 on GPUs that have none (before Hopper)."""
+    """Return the largest message of a fused all-reduce, bytes; 0 on GPUs without one (before Hopper)."""
     by_ranks = FUSED_BYTES.get(shape.hardware.compute_capability or "", {})
     if by_ranks and shape.engine.name == FUSED_KERNELS:
         return ROUNDING_BYTES.get(shape.tensor_parallel_size, OTHER_ROUNDING_BYTES)
@@ -739,7 +739,7 @@ def reduction_seconds(
     Args:
         shape: The deployment.
         tokens: Tokens of the step.
-        norm_start: What starting the norm behind it takes, which is saved where it is in the same kernel.
+        norm_start: Start-up time of the norm after it, which is saved if both are one kernel.
         all_reduce: Seconds of a message over a link.
     """
     message = tokens * shape.model.hidden_size * ACTIVATION_BYTES
@@ -752,9 +752,9 @@ def reduction_seconds(
 
 
 def head_norm_seconds(shape: ReplicaShape, tokens: Array) -> Array:
-    """Return the seconds of adding up the sums of squares of the heads of all ranks, where they have one norm.
+    """Return the seconds to add up the sums of squares of all ranks' heads, if they share one norm.
 
-    The ranks have had no time to drift apart since the reduction before.
+    The ranks have had no time to drift apart since the previous reduction.
     """
     if shape.model.qk_norm != "full":
         return np.zeros(len(tokens))
@@ -763,10 +763,10 @@ def head_norm_seconds(shape: ReplicaShape, tokens: Array) -> Array:
 
 
 def unpacking_parts(precision: Precision, machine: Machine, num_weights: float, rows: Array) -> Array:
-    """Return the seconds by part of one kernel that reads packed weights and writes them in 16 bit.
+    """Return the seconds by part of a kernel that reads packed weights and writes them in 16 bit.
 
-    ``(packed + 16-bit bytes) / bandwidth`` at the share of it that element-wise kernels reach, once or for every
-    `Precision.unpacked_rows`; nothing below `Precision.unpacked_from_rows`.
+    ``(packed + 16-bit bytes) / bandwidth``, at the share of bandwidth that element-wise kernels reach, once or for
+    every `Precision.unpacked_rows`; nothing below `Precision.unpacked_from_rows`.
     """
     parts = np.zeros((len(PART_NAMES), len(rows)))
     times = _is_unpacked(precision, rows)
@@ -781,14 +781,14 @@ def unpacking_parts(precision: Precision, machine: Machine, num_weights: float, 
 def unpacked_parts(
     precision: Precision, machine: Machine, num_weights: float, rows: Array, packed: Array, plain: Array
 ) -> Array:
-    """Return the seconds by part of a linear layer: packed kernel below the switch, unpacking and plain one above.
+    """Return the seconds by part of a linear layer: packed kernel below the switch, unpacking and plain kernel above.
 
     Args:
         precision: The format.
         machine: The GPU.
         num_weights: Weights of the matrix on the rank.
         rows: Tokens m.
-        packed: Parts of the kernel that unpacks inside, ``[5, rows]``.
+        packed: Parts of the kernel that unpacks internally, ``[5, rows]``.
         plain: Parts of the 16-bit kernel, ``[5, rows]``.
     """
     above = unpacking_parts(precision, machine, num_weights, rows) + plain

@@ -1,8 +1,8 @@
-"""Everything a step costs, evaluated once per deployment into the arrays that the engine reads.
+"""The costs of every step, evaluated once per deployment into the arrays that the engine reads.
 
-Entries are for the whole replica. With p pipeline stages, x tokens travel as p micro-batches of x / p and a
-round takes ``p * stage(x / p) + (p - 1) * transfer``. The same deployment again costs a look-up, as sweeps, searches
-and curves over seats ask for. Knows no requests.
+Entries are for the whole replica. With p pipeline stages, x tokens travel as p micro-batches of x / p, and a round
+takes ``p * stage(x / p) + (p - 1) * transfer``. Sweeps, searches and curves over seats ask for the same deployment
+again, which costs only a look-up. Knows no requests.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ from simserve.perf.ubatches import Runs, is_in_slot_order, most_apart, runs_of, 
 from simserve.profiles.model_blocks import AttentionLayers, MixtureOfExperts
 
 MIN_TABLE_TOKENS = 8192
-"""Least tokens in the table: enough that arithmetic binds where the straight line takes over."""
+"""Least tokens in the table: enough for compute to be the bottleneck where the straight line takes over."""
 MAX_TABLE_TOKENS = 32768
-"""Most tokens in the table; beyond, the seconds of a step are a straight line in its tokens."""
+"""Most tokens in the table. Beyond it the time of a step is linear in its tokens."""
 FAR_TOKENS = 2.0**26
-"""Tokens a micro-batch at which only the cost of one more token is left."""
+"""Tokens per micro-batch at which the cost of one more token is all that counts."""
 _OTHER_FIELDS = [each.name for each in fields(ReplicaShape) if each.name not in ("hardware", "model", "speculation")]
 KEPT = 64
 """Deployments kept, about 1 MB each."""
@@ -90,8 +90,8 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
 
     Args:
         shape: The deployment.
-        max_tokens_in_table: Tokens up to which a step is tabulated; beyond, it grows by the compute-bound
-            cost of one more token. Default: token budget times pipeline stages, within 8,192 to 32,768.
+        max_tokens_in_table: Tokens up to which a step is tabulated; beyond, it grows by the compute-bound cost of one
+            more token. Default: token budget times pipeline stages, within 8,192 to 32,768.
 
     Raises:
         InputError: The GPU, the engine or the links do not support the deployment.
@@ -100,7 +100,7 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
     tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
     tables = tables_of(stage, tokens, np.arange(shape.engine.max_num_seqs + 1.0), tokens)
     may_fall = stage.measured is not None and stage.measured.has_dips
-    in_runs = is_in_slot_order(shape)  # a full server computes one, a half full one several
+    in_runs = is_in_slot_order(shape)  # a full server computes one run, a half-full one several
     parts = StepParts(
         decode=_monotone(tables.decode.parts, may_fall=may_fall or in_runs),
         token=_monotone(tables.token.parts, may_fall=may_fall),
@@ -127,11 +127,11 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The tables of `StepParts` as they are priced, before sums are kept from falling, and the seconds of contexts.
+    """The tables of `StepParts` as priced, before sums are made monotone, and the seconds of contexts.
 
     Attributes:
         decode, token, token_beyond, sequence, decode_attention, shared: As there.
-        slope: Seconds of a context token as priced, by sequences.
+        slope: Seconds per context token as priced, by number of sequences.
     """
 
     decode: OperatorSeconds
@@ -144,12 +144,12 @@ class Tables:
 
 
 def tables_of(stage: Stage, tokens: Array, sequences: Array, together: Array) -> Tables:
-    """Return the seconds of steps by what is in them.
+    """Return the seconds of steps by their content.
 
     Args:
         stage: The layers.
-        tokens: Of steps with prompts, ascending, 0 first.
-        sequences: 0, 1, 2 and so on.
+        tokens: Tokens of steps with prompts, ascending, 0 first.
+        sequences: Numbers of sequences: 0, 1, 2 and so on.
         together: Tokens of all ranks in lockstep, ascending, 0 first.
     """
     slope, window = _decode_slopes(stage, sequences)
@@ -165,7 +165,7 @@ def tables_of(stage: Stage, tokens: Array, sequences: Array, together: Array) ->
 
 
 def _fidelity(stage: Stage) -> dict[str, Fidelity]:
-    """Return for each operator of a step whether it is measured, fitted or a roofline."""
+    """Return for each operator of a step whether its time is measured, fitted or a roofline."""
     shape = stage.shape
     gemms: Fidelity = "fitted" if has_fitted_gemms(stage) else "roofline"
     is_own = shape.hardware.kernels_of is None
@@ -231,14 +231,14 @@ def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
 
 
 def _prompt_factor(stage: Stage) -> float:
-    """Return how many times as long as priced the GPU takes in steps that hold prompts, as measured."""
+    """Return the measured factor on GPU time in steps with prompts."""
     return stage.shape.engine.gpu_time_factor * stage.shape.engine.prompt_time_factor
 
 
 def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
-    """Return the seconds of a prefilling request, an attended pair and a key read, in all layers of the replica.
+    """Return the seconds per prefilling request, attended pair and key read, in all layers of the replica.
 
-    The third is that of an attended pair in a layer, the mean of all, without indexers.
+    The third value is for an attended pair in one layer, the mean of all, without indexers.
     """
     model, request, pair, attended, key = stage.shape.model, 0.0, 0.0, 0.0, 0.0
     num_layers = stage.num_layers * stage.shape.pipeline_parallel_size
@@ -263,7 +263,7 @@ def _attention_shape(stage: Stage, attention: StageAttention) -> AttentionShape:
 
 
 def _prefill_seconds(stage: Stage, attention: StageAttention) -> tuple[float, float, float]:
-    """Return the seconds of a prefilling request, an attended pair and a key read, one layer."""
+    """Return the seconds per prefilling request, attended pair and key read, in one layer."""
     kernel, layer = attention.kernel, _attention_shape(stage, attention)
     if kernel is not None:
         return kernel.request_seconds, kernel.pair_seconds, kernel.prompt_key_seconds
@@ -294,10 +294,10 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     if is_graphed.any():
         waits = np.where(is_graphed, launch_wait(stage, in_run, is_eager, launch, calls_experts=True), waits)
     seconds, gpu_seconds = seconds.mapped(runs.total), runs.total(in_run)
-    # The host readies a run of kernels while the GPU computes the one before: only the first waits for it.
+    # The host prepares a run of kernels while the GPU computes the previous one: only the first run waits for it.
     host = runs.total(waits) + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     seconds.add_row("host", HOST, host)
-    # Runs follow each other through the stages, each of which waits for the longest one only once.
+    # Runs follow each other through the stages; each stage waits for the longest one only once.
     seconds.scale(1.0 + (num_stages - 1) * runs.longest(in_run) / gpu_seconds)
     if num_stages > 1:
         transfers = (num_stages - 1) * transfer_seconds(shape, travelling)
@@ -306,14 +306,14 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
 
 
 def _sparse_seconds(stage: Stage, attention: StageAttention, tokens: Array, pair: float) -> Array:
-    """Return the seconds of attention to what is chosen of a latent cache, in all layers of a stage."""
+    """Return the seconds of attention to the chosen part of a latent cache, in all layers of a stage."""
     ranks = stage.shape.tensor_parallel_size
     chosen = sparse_prompt_seconds(attention.layers, ranks, stage.machine, tokens, pair)
     return np.asarray(stage.num_layers * attention.share * chosen)
 
 
 def _shared_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
-    """Return the seconds of what ranks in lockstep do together, by the tokens of all (0 first)."""
+    """Return the seconds of what ranks in lockstep do together, by the tokens of all ranks (0 first)."""
     if stage.shape.data_parallel_size == 1:
         return stage.nothing(0)
     seconds = shared_parts(stage, tokens[1:])
@@ -327,13 +327,13 @@ def _marginal_shared(stage: Stage) -> float:
 
 
 def _gpu_seconds(stage: Stage, parts: Array, tokens: Array) -> Array:
-    """Return how long the GPU works on a step, which host and launches are set against: with its ranks' experts."""
+    """Return the GPU time of a step, including its ranks' experts, to which host and launches are compared."""
     shared = shared_parts(stage, tokens * stage.shape.data_parallel_size).parts
     return np.asarray(parts.sum(axis=0) + stage.shape.engine.gpu_time_factor * shared.sum(axis=0))
 
 
 def _sequence_rounds(stage: Stage, sequences: Array) -> OperatorSeconds:
-    """Return the seconds of LM head, sampling and host work a request, by sequences (0 first)."""
+    """Return the seconds of LM head, sampling and host work per request, by number of sequences (0 first)."""
     num_stages = stage.shape.pipeline_parallel_size
     sampled, layers = np.ceil(sequences[1:] / num_stages), stage.shape.layers_per_stage
     seconds = head_seconds(stage, sampled)
@@ -343,7 +343,7 @@ def _sequence_rounds(stage: Stage, sequences: Array) -> OperatorSeconds:
     seconds.scale(stage.shape.engine.gpu_time_factor)
     host = _host_seconds_of_requests(stage, sampled)
     seconds.add_row("host", HOST, _exposed_host_seconds(stage, seconds.parts.sum(axis=0), host))
-    # Beside prompts the GPU has work enough to hide masks behind, where they are hidden at all.
+    # Besides prompts the GPU has enough work to hide masks behind, if they are hidden at all.
     masks = exposed_mask_seconds(stage.shape.masks, sampled, np.full_like(sampled, np.inf))
     seconds.add_row("host", HOST, masks)
     seconds.scale(num_micro_batches(sequences[1:], num_stages))
@@ -351,20 +351,20 @@ def _sequence_rounds(stage: Stage, sequences: Array) -> OperatorSeconds:
 
 
 def _host_seconds_of_requests(stage: Stage, requests: Array, tokens: int = 1) -> Array:
-    """Return the host's time for so many requests of a step with so many tokens to sample each, without overlap."""
+    """Return the host's time for ``requests`` in a step that samples ``tokens`` for each, without overlap."""
     engine = stage.shape.engine
     further = engine.host_seconds_per_further_request * np.maximum(requests - 1.0, 0.0)
     return np.asarray(tokens * engine.host_seconds_per_request * requests + further)
 
 
 def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeconds:
-    """Return the seconds of a round that only decodes, by sequences (0 first), contexts left out.
+    """Return the seconds of a round of decodes only, by number of sequences (0 first), without contexts.
 
     Batches are padded to the CUDA graph that holds them.
     """
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     decoding = np.ceil(sequences[1:] / num_stages)
-    # Graphs are captured by tokens where they cover prompts too, else by sequences.
+    # Graphs are captured by tokens if they also cover prompts, otherwise by sequences.
     width, counted = shape.tokens_per_decode, shape.tokens_per_decode
     if not shape.engine.cuda_graph_max_prompt_tokens:
         counted = 1
@@ -385,7 +385,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     seconds.add_row("attention", KV, sequences[1:] * slope[1:] / passes)
     seconds.scale(shape.engine.gpu_time_factor)
     seconds = seconds.mapped(partial(_with_batch_factor, factor=shape.engine.batch_time_factor))
-    # Every verified token is sampled, and handed over, as the one token of a plain step is.
+    # Every verified token is sampled and handed over, like the one token of a plain step.
     host = _host_seconds_of_a_stage(stage) + _host_seconds_of_requests(stage, decoding, width)
     gpu_seconds = _gpu_seconds(stage, seconds.parts, padded)
     is_eager = captured > shape.engine.cuda_graph_max_batch
@@ -399,14 +399,14 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
 
 
 def _without_prompts(stage: Stage, runs: Runs) -> OperatorSeconds:
-    """Return the seconds of steps that only decode, contexts and LM head left out."""
+    """Return the seconds of steps that only decode, without contexts and LM head."""
     seconds = stage_seconds(stage, runs.lengths, has_prompts=False)
     seconds.add("offload", offload_parts(stage, runs.lengths))
     return seconds.mapped(runs.total)
 
 
 def _apart_from_prompts(stage: Stage, sequences: Array) -> OperatorSeconds:
-    """Return what a step with prompts takes longer as its decodes are computed apart from them, in their runs."""
+    """Return the additional time of a step with prompts whose decodes are computed separately, in their runs."""
     decoding = sequences[1:]
     runs = slot_runs(stage.shape, decoding)
     seconds = _without_prompts(stage, runs_of(decoding / runs, stage.shape.engine.ubatch_size))
@@ -417,16 +417,16 @@ def _apart_from_prompts(stage: Stage, sequences: Array) -> OperatorSeconds:
 
 
 def _with_batch_factor(row: Array, factor: float) -> Array:
-    """Return decode steps, of one sequence first, with ``factor`` times what they take beyond the first."""
+    """Return the times of decode steps, one sequence first, with the part beyond the first scaled by ``factor``."""
     if factor == 1.0:
         return row
     return np.asarray(row[..., :1] + factor * (row - row[..., :1]))
 
 
 def _decode_slopes(stage: Stage, sequences: Array) -> tuple[Array, Array]:
-    """Return the seconds that a token of context costs a round, and those of a sequence's own, by sequences.
+    """Return the seconds per token of context in a round, and the seconds per sequence, by number of sequences.
 
-    The second is a context of one token: what it grows by, and the keys that are read at any length.
+    The second is a context of one token: its growth, and the keys that are read at any length.
     """
     shape, model = stage.shape, stage.shape.model
     slope, window = np.zeros_like(sequences), np.zeros_like(sequences)
@@ -443,15 +443,15 @@ def _decode_slopes(stage: Stage, sequences: Array) -> tuple[Array, Array]:
 
 
 def _is_indexed_by_key(layers: AttentionLayers) -> bool:
-    """Return whether an indexer scores a key for each that attention reads, so that one price holds both."""
+    """Return whether an indexer scores one key for each key that attention reads, so that one price covers both."""
     return layers.indexer is not None and layers.mla is not None
 
 
 def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array:
-    """Return the seconds of a token of context in a round, were all layers these, by sequences."""
+    """Return the seconds per token of context in a round if all layers were of this kind, by number of sequences."""
     width, attention, kernel = stage.shape.tokens_per_decode, _attention_shape(stage, each), each.kernel
     if width > 1:
-        # The queries of a sequence read its keys once, each for its own scores.
+        # The queries of a sequence read its keys once; each computes its own scores.
         num_heads, flops = width * attention.num_heads, width * attention.decode_flops_per_key
         attention = replace(attention, num_heads=num_heads, decode_flops_per_key=flops)
     if kernel is not None:
@@ -475,10 +475,10 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
 
 
 def _by_groups(stage: Stage, key: float | Array, sequences: Array) -> Array:
-    """Return the seconds of one key in each layer, in a round of a pipeline, by sequences.
+    """Return the seconds per key in each layer, in a round of a pipeline, by number of sequences.
 
-    Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum; fewer
-    sequences than stages leave groups empty.
+    Contexts are spread evenly over the groups in flight, so each stage waits for its share of the sum. Fewer sequences
+    than stages leave groups empty.
     """
     groups = num_micro_batches(np.maximum(sequences, 1.0), stage.shape.pipeline_parallel_size)
     passes = rounds(groups, stage.shape.layers_per_stage)
@@ -486,9 +486,9 @@ def _by_groups(stage: Stage, key: float | Array, sequences: Array) -> Array:
 
 
 def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorSeconds:
-    """Return the seconds of decode attention in a step that prefills too, contexts left out.
+    """Return the seconds of decode attention in a step that also prefills, without contexts.
 
-    The key that each sequence has just written, and waves; the start is that of the prompts.
+    The key that each sequence has just written, and waves; start-up counts with the prompts.
     """
     seconds = stage.nothing(len(sequences))
     seconds.add_row("attention", KV, sequences * slope)
@@ -502,7 +502,7 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
     seconds.add_row("state_space", KV, step_state_seconds(stage.shape, stage.machine, sequences, is_mixed=True))
     width = stage.shape.tokens_per_decode
     if width > 1:
-        # The LM head over the drafts; that over the newest token is counted by sequence.
+        # The LM head over the drafts; over the newest token it is counted per sequence.
         drafts = head_seconds(stage, width * sequences[1:])
         drafts.add_all(head_seconds(stage, sequences[1:]), -1.0)
         seconds.add_all(_with_empty_step(drafts))
@@ -517,9 +517,9 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
 
 
 def _marginal_token(stage: Stage) -> OperatorSeconds:
-    """Return the seconds of one more token in a round beyond the table, shape [5, 1]: in runs, its share of a full one.
+    """Return the seconds of one more token in a round beyond the table, shape [5, 1]; in runs, its share of a full one.
 
-    A pipeline is full then, so that each stage adds its own time once.
+    The pipeline is then full, so each stage adds its own time once.
     """
     size = stage.shape.engine.ubatch_size
     if size is None:
@@ -534,7 +534,7 @@ def _marginal_token(stage: Stage) -> OperatorSeconds:
 
 
 def _far_token(stage: Stage) -> OperatorSeconds:
-    """Return the seconds of one more token in a round so large that arithmetic binds everywhere, shape [5, 1]."""
+    """Return the seconds of one more token in a round so large that compute is the bottleneck, shape [5, 1]."""
     num_stages = stage.shape.pipeline_parallel_size
     far = np.array([FAR_TOKENS, 2.0 * FAR_TOKENS])
     seconds = stage_seconds(stage, far)
@@ -553,7 +553,7 @@ def _far_token(stage: Stage) -> OperatorSeconds:
 def _exposed_host_seconds(stage: Stage, gpu_seconds: Array, host_seconds: Array | float) -> Array:
     """Return the host time that a step waits for.
 
-    The share ``host_overlap`` runs beside the GPU and shows only where it is longer; the rest is always seen:
+    The share ``host_overlap`` runs in parallel with the GPU and shows only if it takes longer; the rest always shows:
     ``step = max(gpu, overlap * host) + (1 - overlap) * host``.
     """
     overlap = stage.shape.engine.host_overlap
@@ -561,10 +561,10 @@ def _exposed_host_seconds(stage: Stage, gpu_seconds: Array, host_seconds: Array 
 
 
 def _host_seconds_of_a_stage(stage: Stage) -> float:
-    """Return the host time of a step in each stage: all of it where stages are processes, its share in one process.
+    """Return the host time of a step in each stage: all of it if stages are processes, its share in one process.
 
-    llama.cpp, which cuts prompts into pieces, drives its GPUs from one thread: eight RTX 4090 take 0.8 ms longer for a
-    token than one (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, Llama 3 8B Q4_K_M).
+    llama.cpp, which splits prompts, drives its GPUs from one thread: eight RTX 4090 take 0.8 ms longer per token than
+    one (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, Llama 3 8B Q4_K_M).
     """
     engine = stage.shape.engine
     stages = 1 if engine.ubatch_size is None else stage.shape.pipeline_parallel_size
@@ -572,7 +572,7 @@ def _host_seconds_of_a_stage(stage: Stage) -> float:
 
 
 def _graph_batch(sequences: Array, sizes: tuple[int, ...]) -> Array:
-    """Return the batch that runs: the next captured size, or the batch itself beyond the largest."""
+    """Return the batch size that runs: the next captured size, or the batch itself beyond the largest."""
     if not sizes:
         return sequences
     captured = np.asarray(sizes, dtype=np.float64)
@@ -581,12 +581,12 @@ def _graph_batch(sequences: Array, sizes: tuple[int, ...]) -> Array:
 
 
 def _with_empty_step(seconds: OperatorSeconds) -> OperatorSeconds:
-    """Return ``seconds`` with a step of nothing, which takes no time, in front."""
+    """Return ``seconds`` with an empty step, which takes no time, in front."""
     return seconds.mapped(lambda row: np.concatenate((np.zeros((*row.shape[:-1], 1)), row), axis=-1))
 
 
 def _monotone(parts: Array, *, may_fall: bool = False) -> Array:
-    """Return ``parts`` scaled so that their sums never fall from one column to the next, but where they may."""
+    """Return ``parts`` scaled so that their sums never fall from one column to the next, except where ``may_fall``."""
     if may_fall:
         return parts
     sums = parts.sum(axis=0)
@@ -595,7 +595,7 @@ def _monotone(parts: Array, *, may_fall: bool = False) -> Array:
 
 
 def _sums(parts: Array) -> list[float]:
-    """Return the sums over the parts, without the last-bit dips that summation leaves; real ones stay."""
+    """Return the sums over the parts without last-bit dips from summation; real dips stay."""
     sums = parts.sum(axis=0)
     raised = np.maximum.accumulate(sums)
     kept: list[float] = np.where(raised - sums > LAST_BITS * raised, sums, raised).tolist()
@@ -603,15 +603,15 @@ def _sums(parts: Array) -> list[float]:
 
 
 LAST_BITS = 1e-12
-"""Share of a sum below which a dip is one of rounding."""
+"""Share of a sum below which a dip is rounding."""
 
 
 SAMPLING_PASSES = 4
-"""Times sampling moves the logits: cast, softmax, cumulate, pick."""
+"""Passes of sampling over the logits: cast, softmax, cumulate, pick."""
 
 
 def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
-    """Return the seconds of LM head, gathering of logits and sampling, by sequences sampled."""
+    """Return the seconds of LM head, gathering of logits and sampling, by number of sampled sequences."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
     seconds = stage.nothing(len(sequences))
     seconds.add("lm_head", wide_projection(stage, model.lm_head_gemm(num_ranks), sequences))
@@ -626,21 +626,21 @@ def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
 
 
 UNGATED_LAUNCHES = 1.25
-"""Times as long as Llama's that the host launches a layer with two norms and an MLP without a gate, whose biases are
-kernels of their own behind both all-reduces: fit to the decode steps of BLOOM-176B on Splitwise's H100 nodes (0.45 ms a
+"""Factor on Llama's host time to launch a layer for a layer with two norms and an MLP without a gate, whose biases are
+separate kernels after both all-reduces. Fitted to the decode steps of BLOOM-176B on Splitwise's H100 nodes (0.45 ms a
 layer, Llama-2-70B 0.36; vLLM of 2023), tested on its A100 nodes."""
 LLAMA_LAUNCHES = 10
 """Kernels of a layer of Llama: two norms, four products, rotary embedding, cache, attention, activation function. Each
-further norm is one more: of queries, of keys (Qwen3), behind attention and MLP (Gemma). So is each rounding of inputs
-to 8 bits by blocks. One by tensor or by token is launched in little time: servers of W8A8 without graphs (AccelMark,
-A100 and RTX 4090) are met without it, and are a quarter too slow with it."""
+further norm adds one: of queries, of keys (Qwen3), after attention and MLP (Gemma). So does each rounding of inputs to
+8 bits by blocks. Rounding by tensor or token takes little time to launch: servers of W8A8 without graphs (AccelMark,
+A100 and RTX 4090) are met without it, and come out 25 % too slow with it."""
 LATENT_LAUNCHES = 3
-"""Further ones of latent attention: a norm of the latent form, a product into it before attention and one out of it
-behind. Where queries have a latent form too, a norm and a product more."""
+"""Further kernels of latent attention: a norm of the latent form, a product into it before attention and one out of it
+after. If queries have a latent form too: one more norm and one more product."""
 SHARED_EXPERT_LAUNCHES = 4
-"""Further ones of shared experts: two products, an activation function, a sum."""
+"""Further kernels of shared experts: two products, an activation function, a sum."""
 MLP_LAUNCHES = 3
-"""Llama's of an MLP, which routed experts replace."""
+"""Llama's kernels for an MLP, which routed experts replace."""
 
 
 def launch_wait(
@@ -651,18 +651,18 @@ def launch_wait(
     *,
     calls_experts: bool = False,
 ) -> Array:
-    """Return the time that the GPU waits for launches, in the steps that no CUDA graph covers.
+    """Return the time that the GPU waits for launches in steps that no CUDA graph covers.
 
-    ``step = max(gpu, layers * layer_seconds) + gaps``; contexts and prompts' pairs, which are added to a
-    step later, are not set against it. A CPU's worker calls its kernels one after another on the thread that runs
-    them, and the engine's own code between two calls adds up: ``step = kernels + layers * layer_seconds + gaps``.
+    ``step = max(gpu, layers * layer_seconds) + gaps``. Contexts and prompts' pairs are added to a step later and not
+    compared with it. A CPU's worker calls its kernels one after another on the thread that runs them, and the engine's
+    own code between calls adds up: ``step = kernels + layers * layer_seconds + gaps``.
 
     Args:
         stage: The layers of a stage.
-        gpu_seconds: Of the steps.
+        gpu_seconds: GPU time of the steps.
         is_eager: Which steps no graph covers.
-        layer_seconds: What launching a layer takes.
-        calls_experts: Whether one call launches routed experts, whatever kernels they are.
+        layer_seconds: Time to launch a layer.
+        calls_experts: Whether one call launches routed experts, whichever kernels they use.
     """
     engine, model = stage.shape.engine, stage.shape.model
     is_called = calls_experts or has_one_operator(stage.shape, stage.machine, stage.expert_precision)
@@ -686,7 +686,7 @@ def launch_wait(
 
 
 def _further_launches(stage: Stage) -> float:
-    """Return how many kernels a layer has beyond Llama's, whatever its MLP."""
+    """Return the number of kernels per layer beyond Llama's, apart from the MLP."""
     model = stage.shape.model
     norms = max(model.num_norms_per_layer - 2, 0) + (0 if model.qk_norm == "none" else 2)
     roundings = sum(
@@ -704,29 +704,29 @@ def _further_launches(stage: Stage) -> float:
 
 
 def _one_operator_launches(stage: Stage, moe: MixtureOfExperts) -> int:
-    """Return how many kernels more than an MLP a layer has whose routed experts are one operator: its router, its
-    shared experts."""
+    """Return the number of kernels beyond an MLP's in a layer whose routed experts are one operator: router and shared
+    experts."""
     router = 1 + (stage.shape.engine.num_group_router_kernels if moe.num_router_groups > 1 else 1)
     shared = SHARED_EXPERT_LAUNCHES if moe.num_shared_experts else 0
     return router + 1 + shared - MLP_LAUNCHES
 
 
 FLASH_ATTENTION_2 = ((8.0, 9.0), (12.0, 13.0))
-"""CUDA compute capabilities, from and below, on which vLLM runs FlashAttention-2: Ampere and Ada, and consumer
+"""CUDA compute capabilities [from, before) on which vLLM runs FlashAttention-2: Ampere and Ada, and consumer
 Blackwell."""
 
 
 def mixed_decode_factor(shape: ReplicaShape, key_seconds: float, pair_seconds: float) -> float:
-    """Return how many times as long a key takes in a mixed step as in one that only decodes.
+    """Return the factor on the time of a key in a mixed step relative to one that only decodes.
 
-    A row of queries and a key are an attended pair, of which the tile computes ``mixed_decode_tile`` for one. Tables of
-    LLMServingSim (vLLM 0.19, Llama-3.1-8B, contexts of 512 to 1,024): 1.3 to 1.7 on an RTX PRO 6000, 1.6 to 2.5 on an
-    RTX 4090; twice that where the keys of 128 long contexts leave the L2 cache, which is left out.
+    A row of queries and a key are an attended pair; for each one needed the tile computes ``mixed_decode_tile``. Tables
+    of LLMServingSim (vLLM 0.19, Llama-3.1-8B, contexts of 512 to 1,024): 1.3 to 1.7 on an RTX PRO 6000, 1.6 to 2.5 on
+    an RTX 4090; twice that if the keys of 128 long contexts exceed the L2 cache, which is left out.
 
     Args:
         shape: The deployment.
-        key_seconds: Of a key in one layer, for one sequence that decodes.
-        pair_seconds: Of an attended pair of a prompt in one layer.
+        key_seconds: Time of a key in one layer, for one decoding sequence.
+        pair_seconds: Time of an attended pair of a prompt in one layer.
     """
     rows, capability = shape.engine.mixed_decode_tile, float(shape.hardware.compute_capability or 0.0)
     if not rows or key_seconds <= 0.0 or shape.attention != "flash":
@@ -741,10 +741,10 @@ def mixed_decode_factor(shape: ReplicaShape, key_seconds: float, pair_seconds: f
 
 
 class _ByValue:
-    """A deployment that equals another of the same values: profiles hold mappings, which have no hash.
+    """A deployment that compares by value: profiles hold mappings, which have no hash.
 
-    Of the GPU and the model it is the very profile, as the catalogue reads each file once: spelling out their curves
-    takes a tenth as long as pricing.
+    GPU and model compare by identity, as the catalogue reads each file once: spelling out their curves takes 10 % of
+    the time of pricing.
     """
 
     __slots__ = ("profiles", "shape", "text")
@@ -774,10 +774,10 @@ class _ByValue:
 
 
 def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
-    """Return the seconds of every step that a replica can take, as `price_anew`.
+    """Return the seconds of every step that a replica can take, as `price_anew`, kept for the next call.
 
-    The result is shared between clients: nobody may change its arrays. Deployments with operator tables are priced
-    anew, since files change.
+    The result is shared: nobody may change its arrays. Deployments with operator tables are always priced anew, since
+    files change.
 
     Raises:
         InputError: The GPU, the engine or the links do not support the deployment.

@@ -1,6 +1,6 @@
-"""Resolving an engine: every option of one deployment as a plain number, and where each came from.
+"""Resolves an engine: every option of one deployment as a plain number, with its source.
 
-Joins an engine profile with what the user set; knows neither the model's shapes nor what a step costs.
+Combines an engine profile with what the user set; knows neither the model's shapes nor the cost of a step.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ _SGLANG_RATIO = NewTokenRatio(
     initial=0.7, minimum_factor=0.14, decay_steps=600, source="SGLang 0.5's, as this engine does not estimate"
 )
 DEFAULT_SWAP_SPACE = 4.0 * 2**30
-"""Bytes of host memory a GPU: vLLM's ``--swap-space 4`` (GiB), in its versions up to 0.17."""
+"""Bytes of host memory per GPU: vLLM's ``--swap-space 4`` (GiB), in versions up to 0.17."""
 
 
 _OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"]
-"""What an engine makes of checkpoints, under the same names."""
+"""How an engine converts checkpoints, under the same names."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Picks the user's value or the engine's default for one option after another, and records which.
+    """Chooses the user's value or the engine's default for each option, and records which.
 
     Attributes:
         asked: What the user set.
-        default_label: How a default is cited, ``vllm 0.12 default on h100-sxm-80gb``.
+        default_label: How a default is cited: ``vllm 0.12 default on h100-sxm-80gb``.
         sources: Option -> where its value came from.
     """
 
@@ -73,7 +73,7 @@ class _Choices:
         return getattr(self.asked, key) is not None
 
     def pick(self, key: str, default: _ValueT, note: str = "") -> _ValueT:
-        """Return the user's value of an option, else ``default``; ``note`` says what moved the default."""
+        """Return the user's value of an option, otherwise ``default``; ``note`` says what changed the default."""
         value: _ValueT | None = getattr(self.asked, key)
         if value is not None:
             self.sources[key] = "scenario"
@@ -88,21 +88,21 @@ class _Choices:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an engine runs, as far as its defaults depend on it.
+    """Where an engine runs: everything on which its defaults depend.
 
     Attributes:
         gpu_memory_bytes: Total memory of a GPU, bytes.
         gpu_name: Name of the GPU.
         tensor_parallel_size: Tensor-parallel ranks.
         num_ranks: Tensor- times pipeline-parallel ranks.
-        data_parallel_size: Groups of them that share the experts.
-        host_slowdown: Times as long as on an H100 node that work on the CPU takes.
-        drafter: Who drafts in speculative decoding; None: nobody does.
-        model_family: Of the model that is served.
-        only_prefills: Whether others decode what it prefills.
-        has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: in FP8, with scales by blocks.
+        data_parallel_size: Groups of ranks that share the experts.
+        host_slowdown: Factor on CPU time relative to an H100 node.
+        drafter: Drafter of speculative decoding; None: none.
+        model_family: Family of the served model.
+        only_prefills: Whether other replicas decode.
+        has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: FP8 with block scales.
         has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
-        vocab_size: Tokens of the model's vocabulary.
+        vocab_size: Size of the model's vocabulary.
     """
 
     gpu_memory_bytes: float
@@ -118,7 +118,7 @@ class _Place:
     vocab_size: int = 0
 
     def value(self, tiered: Tiered) -> float:
-        """Return the default that holds here."""
+        """Return the default that applies here."""
         if not isinstance(tiered, tuple):
             return tiered
         ranks = self.tensor_parallel_size * self.data_parallel_size
@@ -126,7 +126,7 @@ class _Place:
         return next(fitting, tiered[-1].value)
 
     def count(self, tiered: Tiered) -> int:
-        """Return the default that holds here, a whole number."""
+        """Return the default that applies here, a whole number."""
         return round(self.value(tiered))
 
 
@@ -150,27 +150,27 @@ def resolve_engine(
     has_linear_layers: bool = False,
     vocab_size: int = 0,
 ) -> ResolvedEngine:
-    """Return every option of an engine as that version resolves it on that GPU.
+    """Return every option of an engine as a version resolves it on a GPU.
 
-    An option that no rule here looks at is the user's, or else the default that `ResolvedEngine` states.
+    Options without a rule here are the user's, otherwise the defaults that `ResolvedEngine` states.
 
     Args:
         profile: The engine.
-        version: Version asked for; the nearest older known one is used, the newest known without one.
+        version: Version asked for; the nearest older known one is used. None: the newest known.
         gpu_memory_bytes: Total memory of a GPU, bytes.
-        gpu_name: Name of the GPU, for defaults that except one and for the sources.
+        gpu_name: Name of the GPU, for defaults with exceptions and for the sources.
         model_max_len: Longest context of the model, tokens.
-        options: What the user set; whether the engine has it is the caller's to check.
-        compute_capability: Of the GPU, for what runs on newer ones alone; none for other makers.
+        options: What the user set; the caller checks that the engine has these options.
+        compute_capability: Of the GPU, for features of newer ones only; None for other makers.
         tensor_parallel_size: For defaults that depend on it (SGLang).
         pipeline_parallel_size: Likewise.
         data_parallel_size: Likewise: groups that share the experts; SGLang's tensor-parallel size counts all of them.
-        host_slowdown: Of the node, as its hardware profile has it.
-        drafter: Who drafts in speculative decoding; None: nobody does.
-        model_family: Of the model that is served, for what engines set for one family alone.
-        only_prefills: Whether others decode what it prefills.
+        host_slowdown: Of the node, from its hardware profile.
+        drafter: Drafter of speculative decoding; None: none.
+        model_family: Family of the served model, for settings of one family only.
+        only_prefills: Whether other replicas decode.
         has_linear_layers: Whether layers of the model keep a state of fixed size, Mamba or linear attention.
-        vocab_size: Tokens of its vocabulary, for engines that sample on the CPU.
+        vocab_size: Size of its vocabulary, for engines that sample on the CPU.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
@@ -224,12 +224,12 @@ def resolve_engine(
 
 
 def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_shared: bool) -> dict[str, Any]:
-    """Return who goes first, what admission requires and how KV memory is given out.
+    """Return the scheduling order, the admission rule and the allocation of KV memory.
 
-    Slots with one buffer take of it what they need, token by token (llama.cpp's pull request 16736).
+    Slots that share one buffer take what they need from it, token by token (llama.cpp's pull request 16736).
 
     Raises:
-        ScenarioError: A key of static batching without it, or an admission rule that does not fit the KV.
+        ScenarioError: A key of static batching without it, or an admission rule that does not fit the KV allocation.
     """
     rules = known.scheduling
     batching = choices.pick("batching", rules.batching)
@@ -279,11 +279,11 @@ _OF_THE_RELEASE = (
     *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "watermark"),
     *("waits_for_prefix", "caches_at_end", *UbatchRules.model_fields),
 )
-"""Rules of the scheduler that nobody chooses."""
+"""Rules of the scheduler that nobody sets."""
 
 
 def _caches_states(rules: Scheduling, place: _Place) -> bool:
-    """Return whether prefixes are shared by default as far as the model's layers go; SGLang's drafts excluded it."""
+    """Return whether prefixes are shared by default, given the model's layers; SGLang's drafts excluded it."""
     if not place.has_linear_layers:
         return True
     return rules.state_caching == "on" or (rules.state_caching == "synchronous" and not place.drafter)
@@ -314,7 +314,7 @@ def _limits(
         scheduler, note = chunking.scheduler, "with chunked prefill"
     budget = _budget(choices, known, place, seats, max_model_len if not is_chunked else 0, batching)
     is_shared = known.limits.groups_share_budget and place.data_parallel_size > 1
-    if seats > budget and not is_shared:  # the user set the budget only, or both defaults
+    if seats > budget and not is_shared:  # the user set only the budget, or both are defaults
         seats = choices.default("max_num_seqs", budget, "capped at max_num_batched_tokens")
     size = seats
     if batching == "static":
@@ -399,7 +399,7 @@ def _new_token_ratio(choices: _Choices, known: EngineVersion, place: _Place) -> 
 
 
 def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: int | None) -> tuple[int, ...]:
-    """Return the captured sizes; ``largest``, where the user says it, in place of the engine's limits."""
+    """Return the captured sizes; ``largest``, if the user sets it, replaces the engine's limits."""
     sizes = graphs.every_size
     largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
@@ -416,7 +416,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV.
 
     Raises:
-        ScenarioError: A largest CUDA graph where there are none.
+        ScenarioError: A largest CUDA graph on an engine without graphs.
     """
     memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
     mode = choices.asked.cudagraph_mode
@@ -457,7 +457,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
 
 
 def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
-    """Return what a layer takes to launch in the steps that run on no graph because somebody said so."""
+    """Return the launch time per layer in steps that run without graphs because the user said so."""
     seconds = host.enforced_eager_seconds_per_layer
     if seconds is None:
         return {}
@@ -473,7 +473,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     """Return CPU times and their overlap; ``sorts``: whether top-k and top-p sort the logits.
 
     Raises:
-        ScenarioError: Asynchronous scheduling of a version that has none.
+        ScenarioError: Asynchronous scheduling for a version without it.
     """
     host = known.host
     host = host.model_copy(update=_launched_singly(choices.asked, host))
@@ -523,7 +523,7 @@ _FORMATTED_WITHOUT_TEMPLATE = ("gpt_oss",)
 
 
 def _chat_seconds(choices: _Choices, host: Host, place: _Place) -> float:
-    """Return how long the API server works on a request while others wait."""
+    """Return the API server's time for a request during which others wait."""
     if choices.asked.endpoint != "chat" or choices.is_set("frontend_latency"):
         return 0.0
     parsing = 0.0 if place.model_family in _FORMATTED_WITHOUT_TEMPLATE else host.chat_template_seconds
@@ -545,13 +545,13 @@ _HOST_SECONDS = (
     "api_server_seconds_per_token",
     "latent_attention_gap",
 )
-"""Times of `ResolvedEngine` that the host sets: work on the CPU, and gaps between kernels."""
+"""Times of `ResolvedEngine` that depend on the host: CPU work, and gaps between kernels."""
 
 
 def scaled_by(engine: ResolvedEngine, factors: Mapping[str, float]) -> ResolvedEngine:
-    """Return an engine that takes so many times as long, by the names of `FACTORS`; times 1 where one is absent.
+    """Return an engine with its times multiplied by factors named in `FACTORS`; an absent one is 1.
 
-    A latency that the scenario sets stays.
+    A latency that the scenario sets is not changed.
     """
     values = {name: getattr(engine, name) for name in ResolvedEngine.model_fields}
     is_set = engine.sources.get("frontend_latency") == "scenario"
@@ -559,7 +559,7 @@ def scaled_by(engine: ResolvedEngine, factors: Mapping[str, float]) -> ResolvedE
 
 
 def _measured(known: EngineVersion, settings: Mapping[str, Any], *, is_latency_set: bool) -> dict[str, Any]:
-    """Return what the measured factors of a version change."""
+    """Return the settings that a version's measured factors change."""
     measured = known.measured_factors
     factors = {} if measured is None else measured.values
     changed = _scaled(settings, factors, is_latency_set=is_latency_set)
@@ -584,7 +584,7 @@ def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_lat
 
 
 def _is_async(choices: _Choices, rules: Scheduling, place: _Place, shares_prefixes: bool) -> bool:
-    """Return whether the next step is prepared while this one runs; what goes with that by default differs."""
+    """Return whether the next step is prepared while this one runs; which features allow that by default differs."""
     note = ""
     if rules.async_scheduling and not rules.async_pipeline and place.num_ranks > place.tensor_parallel_size:
         note = "off with pipeline stages"
@@ -605,7 +605,7 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place, shares_prefix
 
 
 def _kernels(known: EngineVersion, features: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the kernels can do; a limit that is absent is none."""
+    """Return what the kernels can do; an absent limit means none."""
     kernels = known.kernels
     return {
         **{name: getattr(kernels, name) for name in KernelTraits.model_fields},

@@ -1,6 +1,6 @@
 """EngineProfile: the defaults of one serving engine, version by version, as its YAML file states them.
 
-Knows what an engine does when nobody sets a knob, not what a user set: that is `simserve.profiles.engine`.
+Knows what an engine does by default, not what a user set: that is `simserve.profiles.engine`.
 """
 
 from __future__ import annotations
@@ -86,28 +86,28 @@ FEATURES: Mapping[str, str] = {
     **{f"kv_cache_{name}": f"{name.upper()} KV cache" for name in ("fp8", "int8", "int4")},
     **{name: f"{name.upper()} weights" for name in ("mxfp4", "nvfp4")},
 }
-"""What an engine has or has not by version, in words that follow "has no"."""
+"""What a version may have or lack, in words that follow "has no"."""
 
 FORMAT_FEATURES = ("mxfp4", "nvfp4")
 """Features that are weight formats."""
 
 UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "parallel_draft_model", "dflash", "dspark")
-"""Features that are ways to draft which nothing here simulates: known by name, so that an answer can say so."""
+"""Drafting methods that nothing here simulates, listed as features so that an answer can name them."""
 
 _NOT_KNOWN = "defaults of"
 
 
 class Tier(FrozenModel):
-    """One row of a default that depends on the GPU: the first row that fits the deployment counts."""
+    """One row of a default that depends on the GPU. The first row that fits the deployment counts."""
 
     memory_at_least: Bytes = 0.0
-    """Total memory of the GPU from which the row holds, bytes."""
+    """Least total memory of the GPU for which the row holds, bytes."""
     tensor_parallel_at_least: int = Field(default=1, ge=1)
-    """Tensor-parallel size from which the row holds."""
+    """Least tensor-parallel size for which the row holds."""
     except_gpus: tuple[str, ...] = ()
-    """Parts of GPU names, lower case, for which the row does not hold."""
+    """Parts of GPU names, in lower case, for which the row does not hold."""
     only_gpus: tuple[str, ...] = ()
-    """Parts of GPU names, lower case, for which alone the row holds; empty: for all."""
+    """Parts of GPU names, in lower case, for which alone the row holds; empty: all."""
     value: float = Field(gt=0)
     """The default."""
 
@@ -124,7 +124,7 @@ Tiered = float | tuple[Tier, ...]
 
 
 class Scheduling(UbatchRules):
-    """Who goes first in a step, what admission requires, and how KV memory is given out."""
+    """Scheduling order in a step, admission rule, and allocation of KV memory."""
 
     batching: Literal["continuous", "static"]
     """`continuous` (iteration level) or `static` (collect, pad, answer together)."""
@@ -137,59 +137,59 @@ class Scheduling(UbatchRules):
     enable_prefix_caching: bool
     """Whether equal prefixes share KV blocks."""
     state_caching: Literal["off", "synchronous", "on"] = "on"
-    """What that is with Mamba or linear attention: off, on without `async_scheduling` or drafts, as with others."""
+    """Prefix caching with Mamba or linear attention: off, on only without `async_scheduling` and drafts, or on."""
     async_scheduling: bool
     """Whether the host prepares the next step while the GPU computes this one."""
     async_drafters: tuple[Literal["draft_model", "ngram", "eagle", "mtp"], ...] | None = None
-    """Drafters of speculative decoding beside which `async_scheduling` stays on by default; absent: all."""
+    """Drafters of speculative decoding with which `async_scheduling` stays on by default; absent: all."""
     async_pipeline: bool = True
     """Whether `async_scheduling` stays on by default with more than one pipeline stage."""
     async_prefill: bool = True
-    """Whether `async_scheduling` stays on by default in a worker that only prefills."""
+    """Whether `async_scheduling` stays on by default in a worker that only runs prefill."""
     releases_late: bool = False
     """With `async_scheduling`: whether a finished request keeps seat and blocks until the next step is scheduled."""
     overlaps_results: bool = False
-    """With `async_scheduling`: whether who has ended decodes once more, since results are known a step late."""
+    """With `async_scheduling`: whether a finished request decodes once more because results are known a step late."""
     async_output: bool = False
     """Whether the tokens of a step are handed over while the next one runs, once its kernels have been launched."""
     reserve_full_prompt: bool = False
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
     lifts_chunk_limit: bool = False
-    """Whether a request without another beside it is held to no `long_prefill_token_threshold`."""
+    """Whether `long_prefill_token_threshold` does not apply to a request that is alone."""
     ends_pass: bool = False
-    """Priorities: whether running requests behind one that preempts itself compute nothing in that step."""
+    """Priorities: whether running requests after one that preempts itself compute nothing in that step."""
     misses_next: bool = False
-    """`ends_pass`: whether who comes behind one that takes the blocks of a finished request computes nothing either."""
+    """`ends_pass`: whether the request after one that takes a finished request's blocks computes nothing either."""
     pads_lone_token: bool = False
-    """Drafts: whether an admitted request with a single token to compute computes as many as one that decodes."""
+    """Drafts: whether an admitted request with one token left to compute computes as many as a decoding one."""
     caches_decoded: bool = False
-    """Whether requests find the blocks that a running one has decoded, not only those of one that has ended."""
+    """Whether requests can share blocks that a running request has decoded, not only those of a finished one."""
     evicts_by_block: bool = False
-    """Whether cached blocks give way one by one, each by its last use, or prefix by prefix."""
+    """Whether cached blocks are evicted one by one, each by its last use; otherwise prefix by prefix."""
     ages_empty_blocks: bool = False
-    """`evicts_by_block`: whether free blocks that hold nothing to share wait for their turn among the cached ones."""
+    """`evicts_by_block`: whether free blocks with nothing to share wait their turn among the cached ones."""
     keeps_radix_tree: bool = False
-    """`prefill_first`, `estimate`: whether prefixes are a tree of what steps have computed, which gives way by node."""
+    """`prefill_first`, `estimate`: whether prefixes form a tree of what steps have computed, evicted node by node."""
     evicts_missing: bool = False
-    """`keeps_radix_tree`: whether nodes give way for the blocks that a step is short of, or for all that it takes."""
+    """`keeps_radix_tree`: whether eviction frees only the blocks that a step lacks; otherwise all that it takes."""
     touches_waiting: bool = False
-    """`keeps_radix_tree`: whether looks at the queue use, now and then, what those who wait would find there."""
+    """`keeps_radix_tree`: whether looking at the queue sometimes counts as a use of its requests' prefixes."""
     waits_for_prefix: bool = False
     """`reserve`, `on_demand`: whether a request waits while another computes the first block that it lacks."""
     caches_at_end: bool = False
-    """`waits_for_prefix`: whether a prompt is found once its request has ended; else once all of it is computed."""
+    """`waits_for_prefix`: whether a prompt is shared only once its request has ended, or once it is computed."""
     reserves_page: bool = False
-    """`estimate`: whether a request needs a block beyond its tokens to be admitted."""
+    """`estimate`: whether admission requires one block beyond a request's tokens."""
     expects_max_tokens: bool = False
     """`estimate`: whether requests with `workload.ignore_eos` are expected to take all of `max_tokens`."""
     strikes_at_once: bool = False
-    """`estimate`: whether who is done has left the batch when the next step is scheduled, or the next decode step."""
+    """`estimate`: whether finished requests leave the batch before the next step is scheduled, or before a decode."""
     keeps_ratio: bool = False
-    """`estimate`: whether the ratio begins anew only where nobody waits either, not wherever a batch is empty."""
+    """`estimate`: whether the ratio restarts only when no request waits either; otherwise whenever a batch is empty."""
     skips_ended: bool = False
-    """`overlaps_results`: whether nobody decodes beyond an end that `max_tokens` sets; steps wait for their blocks."""
+    """`overlaps_results`: whether no request decodes beyond an end set by `max_tokens`; steps wait for their blocks."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the blocks that admission leaves free."""
+    """Share of the blocks that admission keeps free."""
     static_batch_size: int | None = Field(default=None, ge=1)
     """Most requests of a static batch; absent: `max_num_seqs`."""
     static_max_wait: Seconds = 0.0
@@ -204,13 +204,13 @@ class ChunkedPrefill(FrozenModel):
     enable_chunked_prefill: bool
     """The default."""
     enable_above_model_len: int | None = None
-    """On by default for a longer `max_model_len` than this, tokens (vLLM V0)."""
+    """On by default if `max_model_len` is longer than this, tokens (vLLM V0)."""
     scheduler: Literal["mixed", "prefill_first"] | None = None
     """Scheduler while chunking is on, where it differs."""
     max_num_batched_tokens: Tiered | None = None
     """Token budget of a step while chunking is on, where it differs."""
     must_cover_model_len: bool = False
-    """While chunking is off the engine insists on a budget of at least `max_model_len` tokens."""
+    """Whether the engine requires a budget of at least `max_model_len` tokens while chunking is off."""
     source: str
     """Where the rules come from."""
 
@@ -219,39 +219,39 @@ class Limits(FrozenModel):
     """Seats, token budget, block size and context length."""
 
     max_num_seqs: Tiered
-    """Most requests that hold KV at once."""
+    """Most requests that hold KV memory at once."""
     max_num_seqs_with_drafts: int | None = Field(default=None, ge=1)
-    """The same with speculative decoding; absent: as without."""
+    """The same with speculative decoding; absent: unchanged."""
     max_num_batched_tokens: Tiered
     """Token budget of a step."""
     groups_share_budget: bool = False
-    """Whether groups of data-parallel attention divide it, where nobody says one; it does not limit the seats then."""
+    """Whether groups of data-parallel attention divide a budget that nobody set; it does not limit the seats then."""
     seat_tokens: int | None = Field(default=None, ge=1)
-    """Tokens by which `max_num_seqs`, where it is set, multiplies into the budget; absent: it does not."""
+    """Tokens by which a `max_num_seqs` that is set is multiplied for the default budget; absent: no effect."""
     block_size: int = Field(ge=1)
-    """Tokens a KV block."""
+    """Tokens per KV block."""
     max_model_len: Tiered | None = None
-    """Context length where the engine does not take the model's, tokens."""
+    """Context length if the engine does not take the model's, tokens."""
     is_model_len_shared: bool = False
     """Whether the seats divide the context length among them (llama.cpp slots)."""
     ubatch_size: int | None = Field(default=None, ge=1)
-    """Tokens of a step that all kernels run for at once, one such micro-batch after another, which a pipeline stage
-    hands on while it works on the next; absent: all of them."""
+    """Tokens of a step that all kernels run for at once; micro-batches run one after another, and a pipeline stage
+    hands each on while it works on the next. Absent: the whole step."""
     source: str
     """Where the limits come from."""
 
 
 class Memory(FrozenModel):
-    """Which share of GPU memory the engine takes, and of what."""
+    """The share of GPU memory that the engine takes, and of which memory."""
 
     rule: MemoryRule
-    """The share is of the `total` (vLLM), of what is `free_after_load`, or the `static_fraction` (SGLang)."""
+    """Base of the share: `total` memory (vLLM), `free_after_load`, or SGLang's `static_fraction`."""
     gpu_memory_utilization: Tiered | None = None
     """The share; absent: computed from `static_reserve`."""
     static_reserve: tuple[StaticReserve, ...] = ()
-    """SGLang's reserve by GPU memory, the largest GPU first; the first that fits counts."""
+    """SGLang's reserve by GPU memory, largest first; the first that fits counts."""
     loads_encoders: bool = True
-    """Whether encoders of images and audio are loaded with the model; llama.cpp's are a file of their own."""
+    """Whether encoders of images and audio are loaded with the model; in llama.cpp they are a separate file."""
     source: str
     """Where the rule and the share come from."""
 
@@ -262,31 +262,31 @@ class Memory(FrozenModel):
         return self
 
     def reserve(self, gpu_memory_bytes: float) -> StaticReserve:
-        """Return the reserve on a GPU of that size, where the share is computed from one."""
+        """Return the reserve on a GPU with that much memory, for engines that compute the share from one."""
         return next(each for each in self.static_reserve if gpu_memory_bytes >= each.memory_at_least)
 
 
 class CudaGraphs(FrozenModel):
-    """Decode batch sizes that are captured; a batch between two of them is padded to the larger."""
+    """Decode batch sizes that are captured. A batch between two sizes is padded to the larger."""
 
     sizes: tuple[int | SizeRange, ...] = ()
     """Captured sizes, ascending; empty: no graphs."""
     max_batch: Tiered | None = None
     """Largest captured size; absent: the last of `sizes`."""
     max_batch_per_seq: int | None = Field(default=None, ge=1)
-    """Largest captured size as a multiple of `max_num_seqs`, where lower."""
+    """Largest captured size as a multiple of `max_num_seqs`, if that is lower."""
     captures_limit: bool = False
     """Whether `max_num_seqs` itself is captured, and nothing above it."""
     max_batch_of_family: dict[str, int] = Field(default_factory=dict)
-    """Family of a model -> largest captured size in place of both limits above."""
+    """Model family -> largest captured size, in place of both limits above."""
     covers_prompts: bool = False
-    """Whether steps that prefill run on graphs too, up to the largest captured size in tokens (vLLM V1)."""
+    """Whether steps with prompts also run on graphs, up to the largest captured size in tokens (vLLM V1)."""
     covers_chunks: bool = False
-    """Whether pieces of a layer run on graphs up to a chunk, which launch Triton's experts as one operator (SGLang)."""
+    """Whether parts of a layer run on graphs up to a chunk and launch Triton's experts as one operator (SGLang)."""
     memory: Bytes
     """Memory of the captured graphs, bytes."""
     is_budgeted: bool
-    """Whether that memory is subtracted before KV (vLLM from 0.21) or comes out of the rest."""
+    """Whether that memory is subtracted before KV (vLLM from 0.21); otherwise it comes out of the rest."""
     source: str
     """Where the sizes come from."""
 
@@ -297,173 +297,173 @@ class CudaGraphs(FrozenModel):
 
     @property
     def last_step(self) -> int:
-        """How far the largest captured sizes are apart."""
+        """Distance between the largest captured sizes."""
         return next((entry.step for entry in reversed(self.sizes) if isinstance(entry, SizeRange)), 8)
 
 
 class Host(FrozenModel):
-    """Time of the CPU side that a step and a request cost."""
+    """CPU time per step and per request."""
 
     seconds_per_step: Seconds
-    """Scheduling and input preparation of a step, seconds."""
+    """Scheduling and input preparation per step, seconds."""
     seconds_per_parallel_step: Seconds = Field(default=0.0, ge=0)
-    """What that takes longer where several ranks have to agree on the step, seconds."""
+    """Additional time where several ranks have to agree on the step, seconds."""
     seconds_per_request: Seconds
-    """Bookkeeping, sampling and output a request of a step, seconds."""
+    """Bookkeeping, sampling and output per request of a step, seconds."""
     sampling_seconds_per_vocabulary_entry: Seconds = Field(default=0.0, ge=0)
-    """What an entry of the vocabulary adds where the CPU samples, request by request, seconds; 0: the GPU does."""
+    """Additional time per vocabulary entry where the CPU samples, request by request, seconds; 0: the GPU samples."""
     seconds_per_further_request: Seconds = Field(default=0.0, ge=0)
-    """What each request of a step beyond the first takes longer than that, seconds."""
+    """Additional time for each request of a step beyond the first, seconds."""
     seconds_per_streamed_request: Seconds = Field(default=0.0, ge=0)
-    """What a stream adds to that, seconds: an output object a step on the thread that schedules (vLLM before V1)."""
+    """Additional time per stream, seconds: an output object a step on the scheduler's thread (vLLM before V1)."""
     seconds_per_verified_token: Seconds = Field(default=0.0, ge=0)
-    """What a draft and the token behind the drafts add each, seconds: slots of KV, the loop over what was accepted."""
+    """Additional time per draft and for the token after the drafts, seconds: KV slots, loop over accepted tokens."""
     seconds_per_nucleus_request: Seconds = Field(default=0.0, ge=0)
-    """What a request adds that samples by top-k or top-p, seconds: its logits are sorted."""
+    """Additional time for a request that samples by top-k or top-p, seconds: its logits are sorted."""
     overlap: float = Field(ge=0, le=1)
-    """Share of both that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
+    """Share of step and request time that asynchronous scheduling hides behind the GPU; 0: the engine has none."""
     eager_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
-    """Least time of a layer in a step outside CUDA graphs, seconds: the host launches its kernels no faster."""
+    """Least time per layer in a step outside CUDA graphs, seconds: the host cannot launch its kernels faster."""
     eager_prompt_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
-    """The same in steps that hold prompts, seconds, whose attention is launched from more Python; absent: as above."""
+    """The same in steps with prompts, whose attention is launched from more Python, seconds; absent: as above."""
     eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
-    """How long a layer without routed experts leaves the GPU idle in such a step, seconds: gaps of short kernels."""
+    """GPU idle time per layer without routed experts in such a step, seconds: gaps between short kernels."""
     eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
-    """How long a layer of linear attention leaves it idle, seconds: a dozen Triton kernels between torch operators."""
+    """GPU idle time per layer of linear attention, seconds: a dozen Triton kernels between torch operators."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
-    """What routed experts add to that, seconds, where their many small kernels are launched one by one (Triton)."""
+    """Additional time for routed experts whose many small kernels are launched one by one (Triton), seconds."""
     eager_expert_formats: tuple[str, ...] = ()
-    """Weight formats whose experts are launched so; empty: all."""
+    """Weight formats whose experts are launched that way; empty: all."""
     eager_expert_rank_share: float = Field(default=0.0, ge=0)
-    """Share by which that is longer for each doubling of the tensor-parallel ranks: all wait for the slowest host."""
+    """Relative increase of that for each doubling of the tensor-parallel ranks: all wait for the slowest host."""
     row_split_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
-    """What a layer takes longer whose matrices one thread cuts by rows over its GPUs, seconds (llama.cpp)."""
+    """Additional time per layer where one thread splits matrices by rows over its GPUs, seconds (llama.cpp)."""
     row_split_seconds_per_layer_rank: Seconds = Field(default=0.0, ge=0)
     """What each of these GPUs adds to that, seconds."""
     frontend_latency: Seconds = Field(gt=0)
-    """From arrival to the scheduler: HTTP, queue hand-over, seconds."""
+    """From arrival to the scheduler, seconds: HTTP and the hand-over to the queue."""
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)
-    """What a token of the prompt adds to that: splitting text into tokens, seconds."""
+    """Additional time per prompt token, seconds: splitting text into tokens."""
     chat_seconds_per_request: Seconds = Field(default=0.0, ge=0)
-    """How long the API server works on a chat before the engine has it, one after another, seconds; 0: not known."""
+    """Time of the API server for a chat before the engine gets it, one chat after another, seconds; 0: not known."""
     chat_template_seconds: Seconds = Field(default=0.0, ge=0)
-    """How long it parses the template of each chat, one after another, seconds; 0: it keeps what it parsed."""
+    """Time to parse the template of each chat, one after another, seconds; 0: the parsed template is kept."""
     api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)
-    """How long the one process that detokenises and sends takes for a token of a stream, seconds; 0: not known to bind.
+    """Time of the one process that detokenises and sends per streamed token, seconds; 0: not known to be a bottleneck.
     `deployment.streaming` replaces it."""
     enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
-    """`eager_seconds_per_layer` with `enforce_eager`, which switches compilation off too; absent: as without."""
+    """`eager_seconds_per_layer` with `enforce_eager`, which also switches off compilation; absent: the same."""
     eager_draft_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
-    """The same of a draft model whose passes no CUDA graph covers; absent: graphs do."""
+    """The same for a draft model whose passes no CUDA graph covers; absent: graphs cover them."""
     decode_graph_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
-    """Idle seconds a layer of a step with prompts that `cudagraph_mode: FULL_DECODE_ONLY` keeps off the graphs."""
+    """GPU idle seconds per layer of a step with prompts kept off graphs by `cudagraph_mode: FULL_DECODE_ONLY`."""
     source: str
     """Where the figures come from."""
 
 
 class KernelTraits(FrozenModel):
-    """How good the engine's kernels are."""
+    """Efficiency and features of the engine's kernels."""
 
     compute_efficiency: float = Field(gt=0, le=1.5)
-    """Scale on the hardware profile's kernel efficiencies; 1: as there."""
+    """Factor on the hardware profile's kernel efficiencies; 1: unchanged."""
     memory_share: float = Field(default=1.0, gt=0, le=2)
-    """What that leaves of the bandwidths, times this: above 1 where arithmetic alone is behind."""
+    """Factor on the bandwidths after `compute_efficiency`; above 1 where only arithmetic is less efficient."""
     has_paged_attention_kernel: bool = False
-    """Whether vLLM's PagedAttention, in which a query head reads its keys itself, decodes where FlashAttention-2 does
+    """Whether vLLM's PagedAttention, in which each query head reads its own keys, decodes where FlashAttention-2 does
     not run (before Ampere)."""
     attends_windows: bool = True
-    """Whether layers with a long sliding window attend to no more than it; otherwise to all that they keep."""
+    """Whether layers with a long sliding window attend only to the window; otherwise to everything that they keep."""
     has_marlin: bool = True
     """Whether kernels that unpack weights pad to Marlin's small tiles; otherwise to those of plain products."""
     marlin_formats: tuple[str, ...] = ()
-    """Weight formats whose products are Marlin's, of known speed; of others a share of plain ones is assumed."""
+    """Weight formats whose products run on Marlin, of known speed; others are assumed a share of plain ones."""
     machete_formats: tuple[str, ...] = ()
-    """Those that Machete, a kernel for Hopper alone, multiplies there in its place."""
+    """Formats that on Hopper run on Machete, a kernel for Hopper alone, instead."""
     has_weight_only_floats: bool = True
-    """Whether FP8 and NVFP4 weights run on a GPU without arithmetic for them, in 16 bit."""
+    """Whether FP8 and NVFP4 weights run in 16 bit on a GPU without arithmetic for them."""
     padded_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are padded to Marlin's tiles."""
     pads_experts: bool = True
-    """Whether experts in MXFP4 lie in memory padded to the tiles of the kernels that multiply them."""
+    """Whether experts in MXFP4 are padded in memory to the tiles of the kernels that multiply them."""
     triton_expert_capabilities: tuple[float, float] | None = None
-    """CUDA compute capabilities, from and to before, on which those are Triton's, on others Marlin's; absent: all."""
+    """CUDA compute capabilities [from, before) on which those kernels are Triton's, elsewhere Marlin's; absent: all."""
     triton_expert_families: tuple[str, ...] = ()
-    """Families of models whose experts those are, of others they are Marlin's there too; empty: all."""
+    """Model families whose experts run on Triton there, others on Marlin; empty: all."""
     shared_decode_groups: tuple[int, ...] | None = None
-    """Query heads a key-value head for which a decode step reads keys once for all of them; absent: any number."""
+    """Query heads per key-value head for which decode reads keys once for the whole group; absent: any number."""
     mixed_decode_tile: int = Field(default=0, ge=0)
-    """Rows of queries that a decode fills in a step that prefills too, under FlashAttention-2; 0: its own alone."""
+    """Rows of queries that a decode fills in a step that also prefills, under FlashAttention-2; 0: only its own."""
     chunks_mixed_decodes: bool = False
-    """Whether decodes of a gated delta rule pass the kernel of prompts in a step that prefills too, a chunk each."""
+    """Whether decodes of a gated delta rule use the kernel of prompts in a step that also prefills, one chunk each."""
     has_flash_kda: bool = False
-    """Whether prompts of Kimi Delta Attention with a bounded decay pass FlashKDA, where the GPU runs it."""
+    """Whether prompts of Kimi Delta Attention with a bounded decay run on FlashKDA where the GPU supports it."""
     all_reduce: Literal["nccl"] | None = None
-    """Whose all-reduce ranks call: NCCL's; absent: one of the engine's own, which is quicker for short messages."""
+    """Which all-reduce ranks call: NCCL's; absent: the engine's own, which is faster for short messages."""
     all_reduce_host_from: Bytes | None = Field(default=None, gt=0)
-    """Message from which all-reduces over more than two ranks also cross the host link once, bytes; absent: none."""
+    """Least message whose all-reduce over more than two ranks also crosses the host link once, bytes; absent: none."""
     fuses_all_reduce_norm: bool = False
-    """Whether the norm behind a small all-reduce is part of its kernel (Hopper and Blackwell)."""
+    """Whether a small all-reduce and the norm after it are one kernel (Hopper and Blackwell)."""
     all_reduce_norm_families: tuple[str, ...] = ()
-    """Families of models whose layers have that kernel; absent: all."""
+    """Model families whose layers have that kernel; absent: all."""
     fuses_activation_quantisation: bool = False
-    """Whether norms and activation functions write 8-bit products' inputs themselves, where weights have one scale a
-    tensor or a channel; otherwise a kernel of its own does."""
+    """Whether norms and activation functions write the inputs of 8-bit products themselves, where weights have one
+    scale per tensor or channel; otherwise a separate kernel does."""
     all_reduce_rounds_families: tuple[str, ...] = ()
-    """Families, hidden sizes above 4,096, whose all-reduces hold norm and rounding for products of such weights."""
+    """Model families whose all-reduces include norm and rounding for such products, at hidden sizes above 4,096."""
     block_scaled_kernels: Mapping[str, str] = Field(default_factory=dict)
-    """Maker of the GPU -> whose products those are, as the curves of a GPU name them; absent: the engine's own."""
+    """Maker of the GPU -> whose such products run, as the curves of a GPU name them; absent: the engine's own."""
     fp4_kernels: str = ""
-    """Whose products of NVFP4 weights run where a GPU has a curve that names them; empty: the engine's own."""
+    """Whose products of NVFP4 weights run where a GPU has a curve of that name; empty: the engine's own."""
     expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)
-    """Number format -> whose kernels run experts where a GPU has a curve that names them; absent: the engine's own."""
+    """Number format -> whose kernels run experts where a GPU has a curve of that name; absent: the engine's own."""
     own_experts: Mapping[GemmClass, tuple[str, ...]] = Field(default_factory=dict)
-    """Number format -> families of models whose experts are the engine's own all the same."""
+    """Number format -> model families whose experts run on the engine's own kernels all the same."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
-    """Share of the fitted FLOP/s that products with FP8 scales by blocks reach: kernels that came before DeepGEMM."""
+    """Share of the fitted FLOP/s that products with FP8 block scales reach: kernels older than DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
-    """Share of the fitted bandwidth at which they read."""
+    """Share of the fitted bandwidth at which they read weights."""
     block_scaled_gap: Seconds = Field(default=0, ge=0)
-    """Seconds that one of them takes longer to start."""
+    """Additional start-up time of one of them, seconds."""
     block_scaled_gap_since: float = 0.0
-    """CUDA compute capability from which it does, and from which the step below counts."""
+    """CUDA compute capability from which `block_scaled_gap` and `block_scaled_step` apply."""
     block_scaled_step: Seconds = Field(default=0, ge=0)
-    """Least seconds that a tile of one of them takes for 128 columns of the reduction."""
+    """Least time of a tile of one of them per 128 columns of the reduction, seconds."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
-    """Times as long a decode step takes a key of an 8-bit KV cache as the fitted kernels, which are newer."""
+    """Factor on the time of a decode step per key of an 8-bit KV cache; the fitted kernels are newer."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
-    """Weight format -> times as fast as the fitted kernels experts compute: older kernels, or an own build of them."""
+    """Weight format -> speed of experts relative to the fitted kernels: older kernels, or an own build of them."""
     kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
-    """Maker of the GPU -> times as long as its profile says that kernels take to start, one after another."""
+    """Maker of the GPU -> factor on the start-up time of kernels that its profile states."""
     shown_start: float = Field(default=1.0, gt=0, le=1)
-    """Share of its start that a kernel shows: by programmatic dependent launch it begins before the one before ends."""
+    """Share of its start-up that shows: with programmatic dependent launch a kernel starts before the last one ends."""
     shown_start_since: float = 0.0
-    """CUDA compute capability from which it does."""
+    """CUDA compute capability from which `shown_start` applies."""
     attention_backends: Mapping[str, str] = Field(default_factory=dict)
-    """Maker of the GPU -> `deployment.engine.attention_backend` where nobody says one."""
+    """Maker of the GPU -> default of `deployment.engine.attention_backend`."""
     expert_backends: Mapping[str, MoeBackend] = Field(default_factory=lambda: dict[str, MoeBackend](AMD="aiter"))
-    """Maker of the GPU -> `deployment.engine.moe_backend` where nobody says that or AMD's attention."""
+    """Maker of the GPU -> `deployment.engine.moe_backend` if neither that nor AMD's attention is set."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
-    """Seconds that a layer's latent attention (MLA) takes longer than the fitted kernels, which are newer."""
+    """Additional time of latent attention (MLA) per layer, seconds; the fitted kernels are newer."""
     latent_decode_flops: Mapping[str, FlopsPerSecond] = Field(default_factory=dict)
-    """Maker of the GPU -> FLOP/s beyond which latent attention gains nothing in decodes; absent: the fitted ones."""
+    """Maker of the GPU -> FLOP/s beyond which decodes of latent attention gain nothing; absent: as fitted."""
     joins_latent_inputs: bool = True
-    """Whether one product makes the latent form of queries and that of keys and values, which read the same input."""
+    """Whether one product computes the latent form of queries and of keys and values, which read the same input."""
     latent_launch: Seconds = Field(default=0, ge=0)
-    """Seconds that the host takes to launch a layer with latent attention in a step that no CUDA graph covers."""
+    """Host time to launch a layer with latent attention in a step that no CUDA graph covers, seconds."""
     latent_launch_since: float = 0.0
-    """CUDA compute capability from which that counts; below, waits of fresh servers were fitted without it."""
+    """CUDA compute capability from which that counts; below it, the waits of fresh servers were fitted without it."""
     full_prefill_rate_capability: float | None = None
-    """CUDA compute capability from which workers that only prefill keep up the rate of their kernels with the families
-    of `simserve.profiles.engine_options.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""
+    """CUDA compute capability from which workers that only prefill reach the full rate of their kernels with the
+    families of `simserve.profiles.engine_options.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""
     num_group_router_kernels: int = Field(default=1, ge=1)
-    """Small kernels that choose experts where the router chooses groups of them first, and that add shared experts."""
+    """Small kernels that choose experts where the router first chooses groups of them, and that add shared experts."""
     router_kernels: Mapping[str, PositiveInt] = Field(default_factory=dict)
-    """Family of models whose router adds a bias and has one group -> those kernels on NVIDIA's GPUs; absent: one."""
+    """Model family whose router adds a bias and has one group -> those kernels on NVIDIA GPUs; absent: one."""
     overlaps_shared_experts: bool = True
-    """Whether shared experts run beside the routed ones, on a second stream or as some of them."""
+    """Whether shared experts run alongside the routed ones, on a second stream or as further routed experts."""
     sends_rounded_tokens: bool = False
-    """Whether tokens are rounded to the format of the experts' products before they go to other ranks, but for FP8 by
-    blocks; DeepEP's dispatch in FP8 is its own."""
+    """Whether tokens are rounded to the format of the experts' products before they go to other ranks, except FP8 with
+    block scales; DeepEP's FP8 dispatch is its own."""
     max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)
@@ -473,52 +473,52 @@ class KernelTraits(FrozenModel):
 
 
 class Kernels(KernelTraits):
-    """How good the engine's kernels are, and which weight formats they run."""
+    """Efficiency of the engine's kernels, and the weight formats that they run."""
 
     quantizations: tuple[WeightFormatName, ...]
-    """Weight formats the version can run, besides those of `FORMAT_FEATURES`, whose versions `features` says."""
+    """Weight formats that the version can run, besides `FORMAT_FEATURES`, whose versions are in `features`."""
     source: str
-    """Where scale and formats come from."""
+    """Where efficiency and formats come from."""
 
 
 class LoadedMethod(FrozenModel):
-    """A way of quantisation whose checkpoints an engine loads."""
+    """A quantisation method whose checkpoints an engine loads."""
 
     method: str
-    """As checkpoints name it (``quant_method``): fp8, modelopt, mxfp4 ..."""
+    """Name in checkpoints (``quant_method``): fp8, modelopt, mxfp4 ..."""
     formats: tuple[WeightFormatName, ...] = ()
-    """Formats that it may have made; empty: all."""
+    """Formats that it may have produced; empty: all."""
     fp8_scales: tuple[Fp8Scales, ...] = ()
     """Scales that its FP8 weights may have; empty: all."""
 
     def covers(self, checkpoint: Checkpoint) -> bool:
-        """Return whether a checkpoint is one of these."""
+        """Return whether a checkpoint was made by this method."""
         is_format = not self.formats or checkpoint.format in self.formats
         has_scales = not self.fp8_scales or checkpoint.fp8_scales in self.fp8_scales
         return checkpoint.method == self.method and is_format and has_scales
 
 
 class Checkpoints(FrozenModel):
-    """What the engine makes of a checkpoint besides reading it."""
+    """How the engine converts checkpoints."""
 
     loaded_methods: tuple[LoadedMethod, ...] = ()
-    """Ways of quantisation whose checkpoints it loads; empty: any, of the formats that it runs."""
+    """Quantisation methods whose checkpoints it loads; empty: any, in formats that it runs."""
     quantises_on_load: tuple[WeightFormatName, ...] = ()
-    """Formats that it makes of 16-bit weights while it loads them."""
+    """Formats to which it converts 16-bit weights while loading them."""
     quantises_before_loading: tuple[WeightFormatName, ...] = ()
-    """Formats that a tool of its own makes of 16-bit weights, once."""
+    """Formats to which a tool of its own converts 16-bit weights, once."""
     kv_cache_of_methods: tuple[str, ...] = ()
-    """Ways of quantisation (``method`` of a model's checkpoints) whose KV format ``auto`` takes from the checkpoint."""
+    """Quantisation methods (``method`` of a model's checkpoints) whose KV format ``auto`` takes from the checkpoint."""
     narrow_sparse_kv_capability: float | None = Field(default=None, gt=0)
     """CUDA compute capability from which ``auto`` keeps the latent keys of sparse attention in FP8; absent: never."""
     casts_float32: bool = False
-    """Whether it loads 32-bit weights in 16 bit where nobody asks for 32."""
+    """Whether it loads 32-bit weights in 16 bit unless 32 is asked for."""
     source: str
-    """Where that stands."""
+    """Where that is stated."""
 
 
 class EngineVersion(FrozenModel):
-    """Every default of one version; the file writes only what changed."""
+    """Every default of one version. The file writes only what changed."""
 
     version: str
     """Version from which these defaults hold."""
@@ -543,7 +543,7 @@ class EngineVersion(FrozenModel):
     checkpoints: Checkpoints = Checkpoints(source="quantises nothing itself, and keeps KV in 16 bit")
     """What it makes of a checkpoint."""
     measured_factors: MeasuredFactors | None = None
-    """What a server measured by its owner takes beside all that; absent: nobody measured one."""
+    """Measured factors of a server that its owner calibrated; absent: not calibrated."""
 
 
 class FeatureRange(FrozenModel):
@@ -552,13 +552,13 @@ class FeatureRange(FrozenModel):
     since: str
     """First version with it."""
     until: str | None = None
-    """First version without it again; absent: there is none."""
+    """First version without it again; absent: no such version."""
     capability_at_least: float | None = Field(default=None, gt=0)
-    """CUDA compute capability from which it runs; of no meaning to other makers' GPUs."""
+    """Least CUDA compute capability on which it runs; ignored for other makers' GPUs."""
     note: str = ""
     """What a reader of a result with it should know."""
     source: str
-    """Where first and last version are from."""
+    """Where first and last version come from."""
 
     def holds(self, version: str) -> bool:
         """Return whether a version lies in the range."""
@@ -572,7 +572,7 @@ class FeatureRange(FrozenModel):
 
     @property
     def words(self) -> str:
-        """The range as a sentence names it."""
+        """The range in words, for a sentence."""
         text = f"{self.since} and newer" if self.until is None else f"{self.since} to before {self.until}"
         least = self.capability_at_least
         return text if least is None else f"{text} on GPUs of compute capability {least:g} or newer"
@@ -582,23 +582,23 @@ class ModelCode(FrozenModel):
     """Models for which an engine has code of its own, and the versions that have it."""
 
     since: str
-    """First version with it; ``"0"``: all that are known here, or since when is not known."""
+    """First version with it; ``"0"``: all that are known here, or the first is unknown."""
     until: str | None = None
-    """First version without it again; absent: there is none."""
+    """First version without it again; absent: no such version."""
     architectures: tuple[str, ...] = Field(min_length=1)
     """Classes, as the ``architectures`` of a Hugging Face ``config.json`` name them."""
     needs: Literal["experts"] | None = None
-    """What the version added to a class that it had code for before; absent: the class itself."""
+    """What the version added to a class that was already supported; absent: the class itself."""
     source: str
-    """Where the version is from."""
+    """Where the version comes from."""
 
     def covers(self, architecture: str, has_experts: bool) -> bool:
-        """Return whether a model of a class waits for this version."""
+        """Return whether a model of a class needs this version."""
         return architecture in self.architectures and (self.needs is None or has_experts)
 
 
 def _joined(ranges: Sequence[FeatureRange]) -> list[FeatureRange]:
-    """Return ranges that follow each other on the same GPUs as one."""
+    """Return ranges with adjacent ones on the same GPUs merged."""
     found: list[FeatureRange] = []
     for each in ranges:
         last = found[-1] if found else None
@@ -615,28 +615,28 @@ class EngineProfile(FrozenModel):
     name: str
     """Catalogue name."""
     base: str | None = None
-    """Engine that it is a calibration of, whose kernels, formats, features, models and flags hold; absent: itself."""
+    """Engine that it is a calibration of, whose kernels, formats, features, models and flags hold; absent: none."""
     description: str
     """What it is and what the profile leaves out."""
     new_from: str | None = None
-    """Version that changed how it serves, so that errors measured before and from it are told apart; absent: none."""
+    """Version that changed how it serves: errors measured before it and from it on are reported apart; absent: none."""
     features: Mapping[str, tuple[FeatureRange, ...]] = Field(default_factory=dict)
-    """Name, of `FEATURES` -> versions that have it; what is not named the engine has not."""
+    """Feature, a key of `FEATURES` -> versions that have it; features not named are absent from every version."""
     models: tuple[ModelCode, ...] = ()
-    """Which versions run which models, oldest first; of a model that is not named nothing is known."""
+    """Which versions run which models, oldest first; nothing is known of models not named."""
     unlisted_models: Annotated[str, Field(min_length=1)] | None = None
-    """Why nothing is known of the models that `models` does not name, in a clause that an answer leads with; absent:
-    they are old enough that all versions have them."""
+    """Why nothing is known of the models that `models` does not name, as a clause that begins an answer; absent: they
+    are old enough that all versions have them."""
     transformers: TransformersBackend | None = None
-    """From when on, and which, models that the engine has no code for are run through transformers; absent: none."""
+    """Models without code of their own that run through transformers, and since which version; absent: none."""
     windowed_kv: tuple[WindowedKV, ...] = ()
-    """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all others."""
+    """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all other layers."""
     devices: Devices | None = None
-    """Whose devices it runs on; none: not known, any is accepted."""
+    """Makers whose devices it runs on; absent: not known, any is accepted."""
     kv_transfers: tuple[KVTransfer, ...] = ()
-    """How it hands KV caches from prefill to decode servers, oldest first; empty: as `PLAIN_TRANSFER` says."""
+    """How it sends KV caches from prefill to decode servers, oldest first; empty: `PLAIN_TRANSFER`."""
     kernel_blocks: tuple[KernelBlock, ...] = ()
-    """KV blocks that attention kernels force, the first that holds."""
+    """KV block sizes that attention kernels force; the first that applies counts."""
     versions: tuple[EngineVersion, ...] = Field(min_length=1)
     """Known versions, oldest first."""
 
@@ -657,7 +657,7 @@ class EngineProfile(FrozenModel):
         return self
 
     def windows_of(self, version: str | None) -> WindowedKV | None:
-        """Return how a version keeps layers with a sliding window; None: like all others. The newest without one.
+        """Return how a version keeps layers with a sliding window; None: like all others. No version: the newest.
 
         Raises:
             InputError: ``version`` is not a version number.
@@ -667,14 +667,14 @@ class EngineProfile(FrozenModel):
         return fitting[-1] if fitting else None
 
     def kv_transfer_of(self, version: str | None) -> KVTransfer:
-        """Return how a version hands KV caches over; the newest without one."""
+        """Return how a version transfers KV caches; no version: the newest."""
         wanted = version_key(version or self.versions[-1].version)
         return next((each for each in reversed(self.kv_transfers) if version_key(each.since) <= wanted), PLAIN_TRANSFER)
 
     def nearest_version(self, requested: str | None) -> EngineVersion:
         """Return the defaults of the nearest version that is not newer than ``requested``.
 
-        The newest known without a request; the oldest known for anything older.
+        No version: the newest known. Older than all known: the oldest known.
 
         Raises:
             InputError: ``requested`` is not a version number.
@@ -686,9 +686,9 @@ class EngineProfile(FrozenModel):
         return fitting[-1] if fitting else self.versions[0]
 
     def feature_range(self, feature: str, version: str | None) -> FeatureRange | None:
-        """Return the range in which a version has a feature; None: it has not.
+        """Return the range in which a version has a feature; None: it lacks the feature.
 
-        The version is the one asked for, also where only an older one's defaults are known.
+        Uses the version asked for, even if only an older one's defaults are known.
         """
         wanted = self.versions[-1].version if version is None else version
         return next((each for each in self.features.get(feature, ()) if each.holds(wanted)), None)
@@ -699,7 +699,7 @@ class EngineProfile(FrozenModel):
         return tuple(sorted(name for name, each in ranges if each is not None and each.runs_on(compute_capability)))
 
     def lack(self, feature: str, version: str | None, gpu_name: str, compute_capability: str | None) -> str | None:
-        """Return in a clause what a version lacks on a GPU, and the versions that have it; None: it has the feature."""
+        """Return as a clause what a version lacks on a GPU and which versions have it; None: it has the feature."""
         found, asked = self.feature_range(feature, version), version or self.versions[-1].version
         engine = f"{self.base or self.name} {asked}"
         if found is not None and found.runs_on(compute_capability):
@@ -711,7 +711,7 @@ class EngineProfile(FrozenModel):
         return f"{engine} has no {FEATURES[feature]} ({f'versions with it: {ranges}' if ranges else 'no version has'})"
 
     def lack_of_model(self, architecture: str | None, has_experts: bool, version: str | None) -> str | None:
-        """Return in words which versions run a class of models; None: this one does, or that is not known."""
+        """Return in words which versions run a class of models; None: this one does, or it is not known."""
         wanted = version_key(self.versions[-1].version if version is None else version)
         found = [each for each in self.models if each.covers(architecture or "", has_experts)]
         newest = max((each.since for each in found), key=version_key, default="0")
@@ -721,24 +721,24 @@ class EngineProfile(FrozenModel):
         return f"those before {until}" if until is not None and wanted >= version_key(until) else None
 
     def lists(self, architecture: str) -> bool:
-        """Return whether it is known which versions run a class of models."""
+        """Return whether the versions that run a class of models are known."""
         return any(architecture in each.architectures for each in self.models)
 
     def transformers_for(self, architecture: str | None, version: str | None) -> str | None:
-        """Return the oldest transformers through which a version runs a class it has no code for; None: it does not."""
+        """Return the oldest transformers release that lets a version run a class without code; None: it cannot."""
         backend, wanted = self.transformers, version_key(version or self.versions[-1].version)
         if backend is None or wanted < version_key(backend.since):
             return None
         return backend.classes.get(architecture or "")
 
     def versions_with(self, feature: str) -> str:
-        """Return in words the versions that have a feature; empty where none has."""
+        """Return in words the versions that have a feature; empty if none has."""
         return ", ".join(each.words for each in _joined(self.features.get(feature, ())))
 
     def version_source(self, requested: str | None) -> str:
-        """Return where the version whose defaults hold comes from, for `ResolvedEngine.sources`.
+        """Return how the version whose defaults apply was chosen, for `ResolvedEngine.sources`.
 
-        ``scenario`` where the requested one is known, or a patch release of a known one.
+        ``scenario`` if the requested one is known, or is a patch release of a known one.
         """
         if requested is None:
             return "newest known version"
@@ -754,7 +754,7 @@ class EngineProfile(FrozenModel):
 
 
 def version_note(name: str, requested: str | None, source: str) -> str | None:
-    """Return what an answer says first where the version asked for is not known; None where it is.
+    """Return the notice for an answer if the version asked for is not known; None if it is.
 
     Args:
         name: Engine.
@@ -767,9 +767,8 @@ def version_note(name: str, requested: str | None, source: str) -> str | None:
 def load_engine(name: str, relative_to: Path | None = None) -> EngineProfile:
     """Return an engine profile by catalogue name or path.
 
-    The file holds ``name``, ``description``, ``defaults`` (every block, as of the oldest version) and
-    ``versions``, oldest first, each with the keys that changed since the one before. A changed block says its
-    own ``source``.
+    The file holds ``name``, ``description``, ``defaults`` (every block of the oldest version) and ``versions``, oldest
+    first, each with the keys that changed since the previous one. A changed block states its own ``source``.
 
     Raises:
         ProfileError: There is no such profile, or the file is invalid.

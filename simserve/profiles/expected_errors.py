@@ -1,13 +1,13 @@
-"""How wrong the simulator is on a server that nobody fitted: the model of its errors, asking it of a server, and the
-interval that this makes of the figures of a run.
+"""Expected errors of the simulator on servers that nobody calibrated: the model of errors, a server's place in it, and
+the resulting intervals of a run's figures.
 
-An error is ``log(predicted / measured)``. Of a source that was left out it is taken to be ``center + scale * z``.
-Servers that nobody looked at while the simulator was built have a center of their own: what is not known of them mostly
-takes time, so that they are slower than simulated. So have mixtures of experts, whose tokens are routed unevenly and
-through kernels of which fewer were measured. The scale is ``exp`` of a few features of the deployment and its
-load, and the quantiles of ``|z|`` are those over measured sources, each counted once (split conformal prediction with
-the source as the unit: Dunn, Wasserman and Ramdas, "Distribution-free prediction sets for two-layer hierarchical
-models", JASA 118, 2023). Knows figures by name; neither how servers were measured nor how a run is made.
+An error is ``log(predicted / measured)``. For a source that was left out it is assumed to be ``center + scale * z``.
+Servers that nobody looked at while the simulator was built have a center of their own: what is unknown about them
+mostly takes time, so that they are slower than simulated. So do mixtures of experts, whose tokens are routed unevenly
+and through kernels of which fewer were measured. The scale is ``exp`` of a few features of the deployment and its load.
+The quantiles of ``|z|`` are those over measured sources, each counted once (split conformal prediction with the source
+as the unit: Dunn, Wasserman and Ramdas, "Distribution-free prediction sets for two-layer hierarchical models", JASA
+118, 2023). Knows figures by name; neither how servers were measured nor how a run is made.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FILE = "calibration/expected_errors.json"
 CALIBRATED_FILE = "calibration/calibrated_errors.json"
 
 FEWEST_CALIBRATED_RUNS = 2
-"""Loads of a server from which the errors of calibrated servers are expected of it: theirs are of two."""
+"""Least calibrated loads for the errors of calibrated servers to apply, which were calibrated on two."""
 
 LEVEL = 0.9
-"""Share of foreign servers that an interval is to hold."""
+"""Intended share of uncalibrated servers inside an interval."""
 
 Interval = tuple[float, float]
 
@@ -48,7 +48,7 @@ DOLLARS = ("usd_per_million_output_tokens", "usd_per_million_tokens")
 """Figures of ``simserve.cost`` that fall as throughput rises."""
 
 QUEUED = ("ttft_ms", "e2el_ms")
-"""Latencies that hold the wait for a seat."""
+"""Latencies that include the wait for a seat."""
 
 LATENCY_ERRORS: Mapping[str, tuple[str, ...]] = {
     "ttft_ms": ("ttft",),
@@ -56,64 +56,64 @@ LATENCY_ERRORS: Mapping[str, tuple[str, ...]] = {
     "itl_ms": ("tpot",),
     "e2el_ms": ("ttft", "tpot"),
 }
-"""Latency, as results name it -> the metrics whose errors it has."""
+"""Latency, as named in results -> the metrics whose errors apply to it."""
 
 CONCURRENCY_BANDS = (4, 16, 64, 256)
-"""Upper ends of the bands of concurrency, both ends included."""
+"""Upper ends of the bands of concurrency, inclusive."""
 
 FLOORS: Mapping[str, float] = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
-"""Metric -> narrowest half-width of a 90 % interval, in logarithms: measuring the same server twice differs by as much
-(InferenceX and MLPerf repeat TPOT within 1 to 3 %)."""
+"""Metric -> least half-width of a 90 % interval, in logarithms: repeated measurements of the same server differ by this
+much (InferenceX and MLPerf repeat TPOT within 1 to 3 %)."""
 
 FLOOR_OF_HALF = 0.41
-"""Of that, the narrowest half-width at 50 %: 0.674 over 1.645, as of a normal error."""
+"""Least half-width at 50 % as a share of that: 0.674 / 1.645, as for a normal error."""
 
 NARROWEST_RATIO = 1.01
-"""Of the 90 % half-width to the 50 % one, at least: two quantiles that are the same make no distribution."""
+"""Least ratio of the 90 % half-width to the 50 % one: two equal quantiles define no distribution."""
 
 LARGEST_LOG = 600.0
-"""Of a factor: what is larger has no room in a float."""
+"""Largest logarithm of a factor: more does not fit in a float."""
 
 BURST_SHARE, BURST_REQUESTS = 0.3, 16
-"""A burst: more than this share of the requests in the first instant, and more than so many in flight."""
+"""A burst: more than this share of the requests in the first instant, and more than this number in flight."""
 
 MANY_CLIENTS = 500.0
-"""Requests in flight at a server at which the feature ``clients``, a logarithm, is 1."""
+"""Requests in flight at which the feature ``clients``, a logarithm, is 1."""
 
 MOST_MEASURED_GPUS = 8
-"""GPUs of the largest replica that the sources measured outside separate pools."""
+"""GPUs of the largest measured replica, other than separate pools."""
 
 BEYOND = math.log(2.0)
-"""What the logarithm of the scale gains a doubling of GPUs beyond the measured ones, and for a mechanism that no source
-at all measured: nothing was measured there, so it is assumed and not learnt."""
+"""Increase of the logarithm of the scale per doubling of GPUs beyond the measured ones, and for a mechanism that no
+source measured. An assumption, as nothing was measured there."""
 
 SPECULATION = "servers that decode speculatively"
-"""A mechanism whose errors loads of one's own do not tell: how many drafts are accepted hangs on the text."""
+"""A mechanism whose errors a user's own loads do not reveal: the share of accepted drafts depends on the text."""
 
 ALONE = ", of which only throughput is known"
-"""End of a basis of servers whose latencies nobody published."""
+"""End of the basis text for servers without published latencies."""
 
 FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far_engine", "far_mechanism", "unexamined")
-"""What the scale is linear in (its logarithm): see `features`."""
+"""Features in which the logarithm of the scale is linear, see `features`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A deployment under a load, as the model of errors knows it.
+    """A deployment under a load, as described to the model of errors.
 
     Attributes:
         generation: Engine and generation: ``vllm from 0.8``.
-        hardware: GPU, as the catalogue names it.
+        hardware: GPU, by its catalogue name.
         has_experts: Whether the model is a mixture of experts.
-        num_gpus: GPUs of a replica.
-        is_served: Whether requests come through the engine's server, not from a batch in its own process.
-        has_pools: Whether prompts and answers have replicas of their own.
-        in_flight: Requests in the system on average, a replica; NaN: unknown.
+        num_gpus: GPUs per replica.
+        is_served: Whether requests come through the engine's server, not from a batch in the engine's own process.
+        has_pools: Whether prefill and decode have separate replicas.
+        in_flight: Mean number of requests in a replica; NaN: unknown.
         at_once: Share of the requests that arrived in the first instant.
         host: Share of the step time that is host work.
-        mechanism: What few servers do and most do not, in words; empty: nothing of the kind.
-        calibrated_runs: Loads of this very deployment that its engine profile was calibrated on; 0: none.
-        calibrated_date: When they were measured, as far as the profile says.
+        mechanism: An unusual mechanism of the server, in words; empty: none.
+        calibrated_runs: Loads of this deployment on which its engine profile was calibrated; 0: none.
+        calibrated_date: When they were measured, if the profile says so.
     """
 
     generation: str
@@ -136,7 +136,7 @@ class Server:
 
     @property
     def is_burst(self) -> bool:
-        """Whether many requests reach a server in one instant."""
+        """Whether many requests arrive in one instant."""
         return self.is_served and self.at_once > BURST_SHARE and self.in_flight > BURST_REQUESTS
 
     @property
@@ -146,7 +146,7 @@ class Server:
 
     @property
     def is_larger(self) -> bool:
-        """Whether no measured replica has as many GPUs; separate pools were measured with more."""
+        """Whether no measured replica has this many GPUs; separate pools were measured with more."""
         return self.num_gpus > MOST_MEASURED_GPUS and not self.has_pools
 
 
@@ -155,13 +155,13 @@ class Distance:
     """How far a server is from what other sources measured.
 
     Attributes:
-        is_family_known: Its engine generation, GPU and class of model together.
-        is_engine_known: Its engine generation, on whatever GPU.
-        is_hardware_known: Its GPU, under whatever engine.
-        is_mechanism_known: Its mechanism, and as many GPUs; true where it has nothing of the kind.
-        is_mechanism_measured: Its mechanism, by whatever source, its own as well.
-        is_examined: Its own figures lay open while the simulator was built: those of the measured sources did, those of
-            the unseen reports and of every other server did not.
+        is_family_known: Its engine generation, GPU and class of model in combination.
+        is_engine_known: Its engine generation, on any GPU.
+        is_hardware_known: Its GPU, under any engine.
+        is_mechanism_known: Its mechanism and number of GPUs; true without an unusual mechanism.
+        is_mechanism_measured: Its mechanism, by any source including its own.
+        is_examined: Whether its own figures were known while the simulator was built: those of the measured sources
+            were, those of the unseen reports and of all other servers were not.
     """
 
     is_family_known: bool
@@ -173,7 +173,7 @@ class Distance:
 
     @property
     def group(self) -> str:
-        """One of `GROUPS`, as `GROUPS_TOLD` has them."""
+        """One of `GROUPS`, described in `GROUPS_TOLD`."""
         if self.is_family_known:
             return "known family"
         is_all_known = self.is_engine_known and self.is_hardware_known and self.is_mechanism_known
@@ -187,10 +187,10 @@ GROUPS_TOLD = (
     "experts) together. Known engine: other sources measured the engine generation and the GPU, but not together, or "
     "not with such a model. Foreign: no other source measured the engine generation, or the GPU, or layers like these."
 )
-"""What they are, for readers."""
+"""Descriptions of the groups for readers."""
 
 CALIBRATED = "calibrated"
-"""Group of a server whose own measurements its engine profile was calibrated on."""
+"""Group of servers whose engine profile was calibrated on their own measurements."""
 
 
 def features(server: Server, distance: Distance) -> tuple[float, ...]:
@@ -213,41 +213,41 @@ class MetricErrors(FrozenModel):
     """The model of one metric's error."""
 
     center: float
-    """Median of ``log(predicted / measured)`` of dense models on servers that nobody looked at: above 0, the simulator
-    is too high."""
+    """Median of ``log(predicted / measured)`` of dense models on servers that nobody looked at; above 0, the simulator
+    predicts too much."""
     examined_center: float
-    """The same of the sources whose figures lay open while the simulator was built."""
+    """The same for sources whose figures were known while the simulator was built."""
     experts_center: float
-    """Of mixtures of experts, on servers that nobody looked at."""
+    """For mixtures of experts, on servers that nobody looked at."""
     examined_experts_center: float
-    """Of mixtures of experts, of the sources whose figures lay open."""
+    """For mixtures of experts, sources whose figures were known."""
     log_scale: dict[str, float]
-    """Feature -> what it adds to the logarithm of the scale."""
+    """Feature -> its contribution to the logarithm of the scale."""
     p50: float = Field(gt=0)
-    """Median of the absolute error over the scale, of servers that nobody looked at."""
+    """Median of absolute error over scale, for servers that nobody looked at."""
     examined_p50: float = Field(gt=0)
-    """The same of the sources whose figures lay open."""
+    """The same for sources whose figures were known."""
     p90: float = Field(gt=0)
-    """90th percentile of it, of servers that nobody looked at."""
+    """90th percentile of absolute error over scale, for servers that nobody looked at."""
     examined_p90: float = Field(gt=0)
-    """The same of the sources whose figures lay open."""
+    """The same for sources whose figures were known."""
     constant_center: float
-    """Median of all, about which one interval for every server lies."""
+    """Median of all errors, the center of one interval for every server."""
     constant_90: float = Field(gt=0)
-    """Half-width of that 90 % interval, to compare with."""
+    """Half-width of that 90 % interval, for comparison."""
     sources: int = Field(ge=1)
-    """Sources behind it, each counted once."""
+    """Number of sources, each counted once."""
     figures: int = Field(ge=1)
-    """Measured figures behind it."""
+    """Number of measured figures."""
 
     def center_of(self, *, has_experts: bool, is_examined: bool) -> float:
-        """Return the median of ``log(predicted / measured)`` of a class of model and a kind of source."""
+        """Return the median of ``log(predicted / measured)`` for a class of model and a kind of source."""
         if has_experts:
             return self.examined_experts_center if is_examined else self.experts_center
         return self.examined_center if is_examined else self.center
 
     def half_widths(self, metric: str, server: Server, distance: Distance) -> tuple[float, float]:
-        """Return half of the 50 % and of the 90 % interval, in logarithms."""
+        """Return half the widths of the 50 % and 90 % intervals, in logarithms."""
         values = zip(FEATURES, features(server, distance), strict=True)
         scale = math.exp(sum(self.log_scale.get(name, 0.0) * value for name, value in values))
         beyond = math.exp(BEYOND * (server.num_beyond + float(not distance.is_mechanism_measured)))
@@ -260,18 +260,18 @@ class MetricErrors(FrozenModel):
 
 
 class Family(FrozenModel):
-    """What was measured of one engine generation, GPU and class of model."""
+    """What was measured for one engine generation, GPU and class of model."""
 
     engine: str
     """Engine and generation: ``vllm from 0.8``."""
     hardware: str
-    """GPU, as the catalogue names it."""
+    """GPU, by its catalogue name."""
     has_experts: bool
     """Whether the models are mixtures of experts."""
     servers: dict[str, int]
-    """Metric -> measured servers."""
+    """Metric -> number of measured servers."""
     sources: tuple[str, ...]
-    """Where they are from."""
+    """Their sources."""
 
 
 def distance_of(
@@ -287,9 +287,9 @@ def distance_of(
     Args:
         server: The deployment.
         families: What was measured.
-        mechanisms: Mechanism -> sources with a server of it.
-        without: Sources that do not count.
-        is_examined: Whether its own figures lay open.
+        mechanisms: Mechanism -> sources that measured a server with it.
+        without: Sources to leave out.
+        is_examined: Whether its own figures were known.
     """
     is_mechanism_known = not server.mechanism or any(
         source not in without for source in mechanisms.get(server.mechanism, ())
@@ -306,60 +306,60 @@ def distance_of(
 
 
 class Coverage(FrozenModel):
-    """How well the intervals of a metric hold that were made without each figure's own source; a source counts once."""
+    """How well intervals made without each figure's own source hold, for one metric; a source counts once."""
 
     metric: str
-    """Which."""
+    """The metric."""
     group: str
     """``all``, or one of `GROUPS`."""
     sources: int
-    """Sources with figures in it."""
+    """Sources with figures in the group."""
     figures: int
     """Measured figures that no constant was fitted to."""
     coverage_90: float
-    """Share of them inside the 90 % interval."""
+    """Share of figures inside the 90 % interval."""
     coverage_50: float
-    """Inside the 50 % interval."""
+    """Share inside the 50 % interval."""
     log_width: float
     """Mean width of the 90 % interval, in logarithms."""
     interval_score: float
-    """Mean interval score of it: less is better."""
+    """Mean interval score of the 90 % interval; lower is better."""
     constant_coverage_90: float
-    """Share inside one 90 % interval for every server."""
+    """Share inside one 90 % interval for all servers."""
     constant_log_width: float
     """Its width."""
     constant_interval_score: float
     """Its score."""
     range_90: tuple[float, float] = (0.0, 1.0)
-    """Between what 90 % of draws of its sources, with replacement, have ``coverage_90``: so far few sources tell it."""
+    """Range of ``coverage_90`` in 90 % of draws of its sources with replacement: the uncertainty from few sources."""
 
 
 class Attainable(FrozenModel):
-    """How narrow intervals of a metric can be, beside one interval for every server: ratios, 1 is as wide.
+    """How narrow intervals of a metric can be, relative to one interval for all servers: ratios, 1 is equally wide.
 
-    Of draws, the median and between what 90 % of them lie.
+    For draws: the median and the range of 90 % of them.
     """
 
     metric: str
-    """Which."""
+    """The metric."""
     draws: int
-    """Sets of errors that were drawn from the model of errors."""
+    """Sets of errors drawn from the model of errors."""
     own_width: float
-    """Mean width over sources that holds 90 % of each source's own figures: who knows every server's spread."""
+    """Mean width over sources that holds 90 % of each source's own figures, with the spread of every server known."""
     known_width: tuple[float, float, float]
-    """In draws, the mean width of who knows the model that they are from."""
+    """In draws, the mean width if the model from which they are drawn is known."""
     known_score: tuple[float, float, float]
-    """Interval score likewise."""
+    """The interval score in that case."""
     learnt_width: tuple[float, float, float]
-    """In the same draws, the mean width of who learns the model anew with the source left out."""
+    """In the same draws, the mean width if the model is learnt again with the source left out."""
     learnt_score: tuple[float, float, float]
-    """Interval score likewise."""
+    """The interval score in that case."""
 
 
 class PairErrors(FrozenModel):
-    """How far the simulated ratio of two servers is from the measured one: of one source, one model, under one load.
+    """Error of the simulated ratio of two servers relative to the measured one: same source, model and load.
 
-    What is wrong with both alike cancels. In logarithms, every source counted once.
+    Errors common to both cancel. In logarithms, every source counted once.
     """
 
     p50: float = Field(gt=0)
@@ -367,43 +367,43 @@ class PairErrors(FrozenModel):
     p90: float = Field(gt=0)
     """90th percentile."""
     pairs: int = Field(ge=1)
-    """Pairs behind it."""
+    """Number of pairs."""
     sources: int = Field(ge=1)
-    """Their sources."""
+    """Number of their sources."""
     coverage_90: float
-    """Share of pairs within the 90th percentile that is learnt without their own source."""
+    """Share of pairs within the 90th percentile learnt without their own source."""
 
 
 class ErrorModel(FrozenModel):
-    """The file that ships."""
+    """The file that ships with the package."""
 
     made_by: str
-    """The command."""
+    """The command that made it."""
     simserve: str
     """Version that was validated."""
     date: str
-    """When."""
+    """Date of the validation."""
     left_out: str
-    """Which measured figures do not count, and which count for more."""
+    """Which measured figures do not count, and which have more weight."""
     metrics: dict[str, MetricErrors]
     """Metric (``tpot``, ``ttft``, ``throughput``) -> model of its error."""
     without: dict[str, dict[str, MetricErrors]]
-    """Source -> metric -> what is learnt where the source is left out: for its own figures."""
+    """Source -> metric -> the model learnt without that source, used for the source's own figures."""
     families: tuple[Family, ...]
     """What was measured."""
     mechanisms: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Mechanism that few servers have -> sources that measured one of them."""
+    """Unusual mechanism -> sources that measured it."""
     examined: tuple[str, ...] = ()
-    """Sources whose figures lay open while the simulator was built."""
+    """Sources whose figures were known while the simulator was built."""
     coverage: tuple[Coverage, ...] = ()
-    """How well it holds, whole sources left out."""
+    """How well the model holds with whole sources left out."""
     pairs: dict[str, PairErrors] = Field(default_factory=dict)
     """Metric -> error of the ratio of two servers."""
     attainable: tuple[Attainable, ...] = ()
-    """How narrow it could be."""
+    """How narrow its intervals could be."""
 
     def distance(self, server: Server, left_out: str = "") -> Distance:
-        """Return how far a server is from the measured ones, those of one source not counted."""
+        """Return how far a server is from the measured ones, one source left out."""
         return distance_of(server, self.families, self.mechanisms, (left_out,), is_examined=left_out in self.examined)
 
     def of_metric(self, metric: str, left_out: str = "") -> MetricErrors:
@@ -412,48 +412,48 @@ class ErrorModel(FrozenModel):
 
 
 class CalibratedMetric(FrozenModel):
-    """The error of one metric of calibrated servers at loads that they were not given, in logarithms."""
+    """The error of one metric on calibrated servers at loads not used for calibration, in logarithms."""
 
     center: float
     """Median of ``log(predicted / measured)``."""
     p50: float = Field(gt=0)
-    """Half of the interval about it that holds half of the figures."""
+    """Half-width of the interval about it that holds half of the figures."""
     p90: float = Field(gt=0)
-    """Half of the interval that holds `LEVEL` of them."""
+    """Half-width of the interval that holds `LEVEL` of them."""
     servers: int = Field(ge=1)
-    """Servers behind it."""
+    """Number of servers."""
     sources: int = Field(ge=1)
-    """Their sources, each counted once."""
+    """Number of their sources, each counted once."""
     figures: int = Field(ge=1)
-    """Figures behind it."""
+    """Number of figures."""
     coverage_90: float
-    """Share of the figures inside the 90 % interval that is made without their own source; a source counts once."""
+    """Share of the figures inside the 90 % interval made without their own source; a source counts once."""
     coverage_50: float
-    """Inside the 50 % interval."""
+    """Share inside the 50 % interval."""
 
 
 class CalibratedErrors(FrozenModel):
-    """What is left of the error once two loads of a server were given to `simserve calibrate serving`; a file."""
+    """The error that remains after two loads of a server were given to `simserve calibrate serving`; a file."""
 
     made_by: str
-    """The command."""
+    """The command that made it."""
     simserve: str
-    """Version that predicted."""
+    """Version that made the predictions."""
     date: str
-    """When."""
+    """Date."""
     metrics: dict[str, CalibratedMetric]
     """Metric (``tpot``, ``ttft``, ``throughput``) -> its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricExpectation:
-    """What to expect of one metric, in logarithms of predicted over measured.
+    """Expected error of one metric, in logarithms of predicted over measured.
 
     Attributes:
         center: Median.
-        half_50: Half of the interval that holds half of the servers.
-        half_90: Half of the interval that holds `LEVEL` of them.
-        servers: Measured servers of the same family.
+        half_50: Half-width of the interval that holds half of the servers.
+        half_90: Half-width of the interval that holds `LEVEL` of them.
+        servers: Number of measured servers of the same family.
     """
 
     center: float
@@ -463,19 +463,19 @@ class MetricExpectation:
 
     @property
     def low(self) -> float:
-        """Factor from what is predicted to the lower end for a real server."""
+        """Factor on a prediction that gives the lower end for a real server."""
         return math.exp(-self.center - self.half_90)
 
     @property
     def high(self) -> float:
-        """Factor to the upper end."""
+        """Factor that gives the upper end."""
         return math.exp(-self.center + self.half_90)
 
     def factor(self, share: float) -> float:
-        """Return the factor from what is predicted that ``share`` of real servers stay at or below, 0 to 1.
+        """Return the factor on a prediction that ``share`` (0 to 1) of real servers do not exceed.
 
-        Errors lie evenly about the center, and their sizes as a Weibull distribution that has both quantiles: the
-        exponential sizes of a Laplace error are one of its kind, those of a normal error nearly.
+        Errors are symmetric about the center. Their sizes follow the Weibull distribution with both quantiles, which
+            includes the exponential sizes of a Laplace error and nearly those of a normal one.
         """
         beyond = abs(2 * share - 1)
         if beyond >= 1:
@@ -484,7 +484,7 @@ class MetricExpectation:
         return math.exp(min(-self.center + math.copysign(size, share - 0.5), LARGEST_LOG))
 
     def share_below(self, factor: float) -> float:
-        """Return the share of real servers that stay at or below a factor: the inverse of `factor`."""
+        """Return the share of real servers that do not exceed a factor: the inverse of `factor`."""
         if factor <= 0:
             return 0.0
         if math.isinf(factor):
@@ -505,10 +505,10 @@ class MetricExpectation:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What to expect of a run on a real server.
+    """Expected errors of a run on a real server.
 
     Attributes:
-        basis: What it rests on, in words.
+        basis: The basis of the expectation, in words.
         group: One of `GROUPS`, or `CALIBRATED`.
         metrics: Metric -> its error.
     """
@@ -519,7 +519,7 @@ class Expectation:
 
     @property
     def shares(self) -> dict[str, Any]:
-        """``basis``, and by metric ``p50 p90`` of the absolute relative error (0.05: 5 %) with ``servers``."""
+        """``basis``, and for each metric ``p50 p90`` of the absolute relative error (0.05: 5 %) with ``servers``."""
         return {
             "basis": self.basis,
             **{
@@ -534,12 +534,12 @@ class Expectation:
 
 
 def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation:
-    """Return what to expect of a server that nobody fitted, or that was calibrated on its own runs.
+    """Return the expected errors of a server, calibrated on its own runs or not.
 
     Args:
-        model: Of the errors.
+        model: The model of errors.
         server: The deployment under its load.
-        left_out: A source that must not count, as it measured this server.
+        left_out: A source to leave out because it measured this server.
     """
     distance = model.distance(server, left_out)
     family = next((each for each in model.families if distance.is_family_known and _is_of(each, server)), None)
@@ -557,14 +557,14 @@ def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation
 
 
 def calibrated_expectation(foreign: Expectation, num_loads: int, date: str = "") -> Expectation:
-    """Return what to expect of a server that was calibrated on its own runs: the errors of others like that.
+    """Return the expected errors of a server that was calibrated on its own runs: those of other calibrated servers.
 
-    Of a metric whose error was smaller before, as few calibrated servers tell it, what was expected stays.
+    A metric whose expected error was smaller before keeps it, as few calibrated servers were measured.
 
     Args:
-        foreign: What is expected of it otherwise.
-        num_loads: Loads of it that were measured.
-        date: When; empty: not known.
+        foreign: The errors expected without calibration.
+        num_loads: Number of its measured loads.
+        date: Date of the measurements; empty: not known.
     """
     errors = load_calibrated_errors()
     metrics = dict(foreign.metrics)
@@ -601,7 +601,7 @@ def _basis(server: Server, distance: Distance, family: Family | None) -> str:
 
 
 def band_of(concurrency: float) -> str:
-    """Return the band of a number of requests in flight: ``5-16``, ``>256``."""
+    """Return the band that a number of requests in flight falls into: ``5-16``, ``>256``."""
     lowest = 1
     for highest in CONCURRENCY_BANDS:
         if concurrency <= highest:
@@ -621,7 +621,7 @@ def generation_of(engine: str, version: str) -> str:
 
 @cache
 def load_calibrated_errors(file: Path | None = None) -> CalibratedErrors:
-    """Return the errors of calibrated servers that ship.
+    """Return the errors of calibrated servers that ship with the package.
 
     Raises:
         ProfileError: The file is invalid.
@@ -634,7 +634,7 @@ def load_calibrated_errors(file: Path | None = None) -> CalibratedErrors:
 
 @cache
 def load_error_model(file: Path | None = None) -> ErrorModel:
-    """Return the model that ships.
+    """Return the model of errors that ships with the package.
 
     Raises:
         ProfileError: The file is invalid.
@@ -647,12 +647,12 @@ def load_error_model(file: Path | None = None) -> ErrorModel:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What of a run decides how an error of the steps shows.
+    """Properties of a run that determine how an error of the steps shows.
 
     Attributes:
-        load_ratio: Offered over finishable load of open arrivals; None: not known, or a closed loop.
-        waiting: Share of the times to first tokens that requests waited for their first step.
-        duration_ms: Of the whole run.
+        load_ratio: Offered over finishable load with open-loop arrivals; None: not known, or a closed loop.
+        waiting: Share of the times to first token spent waiting for the first step.
+        duration_ms: Duration of the whole run.
     """
 
     load_ratio: float | None
@@ -661,22 +661,21 @@ class _Run:
 
 
 def prediction_interval(summary: Mapping[str, Any], expected: Expectation, waiting: float) -> dict[str, Any]:
-    """Return ``level basis metrics queues``: by figure the low and high end that a real server keeps within.
+    """Return ``level basis metrics queues``: for each figure the low and high end expected for a real server.
 
-    ``queues``: whether a server at the slow end cannot keep up with open arrivals. The high ends of first tokens and of
-    whole answers are then what would queue up by the end of this run, and say nothing of a longer one.
+    ``queues``: whether a server at the slow end cannot keep up with open-loop arrivals. The high ends of TTFT and E2E
+    are then what would queue up by the end of this run, and say nothing about a longer one.
 
-    TPOT and gaps take the error of TPOT. Times to first tokens take that of TTFT, and of open arrivals no less than
-    what a slower server does to the queue: at the load ratio r, waiting grows as ``1 / (1 - r)`` (M/G/1 in heavy
-    traffic: Kingman, "The single server queue in heavy traffic", 1961), and over a run of T seconds by no more than the
-    work that is left over, ``T (r' - r) / 2``. End-to-end times are made up of both, their errors taken as one. A
-    server that keeps up with open arrivals finishes what arrives: its throughput falls only if a real one is too
-    slow for the load.
+    TPOT and ITL take the error of TPOT. TTFT takes its own error and, with open-loop arrivals, at least the effect of a
+    slower server on the queue: at the load ratio r, waiting grows as ``1 / (1 - r)`` (M/G/1 in heavy traffic: Kingman,
+    "The single server queue in heavy traffic", 1961), and over a run of T seconds by at most the work that is left
+    over, ``T (r' - r) / 2``. E2E combines both, with their errors taken as one. A server that keeps up with open-loop
+    arrivals finishes what arrives: its throughput falls only if a real one is too slow for the load.
 
     Args:
         summary: What `simserve.metrics.summary.summarize` returns.
         expected: Errors to expect.
-        waiting: Share of the time to first tokens that requests waited for their first step.
+        waiting: Share of the time to first token spent waiting for the first step.
     """
     inner = summary["simserve"]
     run = _Run(inner["load_ratio"], waiting, 1e3 * (summary["duration"] or 0.0))
@@ -730,7 +729,7 @@ def _latency(
 
 
 def _first_token(value: float, base: float, expected: Expectation, run: _Run) -> Interval:
-    """Return the interval of a time to first tokens, ms, of which ``base`` is no waiting."""
+    """Return the interval of a time to first token, ms, of which ``base`` is not waiting."""
     errors = expected.metrics["ttft"]
     low, high = value * errors.low, value * errors.high
     ratio = run.load_ratio
@@ -745,7 +744,7 @@ def _first_token(value: float, base: float, expected: Expectation, run: _Run) ->
 
 
 def _rate_factors(expected: Expectation, load_ratio: float | None) -> Interval:
-    """Return factors from a rate to its ends."""
+    """Return the factors that lead from a rate to its low and high ends."""
     errors = expected.metrics["throughput"]
     if load_ratio is None or load_ratio >= 1:
         return errors.low, errors.high

@@ -1,6 +1,6 @@
-"""What one GPU and its links can do at most, memory, peaks, bandwidths and power.
+"""The limits of one GPU and its links: memory, peaks, bandwidths and power.
 
-Knows data sheets and class defaults, not what an operator, a model or an engine makes of them.
+Knows data sheets and class defaults, not how an operator, a model or an engine uses them.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _NAMES_NO_GPU |= {
     "tm",
     "graphics",
 }
-"""Words of the names that drivers report which tell no two GPUs of the catalogue apart."""
+"""Words in GPU names reported by drivers that do not tell two GPUs of the catalogue apart."""
 _COUNT_BEFORE = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*|(\d{1,3})\s+(?=[a-z]))(\S.*)", re.IGNORECASE)
 _COUNT_BEHIND = re.compile(r"(\S.*?)\s*[:x\u00d7*]\s*(\d{1,5})", re.IGNORECASE)
-"""``H100:2`` and ``H100x2``, where what stands in front is the name of a GPU."""
+"""``H100:2`` and ``H100x2``, if the part in front is the name of a GPU."""
 _LIKENESS = 0.7
-"""Share of letters that an unknown name has in common with a GPU that may be meant: numbers alone are alike."""
+"""Least share of letters that an unknown name shares with a suggested GPU: numbers alone look alike."""
 NARROW_TILE_ROWS = 16
-"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile; where arithmetic is
-scarcer (H20), libraries' kernels with exchanged operands show, whose tiles take 16."""
+"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile. Where compute is scarcer (H20),
+the libraries' kernels with swapped operands show, whose tiles take 16 rows."""
 
 
 class Calibration(FrozenModel):
@@ -71,7 +71,7 @@ class Calibration(FrozenModel):
     run: str = Field(min_length=1)
     """Name of its folder."""
     device: str = Field(min_length=1)
-    """Device, as its driver names it."""
+    """Device name reported by its driver."""
     date: str = Field(min_length=1)
     """Day of the measurement."""
     software: str = Field(min_length=1)
@@ -85,7 +85,7 @@ class Calibration(FrozenModel):
     num_planned: int = Field(ge=0)
     """Calls that were planned."""
     not_fitted: tuple[str, ...] = ()
-    """Kinds of kernels without enough calls, which stay at class efficiencies or at the curves of the base profile."""
+    """Kinds of kernels with too few calls, which keep class efficiencies or the base profile's curves."""
 
     @property
     def note(self) -> str:
@@ -101,7 +101,7 @@ class Memory(FrozenModel):
     """Device memory of one GPU."""
 
     total: PositiveBytes
-    """Memory the CUDA driver offers to one process, which is what engines multiply by their utilisation."""
+    """Memory that the CUDA driver offers to one process; engines apply their memory share to it."""
     bandwidth: PositiveBytesPerSecond
     """Peak read bandwidth."""
     source: Source
@@ -109,7 +109,7 @@ class Memory(FrozenModel):
 
 
 class Compute(FrozenModel):
-    """Dense peak rates of one GPU, a multiply-add being two operations; an absent dtype is unsupported."""
+    """Dense peak rates of one GPU. A multiply-add counts as two operations; an absent dtype is unsupported."""
 
     fp32: PositiveFlopsPerSecond | None = None
     """FP32 on the ordinary cores."""
@@ -118,20 +118,20 @@ class Compute(FrozenModel):
     fp16: PositiveFlopsPerSecond | None = None
     """FP16 on the tensor cores, accumulated in FP32."""
     fp16_accumulated: PositiveFlopsPerSecond | None = None
-    """FP16 on the tensor cores, accumulated in FP16, where that is faster (GeForce); absent: as `fp16`."""
+    """FP16 on the tensor cores, accumulated in FP16, if that is faster (GeForce); absent: as `fp16`."""
     bf16: PositiveFlopsPerSecond | None = None
     """BF16 on the tensor cores, accumulated in FP32."""
     fp8: PositiveFlopsPerSecond | None = None
     """FP8 on the tensor cores, accumulated in FP32."""
     fp4: PositiveFlopsPerSecond | None = None
-    """FP4 on the tensor cores with a scale for 16 elements (NVFP4), accumulated in FP32."""
+    """FP4 on the tensor cores with one scale per 16 elements (NVFP4), accumulated in FP32."""
     int8: PositiveFlopsPerSecond | None = None
     """INT8 on the tensor cores, accumulated in INT32."""
     int4: PositiveFlopsPerSecond | None = None
     """INT4 on the tensor cores: 4-bit weights and activations, which no weight-only format uses."""
     num_multiprocessors: int | None = Field(default=None, ge=1)
-    """Streaming multiprocessors that the tiles of a kernel are dealt to; none: unknown, and no kernel waits for a
-    partly filled round of tiles."""
+    """Streaming multiprocessors over which the tiles of a kernel are distributed; absent: unknown, and no kernel waits
+    for a partly filled round of tiles."""
     source: Source
     """Where the numbers of this block come from."""
 
@@ -150,7 +150,7 @@ class _Link(FrozenModel):
     bandwidth: BytesPerSecond = 0.0
     """Peak bandwidth per direction and per GPU."""
     latency: Seconds = 0.0
-    """Time a message takes that is too small for the bandwidth to matter."""
+    """Time of a message too small for the bandwidth to matter."""
     source: Source
     """Where the numbers of this block come from."""
 
@@ -170,18 +170,18 @@ class IntraNodeLink(_Link):
     """NVLink, Infinity Fabric (AMD), inter-chip interconnect (TPU), NeuronLink (Trainium), Ethernet ports of the
     devices themselves (Gaudi), PCIe, or no path between the GPUs."""
     gpus_per_node: int = Field(ge=1)
-    """GPUs of a typical node: those that the link joins, which are more than one host's in an NVLink domain."""
+    """GPUs of a typical node: those that the link joins, which in an NVLink domain belong to several hosts."""
     gpus_per_host: int | None = Field(default=None, ge=1)
-    """GPUs of one host, where the link joins those of several (GB200 NVL72: 4 of 72); absent: as many as a node's."""
+    """GPUs of one host, if the link joins several hosts (GB200 NVL72: 4 of 72); absent: as many as the node's."""
     peer_bandwidth: PositiveBytesPerSecond | None = None
-    """Per direction to one other GPU, where each has a link to every other: n GPUs talk over n - 1 of them; absent: all
-    of the bandwidth, through a switch."""
+    """Bandwidth per direction to one other GPU, if each pair has its own link: n GPUs use n - 1 of them; absent: the
+    full bandwidth, through a switch."""
     shared_bandwidth: PositiveBytesPerSecond | None = None
-    """What the GPUs that talk share, where their transfers pass host memory; absent: nothing, each has its own."""
+    """Bandwidth that communicating GPUs share if transfers pass through host memory; absent: each has its own."""
 
     @property
     def num_host_gpus(self) -> int:
-        """GPUs of one host: what an operating system sees, a pod can ask for, and host memory is shared by."""
+        """GPUs of one host: visible to one operating system, available to one pod, sharing host memory."""
         return self.gpus_per_host or self.gpus_per_node
 
     @model_validator(mode="after")
@@ -202,7 +202,7 @@ class HostLink(FrozenModel):
     """Link between one GPU and host memory."""
 
     kind: Literal["pcie", "nvlink_c2c", "unified"]
-    """PCIe, NVLink-C2C (Grace), or one memory that both share, where nothing is copied."""
+    """PCIe, NVLink-C2C (Grace), or one memory shared by both, without copies."""
     bandwidth: PositiveBytesPerSecond
     """Peak bandwidth per direction."""
     source: Source
@@ -213,9 +213,9 @@ class Power(FrozenModel):
     """Electric power of one GPU board."""
 
     board: PositiveWatts
-    """The most the board draws by default."""
+    """Most power that the board draws by default."""
     idle: PositiveWatts
-    """What the driver reports while no process uses the GPU."""
+    """Power that the driver reports while no process uses the GPU."""
     source: Source
     """Where the numbers of this block come from."""
 
@@ -232,51 +232,51 @@ class Efficiency(FrozenModel):
     gemm: Share
     """Share of the compute peak in large matrix products."""
     gemm_overlap: float | None = Field(default=None, ge=1)
-    """Exponent p of their seconds, (arithmetic^p + memory^p)^(1/p): 1 where loads and arithmetic take turns, as before
-    Ampere's asynchronous copies; absent: that of the GPUs whose products were fitted."""
+    """Exponent p in the time of large products, (arithmetic^p + memory^p)^(1/p): 1 where loads and arithmetic
+    alternate, as before Ampere's asynchronous copies; absent: that of the GPUs whose products were fitted."""
     tile_rows: int | None = Field(default=None, ge=1, le=64)
-    """Rows of the smallest tile of a matrix product: 1 where few rows are multiplied on the ordinary cores, row by row
-    (Metal); absent: what tensor cores take, 16, or as the weight format says."""
+    """Rows of the smallest tile of a matrix product: 1 if few rows are multiplied on the ordinary cores, row by row
+    (Metal); absent: the 16 of tensor cores, or as the weight format says."""
     unpacking: Share | None = None
-    """Share of a 16-bit product's FLOP/s left where weights below 16 bits are unpacked inside the kernel whatever the
+    """Share of a 16-bit product's FLOP/s that remains if weights below 16 bits are unpacked inside the kernel for any
     number of rows (Metal); absent: as the weight format says."""
     attention_prefill: Share
     """Share of the compute peak in flash attention over long prompts."""
     attention_decode: Share | None = None
-    """Of the bandwidth, where decode attention on long contexts was measured; absent: 1.05 times `memory`."""
+    """Share of the bandwidth, if decode attention on long contexts was measured; absent: 1.05 times `memory`."""
     triton_attention_decode: Share | None = None
-    """The same of Triton's kernels, where they are far from the GPU's own; absent: as those."""
+    """The same for Triton's kernels, if they differ much from the GPU's own; absent: the same value."""
     memory: Share
     """Share of the bandwidth peak in kernels that stream weights or KV."""
     sampling: Share | None = None
-    """The same of sampling, where it was measured (on a CPU, whose arithmetic it waits for); absent: as `memory`."""
+    """The same for sampling, if measured (on a CPU, whose arithmetic limits it); absent: as `memory`."""
     kernel_latency: PositiveSeconds
-    """Least time of one kernel inside a CUDA graph."""
+    """Least time of a kernel inside a CUDA graph."""
     source: Source
     """Where the numbers of this block come from."""
 
 
 class HardwareProfile(FrozenModel):
-    """One GPU, the node it sits in and what it costs."""
+    """One GPU, its node and its cost."""
 
     name: str = Field(min_length=1)
-    """Catalogue name, which is also the name of the file."""
+    """Catalogue name and file name."""
     vendor: str = Field(min_length=1)
     """Maker of the GPU."""
     description: str = Field(min_length=1)
-    """One line a person recognises the GPU by."""
+    """One line by which a person recognises the GPU."""
     aliases: tuple[str, ...] = ()
-    """Short names that mean this GPU too, in any case (``H100``)."""
+    """Short names of this GPU, in any case (``H100``)."""
     slices: tuple[str, ...] = ()
-    """What its maker calls several of them together, before ``-N`` for N: ``v6e`` of ``v6e-8``."""
+    """Maker's name for several of them, before ``-N`` for N: ``v6e`` of ``v6e-8``."""
     sizes: dict[str, PositiveBytes] = Field(default_factory=dict)
-    """Other memory sizes that the same GPU is sold with: name -> what one process may use of it."""
+    """Other memory sizes of the same GPU: name -> memory available to one process."""
     memory: Memory
     """Device memory."""
     compute: Compute
     """Dense compute peaks."""
     is_cpu: bool = False
-    """Whether it is a CPU: one thread calls the kernels and runs them, and nothing is captured in a CUDA graph."""
+    """Whether it is a CPU: one thread calls and runs the kernels, and there are no CUDA graphs."""
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
     """CUDA compute capability as text (``"9.0"``); none for other makers."""
     intra_node: IntraNodeLink
@@ -286,16 +286,16 @@ class HardwareProfile(FrozenModel):
     host_link: HostLink
     """Link to host memory."""
     host: Host | None = None
-    """Host memory and cores of the node; none: those of a two-socket server."""
+    """Host memory and cores of the node; absent: those of a two-socket server."""
     host_cores: HostCores | None = None
-    """Speed of its cores at an engine's own work; none: as in H100 nodes."""
+    """Speed of its cores at an engine's own work; absent: as in H100 nodes."""
     power: Power
     """Electric power."""
     efficiency: Efficiency
     """Default efficiencies of its class; absent in a file: those of `kernels_of`."""
     kernels_of: str | None = None
-    """GPU of the same architecture whose fitted curves stand in for those this one lacks, scaled to its own peaks and
-    class efficiencies, and whose class efficiencies, where this one's file states none; none: class efficiencies."""
+    """GPU of the same architecture whose fitted curves replace missing ones, scaled to this GPU's peaks and class
+    efficiencies, and whose class efficiencies apply if this file states none; absent: class efficiencies."""
     gemm_curves: dict[GemmClass, tuple[GemmCurve, ...]] = Field(default_factory=dict)
     """Fitted matrix products by number format; a format without a curve runs at the class efficiencies."""
     grouped_gemm_curves: dict[GemmClass, tuple[GroupedGemmCurve, ...]] = Field(default_factory=dict)
@@ -303,15 +303,15 @@ class HardwareProfile(FrozenModel):
     activation_quantisation: ActivationQuantisation | None = None
     """Fitted rounding of activations to 8 bits."""
     attention_curves: AttentionCurves | None = None
-    """Fitted attention kernels; none: class efficiencies."""
+    """Fitted attention kernels; absent: class efficiencies."""
     collective_curves: CollectiveCurves | None = None
-    """Fitted collectives inside a node; none: latency and bandwidth of the link."""
+    """Fitted collectives inside a node; absent: latency and bandwidth of the link."""
     calibration: Calibration | None = None
-    """The measurement that its curves were fitted to, if it was made by ``simserve calibrate fit``."""
+    """The measurement to which its curves were fitted, if made by ``simserve calibrate fit``."""
     prices: tuple[GpuPrice, ...] = ()
-    """Prices seen, each with its date and source."""
+    """Observed prices, each with date and source."""
     purchase: GpuPurchase | None = None
-    """What buying one costs; none: no price is known."""
+    """Purchase cost; absent: no price is known."""
 
     @model_validator(mode="after")
     def _check_reservations(self) -> Self:
@@ -326,7 +326,7 @@ class HardwareProfile(FrozenModel):
 
     @property
     def runs_cuda(self) -> bool:
-        """Whether it runs CUDA kernels, compiled by HIP on AMD's GPUs."""
+        """Whether it runs CUDA kernels, or on AMD GPUs kernels compiled by HIP."""
         return self.compute_capability is not None or (self.vendor == "AMD" and not self.is_cpu)
 
     @property
@@ -336,7 +336,7 @@ class HardwareProfile(FrozenModel):
 
     @property
     def default_price(self) -> float | None:
-        """Dollars a GPU-hour on demand at specialised clouds, fitted; none where nobody was seen to offer it.
+        """Dollars per GPU-hour on demand at specialised clouds, fitted; None if no offer was seen.
 
         A scenario's ``pricing.provider`` or ``pricing.gpu_hour_usd`` replaces it.
         """
@@ -345,7 +345,7 @@ class HardwareProfile(FrozenModel):
 
     @property
     def host_slowdown(self) -> float:
-        """Times as long as on an H100 node that an engine's work on the CPU takes."""
+        """Factor on an engine's CPU time relative to an H100 node."""
         return 1.0 if self.host_cores is None else self.host_cores.slowdown
 
     @property
@@ -354,18 +354,18 @@ class HardwareProfile(FrozenModel):
         return self.host or SERVER_HOST
 
     def gemm_curves_of(self, engine: str) -> dict[GemmClass, GemmCurve]:
-        """Return the curve of each number format whose kernels an engine runs."""
+        """Return the curve of each number format for the kernels that an engine runs."""
         return _of_engine(self.gemm_curves, engine)
 
     def grouped_gemm_curves_of(
         self, engine: str, backend: str | None = None, makers: Mapping[GemmClass, str] | None = None
     ) -> dict[GemmClass, GroupedGemmCurve]:
-        """Return the curve of routed experts of each number format whose kernels an engine runs.
+        """Return the curve of routed experts of each number format for the kernels that an engine runs.
 
         Args:
             engine: Name of its profile.
-            backend: What it runs experts with; curves of other backends are left out.
-            makers: Format -> whose kernels it calls instead, where a curve names them; that with the engine's name too.
+            backend: Kernels with which it runs experts; curves of other backends are left out.
+            makers: Format -> whose kernels it calls instead, if a curve names them; a curve may name the engine too.
         """
         fitting = {
             name: tuple(curve for curve in curves if curve.backend in (None, backend))
@@ -378,7 +378,7 @@ class HardwareProfile(FrozenModel):
         return chosen
 
     def peak_flops(self, dtype: str) -> float | None:
-        """Return the dense compute peak in FLOP/s (OP/s for integers), or none where the GPU lacks the dtype.
+        """Return the dense compute peak in FLOP/s (OP/s for integers); None if the GPU lacks the dtype.
 
         Raises:
             ProfileError: ``dtype`` is not one of `DTYPES`.
@@ -390,7 +390,7 @@ class HardwareProfile(FrozenModel):
 
 
 def _of_engine(curves: Mapping[GemmClass, Sequence[_Curve]], engine: str) -> dict[GemmClass, _Curve]:
-    """Return for each class the curve that names the engine, or else the one that names none."""
+    """Return for each class the curve that names the engine, otherwise the one that names none."""
     chosen = {}
     for name, candidates in curves.items():
         own = [curve for curve in candidates if engine in curve.engines]
@@ -406,7 +406,7 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
     Args:
         name: A catalogue name (``h100-sxm-80gb``), one of the ``aliases`` or ``sizes`` of a profile in any case, or the
             path of a profile file.
-        relative_to: Folder that a relative path is tried against first.
+        relative_to: Folder in which a relative path is looked up first.
 
     Raises:
         ProfileError: There is no such profile, or the file is invalid; names file, key and remedy.
@@ -432,10 +432,10 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
 
 
 def hardware_name(name: str) -> str:
-    """Return the catalogue name that a name of a GPU means: of an alias, of a size, in any case; else the name itself.
+    """Return the catalogue name for a GPU's name, alias or size in any case; otherwise the name itself.
 
-    Names as drivers report them count (``NVIDIA H100 80GB HBM3``, ``Tesla T4``). A path stays a path, and a name that
-    the catalogue does not know stays as it is: looking for it names the nearest.
+    Accepts names reported by drivers (``NVIDIA H100 80GB HBM3``, ``Tesla T4``). A path stays a path. A name that the
+    catalogue does not know is returned as it is; loading it reports the nearest names.
     """
     if catalog.has("hardware", name) or _is_path(name):
         return name
@@ -460,7 +460,7 @@ def _is_path(name: str) -> bool:
 
 
 def remedy_for_gpu(name: str) -> str:
-    """Return what to do about the name of a GPU that is not known: the nearest, or how to describe one."""
+    """Return the remedy for an unknown GPU name: the nearest names, or how to describe a GPU."""
     near = nearest(name, hardware_names(), meaning=hardware_name, likeness=_LIKENESS)
     if near.startswith("did you mean"):
         return near
@@ -471,9 +471,9 @@ def remedy_for_gpu(name: str) -> str:
 
 
 def counted_gpu(text: str) -> tuple[int | None, str]:
-    """Return how many GPUs a text says, and the name as written: ``2xH100``, ``2 H100``, ``H100:2``; None: not said.
+    """Return the number of GPUs in a text and the name as written: ``2xH100``, ``2 H100``, ``H100:2``; None: no number.
 
-    A name that is known as a whole has no number in it (``7900xtx``); nodes of several GPUs are all of them
+    A name that is known as a whole contains no number of GPUs (``7900xtx``); for several nodes all GPUs are counted
     (``2x8xH100``).
     """
     count, name = None, text.strip()
@@ -486,36 +486,36 @@ def counted_gpu(text: str) -> tuple[int | None, str]:
 
 
 def slice_of(name: str) -> tuple[str, int] | None:
-    """Return the catalogue name and the number that a slice of a maker means (``v6e-8``: eight); None: it is none."""
+    """Return the catalogue name and number of a maker's slice (``v6e-8``: eight); None: it is not a slice."""
     kind, _, number = name.casefold().rpartition("-")
     found = next((each.name for each in _bundled() if kind in each.slices), None)
     return (found, int(number)) if found is not None and number.isdecimal() else None
 
 
 def _plain(name: str) -> str:
-    """Return a name without its vendor, line, kind of memory and generation, blanks and hyphens."""
+    """Return a name without vendor, product line, kind of memory, generation, blanks and hyphens."""
     words = re.findall(r"[a-z0-9]+", name.casefold())
     return "".join("sxm" if re.fullmatch(r"sxm\d", word) else word for word in words if word not in _NAMES_NO_GPU)
 
 
 def hardware_names() -> list[str]:
-    """Return all names that a GPU can be asked for by: profiles, their aliases and memory sizes, sorted."""
+    """Return all names by which a GPU can be requested: profiles, their aliases and memory sizes, sorted."""
     return sorted({*catalog.names("hardware"), *_aliases()})
 
 
 def _aliases() -> dict[str, str]:
-    """Return what each alias and each size of a bundled profile means: a size itself, an alias the profile's name."""
+    """Return the meaning of each alias and size of a bundled profile: a size itself, an alias the profile's name."""
     known = {alias.casefold(): profile.name for profile in _bundled() for alias in profile.aliases}
     return {size.casefold(): size for size in _sizes()} | known
 
 
 def _sizes() -> dict[str, str]:
-    """Return the profile that each further memory size belongs to."""
+    """Return the profile of each further memory size."""
     return {size: profile.name for profile in _bundled() for size in profile.sizes}
 
 
 def _bundled() -> list[HardwareProfile]:
-    """Return the profiles that can be asked for by name; files of a user's folder that are no GPUs are left out."""
+    """Return the profiles that can be requested by name, without files of a user's folder that are not GPUs."""
     profiles = []
     for name in catalog.names("hardware"):
         try:
@@ -539,7 +539,7 @@ def _read(path: Path) -> HardwareProfile:
 
 
 def _has_fits(profile: HardwareProfile) -> bool:
-    """Return whether curves were fitted on this very GPU, beside those that it may have from another."""
+    """Return whether curves were fitted on this GPU itself, besides any taken from another."""
     return any(curve.fit is not None for curves in profile.gemm_curves.values() for curve in curves)
 
 
@@ -557,10 +557,10 @@ class Host(FrozenModel):
 
 
 class HostCores(FrozenModel):
-    """How fast the cores of the nodes that usually hold a GPU run an engine's own work."""
+    """Speed of the usual host cores of a GPU at an engine's own work."""
 
     slowdown: Annotated[float, Field(gt=0)]
-    """Times as long as on an H100 node that scheduling, launching kernels and handing over tokens take."""
+    """Factor on the time for scheduling, launching kernels and handing over tokens, relative to an H100 node."""
     source: Annotated[str, Field(min_length=1)]
     """Where the number comes from."""
 
@@ -578,15 +578,15 @@ SERVER_HOST = Host.model_construct(
 
 
 def _with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> HardwareProfile:
-    """Return a profile with the fitted curves of another GPU, each share scaled as the class efficiencies of the two.
+    """Return a profile with the fitted curves of another GPU, scaled by the ratio of the two GPUs' class efficiencies.
 
-    Starts, tiles and overlaps are those of the architecture; shares of the peaks go with what the class reaches of
-    them. What limits decode attention beside memory is work of the ordinary cores (softmax, conversion of 8-bit keys),
-    and goes with their peak. Collectives come along where both have the same kind of link, the borrower's at least as
-    fast. Curves of its own stay. The borrowed ones have no ``fit``: their fidelity is ``roofline``.
+    Starts, tiles and overlaps are those of the architecture; shares of the peaks scale with the class efficiencies.
+    Apart from memory, decode attention is limited by the ordinary cores (softmax, conversion of 8-bit keys), and scales
+    with their peak. Collectives are taken if both have the same kind of link, the borrower's at least as fast. Curves
+    of its own stay. The borrowed ones have no ``fit``: their fidelity is ``roofline``.
 
-    Not for cards whose power limit lies far below: FP8 runs at the limit, and falls further than the 16-bit class
-    efficiency says (H100 NVL and PCIe: MLPerf's offline runs come out 30 % too fast so).
+    Not for GPUs with a much lower power limit: FP8 runs at the limit, and falls further than the 16-bit class
+    efficiency says (H100 NVL and PCIe: MLPerf's offline runs would be predicted 30 % too fast).
     """
     own, other = profile.efficiency, fitted.efficiency
     compute, memory = own.gemm / other.gemm, own.memory / other.memory

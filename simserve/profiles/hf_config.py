@@ -1,6 +1,6 @@
-"""From a Hugging Face ``config.json`` to a model profile: aliases, defaults of the family, refusals by name.
+"""Converts a Hugging Face ``config.json`` to a model profile: aliases, family defaults, refusals by name.
 
-Reads raw JSON, never through transformers, which renames fields on the way. Knows no weights.
+Reads raw JSON, not through transformers, which renames fields on the way. Knows no weights.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _CHOSEN_KEYS = (
     "top_k_experts",
 )
 _LATENT_KEYS = ("moe_latent_size", "routed_expert_hidden_size")
-_PLAIN_MLP_FACTOR = 4  # width of the MLP over hidden_size where GPT-2, GPT-J, BLOOM and Falcon leave it out
+_PLAIN_MLP_FACTOR = 4  # MLP width over hidden_size if GPT-2, GPT-J, BLOOM or Falcon omit it
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "auto": "bf16"}
 _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _EXPERT_COUNT = re.compile(r"experts|^moe_|_moe_")
-# What a config of an unknown architecture must say before it is read as a Llama with other sizes.
+# What a config of an unknown architecture must state to be read as a Llama with other sizes.
 _GENERIC_KEYS = (
     "hidden_size",
     "num_hidden_layers",
@@ -78,16 +78,16 @@ def from_hf_config(
 ) -> ModelProfile:
     """Return the profile of a Hugging Face configuration.
 
-    The text part of a multimodal model is read (``text_config``, ``thinker_config.text_config``). A
-    ``model_type`` outside `FAMILIES` is read as a Llama with other sizes if it gives every size.
+    Reads the text part of a multimodal model (``text_config``, ``thinker_config.text_config``). A ``model_type``
+    outside `FAMILIES` is read as a Llama with other sizes if it states every size.
 
     Args:
         mapping: The parsed ``config.json``.
-        file: Where it was read from; gives the profile its name, and errors their place.
-        beside: The ``hf_quant_config.json`` of the same repository; None: there is none.
+        file: File it was read from; names the profile, and the place of errors.
+        beside: The ``hf_quant_config.json`` of the same repository; None: no such file.
 
     Raises:
-        ProfileError: A field is missing, has a wrong type, or means layers there is no formula for.
+        ProfileError: A field is missing, has a wrong type, or describes layers without a formula here.
     """
     config = rewritten(_text_part(mapping, file), file)
     model_type = _model_type(config)
@@ -130,7 +130,7 @@ def from_hf_config(
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
-    """Return the family: what its architecture says where the ``model_type`` is unknown."""
+    """Return the family; by the architecture if the ``model_type`` is unknown."""
     model_type = str(config.get("model_type") or "")
     listed = config.get("architectures")
     named = [FAMILY_OF_ARCHITECTURE.get(str(name)) for name in listed] if isinstance(listed, list) else []
@@ -138,7 +138,7 @@ def _model_type(config: Mapping[str, Any]) -> str:
 
 
 def _architecture(config: Mapping[str, Any]) -> str | None:
-    """Return the class of the whole model, vision tower included, as engines name it; None where the file has none."""
+    """Return the class of the whole model, vision tower included, as engines name it; None if the file names none."""
     listed = config.get("architectures")
     named = str(listed[0]) if isinstance(listed, list) and listed else None
     return REGISTERED_ARCHITECTURE.get(named or "", named)
@@ -154,7 +154,7 @@ def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
 
 
 def _mamba(reader: ConfigReader) -> dict[str, Any] | None:
-    """Return the Mamba-2 layers (Nemotron-H, Granite 4, Falcon-H1); None where there are none."""
+    """Return the Mamba-2 layers (Nemotron-H, Granite 4, Falcon-H1); None if there are none."""
     if reader.value("mamba_num_heads") is None:
         return None
     for key in ("use_bias", "mamba_proj_bias", "projectors_bias"):
@@ -175,7 +175,7 @@ def _mamba(reader: ConfigReader) -> dict[str, Any] | None:
 
 
 def _short_convolution(reader: ConfigReader) -> dict[str, Any] | None:
-    """Return the short convolutions of LFM2; None where there are none."""
+    """Return the short convolutions of LFM2; None if there are none."""
     if reader.value("conv_L_cache") is None:
         return None
     return {
@@ -187,15 +187,15 @@ def _short_convolution(reader: ConfigReader) -> dict[str, Any] | None:
 
 
 def _granite_hybrid_norms(reader: ConfigReader) -> dict[str, Any]:
-    """Return the norms of a layer: of a mixer or of what follows it one, of both together two."""
+    """Return the norms per layer: one if a layer is a mixer or an MLP, two if it is both."""
     return {"num_norms_per_layer": 2 if reader.value("layers_block_type") is None else 1}
 
 
 def _gemma4(reader: ConfigReader) -> dict[str, Any]:
     """Return the two kinds of heads, the norms and the router's scales of Gemma 4.
 
-    Layers without a window have heads of another width, whose values are their keys before the norm. With experts the
-    dense MLP is what every token passes beside them (``modeling_gemma4.py``). A scalar a layer is stored too.
+    Layers without a window have heads of another width, and their values are their keys before the norm. With experts,
+    every token also passes the dense MLP (``modeling_gemma4.py``). One scalar per layer is stored too.
     """
     heads, kv_heads = reader.integer("num_attention_heads"), reader.integer("num_key_value_heads")
     width, layers = reader.integer("head_dim"), reader.integer(*LAYER_KEYS)
@@ -224,9 +224,9 @@ def _gemma4(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma3n(reader: ConfigReader) -> dict[str, Any]:
-    """Return what Gemma 3n's layers have beside attention and MLP, and those that share keys (``modeling_gemma3n.py``).
+    """Return what Gemma 3n's layers add to attention and MLP, and those that share keys (``modeling_gemma3n.py``).
 
-    Heads are alike in layers with and without a window. Values have a norm without weights.
+    Heads are the same in layers with and without a window. Values have a norm without weights.
     """
     heads, kv_heads = reader.integer("num_attention_heads"), reader.integer("num_key_value_heads")
     fields: dict[str, Any] = {
@@ -249,7 +249,7 @@ def _gemma3n(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _jamba(reader: ConfigReader) -> dict[str, Any]:
-    """Return Jamba's layers of the first Mamba (``JambaConfig``, ``JambaMambaMixer`` of transformers)."""
+    """Return Jamba's layers of Mamba-1 (``JambaConfig``, ``JambaMambaMixer`` of transformers)."""
     if reader.flag("mamba_proj_bias"):
         raise reader.refusal("with Mamba has no formula", "mamba_proj_bias")
     width, dtype = reader.integer("hidden_size"), str(reader.value("dtype", "torch_dtype") or "bfloat16")
@@ -269,7 +269,7 @@ def _jamba(reader: ConfigReader) -> dict[str, Any]:
 def _minimax_m3(reader: ConfigReader) -> dict[str, Any]:
     """Return MiniMax-M3's dense MLP and the indexer of its sparse layers, whose keys stay in BF16.
 
-    A query attends to so many blocks of keys (``minimax_m3.py`` of SGLang 0.5.23).
+    A query attends to a fixed number of key blocks (``minimax_m3.py`` of SGLang 0.5.23).
     """
     fields: dict[str, Any] = {"intermediate_size": reader.integer("dense_intermediate_size", "intermediate_size")}
     block = reader.mapping("sparse_attention_config")
@@ -319,7 +319,7 @@ def _deepseek_v4(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _mimo_v2(reader: ConfigReader) -> dict[str, Any]:
-    """Return the heads of MiMo-V2's layers of a window, and whose sinks are learned."""
+    """Return the heads of MiMo-V2's layers with a window, and which layers have learned sinks."""
     if reader.flag("add_full_attention_sink_bias") and not reader.flag("add_swa_attention_sink_bias"):
         raise reader.refusal("without add_swa_attention_sink_bias has no formula", "add_full_attention_sink_bias")
     sliding = "sliding" if reader.flag("add_swa_attention_sink_bias") else False
@@ -336,7 +336,7 @@ def _mimo_v2(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _step3p5(reader: ConfigReader) -> dict[str, Any]:
-    """Return the heads of Step-3.5's layers of a window where the file says that they are others."""
+    """Return the heads of Step-3.5's layers with a window if the file gives them separately."""
     block = reader.mapping("attention_other_setting") or {}
     count = reader.integer("num_sliding_attention_heads", default=0, minimum=0)
     if not block and not count:
@@ -354,8 +354,8 @@ def _step3p5(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _kimi_linear(reader: ConfigReader) -> dict[str, Any]:
-    """Return what Kimi-K3 has beside Kimi Linear: a gate of latent attention, residuals by blocks, a norm of the latent
-    of experts (``modeling_kimi_linear.py`` beside its checkpoint)."""
+    """Return what Kimi-K3 adds to Kimi Linear: a gate of latent attention, residuals by blocks, a norm of the experts'
+    latent vector (``modeling_kimi_linear.py`` beside its checkpoint)."""
     experts = _experts(reader) or {}
     dense = experts.get("first_dense_layers", 0) + len(experts.get("dense_layers", ()))
     normed = experts.get("latent_size") if reader.flag("latent_moe_use_norm") else None
@@ -370,7 +370,7 @@ def _bailing_hybrid(reader: ConfigReader) -> dict[str, Any]:
     """Return Ling 3's Kimi Delta Attention and the gate of its latent attention (``bailing_moe_v3.py`` of vLLM), or the
     lightning attention of Ling 2.5 and 2.6 (``bailing_moe_linear.py`` of vLLM).
 
-    Every so many-th layer has latent attention, and those that fill no group of so many.
+    Every ``layer_group_size``-th layer has latent attention, and so do layers after the last complete group.
     """
     layers, group = reader.integer(*LAYER_KEYS), reader.integer("layer_group_size")
     heads, width, linear = reader.integer("num_attention_heads"), reader.integer("head_dim"), layers // group
@@ -394,7 +394,7 @@ def _bailing_hybrid(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _lightning(reader: ConfigReader, num_layers: int) -> dict[str, Any]:
-    """Return so many layers of lightning attention, whose queries and keys may have norms a head."""
+    """Return that many layers of lightning attention, whose queries and keys may have norms per head."""
     heads, width = reader.integer("num_attention_heads"), reader.integer("head_dim")
     if reader.integer("num_kv_heads_for_linear_attn", default=heads) != heads:
         raise reader.refusal(
@@ -425,12 +425,12 @@ def _minimax_01(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _cohere2_moe(reader: ConfigReader) -> dict[str, Any]:
-    """Return the dense MLP of the first layers, whose experts have the width that the file names first."""
+    """Return the dense MLP of the first layers; experts have the width that the file names first."""
     return {"intermediate_size": reader.integer("prefix_dense_intermediate_size", "intermediate_size")}
 
 
 def _laguna(reader: ConfigReader) -> dict[str, Any]:
-    """Return the gate of Laguna's attention, and the query heads of its layers of a window (``laguna.py`` of vLLM)."""
+    """Return the gate of Laguna's attention and the query heads of its layers with a window (vLLM, ``laguna.py``)."""
     kinds = {"per-head": "has_head_gate", "per-element": "has_attention_gate"}
     fields: dict[str, Any] = {reader.choice(kinds, "gating"): True}
     heads, types = reader.sequence("num_attention_heads_per_layer"), reader.sequence("layer_types")
@@ -483,7 +483,7 @@ _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
 
 
 def _linear_attention(reader: ConfigReader) -> dict[str, Any] | None:
-    """Return the layers of a gated delta rule (Qwen3-Next, Qwen3.5, Kimi Linear); None where there are none."""
+    """Return the layers of a gated delta rule (Qwen3-Next, Qwen3.5, Kimi Linear); None if there are none."""
     delta = reader.mapping("linear_attn_config")
     if delta is not None:
         return _kimi_delta_attention(ConfigReader(delta, reader.file), reader)
@@ -523,7 +523,7 @@ def _present(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text_part(mapping: Mapping[str, Any], file: object) -> dict[str, Any]:
-    """Return the language model's fields, over those of the whole (``tie_word_embeddings``, ``dtype``)."""
+    """Return the language model's fields, on top of those of the whole (``tie_word_embeddings``, ``dtype``)."""
     config = dict(mapping)
     for key in ("thinker_config", "text_config", "llm_config", "language_config"):
         inner = config.pop(key, None)
@@ -566,7 +566,7 @@ def _name(config: Mapping[str, Any], file: object) -> str:
 
 
 def _huggingface_id(config: Mapping[str, Any], file: object) -> str | None:
-    """Return the repository that the file or its name says it is from: ``org--name_config.json`` is org/name."""
+    """Return the repository stated in the file or its name: ``org--name_config.json`` is org/name."""
     named = config.get("_name_or_path")
     if isinstance(named, str) and _REPOSITORY.fullmatch(named):
         return named
@@ -598,7 +598,7 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
     )
     width = _PLAIN_MLP_FACTOR * hidden_size if is_plain else None
     if reader.value(*EXPERT_KEYS) and reader.value("moe_intermediate_size"):
-        # No layer keeps a dense MLP: as wide as the experts that a token visits.
+        # No layer keeps a dense MLP: use the width of all experts that a token visits.
         width = reader.integer("moe_intermediate_size") * reader.integer(*_CHOSEN_KEYS)
     width = reader.integer("intermediate_size_mlp", *_WIDTH_KEYS, default=width)
     has_learned_positions = reader.flag("has_learned_positions")
@@ -617,9 +617,9 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _context(reader: ConfigReader) -> int:
-    """Return the longest context, which engines stretch by a linear or dynamic scaling of positions.
+    """Return the longest context, which engines extend for linear or dynamic scaling of positions.
 
-    vLLM config.py, _get_and_verify_max_len; files of other scalings (llama3, yarn) name the stretched length.
+    vLLM config.py, _get_and_verify_max_len; for other scalings (llama3, yarn) the file states the extended length.
     """
     positions = reader.integer(
         "max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len", "model_max_length"
@@ -729,7 +729,7 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
     chosen, zero = reader.integer(*_CHOSEN_KEYS), reader.integer("zero_expert_num", default=0, minimum=0)
     return {
         "num_experts": num_experts,
-        # The router's bias keeps the choice even: so many of the chosen compute (arXiv 2509.01322, section 2.1).
+        # The router's bias keeps choices balanced: this number of the chosen compute (arXiv 2509.01322, section 2.1).
         "num_experts_per_tok": max(round(chosen * num_experts / (num_experts + zero)), 1),
         "num_zero_experts": zero,
         "moe_intermediate_size": width,
@@ -754,10 +754,10 @@ def _experts(reader: ConfigReader) -> dict[str, Any] | None:
 
 
 def _shared_experts(reader: ConfigReader, width: int) -> tuple[int, int]:
-    """Return how many shared experts a layer has, and the width of one."""
+    """Return the number of shared experts per layer, and the width of one."""
     own_width = reader.integer(*_SHARED_WIDTH_KEYS, default=0, minimum=0)
     if reader.flag("enable_moe_block"):
-        return 1, reader.integer("intermediate_size")  # Gemma 4's dense MLP, beside the experts
+        return 1, reader.integer("intermediate_size")  # Gemma 4's dense MLP, besides the experts
     default = 1 if own_width else 0
     count = reader.integer(
         "n_shared_experts",

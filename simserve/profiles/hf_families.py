@@ -1,8 +1,8 @@
-"""What a Hugging Face ``model_type`` implies that its ``config.json`` does not say: a table, and its kinds of layers.
+"""What a Hugging Face ``model_type`` implies beyond its ``config.json``: a table of families, and their kinds of layers.
 
-Which of them slide, choose, are linear or keep a dense MLP. Sources: ``configuration_*.py`` and ``modeling_*.py`` of
-huggingface/transformers for each type (5.23 for the newest), and for ``minimax_m2``, ``kimi_k2`` and ``deepseek_v32``
-the modelling files beside their checkpoints and vLLM's.
+The kinds: layers with a window, with an indexer, linear ones, ones with a dense MLP. Sources: ``configuration_*.py``
+and ``modeling_*.py`` of huggingface/transformers for each type (5.23 for the newest), and for ``minimax_m2``,
+``kimi_k2`` and ``deepseek_v32`` the modelling files beside their checkpoints and vLLM's.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Family:
     Attributes:
         fields: Fields of `ModelProfile` that are fixed for the family.
         defaults: Values of configuration keys that files of this family leave out. ``has_*`` and
-            ``num_extra_positions`` stand for what the family's code does and no file says.
+            ``num_extra_positions`` describe behaviour of the family's code that no file states.
         has_attention_bias_flag: Whether ``attention_bias`` switches the biases of all four projections.
-        sliding: Which layers slide where ``layer_types`` does not say: ``all``; those from
-            ``max_window_layers`` on (Qwen); every second one (gpt-oss, Gemma 2); all but every
-            ``sliding_window_pattern``-th (Gemma 3); all but every fourth, in chunks (Llama 4).
-        reads: Keys among `UNSUPPORTED_KEYS` that are read in this family.
+        sliding: Which layers have a window if ``layer_types`` is absent: ``all``; those from ``max_window_layers`` on
+            (Qwen); every second one (gpt-oss, Gemma 2); all but every ``sliding_window_pattern``-th (Gemma 3); all but
+            every fourth, in chunks (Llama 4).
+        reads: Keys among `UNSUPPORTED_KEYS` that this family supports.
     """
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -260,20 +260,20 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
     }
 )
-# Architectures whose files may carry a ``model_type`` of another's making (conversions by sgl-project), or none.
+# Architectures whose files may have another maker's ``model_type`` (conversions by sgl-project), or none.
 FAMILY_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
     {"DeepseekV4ForCausalLM": "deepseek_v4", "LongcatFlashForCausalLM": "longcat_flash"}
 )
-# Classes of conversions -> what the engines' registries of models call them.
+# Classes of conversions -> their names in the engines' registries of models.
 REGISTERED_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
     {
         "MiniMaxM3ForCausalLM": "MiniMaxM3SparseForConditionalGeneration",
         "Step3p7FlashForCausalLM": "Step3p7ForConditionalGeneration",
     }
 )
-# What the counts and widths of experts are called where they are read (`simserve.profiles.hf_config`).
+# Names of the counts and widths of experts (`simserve.profiles.hf_config`).
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-# Keys that mean layers this module has no formula for, when present and not null, false, 0 or empty.
+# Keys of layers without a formula here, if present and not null, false, 0 or empty.
 UNSUPPORTED_KEYS = (
     "is_encoder_decoder",
     "encoder_layers",
@@ -297,12 +297,12 @@ UNSUPPORTED_KEYS = (
 
 
 def sliding_layers(reader: ConfigReader, rule: SlidingRule) -> tuple[int | None, int]:
-    """Return the window and the number of layers it limits; ``(None, 0)`` where every layer sees everything.
+    """Return the window and the number of layers that it limits; ``(None, 0)`` if every layer sees everything.
 
-    A window as long as the model's longest context limits nothing and is left out.
+    A window as long as the model's longest context has no effect and is left out.
 
     Raises:
-        ProfileError: ``layer_types`` holds a type there is no formula for, or not one entry a layer.
+        ProfileError: ``layer_types`` has a type without a formula here, or not one entry per layer.
     """
     key = "attention_chunk_size" if rule == "chunked" else "sliding_window"
     if reader.value(key) is None or not reader.flag("use_sliding_window", default=True):
@@ -321,7 +321,7 @@ def sliding_layers(reader: ConfigReader, rule: SlidingRule) -> tuple[int | None,
 
 
 def _types(reader: ConfigReader) -> list[Any] | None:
-    """Return ``layer_types``, without those of multi-token-prediction layers behind them (Step-3.5); None if absent."""
+    """Return ``layer_types``, without those of later multi-token-prediction layers (Step-3.5); None if absent."""
     types = reader.sequence("layer_types")
     layers = reader.integer(*LAYER_KEYS)
     if types is not None and len(types) == layers + reader.integer(*MTP_KEYS, default=0, minimum=0):
@@ -345,10 +345,10 @@ def _listed(reader: ConfigReader) -> int | None:
 
 
 def linear_layers(reader: ConfigReader) -> int:
-    """Return the layers of a gated delta rule: those that ``layer_types`` says, else all but every so many-th.
+    """Return the number of layers with a gated delta rule: as ``layer_types`` says, else all except every n-th.
 
     Raises:
-        ProfileError: The configuration gives the heads of such layers, and does not say which layers they are.
+        ProfileError: The configuration gives the heads of such layers, but not which layers they are.
     """
     if reader.value("linear_num_value_heads") is None:
         return 0
@@ -361,17 +361,17 @@ def linear_layers(reader: ConfigReader) -> int:
 
 
 def convolution_layers(reader: ConfigReader) -> int:
-    """Return the layers of short convolutions (LFM2).
+    """Return the number of short-convolution layers (LFM2).
 
     Raises:
-        ProfileError: ``layer_types`` holds a type there is no formula for, or not one entry a layer.
+        ProfileError: ``layer_types`` has a type without a formula here, or not one entry per layer.
     """
     _listed(reader)
     return (_types(reader) or []).count(_CONVOLUTION_TYPE)
 
 
 def shared_layers(reader: ConfigReader) -> tuple[int, int]:
-    """Return the layers at the top that take the keys and values of others, and how many of them see a window.
+    """Return how many last layers use the keys and values of others, and how many of them have a window.
 
     Raises:
         ProfileError: The file does not list the types of its layers.
@@ -396,10 +396,10 @@ def _by_rule(reader: ConfigReader, rule: SlidingRule) -> int:
 
 
 def layer_switches(reader: ConfigReader, key: str) -> list[int] | None:
-    """Return a list of 0 and 1, one a layer, or None where the key is absent or no list.
+    """Return a list of 0 and 1, one per layer; None if the key is absent or not a list.
 
     Raises:
-        ProfileError: It holds something else, or not one entry a layer.
+        ProfileError: It has other values, or not one entry per layer.
     """
     if not isinstance(reader.value(key), list):
         return None
@@ -415,7 +415,7 @@ def layer_pattern(reader: ConfigReader) -> str | None:
     """Return the letters of Nemotron-H's layers, from ``hybrid_override_pattern`` or ``layers_block_type``.
 
     Raises:
-        ProfileError: A letter or block is none there is a formula for.
+        ProfileError: A letter or block has no formula here.
     """
     pattern = reader.value("hybrid_override_pattern")
     if pattern is not None:
@@ -432,10 +432,10 @@ def layer_pattern(reader: ConfigReader) -> str | None:
 
 
 def indexer_layers(reader: ConfigReader) -> int | None:
-    """Return the layers that choose tokens themselves; None: all. The others take the choice of the last (GLM-5.2).
+    """Return the number of layers that choose tokens; None: all. Each other layer uses the last choice (GLM-5.2).
 
     Raises:
-        ProfileError: ``indexer_types`` holds a type there is no formula for, or not one entry a layer.
+        ProfileError: ``indexer_types`` has a type without a formula here, or not one entry per layer.
     """
     layers, types = reader.integer(*LAYER_KEYS), reader.sequence("indexer_types")
     if types is None:
@@ -464,7 +464,7 @@ def dense_layers(reader: ConfigReader) -> tuple[int, ...]:
     ``mlp_layer_types``.
 
     Raises:
-        ProfileError: A list holds something else than layer numbers, switches or types.
+        ProfileError: A list has entries other than layer numbers, switches or types.
     """
     layers = range(reader.integer(*LAYER_KEYS))
     for key in ("mlp_only_layers", "moe_layers"):

@@ -1,4 +1,4 @@
-"""From what a Hugging Face repository says of its number formats to a `Checkpoint`.
+"""Converts a Hugging Face repository's statements about number formats to a `Checkpoint`.
 
 Reads ``quantization_config`` or ``compression_config`` of ``config.json`` and ``hf_quant_config.json`` beside it
 (ModelOpt), and resolves the modules they name against those of the architecture. Knows no bytes.
@@ -39,14 +39,14 @@ _ALGORITHMS: Mapping[str, WeightFormatName] = {
     "int8_sq": "int8",
 }
 """ModelOpt's ``quant_algo`` (its documentation and TensorRT-LLM's precision matrix) -> format. MXFP8 adds a scale of 8
-bit to 32 weights, 3 %, which is left out."""
+bits per 32 weights, 3 %, which is left out."""
 _METHODS: Mapping[str, WeightFormatName] = {
     "fp8": "fp8",
     "fbgemm_fp8": "fp8",
     "mxfp4": "mxfp4",
     "eetq": "int8-wo",
 }
-"""``quant_method`` that alone says the format."""
+"""``quant_method`` that determines the format by itself."""
 _TORCHAO: Mapping[str, WeightFormatName] = {
     "Int4WeightOnlyConfig": "int4",
     "int4_weight_only": "int4",
@@ -66,11 +66,11 @@ _EXCLUSIONS = (
     *("modules_to_not_convert", "ignore", "exclude_modules", "exclude"),
     *("llm_int8_skip_modules", "skip_modules"),
 )
-"""What names the modules that stay 16-bit; the last two are bitsandbytes' and HQQ's (transformers,
+"""Keys that name the modules that stay 16-bit; the last two are bitsandbytes' and HQQ's (transformers,
 utils/quantization_config.py)."""
 _BLOCK_SCALED = ("fp8_pb_wo",)
 _NVFP4_GROUP, _MXFP4_GROUP = 16, 32
-"""Weights a scale by which the two 4-bit floats are told apart (NVIDIA's; OCP Microscaling formats 1.0)."""
+"""Weights per scale, which tells the two 4-bit floats apart (NVIDIA's; OCP Microscaling formats 1.0)."""
 
 _INPUTS = ("q_proj", "k_proj", "v_proj")
 _LATENT_INPUTS = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
@@ -83,7 +83,7 @@ _FUSED = ("input_linear", "output_linear")
 class _Modules:
     """Where an architecture's checkpoints keep the matrices of a layer, below ``layers.N``.
 
-    From the names in their ``model.safetensors.index.json``; in a home with a ``{}`` a matrix's name goes there.
+    From the names in their ``model.safetensors.index.json``; ``{}`` in a path stands for a matrix's name.
     """
 
     attention: str = "self_attn"
@@ -92,9 +92,9 @@ class _Modules:
     shared: Sequence[str] = ("mlp.shared_experts", "mlp.shared_expert")
     experts: Sequence[str] = ("mlp.experts.0", "mlp.experts")
     matrices: Sequence[str] = _GATED
-    """Those of an expert."""
+    """Matrices of an expert."""
     gated: Sequence[str] = _GATED
-    """Those of an MLP and of a shared expert."""
+    """Matrices of an MLP and of a shared expert."""
 
 
 _HOMES: Mapping[str, _Modules] = {
@@ -141,8 +141,8 @@ _HOMES: Mapping[str, _Modules] = {
     "gemma4": _Modules(shared=("mlp",), experts=("experts", "moe.experts", "experts.0")),
     "step3p7": _Modules(shared=("share_expert",), experts=("moe",)),
 }
-"""Families whose checkpoints are laid out in another way than Llama's and DeepSeek's; a ``model_type`` counts as the
-longest of these that it begins with."""
+"""Families whose checkpoints have another layout than Llama's and DeepSeek's; a ``model_type`` takes the longest of
+these that it begins with."""
 
 
 @dataclass(slots=True)
@@ -150,12 +150,12 @@ class _Rule:
     """How one repository stores its modules.
 
     Attributes:
-        base: Format of a linear layer that nothing else speaks of.
-        groups: Target patterns and the format of what they match; later ones win.
+        base: Format of a linear layer that no other rule covers.
+        groups: Target patterns and the format of modules that match; later ones win.
         excluded: Patterns of modules that stay 16-bit.
         named: Module below ``layers.`` -> its format.
-        lists_modules: Whether ``groups`` names the modules that are stored, so that of a matrix known by several names
-            the one that is named counts.
+        lists_modules: Whether ``groups`` lists the stored modules; of a matrix with several names, the listed one then
+            counts.
     """
 
     base: WeightFormatName
@@ -168,7 +168,7 @@ class _Rule:
     _patterns: Sequence[str] = field(default=(), init=False)
 
     def format_of(self, module: str) -> WeightFormatName:
-        """Return the format of a module, named from ``layers.`` on."""
+        """Return the format of a module, whose name begins at ``layers.``."""
         if self.named:
             below = module.removeprefix("layers.")
             while below:
@@ -185,7 +185,7 @@ class _Rule:
         return found
 
     def _sojourns(self, name: str) -> bool:
-        """Return whether a module stays 16-bit: among thousands of names spelt out it is looked up, not searched."""
+        """Return whether a module stays 16-bit; literal names, maybe thousands, are looked up, not searched."""
         if self._spelt_out is None:
             self._spelt_out = frozenset(each for each in self.excluded if not _is_pattern(each))
             self._patterns = tuple(each for each in self.excluded if _is_pattern(each))
@@ -204,23 +204,23 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Return the checkpoint that a configuration describes.
 
-    It is named for the low-bit format of the routed experts, in a dense model of the MLP: of most of its weights.
+    Its format is the low-bit one of the routed experts, or in a dense model of the MLP: of most weights.
 
     Args:
-        config: ``config.json``, the text part's fields over those of the whole.
+        config: ``config.json``, the text part's fields on top of those of the whole.
         model: The architecture read from it.
-        repository: Where it is on huggingface.co.
-        beside: ``hf_quant_config.json`` of the same folder; None: there is none.
-        file: Where it was read from, for errors.
+        repository: Its repository on huggingface.co.
+        beside: ``hf_quant_config.json`` of the same folder; None: no such file.
+        file: File it was read from, for errors.
 
     Raises:
-        ProfileError: The format is none that simserve has figures for; names what would be.
+        ProfileError: simserve has no figures for the format; names the formats that it has.
     """
     key, block = _block(config, beside, file)
     if block is None:
         return Checkpoint(format="none", repository=repository, source=f"{model.source}, no quantization_config")
     rule, group_size = _rule(block, key, file)
-    # Where a layer of the file is read as several (`simserve.profiles.hf_rewriting`), its modules keep its number.
+    # If a layer of the file is read as several (`simserve.profiles.hf_rewriting`), its modules keep its number.
     in_one = ConfigReader(config, file).integer("layers_in_one", default=1)
     if str(config.get("expert_dtype")) == "fp4" and not rule.named:
         rule.named = _experts_in(model, "mxfp4", str(config.get("model_type") or ""))
@@ -247,7 +247,7 @@ def read_checkpoint(
 
 
 def _main_format(stored: Mapping[Part, Sequence[WeightFormatName]]) -> WeightFormatName:
-    """Return the low-bit format of most layers of the experts, else of the MLP, else of the rest; none: 16 bit."""
+    """Return the low-bit format of most layers of the experts, else of the MLP, else of the rest; ``none``: 16 bit."""
     for parts in (("experts",), ("mlp",), PARTS):
         narrow = [each for part in parts for each in stored.get(part, ()) if each not in WIDE_FORMATS]
         if narrow:
@@ -258,7 +258,7 @@ def _main_format(stored: Mapping[Part, Sequence[WeightFormatName]]) -> WeightFor
 def _block(
     config: Mapping[str, Any], beside: Mapping[str, Any] | None, file: object
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Return what says how the weights are stored, and under which name; None: nothing does."""
+    """Return the block that says how the weights are stored, and its key; None: there is none."""
     inner = None if beside is None else beside.get("quantization", beside)
     for key, value in zip(_BLOCKS, (config.get(_BLOCKS[0]), config.get(_BLOCKS[1]), inner), strict=True):
         if value is None:
@@ -272,7 +272,7 @@ def _block(
 
 
 def _method(block: Mapping[str, Any]) -> str:
-    """Return who made the checkpoint, as engines tell them apart; ModelOpt's files leave it out at times."""
+    """Return the checkpoint's method as engines tell methods apart; ModelOpt's files sometimes leave it out."""
     is_modelopt = "quant_algo" in block and "quant_method" not in block
     producer = block.get("producer")
     if is_modelopt or (isinstance(producer, Mapping) and producer.get("name") == "modelopt"):
@@ -285,7 +285,7 @@ def _algorithm(block: Mapping[str, Any]) -> str:
 
 
 def _rule(block: Mapping[str, Any], key: str, file: object) -> tuple[_Rule, int | None]:
-    """Return how the modules of a repository are stored, and the group size of its integer formats."""
+    """Return how a repository stores its modules, and the group size of its integer formats."""
     method = _method(block)
     excluded = [str(name) for names in _EXCLUSIONS for name in block.get(names) or ()]
     excluded += [f"re:{name[2:]}" for name in block.get("dynamic") or () if str(name).startswith("-:")]
@@ -299,7 +299,7 @@ def _rule(block: Mapping[str, Any], key: str, file: object) -> tuple[_Rule, int 
             for name, each in named.items()
             if "layers." in name
         }
-        # A ModelOpt checkpoint over one that was FP8 already (quant_method fp8) leaves the rest as it was.
+        # A ModelOpt checkpoint made from an FP8 one (quant_method fp8) leaves the rest in FP8.
         is_over_fp8 = str(block.get("quant_method") or "").lower() == "fp8"
         rule = _Rule("fp8" if is_over_fp8 else "none", excluded=[] if is_over_fp8 else excluded, named=modules)
     elif groups:
@@ -313,7 +313,7 @@ def _rule(block: Mapping[str, Any], key: str, file: object) -> tuple[_Rule, int 
 
 
 def _format(block: Mapping[str, Any], method: str, key: str, file: object) -> WeightFormatName:
-    """Return the format of a repository that has one for all linear layers."""
+    """Return the format of a repository with one format for all linear layers."""
     if _algorithm(block):
         return _known(_algorithm(block), key, file)
     if method in _METHODS:
@@ -324,7 +324,7 @@ def _format(block: Mapping[str, Any], method: str, key: str, file: object) -> We
         return "int8-wo"
     if method in ("gptq", "awq", "auto-round", "intel/auto-round"):
         bits = block.get("bits", 4)
-        # Marlin takes AWQ with zero points alone (vLLM awq_marlin.py, check_marlin_supported with has_zp).
+        # Marlin takes AWQ only with zero points (vLLM awq_marlin.py, check_marlin_supported with has_zp).
         awq: WeightFormatName = "awq-int4-gemm" if block.get("zero_point") is False else "awq-int4"
         wide: Mapping[object, WeightFormatName] = {3: "int3", 4: awq if method == "awq" else "gptq-int4", 8: "int8-wo"}
         if bits in wide:
@@ -357,7 +357,7 @@ def _hqq_format(weights: Mapping[str, Any], key: str, file: object) -> WeightFor
 def _hqq_groups(
     block: Mapping[str, Any], method: str, file: object, key: str
 ) -> list[tuple[Sequence[str], WeightFormatName, int | None]]:
-    """Return how HQQ stores modules that its file names one by one (transformers, ``dynamic_config``); else nothing."""
+    """Return how HQQ stores modules that its file lists by name (transformers, ``dynamic_config``), if any."""
     named = block.get("quant_config")
     if method != "hqq" or not isinstance(named, Mapping) or "weight_quant_params" in named:
         return []
@@ -373,14 +373,14 @@ def _has_weights(block: object) -> bool:
 
 
 def _torchao_kind(block: Mapping[str, Any]) -> str:
-    """Return torchao's name of how all layers are stored: a function's in older files, a class's in newer ones."""
+    """Return torchao's name for the storage of all layers: a function's in older files, a class's in newer ones."""
     kind = block.get("quant_type")
     default = kind.get("default") if isinstance(kind, Mapping) else None
     return str(default.get("_type") if isinstance(default, Mapping) else kind)
 
 
 def _own_arguments(block: Mapping[str, Any], method: str) -> Mapping[str, Any]:
-    """Return where torchao and HQQ write bits and group size; empty for other ways."""
+    """Return the block in which torchao and HQQ write bits and group size; empty for other methods."""
     if method == "torchao":
         kind = block.get("quant_type")
         default = kind.get("default") if isinstance(kind, Mapping) else None
@@ -407,7 +407,7 @@ def _unknown(name: str, key: str, file: object) -> ProfileError:
 
 
 def _group(group: Mapping[str, Any], file: object, key: str) -> tuple[Sequence[str], WeightFormatName, int | None]:
-    """Return what a group of compressed-tensors targets, its format and its group size."""
+    """Return the targets of a group of compressed-tensors, its format and its group size."""
     weights, inputs = group.get("weights"), group.get("input_activations")
     targets = [str(each) for each in group.get("targets") or ("Linear",)]
     if not isinstance(weights, Mapping):
@@ -427,7 +427,7 @@ def _group(group: Mapping[str, Any], file: object, key: str) -> tuple[Sequence[s
 
 
 def _fp8_scales(block: Mapping[str, Any]) -> Fp8Scales:
-    """Return what an FP8 scale is for, as a quantisation block says it: a tensor where it says nothing."""
+    """Return the range of an FP8 scale according to a quantisation block; by default a tensor."""
     groups = (each.get("weights") for each in (block.get("config_groups") or {}).values())
     strategies = {each.get("strategy") for each in groups if isinstance(each, Mapping)}
     if block.get("weight_block_size") or _algorithm(block) in _BLOCK_SCALED or "block" in strategies:
@@ -436,7 +436,7 @@ def _fp8_scales(block: Mapping[str, Any]) -> Fp8Scales:
 
 
 def _has_narrow_kv(block: Mapping[str, Any], beside: Mapping[str, Any] | None) -> bool:
-    """Return whether a checkpoint asks for a KV cache of 8 bit."""
+    """Return whether a checkpoint asks for an 8-bit KV cache."""
     inner = {} if beside is None else beside.get("quantization") or {}
     named = block.get("kv_cache_quant_algo") or inner.get("kv_cache_quant_algo")
     scheme = block.get("kv_cache_scheme")
@@ -446,12 +446,12 @@ def _has_narrow_kv(block: Mapping[str, Any], beside: Mapping[str, Any] | None) -
 
 
 def _is_pattern(text: str) -> bool:
-    """Return whether an entry is more than the name of a module or of part of one."""
+    """Return whether an entry is a pattern rather than the name of a module or part of one."""
     return text.startswith("re:") or "*" in text
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Return whether a pattern speaks of a module: a regular expression, a glob, or a name or part of one."""
+    """Return whether a pattern matches a module: a regular expression, a glob, or a name or part of one."""
     if pattern.startswith("re:"):
         return re.match(pattern[3:], name) is not None
     if "*" in pattern:
@@ -460,7 +460,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _roots(patterns: Sequence[str]) -> Sequence[str]:
-    """Return what stands before ``layers.`` in the names that patterns spell out."""
+    """Return the prefixes before ``layers.`` in names that patterns spell out."""
     found = (each.partition("layers.")[0] for each in patterns if "layers." in each and not each.startswith("re:"))
     return tuple(dict.fromkeys(("model.", *(root for root in found if "mtp" not in root))))
 
@@ -471,7 +471,7 @@ def _homes(model_type: str) -> _Modules:
 
 
 def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]:
-    """Return the modules of a part below a layer: each matrix under all names that it is known by."""
+    """Return the modules of a part inside a layer: each matrix under all its names."""
     if part == "attention":
         fused = "qkv_proj" if model.mla is None else "fused_qkv_a_proj_with_mqa"
         inputs = _INPUTS if model.mla is None else _LATENT_INPUTS
@@ -496,7 +496,7 @@ def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]
 
 
 def _parts(model: ModelProfile) -> dict[Part, Sequence[int]]:
-    """Return the parts that a model has, each with the layers that have it or, of hybrids, may have it."""
+    """Return the parts of a model, each with the layers that have it or, in hybrids, may have it."""
     has = {
         "indexer": model.indexer is not None,
         "linear_attention": model.num_linear_layers > 0,
@@ -508,7 +508,7 @@ def _parts(model: ModelProfile) -> dict[Part, Sequence[int]]:
 
 
 def _format_of(rule: _Rule, layer: str, leaves: Sequence[Sequence[str]]) -> WeightFormatName:
-    """Return the format of most matrices of a part in a layer; of a matrix known by several names, the rarer one."""
+    """Return the format of most matrices of a part in a layer; for a matrix with several names, the rarer format."""
     found = []
     for names in leaves:
         formats = [rule.format_of(f"{layer}.{name}") for name in names]
@@ -522,7 +522,7 @@ def _format_of(rule: _Rule, layer: str, leaves: Sequence[Sequence[str]]) -> Weig
 def _others(
     stored: Mapping[Part, Sequence[WeightFormatName]], model: ModelProfile, main: WeightFormatName
 ) -> Iterator[OtherFormat]:
-    """Yield the parts that are in another format than the main one, those of one format and layers together."""
+    """Yield the parts in another format than the main one, grouped by format and layers."""
     together: dict[tuple[WeightFormatName, tuple[int, ...] | None], list[Part]] = {}
     for part, formats in stored.items():
         layers = _parts(model)[part]
@@ -536,14 +536,14 @@ def _others(
 
 
 def _num_layers(part: Part, model: ModelProfile) -> int:
-    """Return how many layers have a part."""
+    """Return the number of layers that have a part."""
     if part == "linear_attention":
         return model.num_linear_layers
     return model.num_attention_layers if part.startswith("attention") else len(model.layers_with(part))
 
 
 def _mtp_format(rule: _Rule, model: ModelProfile, homes: _Modules) -> WeightFormatName:
-    """Return the format of the layers for multi-token prediction, named after the last layer or ``mtp``."""
+    """Return the format of the layers for multi-token prediction, which are named after the last layer or ``mtp``."""
     part: Part = "experts" if model.moe is not None else "mlp"
     leaves = _leaves(part, homes, model)
     last = _format_of(rule, f"layers.{model.num_hidden_layers}", leaves)

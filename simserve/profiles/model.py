@@ -1,6 +1,6 @@
-"""What a model is: its architecture, its published checkpoints, its parameters, and how many KV bytes a token takes.
+"""A model: its architecture, its published checkpoints, its parameters, and its KV bytes per token.
 
-Knows names of number formats, but no bits (those are `simserve.perf.quantization`'s), no hardware and no engine.
+Knows names of number formats, but not their bits (see `simserve.perf.quantization`), no hardware and no engine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WeightFormatName = Literal[
 ]
 """Formats of linear weights; ``none``: the model's own ``dtype``."""
 WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)
-"""Formats that round nothing: 16 bit and more."""
+"""Formats without rounding: 16 bit and more."""
 Fp8Scales = Literal["tensor", "channel", "block"]
 Quantization = Literal["auto", WeightFormatName]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
@@ -78,19 +78,19 @@ _LETTERS: dict[Part, str] = {
     "shared_experts": "E",
     "experts": "E",
 }
-"""Parts of a checkpoint -> the letters of their layers in ``layer_pattern``."""
+"""Parts of a checkpoint -> the letters of layers with that part in ``layer_pattern``."""
 _ELEMENT_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 class OtherFormat(FrozenModel):
-    """Parts of a checkpoint, or layers of them, that are stored in another format than its name says."""
+    """Parts of a checkpoint, or some of their layers, that are stored in another format than the checkpoint's own."""
 
     parts: tuple[Part | Literal["mtp"], ...] = Field(min_length=1)
-    """Which matrices; ``mtp``: the layers for multi-token prediction, as a whole."""
+    """Which matrices; ``mtp``: all of the layers for multi-token prediction."""
     format: WeightFormatName = "none"
-    """What they are stored in."""
+    """The format in which they are stored."""
     layers: tuple[NonNegativeInt, ...] | None = None
-    """Layers, counted from 0, in which they are; absent: all that have such a part."""
+    """Layers, counted from 0, to which this applies; absent: all that have such a part."""
 
 
 class Checkpoint(FrozenModel):
@@ -99,24 +99,24 @@ class Checkpoint(FrozenModel):
     format: WeightFormatName
     """Format of the linear layers; ``none``: the model's ``dtype``."""
     repository: str | None = None
-    """Where it is on huggingface.co, as engines take it; null where it is not there."""
+    """Its repository on huggingface.co, as engines take it; null if it has none."""
     method: str | None = None
-    """How its configuration names the way it was made (``quant_method``): fp8, fbgemm_fp8, compressed-tensors,
-    modelopt, gptq, awq, mxfp4 ...; ``gguf`` for a file of llama.cpp; null for what was not quantised."""
+    """Name of the quantisation method in its configuration (``quant_method``): fp8, fbgemm_fp8, compressed-tensors,
+    modelopt, gptq, awq, mxfp4 ...; ``gguf`` for a file of llama.cpp; null if not quantised."""
     other_formats: tuple[OtherFormat, ...] = ()
-    """What is stored in another format; later entries win."""
+    """Parts stored in another format; later entries win."""
     rest_format: WeightFormatName | None = None
-    """Format of embeddings, LM head, norms and routers; null: 16 bit where ``format`` is no GGUF."""
+    """Format of embeddings, LM head, norms and routers; null: 16 bit unless ``format`` is a GGUF format."""
     engine: str | None = None
-    """Engine that takes it for the model's name, before other checkpoints of its format; null: none in particular."""
+    """Engine that uses it by default for the model's name, before other checkpoints of its format; null: none."""
     fp8_scales: Fp8Scales = "tensor"
-    """Scales of FP8 weights: one a tensor, one a channel (row of weights), or one for 128 x 128 weights."""
+    """Scales of FP8 weights: one per tensor, per channel (row of weights), or per block of 128 x 128 weights."""
     group_size: PositiveInt | None = None
-    """Weights that share a scale in an integer format; null: as is usual in the format."""
+    """Weights that share a scale in an integer format; null: as usual for the format."""
     kv_cache: Literal["fp8"] | None = None
-    """Format of the KV cache that the checkpoint asks for; whether an engine does so is the engine's."""
+    """Format of the KV cache that the checkpoint asks for; each engine decides whether to follow it."""
     source: str
-    """Where this is from."""
+    """Where this comes from."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Checkpoint:
@@ -126,7 +126,7 @@ class Checkpoint(FrozenModel):
 
     @property
     def is_wide(self) -> bool:
-        """Whether nothing of it is below 16 bit."""
+        """Whether no part of it is below 16 bit."""
         return self.format in WIDE_FORMATS and all(each.format in WIDE_FORMATS for each in self.other_formats)
 
     @property
@@ -136,11 +136,11 @@ class Checkpoint(FrozenModel):
         return (self.format, *(each.format for each in self.other_formats), *rest)
 
     def formats(self, part: Part, layers_with: Callable[[Part], Sequence[int]]) -> dict[WeightFormatName, float]:
-        """Return the formats that a part is stored in, each with its share of the layers that have the part.
+        """Return the formats in which a part is stored, each with its share of the layers that have the part.
 
         Args:
             part: Which matrices.
-            layers_with: The layers that have a part, counted from 0; asked only where some are stored otherwise.
+            layers_with: Returns the layers that have a part, counted from 0; called only if some are stored otherwise.
         """
         others = [each for each in self.other_formats if part in each.parts]
         if not others:
@@ -160,10 +160,10 @@ class Checkpoint(FrozenModel):
 
 
 class TunedWeights(FrozenModel):
-    """Weights that were tuned from a model, and their own checkpoints in other formats."""
+    """Weights that were fine-tuned from a model, with checkpoints of their own in other formats."""
 
     weights: str
-    """Their repository, in the format that the model's name stands for."""
+    """Their repository, in the format that the model's name refers to."""
     checkpoints: tuple[Checkpoint, ...] = Field(min_length=1)
     """The same weights in other formats."""
 
@@ -175,56 +175,56 @@ class ModelProfile(FrozenModel):
     """
 
     name: str
-    """Name it is asked for by."""
+    """Name by which it is requested."""
     family: str
     """Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it."""
     architecture: str | None = None
-    """Class that its ``config.json`` names first under ``architectures``, by which engines find their code for it;
-    absent: not on record."""
+    """Class that its ``config.json`` names first under ``architectures``, by which engines choose their code; absent:
+    not on record."""
     source: str
     """Where the figures below come from."""
     shape_of: str | None = None
-    """Profile whose architecture these weights have, which are not its own; absent: the profile is of them."""
+    """Profile from which the architecture is taken if these weights have none of their own; absent: this profile's."""
     is_named_like: bool = False
-    """Whether ``shape_of`` is concluded from the name alone."""
+    """Whether ``shape_of`` is inferred from the name alone."""
     is_assumed: bool = False
-    """Whether its architecture is unknown and taken for a Llama's with other sizes."""
+    """Whether its architecture is unknown and assumed to be Llama's with other sizes."""
     dtype: DType
     """Type of activations, and of weights that are not quantised."""
     checkpoints: tuple[Checkpoint, ...] = ()
-    """Its published weights. The first is what the model's name stands for (``quantization: auto``), the first of a
-    format what that format stands for; absent: weights in ``dtype`` that are nowhere on record."""
+    """Its published weights. The first is the one that the model's name refers to (``quantization: auto``), the first
+    of a format the one that the format refers to; absent: weights in ``dtype`` that are not on record."""
     tuned: tuple[TunedWeights, ...] = ()
-    """Weights of the same shape that were tuned from it and that are published in other formats too."""
+    """Weights of the same shape that were fine-tuned from it and are also published in other formats."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
     num_hidden_layers: PositiveInt
-    """Transformer layers, without multi-token-prediction layers."""
+    """Transformer layers, without layers for multi-token prediction."""
     num_mtp_layers: NonNegativeInt = 0
-    """Multi-token-prediction layers that its checkpoint holds beside them, for speculative decoding."""
+    """Further layers in its checkpoint for multi-token prediction, used in speculative decoding."""
     num_attention_heads: PositiveInt
     """Query heads."""
     num_key_value_heads: PositiveInt
     """Key-value heads: as many as query heads in MHA, fewer in GQA, one in MQA."""
     head_dim: PositiveInt
-    """Width of a query-key head; not always ``hidden_size / num_attention_heads``. With MLA the sum of the
-    rotary part and the rest."""
+    """Width of a query-key head; not always ``hidden_size / num_attention_heads``. With MLA: the rotary part plus the
+    rest."""
     v_head_dim: PositiveInt | None = None
-    """Width of a value head; null: as wide as keys. With MLA ``mla`` says it."""
+    """Width of a value head; null: as wide as keys. With MLA it is in ``mla``."""
     intermediate_size: PositiveInt
     """Width of the dense MLP."""
     vocab_size: PositiveInt
     """Rows of the embedding."""
     max_position_embeddings: PositiveInt
-    """Longest context the model is made for, tokens."""
+    """Longest context that the model supports, tokens."""
     tie_word_embeddings: bool
     """Whether the LM head is the embedding matrix."""
     is_gated_mlp: bool = True
     """Whether the MLP has a gate (SwiGLU, GeGLU: three matrices) or not (two)."""
     norm: Literal["rms", "layer"] = "rms"
-    """RMSNorm has a weight a channel, LayerNorm a weight and a bias."""
+    """RMSNorm has one weight per channel, LayerNorm a weight and a bias."""
     num_norms_per_layer: PositiveInt = 2
-    """Norms of width ``hidden_size`` in a layer."""
+    """Norms of width ``hidden_size`` per layer."""
     has_embedding_norm: bool = False
     """Whether the embedding is normalised (BLOOM)."""
     qk_norm: Literal["none", "per_head", "full"] = "none"
@@ -238,29 +238,29 @@ class ModelProfile(FrozenModel):
     has_lm_head_bias: bool = False
     """Whether the LM head has a bias."""
     has_attention_sinks: bool | Literal["sliding"] = False
-    """Whether each query head has a learned sink (gpt-oss); ``sliding``: in the layers of a window (MiMo-V2)."""
+    """Whether each query head has a learned sink (gpt-oss); ``sliding``: only in layers with a window (MiMo-V2)."""
     has_attention_gate: bool = False
-    """Whether the output of attention is scaled by a gate as wide as the queries (Qwen3-Next, Qwen3.5); with MLA as the
-    values (Kimi-K3)."""
+    """Whether the output of attention is scaled by a gate as wide as the queries (Qwen3-Next, Qwen3.5), or with MLA as
+    the values (Kimi-K3)."""
     has_head_gate: bool = False
-    """Whether the output of attention is scaled by a gate of one number a head (Step-3.5)."""
+    """Whether the output of attention is scaled by a gate of one number per head (Step-3.5)."""
     has_value_projection: bool = True
-    """Whether values have a projection; otherwise layers without a window take the keys before their norm (Gemma 4)."""
+    """Whether values have a projection; otherwise layers without a window use the keys before their norm (Gemma 4)."""
     has_parallel_attention: bool = False
-    """Whether attention and MLP read the same input and are summed once (Falcon, GPT-J): one all-reduce a
-    layer instead of two."""
+    """Whether attention and MLP read the same input and are summed once (Falcon, GPT-J): one all-reduce per layer
+    instead of two."""
     num_learned_positions: NonNegativeInt = 0
     """Rows of a learned position embedding; 0 for rotary or ALiBi."""
     sliding_window: PositiveInt | None = None
-    """Tokens a sliding layer sees (window or attention chunk)."""
+    """Tokens visible to a sliding layer (window or attention chunk)."""
     num_sliding_layers: NonNegativeInt = 0
     """Layers that see only the window."""
     sliding_heads: SlidingHeads | None = None
-    """Heads of those layers where they differ; null: as the others have them."""
+    """Heads of those layers if they differ; null: the same as in other layers."""
     layer_pattern: str | None = None
-    """One letter a layer where a layer is either attention (``*``), Mamba (``M``), both side by side (``H``), experts
-    (``E``) or a dense MLP (``-``), as ``hybrid_override_pattern`` of Nemotron-H has it; null: every layer mixes tokens
-    and has an MLP."""
+    """One letter per layer if each layer is attention (``*``), Mamba (``M``), both side by side (``H``), experts
+    (``E``) or a dense MLP (``-``), as in Nemotron-H's ``hybrid_override_pattern``; null: every layer mixes tokens and
+    has an MLP."""
     moe: MixtureOfExperts | None = None
     """Routed experts; null for a dense model."""
     mla: LatentAttention | None = None
@@ -270,35 +270,35 @@ class ModelProfile(FrozenModel):
     compressed_attention: CompressedAttention | None = None
     """Compressed attention (DeepSeek-V4); null for every other kind."""
     linear_attention: LinearAttention | None = None
-    """Layers with a state instead of keys and values; null where every layer has attention."""
+    """Layers with a state instead of keys and values; null if every layer has attention."""
     short_convolution: ShortConvolution | None = None
-    """Layers that mix a few neighbouring tokens (LFM2); null without."""
+    """Layers that mix a few neighbouring tokens (LFM2); null if none."""
     shared_keys: SharedKeys | None = None
-    """Layers that attend to the keys and values of others (Gemma 4 E); null: every layer has its own."""
+    """Layers that attend to the keys and values of other layers (Gemma 4 E); null: every layer has its own."""
     layer_inputs: LayerInputs | None = None
-    """A second embedding, whose parts go to the layers (Gemma 4 E); null without."""
+    """A second embedding whose parts go to the layers (Gemma 4 E); null if none."""
     vision: VisionTower | None = None
-    """What encodes images; null for a model of text alone, or one whose tower nobody has described."""
+    """Encoder of images; null for a text-only model, or if its tower is not described."""
     audio: AudioTower | None = None
-    """What encodes recordings; null for a model that hears nothing, or whose encoder nobody has described."""
+    """Encoder of audio; null for a model without audio input, or if its encoder is not described."""
     mamba: Mamba2 | None = None
-    """The Mamba-2 layers of ``layer_pattern``; null without."""
+    """The Mamba-2 layers of ``layer_pattern``; null if none."""
     mamba1: Mamba1 | None = None
-    """Its layers M where they are of the first Mamba (Jamba); null: of Mamba-2."""
+    """Its ``M`` layers if they are of the first Mamba (Jamba); null: Mamba-2."""
     alternating_updates: AlternatingUpdates | None = None
-    """Copies of the hidden state that layers update by turns (Gemma 3n); null: one."""
+    """Copies of the hidden state that layers update in turn (Gemma 3n); null: one."""
     num_residual_streams: PositiveInt = 1
     """Copies of the hidden state between layers, mixed before and after each sublayer (mHC of DeepSeek-V4)."""
     residual_block_layers: PositiveInt | None = None
-    """Layers of a block whose output the sublayers behind it attend to (attention residuals of Kimi-K3, arXiv
-    2603.15031); null: every sublayer adds to one sum."""
+    """Layers per block whose output later sublayers attend to (attention residuals of Kimi-K3, arXiv 2603.15031); null:
+    every sublayer adds to one sum."""
     num_other_parameters: NonNegativeInt = 0
-    """Parameters of the whole model that no field above says, such as scales of a router."""
+    """Parameters of the whole model that no other field covers, such as scales of a router."""
     num_parameters_advertised: PositiveFloat | None = None
-    """Size as its publisher states it, parameters; for comparison only."""
+    """Size stated by its publisher, parameters; for comparison only."""
     num_parameters_nominal: PositiveFloat | None = None
-    """Replaces the count derived from the architecture, for worked examples ("a 70 B model"); all of it
-    counts as linear weights. Dense models only."""
+    """Replaces the count derived from the architecture, for worked examples ("a 70 B model"); all parameters then count
+    as linear weights. Dense models only."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelProfile:
@@ -350,33 +350,33 @@ class ModelProfile(FrozenModel):
 
     @property
     def catalogue_name(self) -> str:
-        """Name of the profile that its architecture is from."""
+        """Name of the profile from which its architecture comes."""
         return self.shape_of or self.name
 
     @property
     def stored(self) -> Checkpoint:
-        """The checkpoint that the model's name stands for."""
+        """The checkpoint that the model's name refers to."""
         return self.checkpoints[0] if self.checkpoints else Checkpoint(format="none", source=self.source)
 
     @property
     def tuned_checkpoints(self) -> tuple[Checkpoint, ...]:
-        """Published checkpoints of weights that were tuned from it, in other formats than they are first stored in."""
+        """Published checkpoints of fine-tuned weights, in formats other than their first one."""
         return tuple(checkpoint for each in self.tuned for checkpoint in each.checkpoints)
 
     @property
     def huggingface_id(self) -> str | None:
-        """Repository of the checkpoint that the model's name stands for, None where there is none."""
+        """Repository of the checkpoint that the model's name refers to; None if there is none."""
         return self.stored.repository
 
     def checkpoint(self, quantization: str) -> Checkpoint | None:
-        """Return the first published checkpoint of a format; None where none is on record."""
+        """Return the first published checkpoint of a format; None if none is on record."""
         return next((each for each in self.checkpoints if each.format == quantization), None)
 
     def formats_of(self, part: Part, quantization: WeightFormatName) -> dict[WeightFormatName, float]:
-        """Return the formats that a part has when the model runs in one, each with its share of the part's layers.
+        """Return the formats of a part when the model runs in one format, each with its share of the part's layers.
 
-        As the checkpoint of that format stores it. Where there is none, all of it in the format, but what the stored
-        checkpoint keeps in 16 bit although it is quantised (of gpt-oss all but the experts).
+        Follows the checkpoint of that format. Without one, everything has the format, except what the stored quantised
+        checkpoint keeps in 16 bit (in gpt-oss, all but the experts).
         """
         known = self.checkpoint(quantization)
         if known is not None:
@@ -387,12 +387,12 @@ class ModelProfile(FrozenModel):
         return {quantization: 1.0} if any(each not in WIDE_FORMATS for each in stored) else {"none": 1.0}
 
     def mtp_format(self, quantization: str) -> str:
-        """Return the format of the layers for multi-token prediction where the model runs in one."""
+        """Return the format of the layers for multi-token prediction when the model runs in a given format."""
         known = self.checkpoint(quantization)
         return quantization if known is None else known.mtp_format
 
     def layers_with(self, part: Part) -> tuple[int, ...]:
-        """Return the layers, counted from 0, that have a part; all where the model does not say which."""
+        """Return the layers, counted from 0, that have a part; all layers if the model does not say."""
         layers = range(self.num_hidden_layers)
         if self.layer_pattern is not None:
             letters = _LETTERS.get(part, "")
@@ -403,7 +403,7 @@ class ModelProfile(FrozenModel):
             return tuple(layers)
         if part not in ("experts", "shared_experts", "mlp"):
             return tuple(layers)
-        # As `is_moe_layer` says of each, which is too slow for searches.
+        # As `is_moe_layer` for each layer, which is too slow for searches.
         step = self.moe.layer_step
         first = -(-(self.moe.first_dense_layers + 1) // step) * step - 1
         routed = [layer for layer in layers[first::step] if layer not in self.moe.dense_layers]
@@ -420,7 +420,7 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_moe_layers(self) -> int:
-        """Layers that have experts: as many as `is_moe_layer` says so of, which is too slow for searches."""
+        """Layers that have experts: a count of `is_moe_layer`, which itself is too slow for searches."""
         moe, count = self.moe, self.num_hidden_layers
         if moe is None or self.layer_pattern is not None:
             return 0 if moe is None or self.layer_pattern is None else self.layer_pattern.count("E")
@@ -445,7 +445,7 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_attention_layers(self) -> int:
-        """Layers with attention: those that have keys and values."""
+        """Layers with attention, that is, with keys and values."""
         if self.layer_pattern is not None:
             return layers_of(self.layer_pattern, WITH_ATTENTION)
         return self.num_hidden_layers - self.num_linear_layers
@@ -464,7 +464,7 @@ class ModelProfile(FrozenModel):
 
     @property
     def assumption(self) -> str | None:
-        """What a reader has to know first where the architecture is assumed; None where it is known."""
+        """What a reader must know first if the architecture is assumed; None if it is known."""
         if self.is_named_like:
             stored = self.dtype if self.stored.format == "none" else self.stored.format
             return f"{self.name} is taken to have the architecture of {self.shape_of} and {stored} weights, by its name"
@@ -477,7 +477,7 @@ class ModelProfile(FrozenModel):
 
     @property
     def rare_layers(self) -> str:
-        """What layers few measured models have, in words; empty: none of the kind."""
+        """Layer types that few measured models have, in words; empty: none."""
         if self.is_assumed:
             return "models whose architecture is assumed"
         if self.mamba is not None or self.mamba1 is not None:
@@ -492,24 +492,24 @@ class ModelProfile(FrozenModel):
 
     @property
     def has_states(self) -> bool:
-        """Whether a sequence keeps something of fixed size: states, or the window of compressed attention."""
+        """Whether a sequence keeps data of fixed size: states, or the window of compressed attention."""
         return self.num_linear_layers > 0 or self.compressed_attention is not None
 
     @property
     def has_split_layers(self) -> bool:
-        """Whether a layer is either a mixer of tokens or an MLP: one sublayer, one norm, one all-reduce."""
+        """Whether each layer is either a token mixer or an MLP: one sublayer, one norm, one all-reduce."""
         return self.layer_pattern is not None
 
     @property
     def reductions_per_layer(self) -> float:
-        """Sums over the ranks of a layer: after attention and after the MLP; of split layers one, two side by side."""
+        """Sums over the ranks per layer: after attention and after MLP; one in split layers, two if side by side."""
         if self.layer_pattern is not None:
             return 1.0 + self.layer_pattern.count("H") / self.num_hidden_layers
         return 1.0 if self.has_parallel_attention else 2.0
 
     @property
     def attention_layers(self) -> tuple[AttentionLayers, ...]:
-        """Layers with attention in groups that are alike, the one with the heads of this profile first."""
+        """Groups of identical layers with attention, the group with the heads of this profile first."""
         heads = AttentionLayers(
             num_layers=self.num_attention_layers,
             hidden_size=self.hidden_size,
@@ -570,22 +570,22 @@ class ModelProfile(FrozenModel):
             layers: Which of `attention_layers`; None: the first.
 
         Raises:
-            InputError: The heads do not divide over the ranks.
+            InputError: The heads do not divide by the ranks.
         """
         return (layers or self.attention_layers[0]).gemms(tensor_parallel_size)
 
     @property
     def state_layers(self) -> LinearAttention | Mamba2 | Mamba1 | ShortConvolution | None:
-        """What its layers with a state are; None without."""
+        """Description of its layers with a state; None if there are none."""
         return self.linear_attention or self.mamba or self.mamba1 or self.short_convolution
 
     def linear_attention_gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
-        """Return the projections of a layer with a state on one rank; empty where there is none."""
+        """Return the projections of a layer with a state on one rank; empty if there is none."""
         kind = self.state_layers
         return [] if kind is None else kind.gemms(self.hidden_size, tensor_parallel_size)
 
     def mixing_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
-        """Return the projections of attention, linear attention and Mamba-2 on one rank, each with its layers."""
+        """Return the projections of attention, linear attention and Mamba-2 on one rank, with numbers of layers."""
         attention = [
             (layers.num_layers, gemm)
             for layers in self.attention_layers
@@ -604,21 +604,21 @@ class ModelProfile(FrozenModel):
 
     @property
     def residual_passes(self) -> float:
-        """Vectors of ``hidden_size`` that mixing residuals moves for a token around a sublayer; 0: one sum, as usual.
+        """Vectors of ``hidden_size`` moved per token to mix residuals around a sublayer; 0: one sum, as usual.
 
-        Of n streams 3 n + 2: read for the weights and for their sum, which is written, and read and written with the
-        output. Of blocks those before the layer, the mean of all, which the norm's kernel reads beside the running sum
-        (vLLM, models/kimi_k3/nvidia/ops/attn_res.py).
+        For n streams 3 n + 2: read for the weights and for their sum, which is written, and read and written with the
+        output. For blocks, the mean number of blocks before a layer, which the norm's kernel reads besides the running
+        sum (vLLM, models/kimi_k3/nvidia/ops/attn_res.py).
         """
         if self.residual_block_layers is not None:
             return (-(-self.num_hidden_layers // self.residual_block_layers) + 1) / 2
         return 0.0 if self.num_residual_streams == 1 else 3.0 * self.num_residual_streams + 2
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """Return the bytes that one sequence keeps on one rank in all layers, whatever its length.
+        """Return the bytes that one sequence keeps on one rank in all layers, independent of its length.
 
-        Of linear attention a matrix a value head, of Mamba-2 one a head, and the convolution's last inputs in
-        ``dtype`` (vLLM, ``MambaStateShapeCalculator``); of compressed attention its window, on every rank.
+        Linear attention: a matrix per value head; Mamba-2: one per head; both: the convolution's last inputs in
+        ``dtype`` (vLLM, ``MambaStateShapeCalculator``). Compressed attention: its window, on every rank.
         """
         kept = sum(layers.num_layers * layers.state_bytes for layers in self.attention_layers)
         linear = self.state_layers
@@ -631,8 +631,8 @@ class ModelProfile(FrozenModel):
     def mlp_gemms(self, layer: int = 0, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the matrices that every token passes in one layer, on one rank.
 
-        The MLP of a dense layer; the router and the shared expert (all shared experts as one) of a layer with
-        experts, whose routed experts are `expert_gemms`.
+        The MLP of a dense layer; in a layer with experts the router and the shared expert (all shared experts as one).
+        Routed experts are in `expert_gemms`.
         """
         moe = self.moe
         if not self._has_mlp(layer):
@@ -676,7 +676,7 @@ class ModelProfile(FrozenModel):
         )
 
     def lm_head_gemm(self, tensor_parallel_size: int = 1) -> Gemm:
-        """Return the LM head on one rank; its weights are the embedding's when they are tied."""
+        """Return the LM head on one rank; if tied, its weights are the embedding's."""
         rows = -(-self.vocab_size // tensor_parallel_size)
         return Gemm("lm_head", rows, self.hidden_size, "column", self.has_lm_head_bias)
 
@@ -684,7 +684,7 @@ class ModelProfile(FrozenModel):
     def num_parameters(self) -> float:
         """All parameters: embeddings, head, attention, MLPs, experts, routers, norms and biases.
 
-        Exact, an integer, unless ``num_parameters_nominal`` replaces it.
+        An exact integer, unless ``num_parameters_nominal`` replaces it.
         """
         if self.num_parameters_nominal is not None:
             return self.num_parameters_nominal
@@ -695,7 +695,7 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_active_parameters(self) -> float:
-        """Parameters that one token uses: all but the routed experts it does not visit; with embeddings."""
+        """Parameters that one token uses, with embeddings: all but the routed experts that it does not visit."""
         if self.moe is None:
             return self.num_parameters
         unused = self.moe.num_experts - self.moe.num_experts_per_tok
@@ -704,31 +704,31 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_linear_parameters(self) -> float:
-        """Weights of attention, MLPs and experts: what quantised checkpoints may store in few bits."""
+        """Weights of attention, MLPs and experts: what quantised checkpoints may store below 16 bit."""
         if self.num_parameters_nominal is not None:
             return self.num_parameters_nominal
         return sum(count * gemm.num_weights for count, gemm in self.all_gemms() if gemm.part is not None)
 
     @property
     def num_unquantised_parameters(self) -> float:
-        """Parameters that every quantisation but GGUF leaves 16-bit: embeddings, head, norms, routers, biases."""
+        """Parameters that every quantisation except GGUF keeps in 16 bit: embeddings, head, norms, routers, biases."""
         return self.num_parameters - self.num_linear_parameters
 
     @property
     def num_embedding_parameters(self) -> int:
-        """Parameters of the token embedding, of that of the layers, and of learned positions."""
+        """Parameters of the token embedding, the embedding of layer inputs, and learned positions."""
         inputs = 0 if self.layer_inputs is None else self.layer_inputs.num_embedding_parameters(self.num_hidden_layers)
         return (self.vocab_size + self.num_learned_positions) * self.hidden_size + inputs
 
     def gemms_beside_experts(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
-        """Return every matrix of the layers but the routed experts, on one rank, with how many layers hold it."""
+        """Return every matrix of the layers except routed experts, on one rank, each with its number of layers."""
         counted = self.mixing_gemms(tensor_parallel_size)
         for layer, count in self.mlp_kinds():
             counted += [(count, gemm) for gemm in self.mlp_gemms(layer, tensor_parallel_size)]
         return counted
 
     def mlp_kinds(self) -> list[tuple[int, int]]:
-        """Return one layer of each kind of MLP (dense, with experts) and how many layers the model has of it."""
+        """Return one layer of each kind of MLP (dense, with experts) and the number of such layers."""
         counts = ((False, self.num_dense_layers), (True, self.num_moe_layers))
         layers = range(self.num_hidden_layers)
         if self.shared_keys is not None and self.shared_keys.intermediate_size is not None:
@@ -743,13 +743,13 @@ class ModelProfile(FrozenModel):
         return self.layer_pattern is None or self.layer_pattern[layer] in "E-"
 
     def all_gemms(self) -> list[tuple[int, Gemm]]:
-        """Return every matrix of the layers with how often the model holds it."""
+        """Return every matrix of the layers with the number of times it occurs."""
         num_experts = self.moe.num_experts if self.moe else 0
         return self.gemms_beside_experts() + [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]
 
     @property
     def _num_norm_parameters(self) -> int:
-        """Norms, and all else that is neither matrix, bias, embedding nor head."""
+        """Norms, and everything else that is neither matrix, bias, embedding nor head."""
         wide = self.num_hidden_layers * self.num_norms_per_layer + 1 + self.has_embedding_norm
         count = wide * self.hidden_size * (2 if self.norm == "layer" else 1)
         count += sum(layers.num_layers * layers.num_small_parameters for layers in self.attention_layers)
@@ -763,23 +763,23 @@ class ModelProfile(FrozenModel):
         if self.residual_block_layers is not None:
             count += (2 * self.num_hidden_layers + 1) * 2 * self.hidden_size  # a norm and a vector, and before the head
         if self.layer_inputs is not None:
-            # A norm as wide as the layer in each, and one of the inputs.
+            # A norm per layer, as wide as the layer, and one for the inputs.
             count += self.num_hidden_layers * self.hidden_size + self.layer_inputs.width
         if (copies := self.alternating_updates) is not None:
             count += self.num_hidden_layers * copies.num_small_parameters(self.hidden_size)
         return count + self.num_other_parameters
 
     def kv_bytes_per_token_per_layer(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
-        """Return the KV bytes of one token in one layer on one rank, the mean where layers differ.
+        """Return the KV bytes of one token in one layer on one rank; the mean if layers differ.
 
-        See `AttentionLayers.kv_bytes_per_token`, which says it of layers that are alike.
+        See `AttentionLayers.kv_bytes_per_token` for layers of one kind.
 
         Args:
             bytes_per_element: Bytes of one cached element: 2 for FP16, 1 for FP8, 0.5 for INT4.
             tensor_parallel_size: Ranks; 1 gives the whole model.
 
         Raises:
-            InputError: The key-value heads do not divide over the ranks.
+            InputError: The key-value heads do not divide by the ranks.
         """
         groups = self.attention_layers
         if len(groups) == 1:
@@ -787,7 +787,7 @@ class ModelProfile(FrozenModel):
         return self.kv_bytes_per_token(bytes_per_element, tensor_parallel_size) / self.num_attention_layers
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
-        """Return the KV bytes of one token in all layers on one rank; arguments as one layer's."""
+        """Return the KV bytes of one token in all layers on one rank; arguments as for one layer."""
         return sum(
             layers.num_layers * layers.kv_bytes_per_token(bytes_per_element, tensor_parallel_size)
             for layers in self.attention_layers

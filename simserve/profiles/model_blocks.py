@@ -1,8 +1,8 @@
 """The parts of a model's architecture: its attention layers by kind, experts, latent and sparse attention.
 
-And the shapes and bytes of their matrices, from plain integers. Layers with a state instead of keys and values are in
-`simserve.profiles.state_blocks`. What follows for a whole model is derived in `simserve.profiles.model`. Knows no
-seconds and no engine.
+Also the shapes and bytes of their matrices, from plain integers. Layers with a state instead of keys and values are in
+`simserve.profiles.state_blocks`; figures of a whole model are derived in `simserve.profiles.model`. Knows no seconds
+and no engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simserve.validation import FrozenModel
 
 Split = Literal["column", "row", "replicated"]
 Part = Literal["attention", "attention_output", "indexer", "linear_attention", "mlp", "shared_experts", "experts"]
-"""Matrices that a checkpoint keeps in one format: what attention projects from the hidden state (with MLA's
+"""Groups of matrices that a checkpoint keeps in one format: attention's projections from the hidden state (with MLA's
 up-projections), its output projection, the indexer of sparse attention, linear attention, the MLP of dense layers,
 shared experts, routed experts. Embeddings, LM head, norms and routers stay 16-bit in all but GGUF."""
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -29,7 +29,7 @@ PACKED_LATENT_GROUP = 128
 """Elements of a latent that share a scale in FlashMLA's FP8 (vLLM 0.20.2 v1/kv_cache_interface.py, ``fp8_ds_mla``)."""
 _PACKED_ROTARY = 64
 COMPRESSED_SCALE_BYTES = 8
-"""Bytes of scales and padding beside a vector of compressed attention: 448 in FP8, 64 in BF16, 584 bytes in all
+"""Bytes of scales and padding per vector of compressed attention: with 448 in FP8 and 64 in BF16, 584 bytes in all
 (``deepseek_v4_memory_pool.py`` of SGLang 0.5.23)."""
 _COMPRESSOR_STATE_BYTES = 4
 
@@ -39,14 +39,14 @@ class Gemm:
     """One weight matrix as one rank holds it: ``y[m, out_features] = x[m, in_features] W^T``.
 
     Attributes:
-        name: Which projection, as engines fuse them: ``qkv``, ``output``, ``gate_up``, ``down`` ...
+        name: The projection, as engines fuse them: ``qkv``, ``output``, ``gate_up``, ``down`` ...
         out_features: Width of the result on one rank.
         in_features: Width of the input on one rank.
-        split: Which dimension tensor parallelism divides: ``column`` the result (no communication), ``row``
-            the input (the results are summed over the ranks), ``replicated`` none.
+        split: Dimension that tensor parallelism divides: ``column`` the result (no communication), ``row`` the input
+            (the results are summed over the ranks), ``replicated`` none.
         has_bias: Whether a bias of ``out_features`` is added.
-        part: Which part of a checkpoint it belongs to, whose format it has; None: it stays 16-bit in quantised
-            checkpoints, as routers and the head do.
+        part: Part of a checkpoint whose format it has; None: it stays 16-bit in quantised checkpoints, as routers and
+            the head do.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Gemm:
 
     @property
     def num_parameters(self) -> int:
-        """Elements of the matrix and of the bias."""
+        """Elements of the matrix and the bias."""
         return self.num_weights + (self.out_features if self.has_bias else 0)
 
 
@@ -85,7 +85,7 @@ def heads_per_rank(num_heads: int, tensor_parallel_size: int) -> int:
 
 
 def kv_heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
-    """Return the key-value heads of one rank: at least one, so ranks beyond their number hold copies.
+    """Return the key-value heads of one rank: at least one, so additional ranks hold copies.
 
     Raises:
         InputError: Neither number divides the other, which vLLM, SGLang and TensorRT-LLM refuse.
@@ -126,10 +126,10 @@ def attention_gemms(
         v_head_dim: Width of a value head; None: as wide as keys.
         has_qkv_bias: Whether queries, keys and values have biases.
         has_output_bias: Whether the output projection has one.
-        has_gate: Whether the queries are projected together with a gate of their width.
-        has_head_gate: Whether a gate of one number a head has a projection of its own.
-        has_value_projection: Whether values have a projection, instead of being the keys before their norm.
-        has_keys: Whether keys and values are computed, instead of being those of another layer.
+        has_gate: Whether a gate of the queries' width is projected together with them.
+        has_head_gate: Whether a gate of one number per head has its own projection.
+        has_value_projection: Whether values have a projection; otherwise they are the keys before their norm.
+        has_keys: Whether keys and values are computed; otherwise those of another layer are used.
         tensor_parallel_size: Ranks.
     """
     query_heads = heads_per_rank(num_heads, tensor_parallel_size)
@@ -155,10 +155,10 @@ def compressed_attention_gemms(
     output_lora_rank: int,
     tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
-    """Return the projections of one layer of DeepSeek-V4's attention on one rank, those of its compressor left out.
+    """Return the projections of one layer of DeepSeek-V4's attention on one rank, without those of its compressor.
 
-    Queries are low-rank, one vector serves as key and value of all heads (replicated), and the output is projected by
-    groups of heads, then to the width of the layer (``deepseek_v4.py`` of SGLang 0.5.23).
+    Queries are low-rank, one vector serves as key and value of all heads (replicated), and the output is projected per
+    group of heads, then to the width of the layer (``deepseek_v4.py`` of SGLang 0.5.23).
     """
     heads = heads_per_rank(num_heads, tensor_parallel_size)
     width, per_group = num_output_groups * output_lora_rank // tensor_parallel_size, num_heads // num_output_groups
@@ -166,14 +166,14 @@ def compressed_attention_gemms(
         Gemm("q_a", q_lora_rank, hidden_size, "replicated", part="attention"),
         Gemm("kv_a", head_dim, hidden_size, "replicated", part="attention"),
         Gemm("q_b", heads * head_dim, q_lora_rank, "column", part="attention"),
-        # The groups' matrices, each over its own heads: as many weights and FLOP as one of their width together.
+        # The groups' matrices, each over its own heads: same weights and FLOP as one of their combined width.
         Gemm("output_a", width, per_group * head_dim, "column", part="attention_output"),
         Gemm("output", hidden_size, width, "row", part="attention_output"),
     ]
 
 
 def compressor_gemms(*, hidden_size: int, width: int, prefix: str = "") -> list[Gemm]:
-    """Return the two projections that a compressor pools, the vectors and their weights, on every rank, in 16 bit."""
+    """Return the two projections pooled by a compressor, vectors and their weights, on every rank, in 16 bit."""
     return [Gemm(f"{prefix}compressor", 2 * width, hidden_size, "replicated")]
 
 
@@ -192,9 +192,9 @@ def latent_attention_gemms(
 ) -> list[Gemm]:
     """Return the projections of one MLA layer on one rank (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
-    The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels
-    multiply by its two halves instead (absorption), which reads the same weights. ``has_gate``: the output is scaled
-    by a gate as wide as the values (Kimi-K3), ``has_head_gate``: by one number a head (Ling 3).
+    The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels multiply
+    by its two halves instead (absorption), which reads the same weights. ``has_gate``: a gate as wide as the values
+    scales the output (Kimi-K3); ``has_head_gate``: one number per head does (Ling 3).
     """
     heads = heads_per_rank(num_heads, tensor_parallel_size)
     query_width = heads * (qk_nope_head_dim + qk_rope_head_dim)
@@ -218,8 +218,8 @@ def latent_attention_gemms(
 def stream_gemms(hidden_size: int, num_streams: int) -> list[Gemm]:
     """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream.
 
-    One before attention and one before the MLP: weights for collapsing, expanding and mixing n streams, from all of
-    them (``DeepseekV4HyperConnection`` of transformers). Stored in FP32.
+    One before attention and one before the MLP: weights for collapsing, expanding and mixing n streams, computed from
+    all of them (``DeepseekV4HyperConnection`` of transformers). Stored in FP32.
     """
     if num_streams == 1:
         return []
@@ -240,11 +240,11 @@ def indexer_gemms(
 
     Args:
         hidden_size: Width of the layer.
-        query_width: Width of the query it reads: a low-rank one, or the layer's.
+        query_width: Width of the query that it reads: the low-rank query's, or the layer's.
         num_heads: Heads of the indexer.
-        head_dim: Width of one of them; the key is one head shared by all.
-        has_head_weights: Whether a token weighs the heads' scores (not in MiniMax-M3).
-        has_pools: Whether the keys of several tokens are pooled, by weights of a projection of their own.
+        head_dim: Width of each head; all heads share one key.
+        has_head_weights: Whether tokens weight the heads' scores (not in MiniMax-M3).
+        has_pools: Whether keys of several tokens are pooled, with weights from a separate projection.
     """
     return [
         Gemm("index_q", num_heads * head_dim, query_width, "replicated", part="indexer"),
@@ -265,8 +265,8 @@ def mlp_gemms(
 ) -> list[Gemm]:
     """Return the two matrices of one MLP or expert on one rank: fused ``gate_up`` (or ``up``) and ``down``.
 
-    Those of experts and shared experts say so in their names. A width that the ranks do not divide is padded, as
-    engines do.
+    Names mark the matrices of experts and shared experts. A width that the ranks do not divide is padded, as in
+    engines.
     """
     prefix = _MLP_PREFIXES[part]
     width = -(-intermediate_size // tensor_parallel_size)
@@ -278,9 +278,9 @@ def mlp_gemms(
 
 
 def indexer_key_bytes(head_dim: int) -> int:
-    """Return the bytes a token and layer of the indexer's key cache: FP8 with one FP32 scale a group of 128.
+    """Return the bytes per token and layer of the indexer's key cache: FP8 with one FP32 scale per group of 128.
 
-    vLLM, ``DeepseekV32IndexerCache``: 132 bytes at a width of 128, whatever the type of the main cache.
+    vLLM, ``DeepseekV32IndexerCache``: 132 bytes at a width of 128, for any type of the main cache.
     """
     return head_dim + -(-head_dim // _INDEXER_SCALE_GROUP) * _INDEXER_SCALE_BYTES
 
@@ -289,11 +289,11 @@ class MixtureOfExperts(FrozenModel):
     """Routed experts in place of the dense MLP, in some or all layers."""
 
     num_experts: PositiveInt
-    """Routed experts a layer."""
+    """Routed experts per layer."""
     num_experts_per_tok: PositiveInt
-    """Routed experts that each token visits; of those that may choose experts that compute nothing, the mean."""
+    """Routed experts that each token visits; the mean if it may also choose experts that compute nothing."""
     num_zero_experts: NonNegativeInt = 0
-    """Experts beside them that the router may choose and that compute nothing (LongCat-Flash)."""
+    """Further experts that the router may choose and that compute nothing (LongCat-Flash)."""
     moe_intermediate_size: PositiveInt
     """Width of one routed expert."""
     num_shared_experts: NonNegativeInt = 0
@@ -301,23 +301,23 @@ class MixtureOfExperts(FrozenModel):
     shared_intermediate_size: NonNegativeInt = 0
     """Width of one shared expert."""
     first_dense_layers: NonNegativeInt = 0
-    """Layers at the bottom that keep the dense MLP."""
+    """First layers, which keep the dense MLP."""
     layer_step: PositiveInt = 1
     """Every ``layer_step``-th layer has experts, the others a dense MLP."""
     dense_layers: tuple[NonNegativeInt, ...] = ()
     """Further layers, counted from 0, that keep the dense MLP."""
     num_router_groups: PositiveInt = 1
-    """Groups of neighbouring experts that the router chooses among first; 1: it does not."""
+    """Groups of neighbouring experts from which the router first chooses; 1: no groups."""
     num_router_groups_per_tok: PositiveInt = 1
-    """Groups that the experts of a token come from."""
+    """Groups from which the experts of a token come."""
     has_router_bias: bool = False
-    """Whether the router adds a number per expert (a bias or a score correction)."""
+    """Whether the router adds one number per expert (a bias or a score correction)."""
     has_expert_bias: bool = False
     """Whether the matrices of the experts have biases."""
     has_shared_expert_gate: bool = False
-    """Whether a gate of ``hidden_size`` weights scales the shared expert."""
+    """Whether a gate with ``hidden_size`` weights scales the shared expert."""
     latent_size: PositiveInt | None = None
-    """Width to which hidden states are projected for the routed experts (Nemotron-3 Super); null: not at all."""
+    """Width to which hidden states are projected for the routed experts (Nemotron-3 Super); null: no projection."""
 
     @model_validator(mode="after")
     def _consistent(self) -> MixtureOfExperts:
@@ -333,17 +333,17 @@ class MixtureOfExperts(FrozenModel):
 
     @property
     def num_choices(self) -> int:
-        """Experts that the router chooses among."""
+        """Experts from which the router chooses."""
         return self.num_experts + self.num_zero_experts
 
     @property
     def router_groups(self) -> tuple[int, int]:
-        """Groups of experts, and how many of them the experts of a token come from."""
+        """Number of expert groups, and number of groups from which the experts of a token come."""
         return self.num_router_groups, self.num_router_groups_per_tok
 
 
 class LatentAttention(FrozenModel):
-    """Multi-head latent attention (MLA): keys and values cached as one low-rank vector for all heads."""
+    """Multi-head latent attention (MLA): one low-rank vector is cached as keys and values of all heads."""
 
     kv_lora_rank: PositiveInt
     """Width of the cached latent vector."""
@@ -352,25 +352,25 @@ class LatentAttention(FrozenModel):
     qk_rope_head_dim: NonNegativeInt
     """Width of the rotary part of keys, cached once for all heads; not rotated in Kimi Linear, 0 in GLM-5.3-Flash."""
     qk_nope_head_dim: PositiveInt
-    """Width a head of the part of queries and keys without rotation."""
+    """Width per head of the part of queries and keys without rotation."""
     v_head_dim: PositiveInt
-    """Width a head of the values."""
+    """Width per head of the values."""
 
     @property
     def width(self) -> int:
-        """Elements that are cached of a token."""
+        """Cached elements per token."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
     @property
     def packed_bytes(self) -> float:
-        """Bytes of a token in FlashMLA's FP8: an FP32 scale for 128 elements, the rotary part in BF16, whose place is
-        kept where there is none (656 bytes a token of GLM-5.3-Flash in a log of vLLM)."""
+        """Bytes per token in FlashMLA's FP8: one FP32 scale per 128 elements, and the rotary part in BF16, whose space
+        is reserved even without one (656 bytes per token of GLM-5.3-Flash in a log of vLLM)."""
         rotary = self.qk_rope_head_dim or _PACKED_ROTARY
         return self.kv_lora_rank + 4.0 * self.kv_lora_rank / PACKED_LATENT_GROUP + 2.0 * rotary
 
 
 class SparseIndexer(FrozenModel):
-    """The indexer of sparse attention: picks the tokens a query attends to, and caches a key of its own."""
+    """The indexer of sparse attention: chooses the tokens that a query attends to, and caches its own keys."""
 
     num_heads: PositiveInt
     """Heads of the indexer."""
@@ -379,17 +379,17 @@ class SparseIndexer(FrozenModel):
     topk: PositiveInt
     """Most tokens that a query attends to; with compressed attention, most entries."""
     num_layers: PositiveInt | None = None
-    """Layers with an indexer of their own; null: all that choose. The others take the choice of the last that has one
-    (GLM-5.2)."""
+    """Layers with an indexer of their own; null: all that choose. Each other layer uses the choice of the last layer
+    with an indexer (GLM-5.2)."""
     num_unsparse_layers: NonNegativeInt = 0
-    """Layers at the bottom that attend to everything (MiniMax-M3)."""
+    """First layers, which attend to everything (MiniMax-M3)."""
     key_format: Literal["fp8", "bf16"] = "fp8"
-    """How its keys are cached, whatever the format of the KV cache: FP8 with scales (DeepSeek-V3.2), or BF16."""
+    """Format of its cached keys, whatever the format of the KV cache: FP8 with scales (DeepSeek-V3.2), or BF16."""
     pooled_tokens: PositiveInt = 1
-    """Tokens whose keys are pooled into one, by weights of a projection of their own (4 in GLM-5.3-Flash); 1: none."""
+    """Tokens whose keys are pooled into one, with weights from a separate projection (4 in GLM-5.3-Flash); 1: none."""
 
     def parted(self, heads: AttentionLayers) -> tuple[AttentionLayers, ...]:
-        """Return layers by what they attend to: those that choose, those that take their choice, those that see all."""
+        """Return layers by what they attend to: those that choose, those that use that choice, those that see all."""
         sparse = heads.num_layers - self.num_unsparse_layers
         own = sparse if self.num_layers is None else self.num_layers
         groups = (
@@ -401,13 +401,13 @@ class SparseIndexer(FrozenModel):
 
     @property
     def key_bytes(self) -> float:
-        """Bytes of keys in the cache for a token."""
+        """Bytes of cached keys per token."""
         whole = 2.0 * self.head_dim if self.key_format == "bf16" else float(indexer_key_bytes(self.head_dim))
         return whole / self.pooled_tokens
 
 
 class SlidingHeads(FrozenModel):
-    """Heads of the layers of a window, where they are not those of the other layers."""
+    """Heads of the layers with a window, if they differ from those of other layers."""
 
     num_attention_heads: PositiveInt
     """Query heads."""
@@ -426,29 +426,29 @@ class SlidingHeads(FrozenModel):
 
 
 class CompressedAttention(FrozenModel):
-    """One vector a token for keys and values of all heads: whole in a window, compressed for what lies before it.
+    """One vector per token for keys and values of all heads: complete inside a window, compressed before it.
 
-    DeepSeek-V4: compressed sparse attention (CSA) keeps an entry for a few tokens, of which an indexer chooses, heavily
-    compressed attention (HCA) an entry for many, all attended to.
+    DeepSeek-V4: compressed sparse attention (CSA) keeps one entry per few tokens, from which an indexer chooses;
+    heavily compressed attention (HCA) keeps one per many tokens and attends to all.
     """
 
     q_lora_rank: PositiveInt
     """Width of the low-rank query."""
     qk_rope_head_dim: PositiveInt
-    """Width of the rotary part of the vector, the end of ``head_dim``."""
+    """Width of the vector's rotary part, at the end of ``head_dim``."""
     num_output_groups: PositiveInt
-    """Groups of heads whose outputs are projected apart."""
+    """Groups of heads with separate output projections."""
     output_lora_rank: PositiveInt
-    """Width of the low-rank output of a group."""
+    """Width of each group's low-rank output."""
     window: PositiveInt
-    """Tokens kept whole."""
+    """Tokens kept complete."""
     indexed_ratio: PositiveInt
-    """Tokens an entry in the layers whose indexer chooses; entries there overlap by as many tokens."""
+    """Tokens per entry in the layers whose indexer chooses; entries there overlap by this number of tokens."""
     ratios: tuple[NonNegativeInt, ...]
-    """Tokens an entry in each layer; 0: the window alone."""
+    """Tokens per entry in each layer; 0: only the window."""
 
     def parted(self, heads: AttentionLayers, indexer: SparseIndexer | None) -> tuple[AttentionLayers, ...]:
-        """Return layers by the tokens that an entry of theirs stands for."""
+        """Return layers by the number of tokens per entry."""
         groups = []
         for ratio in sorted(set(self.ratios)):
             own = indexer if ratio == self.indexed_ratio else None
@@ -458,36 +458,36 @@ class CompressedAttention(FrozenModel):
 
     @property
     def entry_bytes(self) -> float:
-        """Bytes of a token or an entry beyond those of ``head_dim``: BF16 for the rotary part, scales of the rest."""
+        """Bytes per token or entry beyond those of ``head_dim``: BF16 for the rotary part, scales of the rest."""
         return float(self.qk_rope_head_dim + COMPRESSED_SCALE_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayers:
-    """Layers whose matrices and caches are alike; those of them that see a window are counted apart.
+    """Layers with identical matrices and caches; those of them with a window are counted separately.
 
     Attributes:
-        num_layers: How many.
+        num_layers: Number of layers.
         hidden_size: Width of the layers.
         num_heads: Query heads.
         num_kv_heads: Key-value heads.
         head_dim: Width of a query-key head.
         v_head_dim: Width of a value head.
-        num_sliding_layers: Layers of these that see a window (or a chunk) only.
-        sliding_window: Tokens of it; None without such layers.
+        num_sliding_layers: Layers among them that see only a window (or a chunk).
+        sliding_window: Tokens of the window; None without such layers.
         has_qkv_bias: Whether query, key and value projections have biases.
         has_output_bias: Whether the output projection has one.
-        has_gate: Whether the output is scaled by a gate as wide as the queries; with MLA as the values.
-        has_head_gate: Whether it is scaled by a gate of one number a head.
+        has_gate: Whether a gate scales the output: as wide as the queries, with MLA as the values.
+        has_head_gate: Whether a gate of one number per head scales it.
         has_value_projection: Whether values have a projection of their own.
         has_sinks: Whether each query head has a learned sink.
-        shares_keys: Whether they attend to keys and values that other layers have computed and cached.
-        head_norm_width: Weights of the norms of queries and keys of a layer.
+        shares_keys: Whether they attend to keys and values computed and cached by other layers.
+        head_norm_width: Weights of the norms of queries and keys in a layer.
         mla: Latent attention; None: key-value heads.
         compressed: Compressed attention; None: every token is cached whole.
-        ratio: Tokens an entry of compressed attention; 0: the window alone.
+        ratio: Tokens per entry of compressed attention; 0: only the window.
         indexer: The indexer that these layers run and whose keys they cache; None without.
-        topk: Most tokens (entries) that a query attends to; None: all.
+        topk: Most tokens (or entries) that a query attends to; None: all.
     """
 
     num_layers: int
@@ -514,7 +514,7 @@ class AttentionLayers:
 
     @property
     def name(self) -> str:
-        """What a reader calls these layers."""
+        """Name of these layers for readers."""
         if self.compressed is not None:
             return "window" if not self.ratio else f"compressed {self.ratio}:1"
         if self.mla is not None:
@@ -525,19 +525,19 @@ class AttentionLayers:
 
     @property
     def has_plain_heads(self) -> bool:
-        """Whether a query sees all keys of MHA, GQA or MQA, or a window of them, as the common kernels have it."""
+        """Whether a query sees all keys of MHA, GQA or MQA, or a window of them, as common kernels assume."""
         return self.mla is None and self.compressed is None and self.topk is None
 
     @property
     def is_overlapping(self) -> bool:
-        """Whether entries of compressed attention overlap, so that two series are kept; those an indexer chooses of."""
+        """Whether entries of compressed attention overlap and two series are kept: if an indexer chooses them."""
         return self.compressed is not None and self.ratio == self.compressed.indexed_ratio
 
     def gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the projections of one layer on one rank; KV heads are replicated when ranks outnumber them.
 
         Raises:
-            InputError: The heads do not divide over the ranks.
+            InputError: The heads do not divide by the ranks.
         """
         if self.compressed is not None:
             return self._compressed_gemms(self.compressed, tensor_parallel_size)
@@ -601,7 +601,7 @@ class AttentionLayers:
 
     @property
     def num_small_parameters(self) -> int:
-        """Parameters of a layer outside its matrices and the norms of its width: norms of heads and ranks, sinks."""
+        """Parameters per layer outside its matrices and full-width norms: norms of heads and ranks, sinks."""
         count = self.head_norm_width + (self.num_heads if self.has_sinks else 0)
         if self.mla is not None:
             count += self.mla.kv_lora_rank + (self.mla.q_lora_rank or 0)
@@ -613,17 +613,17 @@ class AttentionLayers:
             series = 2 if self.is_overlapping else 1
             widths = [self.head_dim] if self.ratio else []
             widths += [self.indexer.head_dim] if self.indexer is not None else []
-            # A bias of each position of the pooled tokens, and the norm of the entry.
+            # A bias per position of the pooled tokens, and the norm of the entry.
             count += sum(self.ratio * series * width + width for width in widths)
         return count
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
-        """Return the KV bytes that one more token of context takes in one layer on one rank.
+        """Return the KV bytes per additional token of context in one layer on one rank.
 
-        ``heads * (head_dim + v_head_dim) * bytes``, key-value heads replicated when ranks outnumber them. MLA caches
-        ``(kv_lora_rank + qk_rope_head_dim) * bytes`` on every rank, an indexer its key. Compressed attention caches
-        an entry for ``ratio`` tokens; its window is among the states. A sliding layer counts like a full one, one that
-        shares another's keys takes nothing.
+        ``heads * (head_dim + v_head_dim) * bytes``, with key-value heads replicated when ranks outnumber them. MLA
+        caches ``(kv_lora_rank + qk_rope_head_dim) * bytes`` on every rank, an indexer its key. Compressed attention
+        caches one entry per ``ratio`` tokens; its window is among the states. A sliding layer counts like a full one; a
+        layer that shares another's keys takes nothing.
 
         Args:
             bytes_per_element: Bytes of one cached element: 2 for FP16, 1 for FP8, 0.5 for INT4; compressed attention
@@ -631,12 +631,12 @@ class AttentionLayers:
             tensor_parallel_size: Ranks; 1 gives the whole model.
 
         Raises:
-            InputError: The key-value heads do not divide over the ranks.
+            InputError: The key-value heads do not divide by the ranks.
         """
         return 0.0 if self.shares_keys else self.read_bytes(bytes_per_element, tensor_parallel_size)
 
     def read_bytes(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
-        """Return the KV bytes that a query reads of one more token of context; arguments as `kv_bytes_per_token`."""
+        """Return the KV bytes that a query reads per additional token of context; arguments as `kv_bytes_per_token`."""
         index = self.indexer.key_bytes if self.indexer else 0
         if self.compressed is not None:
             return (self.entry_bytes(bytes_per_element) + index) / self.ratio if self.ratio else 0.0
@@ -646,14 +646,14 @@ class AttentionLayers:
         return heads * (self.head_dim + self.v_head_dim) * bytes_per_element + index
 
     def entry_bytes(self, bytes_per_element: float, tensor_parallel_size: int = 1) -> float:
-        """Return the bytes that attention reads of one token or entry in one layer on one rank, the indexer's left out.
+        """Return the bytes per token or entry that attention reads in one layer on one rank, without the indexer's.
 
         Args:
             bytes_per_element: Bytes of one cached element.
             tensor_parallel_size: Ranks.
 
         Raises:
-            InputError: The key-value heads do not divide over the ranks.
+            InputError: The key-value heads do not divide by the ranks.
         """
         if self.compressed is not None:
             return self.head_dim + self.compressed.entry_bytes
@@ -662,10 +662,10 @@ class AttentionLayers:
 
     @property
     def state_bytes(self) -> float:
-        """Bytes that compressed attention keeps of a sequence in one layer on every rank, whatever its length.
+        """Bytes of compressed attention per sequence in one layer on every rank, independent of its length.
 
-        The window, and what a compressor has not yet pooled: vectors and weights in FP32 of as many tokens as an entry
-        is made of (``deepseek_v4_compress_state.py`` of SGLang 0.5.23). 0 for other attention.
+        The window, and what a compressor has not yet pooled: vectors and weights in FP32 of as many tokens as make one
+            entry (``deepseek_v4_compress_state.py`` of SGLang 0.5.23). 0 for other attention.
         """
         if self.compressed is None:
             return 0.0
@@ -678,20 +678,20 @@ class AttentionLayers:
 
 
 class SharedKeys(FrozenModel):
-    """Layers at the top that attend to keys and values of the last layer of their kind below them (Gemma 4 E).
+    """Last layers, which attend to keys and values of the last earlier layer of their kind (Gemma 4 E).
 
-    They project queries alone and cache nothing (``Gemma4Attention`` of vLLM, ``kv_sharing_target_layer_name``).
+    They project only queries and cache nothing (``Gemma4Attention`` of vLLM, ``kv_sharing_target_layer_name``).
     """
 
     num_layers: PositiveInt
-    """How many."""
+    """Number of such layers."""
     num_sliding_layers: NonNegativeInt
-    """How many of them see a window."""
+    """Number of them with a window."""
     intermediate_size: PositiveInt | None = None
-    """Width of their dense MLP (twice that of the others in Gemma 4 E2B); null: as the others have it."""
+    """Width of their dense MLP (twice that of the others in Gemma 4 E2B); null: as in other layers."""
 
     def check(self, num_hidden_layers: int, num_sliding_layers: int, has_sliding_heads: bool) -> None:
-        """Raise ValueError where a model does not have layers of both kinds that keep keys."""
+        """Raise ValueError if the model lacks layers of either kind that keep keys."""
         if not has_sliding_heads:
             raise ValueError("shared_keys needs sliding_heads; others have no formula")
         full, windowed = num_hidden_layers - num_sliding_layers, num_sliding_layers
@@ -699,7 +699,7 @@ class SharedKeys(FrozenModel):
             raise ValueError("shared_keys must leave layers of both kinds that keep keys and values")
 
     def parted(self, groups: tuple[AttentionLayers, ...]) -> tuple[AttentionLayers, ...]:
-        """Return layers without and with a window, those that keep keys first."""
+        """Return layers without and with a window, first those that keep keys."""
         parted = []
         for group in groups:
             count = self.num_sliding_layers if group.num_sliding_layers else self.num_layers - self.num_sliding_layers
@@ -709,29 +709,29 @@ class SharedKeys(FrozenModel):
         return tuple(each for each in parted if each.num_layers)
 
     def mlp_width(self, layer: int, num_hidden_layers: int) -> int | None:
-        """Return the width of the MLP of a layer, counted from 0, where it is not the model's."""
+        """Return the width of the MLP of a layer, counted from 0; None: the model's."""
         return self.intermediate_size if layer >= num_hidden_layers - self.num_layers else None
 
 
 class LayerInputs(FrozenModel):
-    """An embedding with a part for each layer, which the hidden state gates and which is added to it (Gemma 4 E).
+    """An embedding with a part for each layer, which is gated by the hidden state and added to it (Gemma 4 E).
 
-    ``Gemma4Model`` and ``Gemma4DecoderLayer`` of vLLM, which keeps the table on the GPUs, cut by its vocabulary.
+    ``Gemma4Model`` and ``Gemma4DecoderLayer`` of vLLM, which keeps the table on the GPUs, split by vocabulary.
     """
 
     width: PositiveInt
-    """Width of a part."""
+    """Width of one part."""
     vocab_size: PositiveInt
     """Rows of the embedding."""
 
     def num_embedding_parameters(self, num_layers: int) -> int:
-        """Return the elements of the table."""
+        """Return the number of elements of the table."""
         return self.vocab_size * self.width * num_layers
 
     def gemms(self, hidden_size: int, num_layers: int) -> list[tuple[int, Gemm]]:
-        """Return the matrices with how many the model has, on every rank: of all parts at once, and of each layer.
+        """Return the matrices and their numbers, on every rank: one for all parts together, and those of each layer.
 
-        vLLM cuts the first over the ranks and gathers it, which is not followed here.
+        vLLM splits the first over the ranks and gathers it, which is not modelled.
         """
         return [
             (1, Gemm("layer_inputs", num_layers * self.width, hidden_size, "replicated")),
@@ -747,27 +747,27 @@ class LayerInputs(FrozenModel):
 
 
 class AlternatingUpdates(FrozenModel):
-    """Copies of the hidden state of which a layer computes one and predicts the others, and a low-rank path (Gemma 3n).
+    """Copies of the hidden state: a layer computes one and predicts the others; and a low-rank path (Gemma 3n).
 
     AltUp (arXiv 2301.13310) and LAuReL (arXiv 2411.07501): ``Gemma3nAltUp`` and ``Gemma3nLaurelBlock`` of vLLM's
-    gemma3n.py, where the copies come from a projection each before the first layer, and pass one each behind the last.
+    gemma3n.py. There each copy has one projection before the first layer and one after the last.
     """
 
     num_inputs: PositiveInt
     """Copies of the hidden state."""
     laurel_rank: PositiveInt
-    """Width of the low-rank path beside attention."""
+    """Width of the low-rank path parallel to attention."""
 
     def gemms(self, hidden_size: int, num_layers: int) -> list[tuple[int, Gemm]]:
-        """Return the matrices with how many the model has, on every rank: of the copies, and of each layer.
+        """Return the matrices and their numbers, on every rank: those of the copies, and those of each layer.
 
-        vLLM cuts the low-rank path over the ranks and adds an all-reduce, which is not followed here.
+        vLLM splits the low-rank path over the ranks and adds an all-reduce, which is not modelled.
         """
         around = [(1, gemm) for gemm in self.around_gemms(hidden_size)]
         return around + [(num_layers, gemm) for gemm in self.layer_gemms(hidden_size)]
 
     def around_gemms(self, hidden_size: int) -> list[Gemm]:
-        """Return the matrices that make the copies before the first layer, and those that they pass behind the last."""
+        """Return the projections of the copies before the first layer and after the last."""
         rows = (self.num_inputs - 1) * hidden_size
         return [Gemm(name, rows, hidden_size, "replicated") for name in ("altup_copies", "altup_sums")]
 
@@ -781,11 +781,11 @@ class AlternatingUpdates(FrozenModel):
 
     @property
     def passes(self) -> int:
-        """Vectors of ``hidden_size`` that a layer moves for a token to predict the copies, to correct them by what it
-        computed, and to add its own input to those that it did not compute."""
+        """Vectors of ``hidden_size`` moved per token in a layer to predict the copies, to correct them by what the
+        layer computed, and to add its own input to the copies that it did not compute."""
         predicted, corrected, added = 2 * self.num_inputs + 1, 2 * self.num_inputs + 3, 2 * (self.num_inputs - 1)
         return predicted + corrected + added
 
     def num_small_parameters(self, hidden_size: int) -> int:
-        """Parameters of a layer outside its matrices: coefficients, a scale, and the norms of router and low rank."""
+        """Parameters per layer outside its matrices: coefficients, a scale, norms of router and low-rank path."""
         return self.num_inputs**2 + self.num_inputs**3 + 3 * hidden_size

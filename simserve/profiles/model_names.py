@@ -1,6 +1,6 @@
-"""What a name of published weights tells: their number format, and the model without tuning and format.
+"""What a name of published weights reveals: their number format, and the model without tuning and format.
 
-Knows names of formats and repositories, no profile.
+Knows names of formats and repositories, no profiles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 from simserve.profiles.model import Quantization, WeightFormatName
 
 _KEPT_NAMES = 4096
-"""Names whose plain ones are remembered: the catalogue's are compared with every name that is asked for."""
+"""Names whose plain form is kept: the catalogue's are compared with every name that is asked for."""
 _FORMATS = (
     ("bnb-4bit", "nf4"),
     ("awq", "awq-int4"),
@@ -40,9 +40,9 @@ _FORMATS = (
     ("int4", "int4"),
     ("bf16", "none"),
 )
-"""Part of a name -> format, the first that is found."""
+"""Part of a name -> format; the first that is found counts."""
 _OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
-"""Parts that are formats themselves."""
+"""Parts that are format names themselves."""
 _NEAREST_GGUF = (
     ("q8", "gguf-q8_0"),
     ("q6", "gguf-q6_k"),
@@ -57,15 +57,15 @@ _NEAREST_GGUF = (
     ("mxfp4", "mxfp4"),
     ("", "gguf-q2_k"),
 )
-"""Beginning of llama.cpp's name of a format -> the simulated one of nearest size, the first that is found; of the table
-of its tools/quantize/README.md: Q4_K_S 4.67 bits a weight, IQ4_NL 4.68, Q3_K_L 4.30, IQ3_M 3.76, Q2_K_S 2.97."""
+"""Prefix of llama.cpp's name of a format -> the simulated format nearest in size, the first found. From the table of
+its tools/quantize/README.md: Q4_K_S 4.67 bits per weight, IQ4_NL 4.68, Q3_K_L 4.30, IQ3_M 3.76, Q2_K_S 2.97."""
 _GGUF_NAME = re.compile(r"(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4_moe)")
 _BITS = re.compile(r"(?:int)?([48])[- ]?bits?")
 _SUFFIX = re.compile(
     r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|qat|dynamic|static|pertensor|"
     r"autoround|a?sym|kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
 )
-"""What names a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
+"""Names of a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
 _PARTING = re.compile(r"[-_: ]+")
 _PREFIX = re.compile(r"^(?:meta-|unsloth-|nvidia-)")
 SAME_SHAPE = {
@@ -212,8 +212,8 @@ SAME_SHAPE = {
     "MiniMaxAI/MiniMax-M1-80k": "minimax-text-01",
     "tiiuae/Falcon-H1R-7B": "falcon-h1-7b",
 }
-"""Repositories of weights tuned from another model -> profile of their shape: config.json, or the model card names the
-model that they were tuned from.
+"""Repositories of weights tuned from another model -> profile with their shape, as config.json or the model card says
+which model they were tuned from.
 
 Qwen3.6: the class and sizes of Qwen3.5, lemonade-sdk/lemonade pull request 1650. Qwen3.8-27B: 64 layers of 5,120, 24
 heads of 256, 48 linear value heads of 128 and a vocabulary of 248,320 in public code that runs it. Mistral Medium 3.5:
@@ -226,25 +226,25 @@ Hunyuan MT (89 rows more), LongCat-Flash-Thinking and MiniMax-M1: their config.j
 
 
 TEXT_ONLY = frozenset({"mistralai/Devstral-Small-2507", "sarvamai/sarvam-m"})
-"""Of these, those without the tower of the model that they were tuned from (Devstral's model card: "the vision encoder
+"""Those of them without the tower of the model from which they were tuned (Devstral's model card: "the vision encoder
 was removed"; sarvam-m is a `MistralForCausalLM`)."""
 
 
 def stored_format(name: str) -> str | None:
-    """Return the number format that a name of weights tells of; None: none."""
+    """Return the number format that a name of weights states; None: none."""
     last = _last_part(name)
     return next((quantization for part, quantization in _FORMATS if part in last), None)
 
 
 def letters(name: str) -> str:
-    """Return a name without what parts its words: ``llama 3.3:70b`` and ``llama-3.3-70b`` are one."""
+    """Return a name without its word separators: ``llama 3.3:70b`` and ``llama-3.3-70b`` are equal."""
     return _PARTING.sub("", name.lower())
 
 
 def format_named(text: str) -> str:
-    """Return the number format that a short name stands for: ``awq`` is awq-int4; what is none stays as it is.
+    """Return the number format for a short name: ``awq`` is awq-int4. Other texts are returned unchanged.
 
-    And llama.cpp's names, in letters of either case: ``Q6_K`` is gguf-q6_k, ``q4`` gguf-q4_k_m.
+    Also accepts llama.cpp's names in any case: ``Q6_K`` is gguf-q6_k, ``q4`` gguf-q4_k_m.
     """
     short = text.strip().lower().removeprefix("gguf-")
     named = {part: known for part, known in _FORMATS if part not in _OF_THEMSELVES}
@@ -253,21 +253,21 @@ def format_named(text: str) -> str:
 
 
 def nearest_gguf(name: str) -> str:
-    """Return the simulated format nearest in size to one of llama.cpp, by its name there (``Q5_K_S``, ``iq3_m``)."""
+    """Return the simulated format nearest in size to one of llama.cpp, given its name there (``Q5_K_S``, ``iq3_m``)."""
     plain = name.lower().removeprefix("ud-")
     return next(known for begin, known in _NEAREST_GGUF if plain.startswith(begin))
 
 
 def is_gguf_name_of(name: str, known: str) -> bool:
-    """Return whether a name of llama.cpp means a simulated format itself: ``q4`` and ``Q4_K`` are Q4_K_M."""
+    """Return whether a name of llama.cpp means exactly a simulated format: ``q4`` and ``Q4_K`` are Q4_K_M."""
     own = known.removeprefix("gguf-")
     return name.lower() in (own, own.removesuffix("_m"), own.partition("_")[0])
 
 
 def meant_format(text: str, *, is_gguf: bool) -> str | None:
-    """Return the format that a name most likely means: ``4bit`` of an engine of GGUF files or another, ``Q5_K_S``.
+    """Return the format that a name most likely means, for an engine of GGUF files or another: ``4bit``, ``Q5_K_S``.
 
-    None: the name says nothing.
+    None: the name gives no hint.
     """
     short = text.strip().lower()
     if _GGUF_NAME.fullmatch(short.removeprefix("ud-")):
@@ -279,13 +279,13 @@ def meant_format(text: str, *, is_gguf: bool) -> str | None:
 
 
 def format_of(text: str) -> str | None:
-    """Return the format that a name means, ``auto`` among them: ``Q6_K``, ``awq``, ``FP8``; None: it is none."""
+    """Return the format that a name means, including ``auto``: ``Q6_K``, ``awq``, ``FP8``; None: not a format."""
     known, named = ("auto", *get_args(WeightFormatName)), format_named(text)
     return next((each for each in (named, named.strip().lower()) if each in known), None)
 
 
 def _format_asked(value: Any) -> Any:
-    """Return the format that a scenario's text means; what is none is left to the choice of those there are.
+    """Return the format that a scenario's text means; other texts are passed on and checked against the formats.
 
     Raises:
         ValueError: It is a name of llama.cpp whose format is not simulated.
@@ -299,7 +299,7 @@ def _format_asked(value: Any) -> Any:
 
 
 AskedQuantization = Annotated[Quantization, BeforeValidator(_format_asked)]
-"""As scenarios say it: also by llama.cpp's names and in capitals."""
+"""As in scenarios: also by llama.cpp's names and in capitals."""
 
 
 @lru_cache(maxsize=_KEPT_NAMES)
@@ -323,20 +323,20 @@ _DISTILLED = {
     "671b": "deepseek-ai/DeepSeek-R1",
     "8b-llama": "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
 }
-"""Size in a tag of Ollama's deepseek-r1 -> those weights (ollama.com/library/deepseek-r1): all but the largest are
+"""Size in a tag of Ollama's deepseek-r1 -> its weights (ollama.com/library/deepseek-r1): all but the largest are
 smaller models that were tuned on its answers."""
 _DISTILLED_TAG = re.compile(r"deepseek-r1:(\d+(?:\.\d+)?b)(-llama)?(?:-.*)?", re.IGNORECASE)
 
 
 def distilled(name: str) -> str | None:
-    """Return the repository that a tag of Ollama's deepseek-r1 stands for: ``deepseek-r1:32b``; None: it is none."""
+    """Return the repository for a tag of Ollama's deepseek-r1: ``deepseek-r1:32b``; None: not such a tag."""
     found = _DISTILLED_TAG.fullmatch(name)
     return None if found is None else _DISTILLED.get(f"{found[1]}{found[2] or ''}".lower())
 
 
 def tuned_from(name: str) -> tuple[str, str] | None:
-    """Return the repository of weights that were tuned from another model, and the profile of their shape; None: it is
-    none of these, or that is not known."""
+    """Return the repository of weights tuned from another model, and the profile of their shape; None: not tuned, or
+    not known."""
     return _TUNED.get(letters(plain_name(name)))
 
 
@@ -355,13 +355,13 @@ _WITHOUT_FORMULA = {
     "zamba2": "layers of Mamba-2 beside attention that layers share",
     "longcat-flash-lite": "embeddings of n-grams beside those of tokens",
 }
-"""How the names of models begin whose layers have no formula here -> those layers: their config.json (keys of
-`simserve.profiles.hf_families.UNSUPPORTED_KEYS`) or modelling code in huggingface/transformers and vLLM 0.33; of
-DeepSeek-V4.1-Flash what ztxz16/fastllm pull request 727 lists."""
+"""Prefixes of the names of models with layers that have no formula here -> those layers: from their config.json (keys
+of `simserve.profiles.hf_families.UNSUPPORTED_KEYS`) or modelling code in huggingface/transformers and vLLM 0.33; for
+DeepSeek-V4.1-Flash from ztxz16/fastllm pull request 727."""
 
 
 def layers_without_formula(name: str) -> str | None:
-    """Return in words why a model cannot be simulated, by its name: a clause; None: it is none of these."""
+    """Return as a clause why a model with this name cannot be simulated; None: not such a model."""
     plain = plain_name(name)
     found = next((layers for begin, layers in _WITHOUT_FORMULA.items() if f"{plain}-".startswith(begin)), None)
     return None if found is None else f"has layers that simserve has no formula for: {found}"
@@ -399,7 +399,7 @@ _CONTEXTS = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": 131_072,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": 131_072,
 }
-"""Repositories of weights -> their longest context, tokens, where the profile of their shape has another: model cards
+"""Repositories of weights -> their longest context, tokens, if it differs from the profile of their shape: model cards
 and config.json."""
 _TUNINGS = (
     "deepseek-ai/DeepSeek-R1-0528",
@@ -417,21 +417,21 @@ _TUNINGS = (
     "codellama/CodeLlama-34b-Instruct-hf",
     "codellama/CodeLlama-70b-Instruct-hf",
 )
-"""Repositories of another tuning of the weights that a profile is of, the same in size and context: model cards."""
+"""Repositories with another tuning of a profile's weights, with the same size and context: model cards."""
 
 
 def repositories_on_record() -> tuple[str, ...]:
-    """Return the repositories whose shape is on record, though no profile lists them as its checkpoints."""
+    """Return the repositories whose shape is on record although no profile lists them as checkpoints."""
     return tuple(dict.fromkeys((*SAME_SHAPE, *_CONTEXTS, *_TUNINGS)))
 
 
 def is_on_record(repository: str) -> bool:
-    """Return whether the shape of a repository is on record, though no profile lists it; else its name tells it."""
+    """Return whether the shape of a repository that no profile lists is on record; otherwise its name decides."""
     return repository.lower() in (each.lower() for each in repositories_on_record())
 
 
 def context_of(name: str) -> int | None:
-    """Return the longest context of weights by their name, of whatever format; None: that of their shape."""
+    """Return the longest context of weights in any format by their name; None: that of their shape."""
     lengths = {_last_part(known): length for known, length in _CONTEXTS.items()}
     last = _last_part(name)
     while last not in lengths and (shorter := _SUFFIX.sub("", last)) != last:
@@ -440,7 +440,7 @@ def context_of(name: str) -> int | None:
 
 
 def repository_of_context(name: str) -> str | None:
-    """Return the repository with a context of its own that a name without an owner is; None: it is none of these."""
+    """Return the repository with its own context that a name without owner means; None: not such a name."""
     return next((known for known in _CONTEXTS if _last_part(known) == name.lower()), None)
 
 
