@@ -349,7 +349,7 @@ class FleetRun:
 
     @property
     def front(self) -> FrontTotals | None:
-        """Totals of the gateway; all zero if there is only the delivery of answers to waiting clients; else None."""
+        """Totals of the gateway; without one, empty totals if answers take time to reach waiting clients, else None."""
         if self._gateway is not None:
             return gateway_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
         return None if self.client_state.delivery is None else FrontTotals()

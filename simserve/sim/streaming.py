@@ -134,7 +134,7 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     size = spec.buffer_tokens
     if not spec.stream:
         return _apart(np.ones_like(output), output, output, first, last)
-    # An embedding, which has no tokens, is sent as well.
+    # An embedding has no tokens, but is still sent as one event.
     counts = np.maximum(-(-output // size), 1)
     if not len(clock.steps):
         return _apart(counts, _tokens(counts, output, size), output, first, last)
