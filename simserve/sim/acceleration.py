@@ -100,7 +100,7 @@ def _load() -> tuple[Drive | None, str | None]:
     try:
         if not is_warm():
             _compile()
-        from simserve.engine.compiled.loader import load_kernel  # llvmlite, and where it has to compile, numba
+        from simserve.engine.compiled.loader import load_kernel  # imports llvmlite, and numba if it must compile
 
         return load_kernel(), None
     except Exception as error:  # whatever is wrong with an optional compiler is no reason not to run

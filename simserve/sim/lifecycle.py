@@ -52,7 +52,7 @@ from simserve.sim.transfers import ROLES, Links
 from simserve.workload.requests import RequestSpecs
 
 MOST_LOSSES = 10
-"""How many times a request may be lost with its replica before it is lost for good, where a scenario allows retries.
+"""How many times a request may be lost with its replica before it is lost for good, if a scenario allows retries.
 Without a bound, a fleet whose probe restarts replicas for being busy would never finish."""
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
 """States: a replica takes requests while READY, finishes its own while DRAINING, and has none in the other states."""
