@@ -1,6 +1,6 @@
-"""Whether a run goes through compiled code: where it is asked for or pays, numba is there, and the run is covered.
+"""Whether a run uses compiled code: if that is requested or pays, numba works, and compiled code covers the run.
 
-What cannot be compiled runs interpreted, with the same results; the reason is said once, on stderr.
+Other runs are interpreted, with the same results; the reason is logged once, on stderr.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ Accelerate = Literal["auto", "on", "off"]
 CHOICES: tuple[Accelerate, ...] = ("auto", "on", "off")
 
 LEAST_REQUESTS = 500
-"""``auto``: below it, loading the compiled kernel takes longer than it saves: a twentieth of a second once a process,
-which one run of three thousand requests earns back, or the few runs of a search."""
+"""``auto``: below it, loading the compiled kernel takes longer than it saves. Loading takes 50 ms once per process; one
+run of 3,000 requests, or the few runs of a search, saves as much."""
 LEAST_REQUESTS_ONCE_LOADED = 100
 """``auto``: the same in a process that has loaded it. Below it, laying out flat memory takes longer than it saves: 240
-requests take 8 ms compiled and 16 interpreted, of conversations 8 and 26 (`chatbot`, `multi-turn`, 2026-11-27)."""
+requests take 8 ms compiled and 16 ms interpreted, and of conversations 8 and 26 ms (`chatbot`, `multi-turn`,
+2026-11-27)."""
 LEAST_REQUESTS_TO_COMPILE = 4_000_000
-"""``auto``: the same where the kernel has yet to be compiled, once. That takes 40 CPU seconds, as long as 3.6 million
-requests of a plain run take interpreted: 11 seconds a million. ``on`` compiles whatever the run."""
+"""``auto``: the same if the kernel must first be compiled, which happens once. That takes 40 CPU seconds, as long as
+3.6 million requests of a plain run take interpreted (11 s per million). ``on`` compiles for any run."""
 
 _INSTALL = "pip install 'simserve[fast]'"
 _COMPILING = "from simserve.engine.compiled.loader import load_kernel; load_kernel()"
@@ -41,15 +42,15 @@ Drive = Callable[[int, int, float], int]
 
 
 def compiled_for(accelerate: Accelerate, num_requests: int, obstacle: str | None) -> Drive | None:
-    """Return the compiled kernel for a run, None for the interpreted one.
+    """Return the compiled kernel for a run; None: it is interpreted.
 
     Args:
-        accelerate: What was asked for.
+        accelerate: The user's choice.
         num_requests: Requests of the run.
-        obstacle: What of the run compiled code does not cover; None: nothing.
+        obstacle: The part of the run that compiled code does not cover; None: it covers all.
 
     Raises:
-        UsageError: ``on``, and numba is missing or broken, or there is no such choice.
+        UsageError: ``on``, and numba is missing or broken; or there is no such choice.
     """
     if accelerate not in CHOICES:
         raise UsageError("is not a choice", key="accelerate", value=accelerate, remedy="use auto, on or off")
@@ -99,7 +100,7 @@ def _load() -> tuple[Drive | None, str | None]:
     try:
         if not is_warm():
             _compile()
-        from simserve.engine.compiled.loader import load_kernel  # llvmlite, and where it has to compile, numba
+        from simserve.engine.compiled.loader import load_kernel  # imports llvmlite, and numba if it must compile
 
         return load_kernel(), None
     except Exception as error:  # whatever is wrong with an optional compiler is no reason not to run
@@ -111,9 +112,9 @@ def _load() -> tuple[Drive | None, str | None]:
 
 
 def _compile() -> None:
-    """Let a process of its own compile the kernel and keep it: LLVM loses interrupts, and numba takes 80 MB.
+    """Compile and cache the kernel in a separate process: LLVM loses interrupts, and numba takes 80 MB.
 
-    Where it cannot, whoever loads the kernel compiles it, or finds out why that fails.
+    If that fails, loading the kernel compiles it, or shows why it cannot be compiled.
     """
     if sys.executable:
         nowhere = subprocess.DEVNULL
@@ -128,7 +129,7 @@ def _compile() -> None:
 
 
 def _tell(is_loaded: Event) -> None:
-    """Say what is being waited for, and now and then for how long, until it is there."""
+    """Log that the kernel is being compiled, and now and then for how long, until it is loaded."""
     begin = time.monotonic()
     if not is_loaded.wait(_SECONDS_BEFORE_A_WORD):
         _say(f"compiling the kernel, once, in half a minute or so; it is kept in {cache_folder()}")

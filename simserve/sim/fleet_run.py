@@ -1,8 +1,8 @@
-"""FleetRun: one run of replicas, in one pool or several, that may come and go, and whose clients may be refused, hang
-up, or wait for answers.
+"""FleetRun: one run of replicas, in one pool or several. Replicas may come and go; clients may be refused, hang up, or
+wait for answers.
 
 What a data plane does by itself is in its rules, so that the whole run can be compiled; SimPy decides which replicas
-are there (`simserve.sim.lifecycle`). A user's own parts are asked by the plane (`simserve.engine.judged`).
+are there (`simserve.sim.lifecycle`). The plane calls a user's own parts (`simserve.engine.judged`).
 """
 
 from __future__ import annotations
@@ -65,31 +65,31 @@ from simserve.workload.acceptance import draw_paces
 from simserve.workload.requests import RequestSpecs
 
 _NUMBERS_AT_ONCE = 16_384
-"""Random numbers that are drawn together where few are taken at a time."""
+"""Random numbers drawn together if few are taken at a time."""
 
 
 class FleetRun:
-    """Replicas, their clients and what decides between them, ready to run.
+    """Replicas, their clients and the rules between them, ready to run.
 
     Args:
-        control: What decides.
+        control: The rules.
         setups: The pools; with disaggregation, those that prefill and those that decode.
         specs: What arrives.
         latency: Seconds from sending to the router, shape [N].
         on_progress: Called now and then with the number of requests that have ended.
-        log: Keeps every step; None: nobody asks.
-        accelerate: Whether it runs compiled, where it can.
+        log: Keeps every step; None: steps are not kept.
+        accelerate: Whether to run compiled if possible.
         own: A user's own parts; None: there are none.
-        has_own_clients: Whether clients of a user's own send the requests, at times of their own.
-        own_blocks: Whether requests that share nothing may find what they had computed themselves.
+        has_own_clients: Whether a user's own clients send the requests, at times they choose.
+        own_blocks: Whether requests that share nothing may find their own earlier blocks.
 
     Attributes:
         requests: The table of all requests.
-        arrival_time: When each was first sent, seconds; filled for a closed loop.
+        arrival_time: When each was first sent, seconds; filled in during a closed loop.
         cluster: The plane.
         client_state: What it knows of the clients.
         is_compiled: Whether it runs compiled.
-        fleet: The replicas, as those who decide see them; None: they are there throughout.
+        fleet: The replicas, as decision makers see them; None: all are there throughout.
     """
 
     requests: RequestTable
@@ -134,7 +134,7 @@ class FleetRun:
         paces = pool_paces(setups, specs)
         self._specs = specs = with_any_pace(specs, paces)
         if not any(each.engine.kv_tiers for each in setups):
-            # Once for caches and router.
+            # Computed once, for caches and router.
             self._specs = specs = replace(specs, prefixes=prefixes_of(specs))
         entrances = [number for number, each in enumerate(setups) if each.role != "decode"]
         self._rules = rules = rules_of(control.rules, control.allowed, [setups[each].name for each in entrances], specs)
@@ -186,7 +186,7 @@ class FleetRun:
     def _replicas(
         self, log: StepLog | None, is_interpreted: bool
     ) -> tuple[list[DataParallelReplica], list[tuple[Recorder, list[int]]]]:
-        """Return the replicas of the start, pool by pool, and what records the schedulers of each pool."""
+        """Return the initial replicas, pool by pool, and for each pool a recorder with the schedulers it records."""
         control, specs, sums = self._control, self._specs, series_sums()
         replicas: list[DataParallelReplica] = []
         recorders: list[tuple[Recorder, list[int]]] = []
@@ -195,7 +195,7 @@ class FleetRun:
         for setup in self._setups:
             times = setup.step_times.as_lists() if is_interpreted else setup.step_times
             recorder = Recorder(setup.engine, times, setup.priced, sums, log)
-            # What a decode replica takes in has been computed elsewhere.
+            # The KV caches that a decode replica receives were computed elsewhere.
             if setup.role != "decode" and self._own_blocks.finds_any(setup.engine, specs):
                 recorder.paths = prefix_paths(setup.engine, specs, as_lists=is_interpreted)
             recorder.encodes_images = specs.encoder_seconds is not None
@@ -216,7 +216,7 @@ class FleetRun:
         is_own = self.own is not None and self.own.router is not None
         chance = None
         if DRAWS.get(control.routing.policy) and not is_own:
-            # Under fair turns many requests may be routed at one instant.
+            # With fairness, many requests may be routed at one instant.
             room = _NUMBERS_AT_ONCE if control.fairness is None else NUMBERS_TO_ROUTE * (len(specs) + 2)
             chance = self._chance(TO_ROUTE, "routing", room)
         router = router_of(control.routing, specs, as_lists=is_interpreted, chance=chance)
@@ -225,7 +225,7 @@ class FleetRun:
         return router
 
     def _ask(self, judge: Judge, fleet: Lifecycle, client_state: ClientState, router: Router) -> None:
-        """Let a user's own parts decide."""
+        """Have a user's own parts called."""
         asked = AskedOnPlane(judge, fleet)
         fleet.judge = judge
         router.judge = client_state.judge = asked
@@ -233,12 +233,12 @@ class FleetRun:
         client_state.asks += ASKS_SECONDS * (judge.parts.step_seconds is not None)
 
     def start(self, env: simpy.Environment) -> None:
-        """Let everybody begin who decides, on a clock of somebody else's."""
+        """Start all decision makers on a clock that the caller owns."""
         assert self._decisions is not None
         self._decisions.start(env)
 
     def flush(self) -> None:
-        """Hand what the schedulers have written down to the recorders."""
+        """Pass what the schedulers have written to the recorders."""
         self.cluster.flush()
 
     def run(self) -> bool:
@@ -261,18 +261,18 @@ class FleetRun:
 
     @property
     def clocks(self) -> Clocks:
-        """The leaps with decodes of every scheduler; with streaming, after `run`."""
+        """Leaps with decodes of every scheduler; only with streaming, after `run`."""
         return {number: clock for pool in self._pools for number, clock in joined(pool.recorder.clocks).items()}
 
     @property
     def cached_tokens(self) -> NDArray[np.int64] | None:
-        """Prompt tokens of each request that were found in the prefix cache of its replica; None without caches."""
+        """Prompt tokens of each request found in the prefix cache of its replica; None without caches."""
         paths = [pool.paths for pool in self._pools if pool.paths is not None]
         found = [np.frombuffer(each.cached_tokens, dtype=np.int64) for each in paths]
         return np.maximum.reduce(found) if found else None
 
     def _attend(self, control: Control, latency: NDArray[np.float64], num_replicas: int) -> ClientState:
-        """Return what the plane knows of the clients of the run and of what is between them and the replicas."""
+        """Return the plane's state of the clients, and of everything between them and the replicas."""
         specs, admission, streaming = self._specs, control.admission, control.streaming
         delivery = delivery_of(streaming, num_replicas) if self._waits and streaming is not None else None
         fleet_state = None
@@ -306,7 +306,7 @@ class FleetRun:
         return client_state
 
     def _paces_of(self, paces: Sequence[list[int] | None]) -> Paces | None:
-        """Return what a decode step brings each request on each replica; None where no pool drafts for itself."""
+        """Return the pace of each request on each replica; None if no pool has drafts of its own."""
         drawn = [each for each in paces if each is not None]
         if not drawn:
             return None
@@ -319,10 +319,7 @@ class FleetRun:
         return chance
 
     def dressed(self, records: RequestRecords) -> RequestRecords:
-        """Return the records, with what else is known of them.
-
-        Who gave the answers, where those are on their way to clients that wait; the way of KV caches between the pools.
-        """
+        """Return the records with the optional columns: region of the client, KV transfers, who answered."""
         if self._regions is not None:
             records = replace(records, client_region=self._regions.home, region_names=self._regions.names)
         if self._transfers is not None:
@@ -333,7 +330,7 @@ class FleetRun:
 
     @property
     def way_back(self) -> NDArray[np.float64] | None:
-        """With regions and streaming: seconds of each answer's way to its client; else None."""
+        """With regions and streaming: seconds from each request's replica back to its client; else None."""
         regions = self.client_state.regions
         return None if regions is None or not regions.is_streamed else np.array(regions.way_back)
 
@@ -343,7 +340,7 @@ class FleetRun:
 
     @property
     def transfers(self) -> dict[str, float]:
-        """What KV caches did between the pools; empty without disaggregation."""
+        """Totals of KV transfers between the pools; empty without disaggregation."""
         return {} if self._transfers is None else transfer_totals(self._transfers)
 
     @property
@@ -352,30 +349,30 @@ class FleetRun:
 
     @property
     def front(self) -> FrontTotals | None:
-        """What stood in front of the replicas did; the way of answers to clients that wait for them counts too."""
+        """Totals of the gateway; without one, empty totals if answers take time to reach waiting clients, else None."""
         if self._gateway is not None:
             return gateway_totals(self._gateway, self._rules, tuple(each.name for each in self._specs.classes))
         return None if self.client_state.delivery is None else FrontTotals()
 
     @property
     def num_schedulers(self) -> int:
-        """Schedulers that ever served: replicas, and of each the ranks of data-parallel attention."""
+        """Schedulers that ever served: the ranks of data-parallel attention of all replicas."""
         return sum(replica.num_ranks for replica in self.cluster.replicas)
 
     @property
     def encoder_lives(self) -> EncoderLives | None:
-        """When the workers of an encoder pool were there; None where their number does not change."""
+        """When the workers of an encoder pool were there; None if their number is fixed."""
         return None if self._decisions is None else self._decisions.encoder_lives
 
     @property
     def ranks(self) -> NDArray[np.int64] | None:
-        """Schedulers of every replica; None: one each."""
+        """Number of schedulers of each replica; None: one each."""
         counts = np.array([replica.num_ranks for replica in self.cluster.replicas], dtype=np.int64)
         return counts if (counts > 1).any() else None
 
     @property
     def timeline(self) -> FleetTimeline:
-        """The lives of the replicas, and what requests tried in vain."""
+        """When replicas came and went, and failed attempts of requests."""
         client_state, sizes = self.client_state, [len(each) for each in self._members]
         clients, refusals = client_state.clients, client_state.refusals
         tried: dict[str, Any] = {
@@ -403,28 +400,28 @@ class FleetRun:
 
 
 def tries_of(clients: Clients) -> NDArray[np.float64]:
-    """Return every attempt that another one followed: arrival, first step, end, seconds; shape [attempts, 3]."""
+    """Return each attempt that was followed by another: arrival, first step, end, seconds; shape [attempts, 3]."""
     return np.array(clients.abandoned, dtype=np.float64).reshape(-1, 3)
 
 
 class AskedOnPlane:
-    """A user's own parts, as the plane asks them.
+    """A user's own parts, in the form in which the plane calls them.
 
     Args:
-        judge: Asks the functions.
-        fleet: What they are shown.
+        judge: Calls the functions.
+        fleet: The replicas that they are shown.
     """
 
     def __init__(self, judge: Judge, fleet: Lifecycle) -> None:
         self._judge, self._fleet = judge, fleet
 
     def choice(self, index: int, ready: Sequence[int]) -> int:
-        """Return which of some replicas a request goes to."""
+        """Return which of the ready replicas a request goes to."""
         fleet = self._fleet
         return self._judge.route(index, fleet.time, fleet.requests.max_tokens[index], fleet.gauges(ready))
 
     def refusal(self, index: int, now: float) -> int:
-        """Return why a request is refused, an index into `REASONS`."""
+        """Return why a request is refused, an index into `REASONS`; 0: it is not."""
         fleet = self._fleet
         gauges = fleet.gauges(fleet.open_to(index))
         return REASONS.index(self._judge.refusal(index, now, fleet.requests.max_tokens[index], gauges))
@@ -435,7 +432,7 @@ class AskedOnPlane:
 
 
 def delivery_of(spec: StreamingSpec, num_replicas: int) -> Delivery:
-    """Return the way of answers from so many replicas."""
+    """Return how answers travel from ``num_replicas`` replicas to their clients."""
     cost = spec.cost_per_event / spec.api_servers
     per_token = cost / spec.buffer_tokens if spec.stream else 0.0
     return Delivery(num_replicas, spec.network_latency, cost, per_token, spec.stream)
@@ -444,8 +441,8 @@ def delivery_of(spec: StreamingSpec, num_replicas: int) -> Delivery:
 def pool_paces(setups: Sequence[PoolSetup], specs: RequestSpecs) -> list[list[int] | None]:
     """Return the pace of every request on each pool, in parts of a token; None: no pool has drafts of its own.
 
-    One token a step where a pool does not draft. All others are drawn from the same uniforms: a request that is lucky
-    on one pool is lucky on the others.
+    It is one token a step on a pool that does not draft. All others are drawn from the same uniforms: a request that is
+    lucky on one pool is lucky on the others.
     """
     asked = np.where(specs.max_tokens > 0, specs.max_tokens, specs.output_tokens)
     tokens = np.minimum(specs.output_tokens, asked)
@@ -460,7 +457,7 @@ def pool_paces(setups: Sequence[PoolSetup], specs: RequestSpecs) -> list[list[in
 
 
 def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int] | None]) -> RequestSpecs:
-    """Return the requests with room for a pace each; which one holds is written where a request joins a pool."""
+    """Return the requests with room for a pace each; the right one is written when a request joins a pool."""
     drawn = next((each for each in paces if each is not None), None)
     return specs if drawn is None else replace(specs, pace=np.array(drawn, dtype=np.int64))
 
@@ -474,7 +471,7 @@ def admission_control_of(
         spec: The rules.
         control: The objectives.
         specs: What arrives, and how long clients wait.
-        uniforms: For refusals at random.
+        uniforms: For random refusals.
     """
     patience = [INFINITY]
     if spec.deadline_aware:
@@ -494,7 +491,7 @@ def admission_control_of(
 
 
 def _patience(control: Control, specs: RequestSpecs, kind: int) -> float:
-    """Return the seconds from its arrival in which the first token of a request must come; inf: no limit."""
+    """Return the seconds from arrival within which the first token must come; inf: no limit."""
     classes = specs.classes
     ttft = control.limits[kind if specs.request_class is not None else 0].ttft
     if ttft is not None:

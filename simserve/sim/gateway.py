@@ -1,6 +1,6 @@
-"""What stands in front of the replicas: from what a scenario says to what `simserve.engine.gateway` goes by.
+"""The gateway in front of the replicas: built from a scenario for `simserve.engine.gateway`.
 
-Draws beforehand, so that routing changes no draw. Knows no price.
+Draws random numbers in advance, so that routing changes no draw. Knows no price.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _WHEN_LIMITED = {None: STAY, "stay": STAY, "wait": WAIT, "refuse": REFUSE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontTotals:
-    """What stood in front of a fleet did, over the whole run.
+    """What the gateway did over the whole run.
 
     Attributes:
-        first_questions: Requests that asked a question of the response cache first; None: there is no cache.
-        expired: Requests that found their answer too old.
-        limited: Times that the API answered 429.
-        asked_again: Requests whose first answer did not do; None: no rule asks twice.
+        first_questions: Requests that were the first to ask a question of the response cache; None: there is no cache.
+        expired: Requests whose cached answer had expired.
+        limited: How often the API answered 429.
+        asked_again: Requests whose first answer was not good enough; None: no rule asks twice.
         discarded_tokens: Tokens of those first answers.
-        service: By class under fair turns: prompt tokens plus twice the generated ones; empty without them.
+        service: With fairness, by class: prompt tokens plus twice the generated ones; else empty.
     """
 
     first_questions: int | None = None
@@ -65,13 +65,13 @@ class FrontTotals:
 def gateway_of(
     control: Control, specs: RequestSpecs, rules: Rules | None, numbers: dict[int, Chance]
 ) -> Gateway | None:
-    """Return what stands in front of the replicas of a run; None: nothing does.
+    """Return the gateway of a run; None: there is none.
 
     Args:
-        control: What decides.
+        control: The rules of the run.
         specs: What arrives.
-        rules: Where requests go by rule; None: nowhere.
-        numbers: Where random numbers come from, by who takes them; the API's are added.
+        rules: Where requests go by routing rule; None: there are no such rules.
+        numbers: Sources of random numbers, by consumer; those of the API are added.
     """
     cache, api, fair = control.response_cache, control.overflow, control.fairness
     if cache is None and api is None and fair is None and rules is None:
@@ -88,7 +88,7 @@ def gateway_of(
 
 
 def gateway_totals(gateway: Gateway, rules: Rules | None, class_names: tuple[str, ...]) -> FrontTotals:
-    """Return what the gateway did; after the run."""
+    """Return the totals of a gateway; after the run."""
     cache, api, fair = gateway.cache, gateway.api, gateway.fair
     return FrontTotals(
         first_questions=None if cache is None else cache.num_first,
@@ -112,7 +112,7 @@ def _cache_of(spec: ResponseCacheSpec, specs: RequestSpecs) -> ResponseCache:
 
 
 def _questions(spec: ResponseCacheSpec, specs: RequestSpecs) -> NDArray[np.int64]:
-    """Return the question of each request, a number for all that ask the same one; -1: nobody else asks it."""
+    """Return the number of each request's question, equal for requests that ask the same; -1: no other asks it."""
     count = len(specs)
     shares = np.array([spec.share_of(each.name) for each in specs.classes] or [spec.share_of(None)])
     number = np.zeros(count, dtype=np.int64) if specs.request_class is None else specs.request_class.astype(np.int64)
@@ -147,14 +147,14 @@ def _api_of(spec: OverflowSpec, specs: RequestSpecs, numbers: dict[int, Chance])
 
 
 def _class_rule(spec: OverflowSpec, name: str) -> int:
-    """Return whether a class always or never goes to the API, or whether it depends."""
+    """Return whether a class always goes to the API, never does, or depends on the load."""
     if name in (spec.always or ()):
         return ALWAYS
     return EXCEPTED if name in (spec.never or ()) else DEPENDS
 
 
 def _a_minute(limit: float | None) -> Bucket | None:
-    """Return a limit a minute, all of it there at first."""
+    """Return a limit per minute as a bucket that starts full."""
     return None if limit is None else Bucket(limit / _SECONDS_PER_MINUTE, limit)
 
 

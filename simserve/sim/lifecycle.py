@@ -52,7 +52,7 @@ from simserve.sim.transfers import ROLES, Links
 from simserve.workload.requests import RequestSpecs
 
 MOST_LOSSES = 10
-"""How many times a request may be lost with its replica before it is lost for good, where a scenario allows retries.
+"""How many times a request may be lost with its replica before it is lost for good, if a scenario allows retries.
 Without a bound, a fleet whose probe restarts replicas for being busy would never finish."""
 STARTING, READY, DRAINING, DOWN, STOPPED = range(5)
 """States: a replica takes requests while READY, finishes its own while DRAINING, and has none in the other states."""
@@ -271,17 +271,17 @@ class Lifecycle:
 
     Args:
         pools: One or more, without replicas yet.
-            cluster: The plane, with the replicas of the start, pool by pool.
-            client_state: What the plane knows of its clients.
-            counts: Initial number of replicas in each pool.
-            specs: The requests that arrive.
-            allowed: For each class, pool indices that its arrivals may go to; one entry for all without classes.
-            kv_bytes_per_token: Of the whole model, for pools that do not state it.
+        cluster: The plane, with the initial replicas, pool by pool.
+        client_state: What the plane knows of its clients.
+        counts: Initial number of replicas in each pool.
+        specs: The requests that arrive.
+        allowed: For each class, pool indices that its arrivals may go to; one entry for all without classes.
+        kv_bytes_per_token: Of the whole model, for pools that do not state it.
 
-        Attributes:
-            requests: The table of all requests.
-            replicas: Every replica that was ever launched, by number.
-            on_launch: Called with every replica that is launched.
+    Attributes:
+        requests: The table of all requests.
+        replicas: Every replica that was ever launched, by number.
+        on_launch: Called with every replica that is launched.
         news: Callbacks due on SimPy's side at `news_time`; the data plane stops until they are done.
         judge: Calls a user's own parts; None if there are none.
     """

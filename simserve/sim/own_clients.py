@@ -1,4 +1,4 @@
-"""PlaneClients: clients of a user's own as SimPy processes, beside the data plane on one clock."""
+"""PlaneClients: a user's own clients as SimPy processes, on one clock with the data plane."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LIMITED = ("prompt_tokens", "output_tokens", "max_tokens", "is_truncated", "sta
 
 
 class Answer(NamedTuple):
-    """What a client of one's own hears, when it hears it.
+    """What a user's own client learns when its request has ended.
 
     Attributes:
-        number: Of the request, in the order of submission, from 0.
+        number: Number of the request in the order of submission, from 0.
         status: ``completed``, ``rejected``, ``timed_out`` or ``failed``.
-        ttft: Seconds from its sending to its first token; NaN: it got none.
-        e2e: Seconds from its sending to its end.
-        output_tokens: Tokens that it got.
+        ttft: Seconds from sending to the first token; NaN: there was none.
+        e2e: Seconds from sending to the end.
+        output_tokens: Tokens generated.
         replica_id: The replica that served it; -1: none did.
     """
 
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 
 def unsent(specs: RequestSpecs) -> RequestSpecs:
-    """Return drawn requests as ones that clients of a user's own send, none of which has been sent."""
+    """Return drawn requests as requests that a user's own clients will send; none has been sent yet."""
     count = len(specs)
     return replace(
         specs,
@@ -67,7 +67,7 @@ def unsent(specs: RequestSpecs) -> RequestSpecs:
         ramp_up=None,
         loop=None,
         loops=(),
-        # What is never sent is left out of the records.
+        # Requests that are never sent are left out of the records.
         closes_at=np.inf,
     )
 
@@ -77,9 +77,9 @@ class PlaneClients:
 
     Args:
         deployment: What serves them.
-        specs: As of `unsent`; a request's lengths may be set before it is submitted.
+        specs: As `unsent` returns them; a request's lengths may be set before it is submitted.
         own: A user's own parts; None: there are none.
-        log: Keeps every step; None: nobody asks.
+        log: Keeps every step; None: steps are not kept.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class PlaneClients:
         self.env.process(data_plane(self.env, self._fleet, is_fed=True))
 
     def submit(self, index: int) -> simpy.Event:
-        """Send a request now; the event that is returned fires with its `Answer`."""
+        """Send a request now; the returned event fires with its `Answer`."""
         row = _row(self._specs, index)
         table = request_table(self._setups, row, self._control.allowed)
         requests = self._fleet.requests
@@ -112,7 +112,7 @@ class PlaneClients:
         return event
 
     def _tell(self, index: int, heard_at: float) -> None:
-        """Let a client hear, on SimPy's side."""
+        """Queue the news of an end for its client, on SimPy's side."""
         self._fleet.news.append(lambda: self._answer(index, heard_at))
 
     def _answer(self, index: int, heard_at: float) -> None:
@@ -137,7 +137,7 @@ class PlaneClients:
 
 
 def answer_later(env: simpy.Environment, event: simpy.Event, answer: Answer, heard_at: float) -> None:
-    """Let an event fire with an answer when its client hears it."""
+    """Make an event fire with an answer at the time its client hears of it."""
     delay = heard_at - env.now
     if delay <= 0.0:
         event.succeed(answer)

@@ -1,8 +1,8 @@
 """OwnParts: a user's router, admission control, autoscaler and step times as Python functions, and what they see.
 
-What a function is shown is public and frozen: `RequestView`, `ReplicaView`, `PoolView`. Numbers of replicas are as old
-as ``deployment.routing.update_interval`` says, for the autoscaler as they are. Knows neither the plane nor the
-reference: both ask a `Judge`, once an arrival, once a look of the autoscaler, once a step.
+What a function is shown is public and frozen: `RequestView`, `ReplicaView`, `PoolView`. What a router or an admission
+control sees of replicas is as old as ``deployment.routing.update_interval`` says; an autoscaler sees their current
+state. Knows neither the plane nor the reference: both call a `Judge`, once per arrival, autoscaler interval or step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simserve.errors import UsageError
 from simserve.workload.requests import RequestSpecs
 
 REFUSALS = ("rate_limit", "queue_full", "kv_headroom", "load", "deadline")
-"""Why an admission control may refuse a request: the reasons of `deployment.admission`."""
+"""Reasons that an admission control may give for refusing a request: those of `deployment.admission`."""
 REFUSED = "load"
 _log = logging.getLogger("simserve")
 
@@ -27,13 +27,13 @@ class RequestView(NamedTuple):
     """What a router or an admission control may know of a request; never how long its answer will be.
 
     Attributes:
-        number: In the order of the workload, from 0.
+        number: Its number in the order of the workload, from 0.
         now: Seconds since the run began.
-        class_name: Of the scenario's ``classes``; None without them.
+        class_name: Its class in the scenario's ``classes``; None without classes.
         session: Number of its conversation; None: it belongs to none.
         prompt_tokens: Tokens of its prompt.
         max_tokens: The most tokens that its answer may have.
-        priority: The smaller the sooner.
+        priority: Smaller values go first.
     """
 
     number: int
@@ -46,18 +46,17 @@ class RequestView(NamedTuple):
 
 
 class ReplicaView(NamedTuple):
-    """A replica that takes requests, as far as is known of it.
+    """What is known of a replica that takes requests.
 
     Attributes:
         number: Its number in the fleet, from 0.
-        pool: The name of its pool; empty where there is only one.
+        pool: The name of its pool; empty if there is only one.
         running: Requests in its batch.
         waiting: Requests sent to it that are not in its batch.
-        tokens: Prompts of both, and the most that they may generate.
-        kv_share: Share of its KV memory in use, from 0 to 1; between the ends of two steps the plane reads it off
-            evenly.
-        known_prefix: Leading tokens of the request's prompt that it was sent before, whatever it has evicted since: the
-            router remembers them. 0 for an autoscaler.
+        tokens: Tokens of the prompts of both, and the most that they may generate.
+        kv_share: Share of its KV memory in use, from 0 to 1; interpolated linearly between the ends of two steps.
+        known_prefix: Leading tokens of the request's prompt that were sent to it before, as the router remembers them,
+            whatever the replica has evicted since. 0 for an autoscaler.
     """
 
     number: int
@@ -73,11 +72,11 @@ class PoolView(NamedTuple):
     """What an autoscaler sees of its pool.
 
     Attributes:
-        name: Empty where there is only one.
+        name: Its name; empty if there is only one pool.
         now: Seconds since the run began.
-        size: Replicas that serve, start or are down for a while.
+        size: Replicas that serve, start or are down temporarily.
         replicas: Those that take requests.
-        parked: Requests that wait for a replica to take any.
+        parked: Requests that wait for a replica to become ready.
     """
 
     name: str
@@ -97,16 +96,16 @@ Gauges = tuple[int, str, int, int, int, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnParts:
-    """Functions that stand in for parts of a deployment; None: the scenario's own.
+    """Functions that replace parts of a deployment; None: the scenario's own part.
 
     Attributes:
-        router: From a request and the replicas that may take it, at least one, to one of them, or its number.
-        admission: From the same, the replicas being none while none takes requests, to whether the request is let in,
-            or to why it is not, one of `REFUSALS`; False counts as ``load``.
-        autoscaler: From a pool to how many replicas it should have; when it is asked, limits and delays are those of
+        router: Takes a request and the replicas that may take it (at least one); returns one of them, or its number.
+        admission: Takes the same, with no replicas while none takes requests; returns whether the request is admitted,
+            or why it is not, one of `REFUSALS`; False counts as ``load``.
+        autoscaler: Takes a pool; returns how many replicas it should have. Intervals, limits and delays are those of
             ``deployment.autoscaling``.
-        step_seconds: From the prompt tokens of a step, the tokens that it decodes and those of the decoding sequences
-            in the KV cache, to its seconds.
+        step_seconds: Takes the prompt tokens of a step, the tokens that it decodes, and the tokens of the decoding
+            sequences in the KV cache; returns its seconds.
     """
 
     router: RouterFunction | None = None
@@ -116,24 +115,24 @@ class OwnParts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts that are a user's."""
+        """The parts that are replaced."""
         return tuple(
             name for name in ("router", "admission", "autoscaler", "step_seconds") if getattr(self, name) is not None
         )
 
     @property
     def note(self) -> str:
-        """What a result says of them."""
+        """The note about them in a result."""
         return f"a part of one's own decided: {', '.join(self.names)}; the scenario alone does not give this result"
 
 
 class Judge:
-    """Asks a user's functions in one run, and checks what they say.
+    """Calls a user's functions in one run, and checks what they return.
 
     Args:
         parts: The functions.
         specs: What arrives.
-        is_stale: Whether what is known of replicas is renewed by `refresh` alone.
+        is_stale: Whether only `refresh` updates what is known of replicas.
     """
 
     def __init__(self, parts: OwnParts, specs: RequestSpecs, *, is_stale: bool) -> None:
@@ -142,7 +141,7 @@ class Judge:
         self._sent: dict[int, set[int]] = {}
 
     def refresh(self, gauges: Iterable[Gauges]) -> None:
-        """Look at every replica; until the next look, that is what is known."""
+        """Update what is known of every replica, until the next update."""
         self._seen = {each[0]: each for each in gauges}
 
     def route(self, index: int, now: float, max_tokens: int, gauges: Sequence[Gauges]) -> int:
@@ -152,10 +151,10 @@ class Judge:
             index: The request.
             now: Seconds.
             max_tokens: The most tokens that its answer may have.
-            gauges: The replicas that may take it, as they are.
+            gauges: The replicas that may take it, in their current state.
 
         Raises:
-            UsageError: The router names no replica, or another one.
+            UsageError: The router returns no replica, or one that was not offered.
         """
         if self.parts.router is None:
             return gauges[0][0]
@@ -177,7 +176,7 @@ class Judge:
         return int(number)
 
     def refusal(self, index: int, now: float, max_tokens: int, gauges: Sequence[Gauges]) -> str:
-        """Return why a request is refused, empty: it is let in (arguments as of `route`; there may be no replica).
+        """Return why a request is refused; empty: it is admitted (arguments as for `route`; there may be no replica).
 
         Raises:
             UsageError: The answer is neither True nor False, nor a reason.
@@ -193,10 +192,10 @@ class Judge:
         return "" if answer else REFUSED
 
     def wanted_in(self, name: str, now: float, size: int, gauges: Sequence[Gauges], parked: int) -> int:
-        """Return how many replicas a pool should have (arguments as of `PoolView`).
+        """Return how many replicas a pool should have (arguments as for `PoolView`).
 
         Raises:
-            UsageError: The answer is no whole number, or below 0.
+            UsageError: The answer is not a whole number, or is below 0.
         """
         assert self.parts.autoscaler is not None
         pool = PoolView(name, now, size, tuple(ReplicaView(*each) for each in gauges), parked)
@@ -209,10 +208,10 @@ class Judge:
         return int(answer)
 
     def seconds(self, prompt_tokens: int, decode_tokens: int, context_tokens: float, now: float) -> float:
-        """Return how long a step takes that begins ``now``.
+        """Return how long a step that begins ``now`` takes, seconds.
 
         Raises:
-            UsageError: The answer is no positive, finite number.
+            UsageError: The answer is not a positive, finite number.
         """
         assert self.parts.step_seconds is not None
         arguments = (int(prompt_tokens), int(decode_tokens), float(context_tokens))
@@ -230,7 +229,7 @@ class Judge:
 
     @staticmethod
     def _ask(name: str, function: Callable[..., Any], arguments: tuple[Any, ...], about: str, now: float) -> Any:
-        """Call a user's function; what it raises is announced in one line, and raised as it is."""
+        """Call a user's function; an exception is logged in one line and raised unchanged."""
         try:
             return function(*arguments)
         except Exception as error:
@@ -250,7 +249,7 @@ class Judge:
         views = []
         for live in gauges:
             number, pool, *_ = live
-            # A replica newer than the last look is taken for empty.
+            # A replica newer than the last update counts as empty.
             shown = self._seen.get(number, (number, pool, 0, 0, 0, 0.0)) if self._is_stale else live
             sent = self._sent.get(number, ())
             views.append(ReplicaView(*shown, max((end for segment, end in path if segment in sent), default=0)))

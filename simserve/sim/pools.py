@@ -1,4 +1,4 @@
-"""PoolSetup: a pool before it runs; the table of requests that several pools share; and what their totals add up to."""
+"""PoolSetup: a pool before the run; the table of requests that several pools share; and the sum of their totals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from simserve.sim.totals import SpeculationTotals, adapted_together, offloaded_t
 from simserve.workload.requests import RequestSpecs
 
 _LIMITED = ("output_tokens", "max_tokens", "is_truncated", "status", "reason")
-"""Columns of the table that the length limits of an engine decide on."""
+"""Columns of the table that depend on the length limits of an engine."""
 _BOUNDLESS = 2**40
-"""Tokens of the longest request of a server without a limit."""
+"""Longest request of a server without a limit, tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +28,22 @@ class PoolSetup:
     """Equal replicas, before the run.
 
     Attributes:
-        name: How results call the pool; empty where there is only one.
-        engine: What the scheduler of each obeys.
+        name: Its name in results; empty if there is only one pool.
+        engine: Scheduler settings of each replica.
         step_times: Seconds of a step.
-        priced: Where they come from; None: nowhere, no step is taken apart.
-        num_replicas: At the start.
+        priced: Breakdown of those seconds; None: steps are not broken down.
+        num_replicas: Number of replicas at the start.
         gpus_per_replica: GPUs of each.
         role: Whether they prefill, decode, or both.
-        autoscaling: How their number follows the load; None: it does not.
+        autoscaling: How their number follows the load; None: it is fixed.
         startup_seconds: From the launch of a replica to its first request.
-        weights_bytes: Of one replica, over all its GPUs.
-        replicas_per_node: How many of them fill a node.
+        weights_bytes: Weights of one replica over all its GPUs.
+        replicas_per_node: Replicas on a full node.
         acceptance: Speculative decoding: probability that each draft is accepted, given that all before it were;
-            empty: the paces are the requests' own, or nothing drafts.
+            empty: requests have paces of their own, or nothing drafts.
         region: Where they are; empty: regions do not matter.
         kv_layout: Model and format of their KV caches.
-        kv_bytes_per_token: Of the whole model, in this format; None: what `Control` says.
+        kv_bytes_per_token: Of the whole model, in this format; None: that of `Control`.
     """
 
     name: str
@@ -68,11 +68,11 @@ class PoolOutcome:
     """What a pool did in a run.
 
     Attributes:
-        name: Of the pool.
-        role: Its role.
+        name: Its name.
+        role: Whether it prefills, decodes, or both.
         totals: Sums over its replicas.
-        num_replicas: Replicas, as a mean over the run.
-        num_gpus: GPUs, likewise.
+        num_replicas: Mean number of replicas over the run.
+        num_gpus: Mean number of GPUs over the run.
         peak_flops: Of one replica in the dtype it computes in, FLOP/s.
         peak_bandwidth: Of one replica, bytes/s.
         num_ranks: Schedulers of a replica: ranks of data-parallel attention.
@@ -89,7 +89,7 @@ class PoolOutcome:
 
     @property
     def num_schedulers(self) -> float:
-        """Schedulers, as a mean over the run."""
+        """Mean number of schedulers over the run."""
         return self.num_replicas * self.num_ranks
 
 
@@ -100,7 +100,7 @@ def outcomes_of(
     end_time: float,
     timeline: FleetTimeline,
 ) -> list[PoolOutcome]:
-    """Return what each pool did, from what its recorder added up; after the run."""
+    """Return what each pool did, from the sums of its recorder; after the run."""
     found = []
     for number, (setup, recorder) in enumerate(zip(setups, recorders, strict=True)):
         schedulers = timeline.mean_schedulers(0.0, end_time, number)
@@ -126,14 +126,14 @@ def request_table(
     allowed: Sequence[Sequence[int]] = (),
     kinds: NDArray[np.int16] | None = None,
 ) -> RequestTable:
-    """Return the table of all requests, each under the length limits of the strictest pool that may serve it.
+    """Return the table of all requests, each with the length limits of the strictest pool that may serve it.
 
     Args:
         pools: One or more.
         specs: What arrives.
-        allowed: Indices, among the pools that take requests, by class; empty: all, for all. A class without pools is
-            served elsewhere.
-        kinds: Of each request an index into ``allowed``; None: its class.
+        allowed: For each class, indices among the pools that take requests; empty: all pools for all classes. A class
+            without pools is served elsewhere.
+        kinds: Index of each request into ``allowed``; None: its class.
     """
     classes = specs.request_class if kinds is None else kinds
     if classes is None or not allowed or (len(pools) == 1 and all(allowed)):
@@ -149,7 +149,7 @@ def request_table(
 
 
 def _serving(entrances: Sequence[PoolSetup], pools: Sequence[PoolSetup]) -> list[PoolSetup]:
-    """Return pools with those that decode what they prefill."""
+    """Return pools together with those that decode what they prefill."""
     keys = {(pool.kv_layout, pool.region) for pool in entrances if pool.role == "prefill"}
     return [*entrances, *(pool for pool in pools if pool.role == "decode" and (pool.kv_layout, pool.region) in keys)]
 
@@ -192,7 +192,7 @@ def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineCon
 
 
 def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
-    """Return what the pools of a run add up to; their time series cover all of them already."""
+    """Return the sum of the totals of a run's pools; their time series already cover all of them."""
     totals = [each.totals for each in outcomes]
     first = totals[0]
     if len(totals) == 1:
@@ -201,7 +201,7 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
     for each in totals:
         itl.merge(each.itl)
     capacity = sum(each.kv_capacity_tokens for each in totals)
-    # The series of every pool divides what all of them hold by its own capacity a replica.
+    # The series of each pool divides the KV tokens of all pools by its own capacity per replica.
     num_schedulers = outcomes[0].num_schedulers
     present = sum(each.num_schedulers for each in outcomes)
     own = first.kv_capacity_tokens / num_schedulers * present if num_schedulers else 0.0

@@ -317,8 +317,9 @@ class RunTotals:
             budget``, ``loras`` with adapters, or ``step`` (it arrived while a step was running).
         kv_capacity_tokens: KV capacity of all replicas; 0 without a KV cache.
         kv_reserved_token_seconds: Integral of KV tokens reserved by requests.
-        kv_held_token_seconds: Integral of KV tokens that hold a token.
-        kv_unusable_token_seconds: Integral of KV tokens that are free but too fragmented for the blocked head.
+        kv_held_token_seconds: Integral of KV tokens that are filled.
+        kv_unusable_token_seconds: Integral of KV tokens that are free but too fragmented for the request that is
+            blocked at the head of the queue.
         kv_peak_share: Largest share of one replica's KV memory that was reserved.
         itl: Every gap between consecutive tokens of a request. The tokens of one step arrive together and count once,
             as `vllm bench serve` counts chunks of a stream.

@@ -96,9 +96,9 @@ class RequestRecords:
         prefill_end_time: When its KV cache was ready to be sent to a decode replica, NaN if it never was; this and the
             three below: None without disaggregation.
         transfer_start_time: When the link began to send it.
-        transfer_end_time: When it had arrived; the request then waits for a seat, until
-                ``first_token_time``, or a decode step before it if the decode replica computes the first token.
-            prefill_replica_id: Replica that computed it; -1: no KV transfer.
+        transfer_end_time: When it had arrived; the request then waits for a seat, until ``first_token_time``, or a
+            decode step before it if the decode replica computes the first token.
+        prefill_replica_id: Replica that computed it; -1: no KV transfer.
         client_region: Index into ``region_names``; None: regions do not matter.
         region_names: The regions that clients are in.
         thinking_tokens: Of ``output_tokens``, those before the answer; None, like the next: no request thinks.
@@ -220,10 +220,10 @@ class LeapColumns:
 
     Attributes:
         steps: Steps.
-        decoding: Sequences that decode in each.
+        decoding: Sequences that decode in each step.
         prefilled: Prefill tokens, summed.
-        prefilling: Requests with a chunk in each.
-        priced: Tokens of each, x of `StepTimes`.
+        prefilling: Requests with a chunk in each step.
+        priced: Tokens that each step is priced for, x of `StepTimes`.
         pairs: Attended pairs of the chunks, summed.
         keys: Keys that the chunks read, summed.
         contexts: Tokens in the KV cache of the decoding sequences, summed.
@@ -243,9 +243,9 @@ class StepSums:
     """Counts the steps of one kind of replica.
 
     Args:
-        config: Of the replicas.
+        config: Scheduler settings of the replicas.
         times: Seconds of their steps.
-        priced: The same by part.
+        priced: Breakdown of those seconds by part.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes, priced: PricedDeployment) -> None:
@@ -260,7 +260,7 @@ class StepSums:
             times.prefill_context_seconds,
         )
         if priced.drafting is not None:
-            # The parts are the target's: what drafts take is a part of its own.
+            # The parts are those of the target model: drafting is a separate part.
             draft = priced.drafting.times
             drafting = np.asarray(draft.decode_slope)
             self._slope = self._slope - drafting
@@ -269,7 +269,7 @@ class StepSums:
             pair -= draft.prefill_pair_seconds
             context -= draft.prefill_context_seconds
         self._request_seconds, self._pair_seconds, self._context_seconds = request, pair, context
-        # Steps by batch size: without a chunk, then with; contexts alike; sequences of those with a chunk.
+        # Steps by batch size, without a chunk and then with one; contexts likewise; steps with a chunk by sequences.
         self._size = self._parts.decode.shape[1]
         self._by_decoding: Floats = np.zeros(2 * self._size)
         self._contexts_by_decoding: Floats = np.zeros(2 * self._size)
@@ -277,7 +277,7 @@ class StepSums:
         # Steps with a chunk by tokens, and tokens beyond the table.
         self._by_tokens: Floats = np.zeros(self._parts.token.shape[1])
         self._tokens_beyond = 0.0
-        # Steps of ranks in lockstep by the tokens of all.
+        # Steps of ranks in lockstep, by the tokens of all ranks.
         self._by_together: Floats = np.zeros(self._parts.shared.shape[1])
         self._pairs = self._keys = self._contexts = 0.0
         self._decodes = self._prefill_tokens = self._prefilling = 0.0
@@ -288,7 +288,7 @@ class StepSums:
         kinds = step_runs.decoding.astype(np.int64)
         is_mixed = prefilling > 0
         if is_mixed.any():
-            # Those without a chunk count for nothing: faster than to leave them out.
+            # Steps without a chunk get weight 0, which is faster than leaving them out.
             repeated = steps * is_mixed
             tokens = step_runs.priced.astype(np.int64)
             last = len(self._by_tokens) - 1
@@ -310,7 +310,7 @@ class StepSums:
 
     @property
     def parts(self) -> Floats:
-        """Seconds of ``weights, kv, compute, communication, host``, shape [5]; without what ranks do together."""
+        """Seconds of ``weights, kv, compute, communication, host``, shape [5], without the joint work of ranks."""
         parts, size = self._parts, self._size
         alone, beside = self._by_decoding[:size], self._by_decoding[size:]
         seconds = _weigh(parts.decode, alone) + _weigh(parts.decode_attention, beside)
@@ -323,11 +323,11 @@ class StepSums:
 
     @property
     def shared(self) -> Floats:
-        """Seconds by part, shape [5], of what ranks do together where all are equally full."""
+        """Seconds by part, shape [5], of the joint work of ranks if all are equally full."""
         return _weigh(self._parts.shared, self._by_together)
 
     def account(self, factor: float, shared_factor: float, others: Mapping[str, float]) -> Account:
-        """Return what is needed to tell the seconds by operator; the arguments are those of `Account`."""
+        """Return what is needed to break the seconds down by operator; the arguments are those of `Account`."""
         size = self._size
         counts = StepCounts(
             decode=self._by_decoding[:size],
@@ -348,7 +348,7 @@ class StepSums:
         )
 
     def _attention(self) -> tuple[float, float]:
-        """Return the seconds of attention that no table holds: of keys and values read, and of pairs and requests."""
+        """Return the attention seconds that are in no table: of keys and values read, and of pairs and requests."""
         size = self._size
         contexts = self._slope * self._contexts_by_decoding[:size]
         contexts = contexts + self._mixed_slope * self._contexts_by_decoding[size:]
@@ -357,7 +357,7 @@ class StepSums:
 
     @property
     def flops(self) -> float:
-        """Arithmetic done."""
+        """Arithmetic done, FLOP."""
         parts, decodes = self._parts, self._width * self._num_decodes()
         attended = self._pairs + self._width * float(self._contexts_by_decoding.sum()) + decodes
         tokens, sequences = decodes + self._prefill_tokens, decodes + self._prefilling
@@ -381,13 +381,13 @@ class StepSums:
 
 
 def _count(counts: Floats, kinds: Integers, weights: Floats) -> None:
-    """Add weights by kind; the largest kinds are rare, so that most of a long table is left alone."""
+    """Add weights by kind; the largest kinds are rare, so most of a long table need not be touched."""
     found = np.bincount(kinds, weights=weights)
     counts[: len(found)] += found
 
 
 def _weigh(table: NDArray[np.float64], counts: Floats) -> Floats:
-    """Return the rows of a table weighed by counts. No library of matrices: their sums change with its threads."""
+    """Return the rows of a table weighted by counts. Not with BLAS, whose sums depend on its number of threads."""
     total: Floats = (table * counts).sum(axis=1)
     return total
 
@@ -473,7 +473,7 @@ class Histogram:
     def add_counted(
         self, counts: NDArray[np.float64], total: float, total_squares: float, minimum: float, maximum: float
     ) -> None:
-        """Add durations that somebody has put into bins already (`bins_of`), attributes as of the class."""
+        """Add durations that are already in bins (`bins_of`); arguments as the attributes of the class."""
         self.counts += counts
         self.count += float(counts.sum())
         self.total += total
@@ -495,7 +495,7 @@ class Histogram:
         return self.percentiles_of(self.counts, (q,))[0]
 
     def percentiles_of(self, counts: NDArray[np.float64], asked: Iterable[float]) -> list[float]:
-        """Return percentiles of weights in the same bins, within the range of this histogram; they are summed once."""
+        """Return percentiles of weights in the same bins, within the range of this histogram; one cumulative sum."""
         cumulative = np.cumsum(counts)
         if not cumulative[-1] > 0:
             return [math.nan for _ in asked]
@@ -532,7 +532,7 @@ class Histogram:
         low: NDArray[np.int64],
         high: NDArray[np.int64],
     ) -> None:
-        """Fill progressions that cross bins: in closed form, how many terms lie below each bin's upper edge."""
+        """Fill in progressions that cross bins: the terms below each bin's upper edge are counted in closed form."""
         spans = high - low + 1
         rows = np.repeat(np.arange(len(first)), spans)
         position = np.arange(len(rows)) - np.repeat(np.cumsum(spans) - spans, spans)
@@ -552,14 +552,14 @@ def bins_of(durations: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @cache
 def bin_edges() -> NDArray[np.float64]:
-    """Return from which duration on each bin is that of `bins_of`, to the bit; -inf for the first, inf behind the last.
+    """Return the least duration of each bin of `bins_of`, exact to the bit, shape [num_bins + 1].
 
-    Shape [num_bins + 1].
+    It is -inf for the first bin; inf follows the last.
     """
     number = np.arange(1, NUM_BINS)
     low = _LOWEST * np.exp(_GROWTH * (number - 0.5))
     high = _LOWEST * np.exp(_GROWTH * (number + 0.5))
-    # As whole numbers, positive floats are in the same order.
+    # Positive floats keep their order when their bits are read as integers.
     below, edges = low.view(np.int64), high.view(np.int64)
     while (edges - below > 1).any():
         middle = below + (edges - below) // 2

@@ -79,13 +79,13 @@ class Simulation:
         totals: Sums over all replicas.
         end_time: The last event, seconds.
         num_replicas: Schedulers that served: replicas times the ranks of data-parallel attention in each.
-        is_open_loop: All or some arrivals did not wait for answers.
-        is_stationary: Open-loop arrivals at a constant mean rate, so that a warm-up may be cut.
+        is_open_loop: Whether all or some arrivals did not wait for answers.
+        is_stationary: Whether arrivals were open-loop at a constant mean rate, so that a warm-up may be cut.
         offered_rate: Requests/s asked for; NaN where undefined.
-        was_interrupted: The user stopped it; requests may be unfinished.
-        has_clients: Clients of a closed loop sent requests, alone or in addition to open arrivals.
-        has_changing_fleet: Replicas come and go, or break: the effects of a start or a loss are part of the answer, so
-            no warm-up is cut.
+        was_interrupted: Whether the user stopped it; requests may be unfinished.
+        has_clients: Whether clients of a closed loop sent requests, alone or in addition to open arrivals.
+        has_changing_fleet: Whether replicas came and went, or broke: the effects of a start or a loss are part of the
+            answer, so no warm-up is cut.
         steps: Every step, if requested.
         timeline: When replicas came and went, if something decides in a run; None: all were there throughout.
         pools: What each pool did, if there are several; else empty.
@@ -409,7 +409,7 @@ def _run_with(
     recorder = Recorder(config, times, priced, log=log)
     recorder.encodes_images = specs.encoder_seconds is not None
     if specs.prefixes is not None and not config.kv_tiers:
-        # Once for caches and router.
+        # Computed once, for caches and router.
         specs = replace(specs, prefixes=prefixes_of(specs))
     paths = prefix_paths(config, specs, as_lists=compiled is None) if own.finds_any(config, specs) else None
     recorder.paths = paths
@@ -441,7 +441,7 @@ def _run_with(
     cached = None if paths is None else np.frombuffer(paths.cached_tokens, dtype=np.int64)
     records = _records(requests, arrival_time, specs, cached)
     end_time = end_of(requests)
-    # What only the scheduler needed is gone before the sums are made.
+    # Frees what only the scheduler needed before the totals are computed.
     del cluster, router, requests, replicas, on_progress
     return records, recorder.totals(num_schedulers, records, end_time), end_time, was_interrupted
 
@@ -455,7 +455,7 @@ def _records(
     itl_max = np.frombuffer(requests.itl_max)
     itl_max[itl_max < 0] = np.nan
     admitted_time = np.frombuffer(requests.ready_time)
-    # What does not fit the model never reaches a queue; what is lost later has.
+    # Prompts too long for the model never reach a queue; requests lost later did.
     never_queued = np.frombuffer(requests.reason, dtype=np.int8) == PROMPT_TOO_LONG
     if never_queued.any():
         admitted_time = np.where(never_queued, np.nan, admitted_time)

@@ -1,4 +1,4 @@
-"""StepLog: every step of a run, for timelines and tables. Kept beside the run, a row a leap; without it, it is free."""
+"""StepLog: every step of a run, for timelines and tables. Kept beside the run, one row per leap; free if not kept."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from simserve.engine.state import (
 )
 
 MOST_STEPS = 2_000_000
-"""Steps of all replicas that a log keeps, the first of the run: some 200 MB as a table, and at most 700 MB of leaps and
-changes of batches while the run goes on."""
+"""Steps that a log keeps, the first of all replicas: some 200 MB as a table, and at most 700 MB of leaps and changes of
+batches during the run."""
 
 _ROUNDING = 1e-12
 _HALVINGS = 60
@@ -35,18 +35,18 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one scheduler, in order; all arrays have one entry a step.
+    """The steps of one scheduler, in order; all arrays have one entry per step.
 
     Attributes:
         start_time: Seconds.
         end_time: Seconds.
         num_decoding: Sequences that decode.
-        num_prefilling: Requests with a chunk.
+        num_prefilling: Requests with a prefill chunk.
         prefill_tokens: Tokens of the chunks.
         context_tokens: Tokens of the decoding sequences in the KV cache.
-        seconds: How long each takes.
-        gained_tokens: Tokens that the decoding sequences gain: one each, and the drafts that are accepted.
-        priced_tokens: The tokens whose time a step with prompts takes (x of `simserve.engine.state.StepTimes`).
+        seconds: Duration.
+        gained_tokens: Tokens that the decoding sequences gain: one each, plus accepted drafts.
+        priced_tokens: Tokens that a step with prompts is priced for (x of `simserve.engine.state.StepTimes`).
     """
 
     start_time: Floats
@@ -64,28 +64,28 @@ class Steps:
         return len(self.start_time)
 
     def between(self, since: float, until: float) -> Steps:
-        """Return those that are under way between two times."""
+        """Return the steps that run at some time between two times."""
         kept = (self.end_time > since) & (self.start_time < until)
         return Steps(**{each.name: getattr(self, each.name)[kept] for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """The steps of a run in the order of their beginning, one entry each; ranks that step together are one step.
+    """The steps of a run in order of their start, one entry each; ranks that step together are one step.
 
     Attributes:
-        replica_id: Which replica takes the step.
+        replica_id: The replica that takes the step.
         start_s: When it begins, seconds.
         seconds: How long it takes.
-        prompt_tokens: Tokens of prompts that it computes, those of preempted requests that are computed again included.
-        decode_tokens: Tokens that it computes for sequences that decode: one each, and with speculative decoding the
+        prompt_tokens: Prompt tokens that it computes, including those of preempted requests computed again.
+        decode_tokens: Tokens that it computes for decoding sequences: one each, and with speculative decoding the
             drafts that are verified.
         context_tokens: Tokens of the decoding sequences in the KV cache when it begins.
         num_sequences: Sequences that take part.
-        num_admitted: Requests that take a seat with it, after a preemption too.
+        num_admitted: Requests that take a seat in it, including those that return after a preemption.
         num_preempted: Requests that lose their KV cache so that it can run.
-        num_finished: Requests that have all their tokens with its end; at a replica that only prefills, the first one.
-        num_steps_of_run: Steps there were; more than the entries where the run was longer than `MOST_STEPS`.
+        num_finished: Requests that have all their tokens at its end; at a replica that only prefills, the first one.
+        num_steps_of_run: Steps of the run; more than the entries if there were more than `MOST_STEPS`.
     """
 
     replica_id: Integers
@@ -105,12 +105,12 @@ class StepTable:
         """Return the table of the steps of several schedulers, cut to `MOST_STEPS`.
 
         Args:
-            rows: Of each scheduler the columns in the order of the attributes, shape [10, steps].
-            num_steps_of_run: How many steps all schedulers took.
+            rows: For each scheduler, the columns in the order of the attributes, shape [10, steps].
+            num_steps_of_run: Steps of all schedulers.
         """
         table = np.concatenate([np.zeros((len(COLUMNS), 0)), *rows], axis=1)
         table = table[:, np.lexsort((table[0], table[1]))][:, :MOST_STEPS]
-        # Ranks of one replica step at one instant.
+        # Ranks of one replica step together.
         is_new = np.append(True, (np.diff(table[0]) != 0) | (np.diff(table[1]) != 0))[: table.shape[1]]
         firsts = np.flatnonzero(is_new)
         own = {}
@@ -133,7 +133,7 @@ class StepTable:
 
 
 class KeptSteps(Protocol):
-    """Whatever a run kept its steps in."""
+    """Anything that kept the steps of a run."""
 
     def table(self) -> StepTable:
         """Return the steps."""
@@ -159,9 +159,9 @@ class StepLog:
 
     Attributes:
         replicas: The schedulers: replicas, or ranks of data-parallel attention.
-        num_steps: Steps there were, kept or not.
-        until: What begins later is no longer kept, seconds.
-        paces: Tokens that a decode step brings each request, in the order of the records; None: one.
+        num_steps: Steps so far, kept or not.
+        until: Steps that begin later are no longer kept, seconds.
+        paces: Tokens per decode step that each request gains, in the order of the records; None: one.
     """
 
     replicas: list[Replica] = field(default_factory=list)
@@ -174,18 +174,18 @@ class StepLog:
     _num_kept: int = 0
 
     def watch(self, replicas: Sequence[Replica]) -> None:
-        """Follow these schedulers too, from now on."""
+        """Log these schedulers too, from now on."""
         self.replicas += replicas
         for replica in replicas:
             replica.batch_log = []
 
     def keep_paces(self, requests: RequestTable) -> None:
-        """Keep what a decode step brought each request, once the run is over."""
+        """Keep the pace of each request; after the run."""
         if len(requests.pace):
             self.paces = np.frombuffer(requests.pace, dtype=np.int64) / GRID
 
     def renumber(self, order: NDArray[np.intp]) -> None:
-        """Call requests by their places in ``order``, as the records do; what is not there is forgotten."""
+        """Renumber requests by their places in ``order``, as in the records; those not in it are dropped."""
         self.paces = None if self.paces is None else self.paces[order]
         for number, blocks in self._changes.items():
             changes = np.concatenate(blocks)
@@ -195,13 +195,13 @@ class StepLog:
             self._changes[number] = [changes[changes[:, 0] >= 0]]
 
     def add(self, replica: Replica, rows: Floats, advances: Floats, changes: Floats) -> None:
-        """Keep what a scheduler has done.
+        """Keep leaps of a scheduler.
 
         Args:
             replica: The scheduler.
             rows: Its leaps, shape [fields, leaps].
             advances: The tokens that a step of each leap adds to the contexts.
-            changes: Who entered and left its batch, shape [3 * entries]: request, seconds, what.
+            changes: Requests that entered or left its batch, shape [3 * entries]: request, seconds, kind of change.
         """
         self.num_steps += int(rows[1].sum())
         in_time, changes = rows[0] <= self.until, changes.reshape(-1, 3)
@@ -213,7 +213,7 @@ class StepLog:
             self._shorten()
 
     def _shorten(self) -> None:
-        """Forget leaps behind the first `MOST_STEPS`, which hold as many steps at least."""
+        """Drop all leaps after the first `MOST_STEPS`, which hold at least that many steps."""
         starts = np.concatenate([rows[0] for blocks in self._step_runs.values() for rows in blocks])
         self.until = float(np.partition(starts, MOST_STEPS)[MOST_STEPS])
         self._num_kept = 0
@@ -225,12 +225,12 @@ class StepLog:
             self._num_kept += int(in_time.sum())
 
     def step_runs(self, replica: Replica) -> Floats:
-        """Return the leaps of a scheduler in order, shape [fields, leaps]: rows are `LEAP_FIELDS`."""
+        """Return the leaps of a scheduler in order, shape [fields, leaps]; the fields are `LEAP_FIELDS`."""
         blocks = self._step_runs.get(id(replica), [])
         return np.concatenate(blocks, axis=1) if blocks else np.zeros((len(LEAP_FIELDS), 0))
 
     def steps(self, replica: Replica, until: float = np.inf) -> Steps:
-        """Return the steps of a scheduler that begin before ``until``, leaps taken apart."""
+        """Return the steps of a scheduler that begin before ``until``, each leap split into its steps."""
         rows = dict(zip(LEAP_FIELDS, self.step_runs(replica), strict=True))
         advances = np.concatenate(self._advances.get(id(replica), [np.zeros(0)]))
         kept = rows["start_time"] < until
@@ -257,14 +257,14 @@ class StepLog:
         )
 
     def table(self) -> StepTable:
-        """Return every step of all schedulers, and who entered and left with it."""
+        """Return every step of all schedulers, with the number of requests that entered and left the batch."""
         until = self._limit()
         return StepTable.of([self._columns(replica, until) for replica in self.replicas], self.num_steps)
 
     def _limit(self) -> float:
-        """Return a time before which `MOST_STEPS` steps begin, and few more, all of them kept; inf: there are no more.
+        """Return a time before which at least `MOST_STEPS` steps begin, and few more, all kept; inf: no more exist.
 
-        Steps of a leap get no shorter, so that more have begun at any time than if all were equally long.
+        The steps of a leap never get shorter, so at any time at least as many have begun as if all were equally long.
         """
         if self.num_steps <= MOST_STEPS:
             return np.inf
@@ -289,7 +289,7 @@ class StepLog:
         columns[6] = steps.num_decoding + steps.num_prefilling
         for position, kinds in enumerate(((ADMITTED, READMITTED, RETURNED), (EVICTED,), (FINISHED,)), start=7):
             times = changes[np.isin(changes[:, 2], kinds), 1]
-            # Who finishes does so when a step ends, the others when one begins; both are the beginning of the next.
+            # Requests finish when a step ends, and enter when one begins: the end of a step is the start of the next.
             if FINISHED in kinds and len(steps):
                 times = times[times <= steps.end_time[-1] * (1.0 + _ROUNDING)]
             own = np.searchsorted(steps.start_time, times, side="left") - (FINISHED in kinds)
@@ -301,6 +301,6 @@ class StepLog:
         return np.concatenate(self._changes.get(id(replica), [np.zeros((0, 3))]))
 
     def evictions(self, replica: Replica) -> Floats:
-        """Return (request, seconds, what) of each preemption and what followed it, shape [events, 3]."""
+        """Return (request, seconds, kind) of each preemption and of what followed it, shape [events, 3]."""
         changes = self._changes_of(replica)
         return changes[np.isin(changes[:, 2], (EVICTED, READMITTED, RECOMPUTED, RETURNED))]

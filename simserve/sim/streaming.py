@@ -109,7 +109,7 @@ class Events:
 def events_of(
     records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, pace: Integers | None
 ) -> Events:
-    """Return the events of the answers ``own`` of a replica; arguments as of `_events`."""
+    """Return the events of the answers ``own`` of a replica; arguments as for `_events`."""
     events = _events(records, own, spec, clock, pace)
     if records.thinking_tokens is None:
         return events
@@ -134,7 +134,7 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     size = spec.buffer_tokens
     if not spec.stream:
         return _apart(np.ones_like(output), output, output, first, last)
-    # An embedding, which has no tokens, is sent as well.
+    # An embedding has no tokens, but is still sent as one event.
     counts = np.maximum(-(-output // size), 1)
     if not len(clock.steps):
         return _apart(counts, _tokens(counts, output, size), output, first, last)
@@ -584,7 +584,7 @@ def _pass_server(sent: Sent, instants: Floats, counts: Integers, cost: float) ->
     place = np.arange(sent.num_sent, sent.num_sent + int(counts.sum()) + 1, dtype=np.float64)
     place *= cost
     first = np.cumsum(counts) - counts
-    # Of those at one instant, the first has the least of `cost` times its place behind it.
+    # Of the events at one instant, the first has the smallest product of `cost` and place.
     free = instants - place[first]
     free[0] = max(free[0], sent.free)
     np.maximum.accumulate(free, out=free)

@@ -1,4 +1,4 @@
-"""Totals of what a run may have beside plain steps: drafts, LoRA adapters, KV tiers; in closed form, by columns."""
+"""Totals of optional features of a run: drafts, LoRA adapters, KV tiers; in closed form, column by column."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LORA_COUNTS = ("num_asked", "num_hits", "num_swaps", "num_disk_loads")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationTotals:
-    """What a run's drafts add up to over all replicas.
+    """Totals of a run's drafts over all replicas.
 
     Attributes:
         num_drafts: Sequences that a step drafted for and verified, summed over steps.
-        num_tokens: Tokens that those steps brought, means of each request.
+        num_tokens: Tokens gained in those steps, at the mean pace of each request.
         num_steps: Steps in which a sequence decoded.
         context_tokens: Tokens in the KV cache of the decoding sequences, summed over steps.
     """
@@ -36,10 +36,10 @@ class SpeculationTotals:
 
 
 class DraftSums:
-    """Adds up leaps.
+    """Adds up the drafts of leaps.
 
     Args:
-        drafting: What drafts cost; None: nothing is priced, only counted.
+        drafting: Cost of drafts; None: they are counted, not priced.
     """
 
     def __init__(self, drafting: Drafting | None) -> None:
@@ -48,7 +48,7 @@ class DraftSums:
         self._num_drafts = self._num_tokens = self._num_steps = self._contexts = 0.0
 
     def add(self, step_runs: LeapColumns, advances: Floats) -> None:
-        """Add leaps, each step of which brings ``advances`` tokens to the decoding sequences together."""
+        """Add leaps; the decoding sequences together gain ``advances`` tokens in each step of a leap."""
         self._num_drafts += _dot(step_runs.decoding, step_runs.steps)
         self._num_tokens += _dot(advances, step_runs.steps)
         self._num_steps += float(step_runs.steps[step_runs.decoding > 0].sum())
@@ -87,7 +87,7 @@ class DraftSums:
         self.seconds += times.prefill_context_seconds * float(step_runs.keys.sum())
 
     def _add_work(self, step_runs: LeapColumns) -> None:
-        """Add flops and bytes: one pass over all tokens of a step, k - 1 over one a sequence, k samples each."""
+        """Add FLOP and bytes: one pass over all tokens of a step, k - 1 over one token per sequence, k samples each."""
         assert self._drafting is not None
         parts, count = self._drafting.one_pass, self._drafting.num_speculative_tokens
         if parts is None:
@@ -107,21 +107,21 @@ class DraftSums:
 
 
 def _dot(values: Floats, weights: Floats) -> float:
-    """Return the sum of products. A BLAS would share it between threads, and add in an order of their own."""
+    """Return the sum of products. BLAS would divide it between threads, and its order of summation would vary."""
     return float((values * weights).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraTotals:
-    """Sums over all replicas.
+    """Totals of LoRA adapters over all replicas.
 
     Attributes:
         num_asked: Admissions of requests with an adapter.
-        num_hits: Those that found it on the GPU.
-        num_swaps: Adapters that were loaded to a GPU.
-        num_disk_loads: Those of them that came from disk.
+        num_hits: Admissions that found the adapter on the GPU.
+        num_swaps: Loads of an adapter to a GPU.
+        num_disk_loads: Loads that came from disk.
         load_seconds: Seconds that steps waited for loads.
-        step_seconds: Seconds by which adapters made steps longer besides; 0 where nothing says what steps take.
+        step_seconds: Seconds by which adapters otherwise lengthened steps; 0 if steps have no price.
     """
 
     num_asked: int
@@ -133,14 +133,14 @@ class LoraTotals:
 
 
 class LoraSums:
-    """Adds up the adapters of replicas, one after another or the same again."""
+    """Adds up the adapter counts of replicas; a replica may be added repeatedly."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._counts = dict.fromkeys(_LORA_COUNTS, 0)
 
     def take(self, loras: Loras | View) -> None:
-        """Add what a replica has counted since it was last looked at, and let it count from nothing."""
+        """Add what a replica has counted since the last call, and reset its counts."""
         for name in _LORA_COUNTS:
             self._counts[name] += getattr(loras, name)
             setattr(loras, name, 0)
@@ -153,7 +153,7 @@ class LoraSums:
 
 
 def adapted_together(totals: Iterable[LoraTotals | None]) -> LoraTotals | None:
-    """Return what the adapters of several pools add up to; None where none has any."""
+    """Return the sum of the adapter totals of several pools; None if no pool has adapters."""
     found = [each for each in totals if each is not None]
     if not found:
         return None
@@ -162,19 +162,19 @@ def adapted_together(totals: Iterable[LoraTotals | None]) -> LoraTotals | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierTotals:
-    """Sums over the tiers of one name of all replicas, or of the store that they share.
+    """Sums over the tiers of one name on all replicas, or over the store that they share.
 
     Attributes:
-        name: How the scenario calls it.
-        is_shared: Whether it is one store of all replicas.
-        num_blocks: KV blocks that one of them holds.
-        peak_blocks: Most that one of them held.
-        loaded_blocks: Blocks that went back to a GPU.
-        written_blocks: Blocks that came to it.
-        declined_blocks: Blocks that requests found there and computed all the same.
+        name: Its name in the scenario.
+        is_shared: Whether it is one store shared by all replicas.
+        num_blocks: Capacity of one tier, KV blocks.
+        peak_blocks: Most blocks that one tier held.
+        loaded_blocks: Blocks loaded to a GPU.
+        written_blocks: Blocks written to the tier.
+        declined_blocks: Blocks that requests found there but computed again.
         load_seconds: Seconds that steps waited for loads.
-        loaded_tokens: Prompt tokens that requests loaded from there when they were first admitted.
-        load_token_seconds: What a replica takes to load a token, but for latency; the least of several pools.
+        loaded_tokens: Prompt tokens that requests loaded from it when they were first admitted.
+        load_token_seconds: Seconds to load a token, without latency; the least over several pools.
     """
 
     name: str
@@ -194,8 +194,8 @@ class OffloadTotals:
     """All tiers of a run.
 
     Attributes:
-        tiers: Each of them, the nearest to the GPU first.
-        token_seconds: What computing a token of a prompt takes at the pace of a full chunk, but for attention.
+        tiers: The tiers, the nearest to the GPU first.
+        token_seconds: Seconds to compute a prompt token at the pace of a full chunk, without attention.
     """
 
     tiers: tuple[TierTotals, ...]
@@ -203,22 +203,22 @@ class OffloadTotals:
 
     @property
     def num_blocks(self) -> int:
-        """KV blocks that one tier of each name holds, together."""
+        """Capacity of one tier of each name, summed, KV blocks."""
         return sum(each.num_blocks for each in self.tiers)
 
     @property
     def peak_blocks(self) -> int:
-        """Most that one tier of each name held, together."""
+        """Most blocks that one tier of each name held, summed."""
         return sum(each.peak_blocks for each in self.tiers)
 
     @property
     def loaded_blocks(self) -> int:
-        """Blocks that went back to a GPU."""
+        """Blocks loaded to a GPU."""
         return sum(each.loaded_blocks for each in self.tiers)
 
     @property
     def written_blocks(self) -> int:
-        """Blocks that came to a tier, from a GPU or from the tier before."""
+        """Blocks written to a tier, from a GPU or from the tier before it."""
         return sum(each.written_blocks for each in self.tiers)
 
     @property
@@ -233,14 +233,14 @@ class OffloadTotals:
 
 
 class _TierSums:
-    """Adds up tiers, one after another or the same again."""
+    """Adds up the counts of tiers; a tier may be added repeatedly."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.loaded = self.written = self.declined = self.peak = 0
 
     def take(self, tier: KVTier | View) -> None:
-        """Add what a tier has counted since it was last looked at, and let it count from nothing."""
+        """Add what a tier has counted since the last call, and reset its counts."""
         self.loaded += tier.num_loaded
         self.written += tier.num_written
         self.declined += tier.num_declined
@@ -251,11 +251,11 @@ class _TierSums:
 
 
 class OffloadSums:
-    """Adds up what stands behind the prefix caches of replicas that are configured alike.
+    """Adds up the tiers behind the prefix caches of replicas with the same configuration.
 
     Args:
-        config: Their schedulers.
-        token_seconds: Seconds of a step by the tokens in it, from 0 on.
+        config: Their scheduler settings.
+        token_seconds: Seconds of a step by its number of tokens, from 0 up.
     """
 
     def __init__(self, config: EngineConfig, token_seconds: Sequence[float]) -> None:
@@ -269,19 +269,19 @@ class OffloadSums:
         return sum((each.seconds for each in self._sums), start=0.0)
 
     def take(self, tiers: Iterable[KVTier | View]) -> None:
-        """Add what the tiers of one replica have counted since they were last looked at."""
+        """Add what the tiers of one replica have counted since the last call."""
         for sums, tier in zip(self._sums, tiers, strict=False):
             sums.take(tier)
 
     def take_store(self, store: KVTier | View) -> None:
-        """Add likewise what the store of all of them has counted."""
+        """Add what the shared store has counted since the last call."""
         self._sums[-1].take(store)
 
     def totals(self, paths: PrefixPaths | None) -> OffloadTotals:
         """Return the sums.
 
         Args:
-            paths: What requests share on these replicas, and found; None: nothing.
+            paths: What requests share on these replicas, and what they found; None: nothing.
         """
         tiers = self._config.kv_tiers
         found = (
@@ -310,7 +310,7 @@ class OffloadSums:
 
 
 def offloaded_together(totals: Iterable[OffloadTotals | None]) -> OffloadTotals | None:
-    """Return what the tiers of several pools add up to, by name; None where none has one."""
+    """Return the sum of the tier totals of several pools, by name; None if no pool has tiers."""
     found = [each for each in totals if each is not None]
     if not found:
         return None

@@ -1,8 +1,8 @@
-"""KV transfers: from pools and links to what `simserve.engine.transfers` goes by, and back to records and totals.
+"""KV transfers: from pools and links to the inputs of `simserve.engine.transfers`, and back to records and totals.
 
-A link is the way out of one prefill replica, which sends one KV cache after the other; whoever hangs up meanwhile takes
-nothing off it. At one pace throughout, the engine knows of each cache when it lands. What a change of pace means for
-the caches on their way, which go on at another pace or stand still, is worked out here (`Links`).
+Each prefill replica has one outgoing link, which sends one KV cache after the other; a cache is sent even if its client
+has hung up. At a constant pace, the engine knows in advance when each cache arrives. What a change of pace means for
+the caches in transfer, which go on at another pace or stop, is computed here (`Links`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def transfers_of(
     num_requests: int,
     token_latency: float = 0.0,
 ) -> Transfers:
-    """Return what is between prefill and decode replicas before anything is sent.
+    """Return the links between prefill and decode replicas before anything is sent.
 
     Args:
         spec: The links.
-        kv_bytes_per_token: Of the whole model, where a pool does not say.
+        kv_bytes_per_token: Of the whole model, for pools that do not state it.
         setups: The pools.
         members: The replicas of each.
-        num_requests: Of the run.
-        token_latency: What a token of a prompt adds to the latency of the links, seconds.
+        num_requests: Number of requests in the run.
+        token_latency: Seconds that each prompt token adds to the latency of the links.
     """
     ports = []
     for setup, numbers in zip(setups, members, strict=True):
@@ -57,14 +57,14 @@ def transfers_of(
 
 
 def _reading(source: PoolSetup, setups: Sequence[PoolSetup]) -> list[int]:
-    """Return the pools that take in what a pool computes: those that decode its model and format in its region."""
+    """Return the pools that read the KV caches of a pool: those that decode its model and format in its region."""
     alike = source.kv_layout, source.region
     pools = enumerate(setups)
     return [number for number, each in pools if each.role == "decode" and (each.kv_layout, each.region) == alike]
 
 
 def transfer_totals(transfers: Transfers) -> dict[str, float]:
-    """Return what KV caches did between the pools."""
+    """Return the totals of KV transfers between the pools."""
     senders = [transfers.ports[number] for number in transfers.senders]
     return {
         "count": float(transfers.num_transfers),
@@ -75,7 +75,7 @@ def transfer_totals(transfers: Transfers) -> dict[str, float]:
 
 
 def with_transfers(records: RequestRecords, transfers: Transfers) -> RequestRecords:
-    """Return the records with the way of every KV cache between the pools."""
+    """Return the records with the times of every KV transfer between the pools."""
     return replace(
         records,
         prefill_end_time=np.array(transfers.prefill_end),
@@ -87,16 +87,16 @@ def with_transfers(records: RequestRecords, transfers: Transfers) -> RequestReco
 
 @dataclass(slots=True)
 class Crossing:
-    """A KV cache on its way.
+    """A KV cache in transfer.
 
     Attributes:
         index: The request.
         queued_at: When it was ready to be sent, seconds.
         start: When its first byte is sent, seconds; inf while the link is down.
-        end: When its last one is; inf likewise.
-        left: Seconds at full bandwidth that were left of it when the link last changed its pace.
+        end: When its last byte is sent; inf while the link is down.
+        left: Seconds at full bandwidth that the rest of it took when the link last changed its pace.
         latency: From its last byte to the scheduler of the decode replica, seconds.
-        has_begun: Whether some of it had crossed by then.
+        has_begun: Whether part of it had been sent by then.
     """
 
     index: int
@@ -109,11 +109,11 @@ class Crossing:
 
 
 class Links:
-    """The links of a run, as those who break them see them.
+    """The links of a run, in the form in which faults change them.
 
     Args:
         cluster: The plane.
-        transfers: What it was given to know of them; compiled code fills its columns where they are.
+        transfers: The plane's record of them; compiled code fills its columns in place.
     """
 
     def __init__(self, cluster: Cluster, transfers: Transfers) -> None:
@@ -124,12 +124,12 @@ class Links:
         self._down_since: dict[int, float] = {}
 
     def set_pace(self, number: int, now: float, pace: float) -> list[int]:
-        """Let a link take ``pace`` times as long from now on; return what lands at another time than was said before.
+        """Make a link take ``pace`` times as long from now on; return the requests whose caches arrive at another time.
 
         Args:
             number: Its prefill replica.
             now: Seconds.
-            pace: inf: it is down.
+            pace: Factor on the time at full bandwidth; inf: the link is down.
         """
         port, crossings = self._live.ports[number], self._stop(number, now)
         port.pace = pace
@@ -150,9 +150,9 @@ class Links:
         return [crossing.index for crossing in crossings if self._write(number, crossing)]
 
     def cut_off(self, number: int, now: float) -> list[int]:
-        """Forget what a replica that is lost was sending; return the requests, in the order of their numbers.
+        """Forget what a lost replica was sending; return the requests, in order of their numbers.
 
-        What has landed is safe; it no longer counts as on its way.
+        Caches that have arrived are safe; they no longer count as in transfer.
         """
         port, columns = self._live.ports[number], self._columns
         self._stop(number, now)
@@ -172,10 +172,10 @@ class Links:
         return self._cluster.client_state.transfers
 
     def _write(self, number: int, crossing: Crossing) -> bool:
-        """Note when a cache crosses; return whether anybody still waits for it."""
+        """Record when a cache is sent and arrives; return whether its request still waits for it."""
         columns, index = self._columns, crossing.index
         if self._source[index] != number or columns.prefill_end[index] != crossing.queued_at:
-            # Its request has been tried again.
+            # Its request has been retried since.
             return False
         if not crossing.has_begun:
             columns.transfer_start[index] = crossing.start if crossing.start < inf else nan
@@ -183,7 +183,7 @@ class Links:
         return bool(self._stage[index] == ON_ITS_WAY)
 
     def _take_sends(self) -> None:
-        """Take over what the plane has sent since it was last asked."""
+        """Take over what the plane has sent since the last call."""
         sends = self._live.sends
         for number, index, queued_at, seconds, start, end, latency in _rows(list(sends)):
             crossing = Crossing(int(index), queued_at, start, end, seconds, latency)
@@ -191,7 +191,7 @@ class Links:
         fill(sends, [])
 
     def _stop(self, number: int, now: float) -> list[Crossing]:
-        """Note what is left of everything that a link sends, as if all stood still from now on; return it in order."""
+        """Stop a link now and record what is left of every cache on it; return those caches in order."""
         self._take_sends()
         port, down_since = self._live.ports[number], self._down_since.pop(number, now)
         kept: deque[Crossing] = deque()

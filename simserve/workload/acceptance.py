@@ -1,6 +1,6 @@
-"""Acceptance of speculative decoding: how many drafts of a step are kept, and how many steps an answer then takes.
+"""Acceptance of speculative decoding: how many drafts a step accepts, and how many steps an answer then takes.
 
-A step verifies k drafts of each request and always brings one token more than it accepts. ``conditional`` is a tuple
+A step verifies k drafts of each request and always produces one token more than it accepts. ``conditional`` is a tuple
 of k probabilities: that draft i is accepted, given that all before it were. It knows no seconds and no engine.
 """
 
@@ -14,29 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 EXACT_TOKENS = 1024
-"""Answers up to this length take a number of steps drawn from its exact distribution; beyond, from the normal one
-that it tends to (renewal theory; the difference is below 0.1 %)."""
+"""Up to this length of an answer, its number of steps is drawn from the exact distribution; beyond, from the normal
+limit (renewal theory; the difference is below 0.1 %)."""
 
 _NEVER = 1e-15
 _REMEMBERED = 4
-"""Distributions that are not computed again, up to a few MB each: a search drafts alike on many deployments."""
+"""Distributions that are cached, up to a few MB each: a search uses the same acceptance on many deployments."""
 
 
 def decaying_acceptance(rate: float, decay: float, num_speculative_tokens: int) -> tuple[float, ...]:
     """Return ``rate * decay ** i`` for position i = 0 .. k - 1; with ``decay`` 1 every draft is as good as the first.
 
-    Each draft stands on the ones before it, so real acceptance falls with the position.
+    Each draft depends on the ones before it, so real acceptance falls with the position.
 
     Args:
         rate: Probability that the first draft is accepted, 0 to 1.
         decay: Factor from one position to the next, 0 to 1.
-        num_speculative_tokens: Drafts a step, k.
+        num_speculative_tokens: Drafts per step, k.
     """
     return tuple(rate * decay**position for position in range(num_speculative_tokens))
 
 
 def conditional_acceptance(per_position: Sequence[float]) -> tuple[float, ...]:
-    """Return conditional probabilities from shares of steps in which each position was accepted.
+    """Return conditional probabilities from the share of steps in which each position was accepted.
 
     Those shares are what vLLM reports as per-position acceptance rates: they never rise, since a draft counts only
     if all before it did.
@@ -46,7 +46,7 @@ def conditional_acceptance(per_position: Sequence[float]) -> tuple[float, ...]:
 
 
 def expected_tokens(conditional: Sequence[float]) -> float:
-    """Return the mean tokens that a step brings a request, the bonus token included: vLLM's mean acceptance length.
+    """Return the mean tokens that a request gains in a step, including the bonus token: vLLM's mean acceptance length.
 
     ``1 + c1 + c1 c2 + ...``; with one rate a for all positions ``(1 - a^(k+1)) / (1 - a)`` (Leviathan et al.,
     Fast Inference from Transformers via Speculative Decoding, 2023, equation 1).
@@ -55,7 +55,7 @@ def expected_tokens(conditional: Sequence[float]) -> float:
 
 
 def token_shares(conditional: Sequence[float]) -> NDArray[np.float64]:
-    """Return the probabilities of 1 .. k + 1 tokens a step, shape [k + 1]."""
+    """Return the probabilities of 1 .. k + 1 tokens per step, shape [k + 1]."""
     reached = np.concatenate(([1.0], np.cumprod(conditional)))
     shares: NDArray[np.float64] = reached - np.append(reached[1:], 0.0)
     return shares
@@ -64,13 +64,13 @@ def token_shares(conditional: Sequence[float]) -> NDArray[np.float64]:
 def num_decode_steps(
     tokens: NDArray[np.int64], conditional: Sequence[float], uniforms: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return how many steps each answer takes: the quantile of its uniform, so that more luck never costs a step.
+    """Return how many steps each answer takes: the quantile at its uniform, so that better acceptance never adds steps.
 
     The distribution is that of the first step at which a sum of independent step lengths reaches ``tokens``.
 
     Args:
-        tokens: Tokens to be decoded, >= 0, shape [N].
-        conditional: As above.
+        tokens: Tokens to decode, >= 0, shape [N].
+        conditional: Acceptance, as described for the module.
         uniforms: In [0, 1), shape [N].
     """
     shares = token_shares(conditional)
@@ -82,7 +82,7 @@ def num_decode_steps(
         rising = rising[np.argsort(tokens[rising], kind="stable")]
         lengths, starts = np.unique(tokens[rising], return_index=True)
         for length, rows in zip(lengths, np.split(rising, starts[1:]), strict=True):
-            # Falling in the step: count the steps after which fewer than 1 - u of the answers are done.
+            # The column falls with the step: count the steps after which more than 1 - u of the answers are unfinished.
             above = np.searchsorted(-unfinished[:, length], -(1.0 - uniforms[rows]), side="left")
             steps[rows] = above + 1
     is_long = tokens > EXACT_TOKENS
@@ -94,17 +94,17 @@ def num_decode_steps(
 def draw_paces(
     output_tokens: NDArray[np.int64], conditional: Sequence[float], generator: np.random.Generator, grid: int
 ) -> NDArray[np.int64]:
-    """Return the mean tokens a decode step of each request, in ``1 / grid`` token, shape [N].
+    """Return the pace of each request: mean tokens per decode step, in units of ``1 / grid`` token, shape [N].
 
-    The number of steps is drawn; the pace is one of the two next to it on the grid, with chances that keep the mean
-    number of steps. The first token comes with the prefill, and what the last step brings beyond the answer is lost,
-    as in an engine. Every request takes two uniforms of its own.
+    The number of steps is drawn; the pace is one of the two nearest on the grid, with probabilities that keep the mean
+    number of steps. The first token comes with the prefill, and tokens of the last step beyond the answer are lost, as
+    in an engine. Every request uses two uniforms of its own.
 
     Args:
         output_tokens: Tokens of each answer, >= 1, shape [N].
-        conditional: As above.
+        conditional: Acceptance, as described for the module.
         generator: The stream to draw from.
-        grid: Parts of a token that a pace counts in.
+        grid: Parts of a token in which paces are counted.
     """
     tokens = np.asarray(output_tokens, dtype=np.int64) - 1
     uniforms = generator.random((len(tokens), 2))
@@ -140,7 +140,7 @@ def _normal_steps(
     lengths = np.arange(1, len(shares) + 1)
     mean = float(shares @ lengths)
     variance = float(shares @ lengths**2) - mean**2
-    # Wald: mean * steps = tokens + what the last step brings beyond them.
+    # Wald: mean * steps = tokens + the tokens of the last step beyond them.
     excess = float(shares @ (lengths * (lengths - 1))) / (2.0 * mean)
     centre = (tokens + excess) / mean
     normal = NormalDist()

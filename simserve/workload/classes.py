@@ -1,8 +1,8 @@
-"""Sources of requests drawn, class by class: who arrives when, how long requests are, how much they think, and which
-system prompt or document each, or each conversation, begins with.
+"""Draws requests class by class: arrivals, lengths, thinking, and the system prompt or document that each request or
+conversation begins with.
 
-The classes that share the common arrivals draw as one workload does, from the same streams; each with arrivals of
-its own draws from streams of its own, so that changing one class moves no other.
+Classes that share the common arrivals draw from the same streams as a workload without classes. A class with its own
+arrivals draws from its own streams, so changing one class does not change another.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class ClassedRequests:
-    """Requests with their classes, in order of arrival; columns as of `simserve.workload.requests.RequestSpecs`.
+    """Requests with their classes, in order of arrival; columns as in `simserve.workload.requests.RequestSpecs`.
 
     Attributes:
         arrival_time: Seconds; NaN in a closed loop.
@@ -54,7 +54,7 @@ class ClassedRequests:
 
 
 def draw_classes(spec: WorkloadSpec, *, seed: int, replication: int, base_path: Path | None) -> ClassedRequests:
-    """Return the requests of all classes of a workload that has some; the first ``num_requests`` where it says so.
+    """Return the requests of all classes of a workload with classes; only the first ``num_requests`` if it is set.
 
     Raises:
         ScenarioError: No request arrives within the duration.
@@ -76,7 +76,7 @@ def draw_classes(spec: WorkloadSpec, *, seed: int, replication: int, base_path: 
 def draw_shared(
     spec: WorkloadSpec, classes: tuple[ClassSpec, ...], seed: int, replication: int, base_path: Path | None
 ) -> ClassedRequests:
-    """Return the requests of the classes that share the common arrivals, as single ones."""
+    """Return the single requests of the classes that share the common arrivals."""
     times = _times(spec, None, seed, replication, "")
     request_class = draw_shares(classes, len(times), seed=seed, replication=replication)
     prompts, outputs = draw_lengths(spec, request_class, seed=seed, replication=replication, base_path=base_path)
@@ -84,7 +84,7 @@ def draw_shared(
 
 
 def draw_shares(classes: tuple[ClassSpec, ...], count: int, *, seed: int, replication: int) -> NDArray[np.int16]:
-    """Return the classes of so many requests, or conversations, that share the common arrivals."""
+    """Return the classes of ``count`` requests, or conversations, that share the common arrivals."""
     sharing = [number for number, each in enumerate(classes) if each.share is not None]
     edges = np.cumsum([classes[number].share or 0.0 for number in sharing])
     uniforms = rng.stream(seed, "classes", replication).random(count) * edges[-1]
@@ -96,11 +96,11 @@ def draw_shares(classes: tuple[ClassSpec, ...], count: int, *, seed: int, replic
 def draw_lengths(
     spec: WorkloadSpec, request_class: NDArray[np.int16], *, seed: int, replication: int, base_path: Path | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return prompt and output tokens of requests of these classes, from the common streams."""
+    """Return prompt and output tokens of requests with these classes, from the common streams."""
     lengths = []
     for part in ("prompt_tokens", "output_tokens"):
         tokens = np.empty(len(request_class), dtype=np.int64)
-        # One uniform a request, whatever its class: another class's lengths are drawn from the same one.
+        # One uniform per request, whatever its class: with another class it would use the same one.
         for number in np.unique(request_class).tolist():
             distribution = length_distribution(_own_length(spec, (spec.classes or ())[number], part), base_path)
             own = request_class == number
@@ -112,7 +112,7 @@ def draw_lengths(
 def draw_own(
     spec: WorkloadSpec, each: ClassSpec, number: int, seed: int, replication: int, base_path: Path | None
 ) -> ClassedRequests:
-    """Return the requests of a class with arrivals of its own, as single ones."""
+    """Return the single requests of a class with its own arrivals."""
     times = _times(spec, each, seed, replication, f".{each.name}")
     prompts, outputs = draw_own_lengths(
         spec, each, seed=seed, replication=replication, base_path=base_path, num_requests=len(times)
@@ -129,7 +129,7 @@ def draw_own_lengths(
     base_path: Path | None,
     num_requests: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return prompt and output tokens of so many requests of a class, from its own streams; None: of no class."""
+    """Return prompt and output tokens of ``num_requests`` requests of a class, from its own streams; None: no class."""
     suffix = "" if each is None else f".{each.name}"
     prompts, outputs = (
         length_distribution(_own_length(spec, each, part), base_path).sample(
@@ -141,7 +141,7 @@ def draw_own_lengths(
 
 
 def _own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> AnswerLength:
-    """Return the lengths of a class, ``prompt_tokens`` or ``output_tokens``: its own, else the workload's."""
+    """Return the ``prompt_tokens`` or ``output_tokens`` of a class: its own, else the workload's."""
     own: AnswerLength | None = None if each is None else getattr(each, part)
     common: AnswerLength | None = getattr(spec, part)
     chosen = common if own is None else own
@@ -178,7 +178,7 @@ def _rows(requests: ClassedRequests, rows: NDArray[np.int64]) -> ClassedRequests
 
 
 def priorities(classes: Sequence[ClassSpec], request_class: NDArray[np.int16]) -> NDArray[np.int64] | None:
-    """Return the place in the queue of each request, 0 where its class says none; None where no class does."""
+    """Return the priority of each request, 0 if its class sets none; None if no class sets one."""
     if all(each.priority is None for each in classes):
         return None
     return np.array([each.priority or 0 for each in classes], dtype=np.int64)[request_class]
@@ -193,17 +193,17 @@ def draw_thinking(
     replication: int,
     base_path: Path | None,
 ) -> Integers | None:
-    """Return the tokens that each of so many requests thinks, within its budget; None where nobody thinks.
+    """Return the thinking tokens of each request, within its budget; None if no request thinks.
 
-    The stream is ``thinking_tokens``, with one uniform a request; a class with arrivals of its own has its own stream.
+    The stream is ``thinking_tokens``, with one uniform per request; a class with its own arrivals has its own stream.
 
     Args:
         spec: The workload.
-        request_class: Of each, in their order; None: without classes.
-        count: Of requests.
-        seed: Of the run.
-        replication: Of the run.
-        base_path: Folder that relative paths are tried against before the working folder.
+        request_class: Class of each request; None without classes.
+        count: Number of requests.
+        seed: Seed of the run.
+        replication: Replication of the run.
+        base_path: Folder in which relative paths are looked up before the working folder.
     """
     if not spec.has_thinking:
         return None
@@ -214,7 +214,7 @@ def draw_thinking(
         each = (spec.classes or ())[number]
         own = request_class == number
         if each.arrivals is None:
-            # One uniform a request, whatever its class.
+            # One uniform per request, whatever its class.
             tokens[own] = _sampled(spec, each, "", count, seed, replication, base_path)[own]
         else:
             num_own = int(np.count_nonzero(own))
@@ -231,7 +231,7 @@ def _sampled(
     replication: int,
     base_path: Path | None,
 ) -> Integers:
-    """Return the thinking of so many requests of a class, None: of no class, from one stream."""
+    """Return the thinking tokens of ``count`` requests of a class (None: no class), from one stream."""
     length, budget = spec.thinking_tokens, spec.thinking_token_budget
     if each is not None:
         length = each.thinking_tokens or length
@@ -247,13 +247,13 @@ def _sampled(
 def with_thinking(
     specs: RequestSpecs, spec: WorkloadSpec, *, seed: int, replication: int, base_path: Path | None
 ) -> RequestSpecs:
-    """Return single requests that think before they answer; the same where nobody thinks."""
+    """Return single requests with the thinking before their answers; unchanged if no request thinks."""
     drawn = draw_thinking(
         spec, specs.request_class, len(specs), seed=seed, replication=replication, base_path=base_path
     )
     if drawn is None:
         return specs
-    # Who gives no answer thinks about none.
+    # A request without an answer does not think either.
     drawn = np.where(specs.output_tokens == 0, 0, drawn)
     output_tokens = specs.output_tokens + drawn
     return replace(
@@ -266,12 +266,12 @@ def with_thinking(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginnings:
-    """What requests, or conversations, begin with.
+    """The shared texts that requests, or conversations, begin with.
 
     Attributes:
-        group: Number of the text of each, `NONE` where it begins like no other, shape [N].
-        tokens: Its length, 0 for none, shape [N].
-        num_groups: Texts in all; those of the workload first, then those of each class.
+        group: Number of the text of each; `NONE`: it begins with none; shape [N].
+        tokens: Length of that text, 0 for none, shape [N].
+        num_groups: Total number of texts; those of the workload come first, then those of each class.
     """
 
     group: Integers
@@ -279,7 +279,7 @@ class Beginnings:
     num_groups: int
 
     def of_rows(self, rows: Integers) -> Beginnings:
-        """Return those of some of them, in that order."""
+        """Return those of some rows, in that order."""
         return replace(self, group=self.group[rows], tokens=self.tokens[rows])
 
 
@@ -292,17 +292,17 @@ def draw_beginnings(
     class_of: NDArray[np.int16] | None = None,
     suffix: str = "",
 ) -> Beginnings | None:
-    """Return what so many requests or conversations begin with; None where the workload shares nothing.
+    """Return the texts that requests or conversations begin with; None if the workload shares none.
 
-    A class goes by a block of its own, else by the workload's. One uniform each, whatever the class.
+    A class uses its own block if it has one, else the workload's. Each draw takes one uniform, whatever the class.
 
     Args:
         spec: The workload.
-        count: How many.
-        seed: Of the run.
-        replication: Of the run.
-        class_of: Class of each, an index into the workload's; None: without classes.
-        suffix: Of the stream ``prefix_groups``.
+        count: Number of requests or conversations.
+        seed: Seed of the run.
+        replication: Replication of the run.
+        class_of: Class of each, an index into the workload's; None without classes.
+        suffix: Suffix of the stream ``prefix_groups``.
     """
     kinds: list[tuple[SharedPrefixSpec, int]] = []
     num_groups = 0
@@ -330,7 +330,7 @@ def draw_beginnings(
 
 
 def with_beginnings(specs: RequestSpecs, beginnings: Beginnings | None) -> RequestSpecs:
-    """Return requests whose prompts begin with these texts, which come on top; the same where there are none."""
+    """Return requests with these texts added in front of their prompts; unchanged if there are none."""
     if beginnings is None:
         return specs
     prompts = specs.prompt_tokens + beginnings.tokens
@@ -338,7 +338,7 @@ def with_beginnings(specs: RequestSpecs, beginnings: Beginnings | None) -> Reque
 
 
 def with_beginnings_within(specs: RequestSpecs, beginnings: Beginnings | None) -> RequestSpecs:
-    """Return requests whose prompts hold these texts already; one that is shorter holds as much of it."""
+    """Return requests whose prompts already contain these texts; a shorter prompt contains only its part of one."""
     if beginnings is None:
         return specs
     held = replace(beginnings, tokens=np.minimum(beginnings.tokens, specs.prompt_tokens))

@@ -634,8 +634,8 @@ def _segments(
 ) -> PrefixSegments:
     """Return the segments of every call: the system prompt, the calls that its context holds, and itself.
 
-    Where answers are kept in part, or behind what was thought, a call's segment ends with its prompt, and its answer is
-    one of its own.
+    If only part of an answer is kept, or it follows thinking, a call's segment ends with its prompt, and its answer is
+    a separate segment.
     """
     num_rows = len(prompts)
     order, begins = agents.rows

@@ -1,4 +1,4 @@
-"""Dependencies: which calls of an agent's task wait for the answers of which others. Knows no times and no tools."""
+"""Dependencies: which calls of an agent's task wait for the answers to which others. Knows no times and no tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """The parents of every call, one list after another; rows of a task stand side by side, parents before children.
+    """The parents of every call, one list after another; rows of a task are adjacent, parents before children.
 
     Attributes:
         offsets: Call i waits for the entries ``offsets[i] .. offsets[i + 1] - 1``, int64, shape [N + 1].
@@ -29,16 +29,16 @@ class Dependencies:
 
     @property
     def num_parents(self) -> Integers:
-        """Parents of each call, shape [N]."""
+        """Number of parents of each call, shape [N]."""
         return np.diff(self.offsets)
 
     def first(self, num_calls: int) -> Dependencies:
-        """Return those of the first calls alone: no parent of them stands behind them."""
+        """Return those of the first calls only, whose parents are all among them."""
         offsets = self.offsets[: num_calls + 1]
         return Dependencies(offsets=offsets, parents=self.parents[: offsets[-1]])
 
     def of_rows(self, rows: Integers) -> Dependencies:
-        """Return those of some calls, in that order; a parent that is not among them is waited for no longer."""
+        """Return those of some calls, in that order; parents that are not among them are dropped."""
         place = np.full(len(self), -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
         counts = self.num_parents[rows]
@@ -50,17 +50,17 @@ class Dependencies:
         return from_counts(np.bincount(owner, minlength=len(rows)), parents[is_there])
 
     def children(self) -> tuple[Integers, Integers]:
-        """Return where the children of each call begin, shape [N + 1], and all of them, one list after another."""
+        """Return where the children of each call begin, shape [N + 1], and all children, one list after another."""
         edges = np.concatenate([[0], np.cumsum(np.bincount(self.parents, minlength=len(self)))]).astype(np.int64)
         owner = np.repeat(np.arange(len(self)), self.num_parents)
         return edges, owner[np.argsort(self.parents, kind="stable")]
 
     def depths(self) -> Integers:
-        """Return the calls on the longest way to each from the beginning of its task, itself included, shape [N]."""
+        """Return the number of calls on the longest path from a task's start to each call, inclusive, shape [N]."""
         return self.longest(np.ones(len(self))).astype(np.int64)
 
     def longest(self, lengths: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how long the longest way to each call is, if each adds so much itself, shape [N]."""
+        """Return the length of the longest path to each call, if each adds its own of ``lengths``, shape [N]."""
         edges, children = self.children()
         way, before, left = lengths.copy(), np.zeros(len(lengths)), self.num_parents.copy()
         known = np.flatnonzero(left == 0)
@@ -76,11 +76,11 @@ class Dependencies:
 
 
 def dependencies_of(parents: Sequence[Sequence[int]]) -> Dependencies:
-    """Return the dependencies of calls whose parents are listed, as rows."""
+    """Return the dependencies of calls, given the rows of each one's parents."""
     flat = [each for own in parents for each in own]
     return from_counts(np.array([len(own) for own in parents], dtype=np.int64), np.array(flat, dtype=np.int64))
 
 
 def from_counts(counts: Integers, parents: Integers) -> Dependencies:
-    """Return the dependencies of calls with so many parents each, which are listed one after another."""
+    """Return the dependencies of calls, given their numbers of parents and all parents, one list after another."""
     return Dependencies(offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), parents=parents)

@@ -126,8 +126,8 @@ def start_times(
         arrivals: The process.
         seed: Seed of the run.
         replication: Replication of the run.
-        num_requests: Number of arrivals, or
-        duration: the time after which none arrives, seconds.
+        num_requests: Number of arrivals; or
+        duration: time after which none arrives, seconds.
         suffix: Suffix of the streams ``arrivals`` and ``arrival_phases``, for a class with its own arrivals.
 
     Raises:

@@ -1,8 +1,7 @@
-"""From a specification to the requests of one run; all chance is drawn here, from named streams.
+"""Draws the requests of one run from a specification; all randomness comes from named streams.
 
-With rounds, requests come in batches of which each waits for the last answer of the one before, as rollouts in
-reinforcement learning do: between two rounds the policy is trained and its new weights go to the replicas. Knows no
-engine.
+With rounds, requests come in batches, each of which waits for the last answer of the one before, like rollouts in
+reinforcement learning: between two rounds the policy is trained and the replicas get its new weights. Knows no engine.
 """
 
 from __future__ import annotations
@@ -36,14 +35,15 @@ if TYPE_CHECKING:
     from simserve.workload.traces.trace import Trace
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
-"""Requests that are drawn at first for a closed loop that ends by time: so many, and so many a client."""
+"""Requests drawn at first for a closed loop that ends by time: at least the first number, and at least the second per
+client."""
 
 _CONTEXT_REQUESTS = 1000
-"""Requests that are drawn for the contexts of step times, whatever the run has: the same deployment has the same step
-times in each."""
+"""Requests drawn for the contexts of step times, whatever the length of the run: a deployment has the same step times
+in every run."""
 _CONTEXT_QUANTILES = 16
 _CONTEXT_DIGITS = 3
-"""Quantiles of the contexts that stand for all of them, and the significant digits of each."""
+"""Quantiles that represent all contexts, and the significant digits of each."""
 
 
 def generate(
@@ -65,7 +65,7 @@ def generate(
         replication: Index of the replication, >= 0.
         base_path: Folder in which relative paths are looked up before the working folder.
         num_requests: Closed loops that end by ``duration``: number of requests drawn for the clients of each loop, who
-            send as many of them as they can. None: some rounds of them all.
+            send as many of them as they can. None: some rounds of all clients.
 
     Raises:
         TraceError: A trace or a file of lengths cannot be used.

@@ -53,7 +53,7 @@ class _TruncatedLength(FrozenModel):
     min: TabulatedTokens = 1
     """Shortest, tokens."""
     max: TabulatedTokens | None = None
-    """Longest, tokens. Default: where the tail beyond holds one request in 10^9, and 1,000,000 at most."""
+    """Longest, tokens. Default: the length that one request in 10^9 exceeds, at most 1,000,000."""
 
     @model_validator(mode="after")
     def _check_mean(self) -> Self:
@@ -120,7 +120,7 @@ class GeometricLength(FrozenModel):
     mean: float = Field(gt=1, lt=MAX_TABULATED_TOKENS)
     """Mean of the lengths drawn, tokens: exact after truncation to `max`."""
     max: TabulatedTokens | None = None
-    """Longest, tokens. Default: where the tail beyond holds one request in 10^9, and 1,000,000 at most."""
+    """Longest, tokens. Default: the length that one request in 10^9 exceeds, at most 1,000,000."""
 
     @model_validator(mode="after")
     def _check_reach(self) -> Self:
@@ -138,8 +138,8 @@ class EmpiricalLength(FrozenModel):
     distribution: Literal["empirical"] = "empirical"
     """`empirical`."""
     path: str
-    """CSV or text file with a length a row, plain or gzip; looked up in the scenario's folder, then in the
-    working folder."""
+    """CSV or text file with one length per row, plain or gzip; looked up in the scenario's folder, then in the working
+    folder."""
     column: str | None = None
     """Name of the column that holds the lengths. Default: the file has only one, with or without a header."""
 

@@ -1,4 +1,4 @@
-"""Images and recordings drawn: how many a request has, how large, which the encoder knows. Knows no model."""
+"""Draws images and recordings: how many a request has, their sizes, and which are cached. Knows no model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DrawnImages:
-    """The images of some requests, one row an image.
+    """The images of some requests, one row per image.
 
     Attributes:
-        owner: Which request it belongs to, ascending.
-        sizes: The different sizes, width and height in pixels and the frames of a video (0: an image), shape [S, 3].
+        owner: The request it belongs to, ascending.
+        sizes: Distinct sizes: width and height in pixels, and the frames of a video (0: an image), shape [S, 3].
         size: Index into ``sizes``.
         is_cached: Whether the encoder's cache has it.
     """
@@ -46,16 +46,16 @@ def draw_images(
     suffix: str = "",
     recorded: RecordedMedia | None = None,
 ) -> DrawnImages:
-    """Return the images of so many requests, from the streams ``image_counts image_sizes image_cache``.
+    """Return the images of requests, from the streams ``image_counts image_sizes image_cache``.
 
     Args:
-        spec: What the images are like.
-        num_requests: In the order of their rows.
-        seed: Of the run.
-        replication: Of the run.
-        base_path: Folder that relative paths are tried against before the working folder.
-        suffix: Of the streams: a class with images of its own has its own.
-        recorded: What a trace says of them; what it does not say is drawn.
+        spec: The images of the workload, or of a class.
+        num_requests: Number of requests.
+        seed: Seed of the run.
+        replication: Replication of the run.
+        base_path: Folder in which relative paths are looked up before the working folder.
+        suffix: Suffix of the streams, for a class with its own images.
+        recorded: Images according to a trace; what it does not say is drawn.
     """
     counting = rng.stream(seed, f"image_counts{suffix}", replication)
     has_images = counting.random(num_requests) < spec.share
@@ -78,11 +78,11 @@ def draw_images(
 
 @dataclass(frozen=True, slots=True)
 class DrawnAudio:
-    """The recordings of some requests, one row a recording.
+    """The recordings of some requests, one row per recording.
 
     Attributes:
-        owner: Which request it belongs to, ascending.
-        seconds: How long it is.
+        owner: The request it belongs to, ascending.
+        seconds: Its length.
         is_cached: Whether the encoder's cache has it.
     """
 
@@ -101,16 +101,16 @@ def draw_audio(
     suffix: str = "",
     recorded: RecordedMedia | None = None,
 ) -> DrawnAudio:
-    """Return the recordings of so many requests, from the streams ``audio_counts audio_seconds audio_cache``.
+    """Return the recordings of requests, from the streams ``audio_counts audio_seconds audio_cache``.
 
     Args:
-        spec: What the recordings are like.
-        num_requests: In the order of their rows.
-        seed: Of the run.
-        replication: Of the run.
-        base_path: Folder that relative paths are tried against before the working folder.
-        suffix: Of the streams: a class with recordings of its own has its own.
-        recorded: What a trace says of them, with their lengths; None: they are drawn.
+        spec: The recordings of the workload, or of a class.
+        num_requests: Number of requests.
+        seed: Seed of the run.
+        replication: Replication of the run.
+        base_path: Folder in which relative paths are looked up before the working folder.
+        suffix: Suffix of the streams, for a class with its own recordings.
+        recorded: Recordings according to a trace, with their lengths; None: they are drawn.
     """
     counting = rng.stream(seed, f"audio_counts{suffix}", replication)
     has_audio = counting.random(num_requests) < spec.share

@@ -1,6 +1,6 @@
-"""Traffic of several kinds on one clock: conversations, or tasks, beside single requests, and clients of closed loops.
+"""Traffic of several kinds on one clock: conversations, tasks, single requests, and clients of closed loops.
 
-Each kind draws by itself, from streams of its own; here their rows are put together.
+Each kind is drawn separately, from its own streams; here their rows are merged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
-"""Requests that are drawn at first for a closed loop: so many, and so many a client."""
+"""Requests drawn at first for a closed loop: at least the first number, and at least the second per client."""
 
 
 def draw_mixture(
@@ -31,14 +31,14 @@ def draw_mixture(
 ) -> RequestSpecs:
     """Return the requests of a workload whose classes are not all of one kind.
 
-    In front, in order of their beginning, what arrives at times of its own; behind it each closed loop's requests.
+    Open arrivals come first, in order of their start times; the requests of each closed loop follow.
 
     Args:
         spec: The workload, with classes.
-        seed: Of the run.
-        replication: Of the run.
-        base_path: Folder that relative paths are tried against before the working folder.
-        num_drawn: How many requests are drawn for the clients of each closed loop; None: some rounds of them all.
+        seed: Seed of the run.
+        replication: Replication of the run.
+        base_path: Folder in which relative paths are looked up before the working folder.
+        num_drawn: Number of requests drawn for the clients of each closed loop; None: some rounds of them all.
 
     Raises:
         ScenarioError: No request arrives within the duration.
@@ -70,7 +70,7 @@ def draw_mixture(
 
 
 def _mean_rate(specs: RequestSpecs, *, has_clients: bool) -> float:
-    """Return requests over the seconds in which they, or their conversations, begin; NaN where answers set the pace."""
+    """Return the number of requests over the time of the last open arrival; NaN if answers set the pace."""
     last = float(np.nanmax(specs.arrival_time, initial=0.0))
     return float("nan") if has_clients or not last else len(specs) / last
 
@@ -82,7 +82,7 @@ def _arrivals(spec: WorkloadSpec, number: int | None) -> Arrivals:
 
 
 def _bounded(spec: WorkloadSpec, number: int | None, arrivals: Arrivals, num_drawn: int | None) -> WorkloadSpec:
-    """Return the workload with the end of one of its kinds: a number where no time can end it."""
+    """Return the workload limited for one of its sources: by a number of requests if no duration can end it."""
     count = None
     if isinstance(arrivals, ClosedLoopArrivals):
         count = num_drawn or max(_FEWEST_DRAWN, _ROUNDS_DRAWN * arrivals.concurrency)
@@ -92,7 +92,7 @@ def _bounded(spec: WorkloadSpec, number: int | None, arrivals: Arrivals, num_dra
 
 
 def _part(spec: WorkloadSpec, number: int | None, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
-    """Return the requests of one kind, each a turn of a conversation: single ones of one that has no other."""
+    """Return the requests of one kind as turns of conversations; a single request is a conversation of one turn."""
     classes = spec.classes or ()
     drawn: dict[str, Any] = {"seed": seed, "replication": replication}
     agents = None if number is None else classes[number].agents
@@ -131,7 +131,7 @@ def _part(spec: WorkloadSpec, number: int | None, seed: int, replication: int, b
 
 
 def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence[int]) -> RequestSpecs:
-    """Return the rows of all parts: those that nobody waits with by beginning, then those of the loops."""
+    """Return the rows of all parts: open arrivals in order of their start times, then those of the closed loops."""
     columns: dict[str, Any] = {}
     for each in fields(RequestSpecs):
         values = [getattr(part, each.name) for part in parts]
@@ -178,7 +178,7 @@ def _prefixes(spec: WorkloadSpec, parts: Sequence[RequestSpecs]) -> PrefixSegmen
 
 
 def _dependencies(parts: Sequence[RequestSpecs]) -> Dependencies | None:
-    """Return what the calls of tasks wait for, and single requests for nothing; None where there are no tasks."""
+    """Return what the calls of tasks wait for (single requests wait for nothing); None if there are no tasks."""
     if all(part.dependencies is None for part in parts):
         return None
     counts, parents, num_before = [], [], 0
@@ -191,7 +191,7 @@ def _dependencies(parts: Sequence[RequestSpecs]) -> Dependencies | None:
 
 
 def _time_limit(parts: Sequence[RequestSpecs]) -> NDArray[np.float64] | None:
-    """Return the seconds that clients allow for the tasks of each part; None where nobody gives up."""
+    """Return the time limit of the task of each row, seconds; None if there are no limits."""
     if all(part.time_limit is None for part in parts):
         return None
     return np.concatenate(
@@ -200,18 +200,18 @@ def _time_limit(parts: Sequence[RequestSpecs]) -> NDArray[np.float64] | None:
 
 
 def _alone(part: RequestSpecs, num_shared: int) -> PrefixSegments:
-    """Return requests that begin like no other."""
+    """Return the segments of requests that share nothing."""
     numbers = np.arange(len(part) + 1, dtype=np.int64)
     ends = part.prompt_tokens + part.output_tokens
     return PrefixSegments(offsets=numbers, segments=num_shared + numbers[:-1], ends=ends)
 
 
 def _by_beginning(specs: RequestSpecs, num_requests: int | None) -> NDArray[np.int64]:
-    """Return the rows in their final order; of those that begin first so many, where a number is asked for."""
+    """Return the rows in their final order; of open arrivals alone, only the first ``num_requests`` if given."""
     assert specs.loop is not None
     is_open = specs.loop == OPEN
     times = specs.arrival_time[is_open]
-    # A later turn takes the time of its first, which stands before it.
+    # A later turn takes the time of the first turn, which is above it.
     first = np.flatnonzero(~np.isnan(times))
     starts = times[first[np.searchsorted(first, np.arange(len(times)), side="right") - 1]]
     order = np.argsort(starts, kind="stable")[: None if (~is_open).any() else num_requests]

@@ -1,6 +1,6 @@
-"""PrefixSegments: what the tokens of every request are, so that a cache can tell which prompts begin alike.
+"""PrefixSegments: the contents of every request's tokens, so that a cache can tell which prompts share a prefix.
 
-The tokens of a request, prompt and answer, are cut into segments; equal numbers of segments mean equal tokens from the
+The tokens of a request, prompt and answer, are divided into segments; equal segment numbers mean equal tokens from the
 first one on. Knows no blocks and no cache.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simserve.workload.traces.trace import PrefixBlocks
 
 _SPARSE = 4
-"""Numbers of segments are put one after another where fewer than one in so many is used."""
+"""Segments are renumbered without gaps if fewer than one number in this many is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class PrefixSegments:
         segments: Number of each segment, int64. It always follows the same segment, and starts at the same token.
         ends: Token of the request before which it ends, ascending within a request, int64; the last is the end of
             the answer.
-        is_recorded: Whether requests meet in them that wait for no answer of each other: those of a trace may.
-        are_chained: Whether what only one segment follows on is one with it already (`simserve.sim.plane`).
+        is_recorded: Whether requests may share segments without one waiting for the other's answer, as in a trace.
+        are_chained: Whether chains of segments without branches are already merged (`simserve.sim.plane`).
     """
 
     offsets: NDArray[np.int64]
@@ -40,7 +40,7 @@ class PrefixSegments:
     are_chained: bool = False
 
     def first(self, num_requests: int) -> PrefixSegments:
-        """Return those of the first requests alone."""
+        """Return those of the first requests only."""
         offsets = self.offsets[: num_requests + 1]
         return replace(self, offsets=offsets, segments=self.segments[: offsets[-1]], ends=self.ends[: offsets[-1]])
 
@@ -55,7 +55,7 @@ class PrefixSegments:
 def system_prompts(
     groups: NDArray[np.int64], num_groups: int, tokens: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> PrefixSegments:
-    """Return requests that begin with the system prompt of their group, and share nothing else.
+    """Return the segments of requests that begin with the system prompt of their group, and share nothing else.
 
     Args:
         groups: Group of each request, negative: none, shape [N].
@@ -73,7 +73,7 @@ def system_prompts(
 
 
 def own_prefixes(lengths: NDArray[np.int64]) -> PrefixSegments:
-    """Return requests that share nothing: each is a segment of its own, which only it can find again.
+    """Return the segments of requests that share nothing: one each, which only the request itself can find again.
 
     Args:
         lengths: Tokens of each request, prompt and answer together, shape [N].
@@ -86,8 +86,8 @@ def joined(parts: Sequence[PrefixSegments], num_shared: int) -> PrefixSegments:
     """Return the segments of several lists of requests, one list after another.
 
     Args:
-        parts: Of each list. Segments below ``num_shared`` are the same in all of them, others are each list's own.
-        num_shared: How many are shared at most.
+        parts: Segments of each list. Those below ``num_shared`` are the same in all lists, others belong to one list.
+        num_shared: Most segments that lists share.
     """
     segments, offsets = [], [np.zeros(1, dtype=np.int64)]
     used, rows = 0, 0
@@ -107,15 +107,15 @@ def joined(parts: Sequence[PrefixSegments], num_shared: int) -> PrefixSegments:
 def recorded_prefixes(
     blocks: PrefixBlocks, prompts: NDArray[np.int64], outputs: NDArray[np.int64], scale: float = 1.0
 ) -> PrefixSegments:
-    """Return the segments of requests whose blocks of tokens a trace names; answers are nobody else's.
+    """Return the segments of requests whose blocks of tokens a trace names; no two share an answer.
 
-    Blocks that the same requests begin with become one segment.
+    Consecutive blocks that the same requests share become one segment.
 
     Args:
         blocks: The blocks of at least as many requests.
         prompts: Prompt tokens, shape [N].
         outputs: Answer tokens, shape [N].
-        scale: What the prompts were multiplied by.
+        scale: Factor by which the prompts were multiplied.
     """
     num_requests = len(prompts)
     counts = blocks.counts[:num_requests]
@@ -127,7 +127,7 @@ def recorded_prefixes(
     is_first = np.ones(len(nodes), dtype=bool)
     is_first[1:] = (uses[1:] != uses[:-1]) | (row[1:] != row[:-1])
     is_last = np.append(is_first[1:], True)[: len(nodes)]
-    # A request has segments of its own from the first block that nobody else has: what it computes lies behind them.
+    # From its first block that no other request has, a request has one segment of its own, up to the end of its answer.
     shared = is_first & (uses > 1)
     num_shared = np.bincount(row[shared], minlength=num_requests).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(num_shared + 1)])
@@ -144,7 +144,7 @@ def recorded_prefixes(
 
 
 def _nodes(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return numbers of blocks that are equal only where all blocks before are equal too, shape of ``ids``."""
+    """Return numbers of blocks that are equal only if all blocks before are equal too, in the shape of ``ids``."""
     nodes = np.empty(len(ids), dtype=np.int64)
     starts = np.cumsum(counts) - counts
     before = np.zeros(len(counts), dtype=np.int64)

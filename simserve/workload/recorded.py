@@ -1,4 +1,4 @@
-"""Recorded conversations and tasks: the rows of a trace as turns, or calls, that wait for answers. Reads no file."""
+"""Recorded conversations and tasks: rows of a trace as turns, or calls, that wait for answers. Reads no file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Integers = NDArray[np.int64]
 
 
 def in_turns(specs: RequestSpecs, sessions: SessionsSpec, *, seed: int, replication: int) -> RequestSpecs:
-    """Return the rows of a trace that tells conversations apart as their turns, each behind the one before it.
+    """Return the rows of a trace that identifies conversations as their turns, each after the one before it.
 
-    A turn leaves ``think_time`` after the answer to the one before it; where the scenario gives none, at its recorded
+    A turn is sent ``think_time`` after the answer to the one before it; if the scenario gives none, at its recorded
     time, or with that answer if it comes later.
 
     Args:
         specs: The rows, in order of their times.
-        sessions: How clients think.
-        seed: Of the run.
-        replication: Of the run.
+        sessions: The think times.
+        seed: Seed of the run.
+        replication: Replication of the run.
     """
     assert specs.session is not None
     _, first_row, owner = np.unique(specs.session, return_index=True, return_inverse=True)
@@ -47,13 +47,13 @@ def in_turns(specs: RequestSpecs, sessions: SessionsSpec, *, seed: int, replicat
 
 
 def in_tasks(specs: RequestSpecs, tasks: RecordedTasks) -> RequestSpecs:
-    """Return the rows of a trace as the calls of tasks, each sent when what it waited for is answered.
+    """Return the rows of a trace as the calls of tasks, each sent when the calls it waited for are answered.
 
-    A task begins at the time of its first row. Its tools run as long as they did.
+    A task begins at the time of its first row. Tools take their recorded times.
 
     Args:
         specs: The rows, in their order.
-        tasks: What they waited for.
+        tasks: What each call waited for.
     """
     graph = tasks.dependencies
     _, first_row, owner = np.unique(tasks.task, return_index=True, return_inverse=True)
@@ -79,16 +79,16 @@ def in_tasks(specs: RequestSpecs, tasks: RecordedTasks) -> RequestSpecs:
 def session_prefixes(
     session: Integers, prompts: Integers, outputs: Integers, growth: float, beginnings: Beginnings | None
 ) -> PrefixSegments:
-    """Return what prompts share where a trace tells conversations apart, and not which blocks of tokens they share.
+    """Return what prompts share if a trace identifies conversations but not the blocks of tokens that they share.
 
-    A prompt begins with the whole of each turn before it that it is long enough for: who sends less than was said has
-    cut the beginning off. The first tokens are those of the system prompt.
+    A prompt begins with each whole earlier turn that it is long enough to contain: a prompt shorter than the
+    conversation before it was cut off. Its first tokens are the system prompt.
 
     Args:
         session: Conversation of each row, negative: none; rows in order of their times, shape [N].
-        prompts: Tokens, shape [N].
-        outputs: Tokens, shape [N].
-        growth: Share of an answer that is kept; below 1, answers come back as new text.
+        prompts: Prompt tokens, shape [N].
+        outputs: Answer tokens, shape [N].
+        growth: Share of an answer that is kept; below 1, answers return as new text.
         beginnings: The system prompt of each row; None: there is none.
     """
     num_groups = 0 if beginnings is None else beginnings.num_groups

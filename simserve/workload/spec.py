@@ -1,6 +1,6 @@
-"""The `workload` block of a scenario: what arrives when, how long it is, and when it ends, with its adapters.
+"""The `workload` block of a scenario: what arrives when, how long it is, when it ends, and which adapters it uses.
 
-Draws nothing but which adapter each request asks for. The text below a field is its entry in the reference.
+Draws only the adapter of each request. The text below a field is its entry in the reference.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class LorasSpec(FrozenModel):
     """Matrices that they adapt: those of attention (q, k, v, o), of the MLP (gate, up, down; in a model with experts,
     the dense layers and shared experts), or all of them."""
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
-    """Popularity: the n-th adapter is requested in proportion to 1 / n to this power; 0: all equally. Absent, and
-    `shares` too: 1."""
+    """Popularity: the n-th adapter is requested in proportion to n^-`zipf`; 0: all equally. Absent, and `shares` too:
+    1."""
     shares: tuple[Annotated[float, Field(gt=0)], ...] | None = None
     """Popularity instead of `zipf`: a weight for each adapter, on any scale."""
     base_share: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -1,1 +1,1 @@
-"""Results of benchmark tools, each read by what its figures are defined to be."""
+"""Results of benchmark tools, each read by its own definitions of the figures."""

@@ -2,7 +2,7 @@
 
 Definitions (docs/metrics-reference.md of ai-dynamo/aiperf): ``inter_token_latency`` is ``(request latency - TTFT) /
 (output tokens - tokens of the first chunk)`` of each request, so it is TPOT here; ``inter_chunk_latency`` is between
-chunks of unknown size and is left out. Every figure names its ``unit``, which counts.
+chunks of unknown size and is left out. Every figure is read in the ``unit`` that it names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFINITIONS = {
     "e2e": "request_latency",
 }
 SUMMARY = "profile_export_aiperf.json"
-"""What AIPerf calls the summary, in the folder of the records."""
+"""AIPerf's name for the summary, in the folder of the records."""
 _KEYS = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
 _STATISTICS = {"avg": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 _LOADS = (
@@ -33,8 +33,8 @@ _LOADS = (
     ("input_config", "phases", "profiling"),
     ("input_config",),
 )
-"""Where versions keep concurrency and request rate: AIPerf, GenAI-Perf, AIPerf with named phases, older ones. Where
-``phases`` is a list, each phase says its ``kind``, ``type``, ``rate``, ``smoothness`` and ``concurrency``."""
+"""Paths to concurrency and request rate by version: AIPerf, GenAI-Perf, AIPerf with named phases, older ones. If
+``phases`` is a list, each phase has its own ``kind``, ``type``, ``rate``, ``smoothness`` and ``concurrency``."""
 
 _MODELS = (
     ("input_config", "models", "items"),
@@ -42,7 +42,7 @@ _MODELS = (
     ("input_config", "model_names"),
     ("input_config", "model"),
 )
-"""Where AIPerf from 0.13, AIPerf before it and GenAI-Perf name what was served."""
+"""Paths to the name of the model: AIPerf from 0.13, earlier AIPerf, and GenAI-Perf."""
 
 
 def is_aiperf(document: Mapping[str, Any]) -> bool:
@@ -121,7 +121,7 @@ def _notes(fields: Fields) -> list[str]:
 
 
 def _arrivals(fields: Fields) -> dict[str, Any]:
-    """Return the load that the export's own configuration says; empty where it says none."""
+    """Return the load in the export's own configuration; empty if it has none."""
     for block in _load_blocks(fields):
         rate = block.optional("rate" if "rate" in block else "request_rate", "requests/s")
         if rate is not None:
@@ -132,7 +132,7 @@ def _arrivals(fields: Fields) -> dict[str, Any]:
 
 
 def _load_blocks(fields: Fields) -> Iterator[Fields]:
-    """Yield the mappings that may say the load; the profiled ones of a list of phases first.
+    """Yield the mappings that may contain the load; in a list of phases, the profiled ones first.
 
     Raises:
         TraceError: Several phases were profiled, whose figures are mixed in the summary.
@@ -149,7 +149,7 @@ def _load_blocks(fields: Fields) -> Iterator[Fields]:
 
 
 def _at_rate(block: Fields, rate: float) -> dict[str, Any]:
-    """Return arrivals at a rate, of the pattern that stands beside it."""
+    """Return arrivals at a rate, with the pattern given beside it."""
     pattern = block.text("arrival_pattern") or block.text("request_rate_mode") or block.text("type")
     if pattern in ("poisson", "constant"):
         return {"process": pattern, "rate": rate}
@@ -165,7 +165,7 @@ def _at_rate(block: Fields, rate: float) -> dict[str, Any]:
 def read_aiperf_records(rows: Sequence[Fields], label: str) -> BenchResult:
     """Return the run whose requests a file lists: profiled ones without an error.
 
-    What was served, and how requests were sent, is said by the summary beside it, where there is one.
+    The model, and how requests were sent, come from the summary in the same folder, if there is one.
 
     Raises:
         TraceError: A request lacks a key, or none was served.

@@ -1,4 +1,4 @@
-"""Fields: a mapping of a user's file, read key by key, naming file, key and what was expected."""
+"""Fields: a mapping in a user's file, read key by key; errors name the file, the key and what was expected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNITS = {
     "ms/token": 1e-3,
     "us/token": 1e-6,
 }
-"""Seconds of a unit that a tool names beside a figure."""
+"""Seconds of each unit that a tool may name beside a figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Fields:
     """A mapping somewhere in a file.
 
     Attributes:
-        values: What stands there.
+        values: Its content.
         file: The file.
         path: Dotted key of the mapping; empty at the top.
     """
@@ -64,7 +64,7 @@ class Fields:
         return Fields(value, self.file, self.key(name))
 
     def find(self, *names: str) -> Fields | None:
-        """Return the mapping at the end of a path of keys; None where the path ends before."""
+        """Return the mapping at the end of a path of keys; None if the path does not exist."""
         found: Any = self.values
         for name in names:
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -76,7 +76,7 @@ class Fields:
         """Yield the mappings of a list below a key.
 
         Raises:
-            TraceError: There is no list, or something else in it.
+            TraceError: There is no list, or it contains something else.
         """
         value = self.values.get(name)
         if not isinstance(value, Sequence) or isinstance(value, str) or not value:
@@ -87,12 +87,12 @@ class Fields:
             yield Fields(each, self.file, f"{self.key(name)}[{index}]")
 
     def text(self, name: str) -> str:
-        """Return a text; empty where there is none."""
+        """Return a text; empty if there is none."""
         value = self.values.get(name)
         return value if isinstance(value, str) else ""
 
     def text_at(self, *paths: tuple[str, ...]) -> str:
-        """Return the first text that stands at one of several paths, or in a list there; empty where none does."""
+        """Return the first text found at one of several paths, or in a list there; empty if there is none."""
         for *above, last in paths:
             place = self.find(*above) if above else self
             value = None if place is None else place.values.get(last)
@@ -106,7 +106,7 @@ class Fields:
         """Return a finite number.
 
         Raises:
-            TraceError: It is missing or is none; ``expected`` says what belongs there.
+            TraceError: It is missing or not a finite number; ``expected`` says what it should be.
         """
         value = self.values.get(name)
         if value is None:
@@ -116,10 +116,10 @@ class Fields:
         return float(value)
 
     def optional(self, name: str, expected: str = "a number") -> float | None:
-        """Return a finite number, None where there is none.
+        """Return a finite number; None if the key is missing.
 
         Raises:
-            TraceError: Something else stands there.
+            TraceError: It is something else.
         """
         return None if self.values.get(name) is None else self.number(name, expected)
 
@@ -127,7 +127,7 @@ class Fields:
         """Return a whole number of at least 1.
 
         Raises:
-            TraceError: It is missing or is none.
+            TraceError: It is missing or something else.
         """
         value = self.number(name, "a whole number")
         if not value.is_integer() or value < 1:
@@ -138,7 +138,7 @@ class Fields:
         """Return a list of numbers.
 
         Raises:
-            TraceError: It is missing, or holds something else.
+            TraceError: It is missing, or contains something else.
         """
         value = self.values.get(name)
         if not isinstance(value, list) or any(

@@ -1,10 +1,10 @@
-"""Reports of GuideLLM (``benchmarks.json``): one run a benchmark of the list.
+"""Reports of GuideLLM (``benchmarks.json``): one run per benchmark in the list.
 
 Definitions (src/guidellm/schemas/request_stats.py): ``time_per_output_token_ms`` is ``(last token - start) / tokens``
-and holds the first token, so it is NTPOT here; ``inter_token_latency_ms`` is ``(last - first token) / (tokens - 1)``
-of each request, so it is TPOT. Gaps are not pooled anywhere: there is no ITL. ``request_latency`` alone is in
-seconds. Statistics are of successful requests outside warm-up and cool-down. ``config.strategy`` says the load (until
-0.3 ``args.strategy``).
+and includes the first token, so it is NTPOT here; ``inter_token_latency_ms`` is ``(last - first token) / (tokens - 1)``
+of each request, so it is TPOT. Gaps are never pooled, so there is no ITL. Only ``request_latency`` is in seconds.
+Statistics are over successful requests outside warm-up and cool-down. The load is in ``config.strategy`` (until 0.3:
+``args.strategy``).
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def _distribution(fields: Fields, latency: str, unit: float) -> dict[str, float]
 
 
 def _arrivals(fields: Fields) -> dict[str, Any]:
-    """Return the load that a benchmark's own strategy says.
+    """Return the load in a benchmark's own strategy.
 
     Raises:
-        TraceError: There is no strategy, or one without a load that could be simulated.
+        TraceError: There is no strategy, or it has no load that can be simulated.
     """
     strategy = fields.find("config", "strategy") or fields.find("args", "strategy")
     if strategy is None:
@@ -132,7 +132,7 @@ def _arrivals(fields: Fields) -> dict[str, Any]:
 
 
 def _requests(fields: Fields, num_requests: int) -> tuple[Array, Array, Array] | None:
-    """Return start times and lengths of the successful requests; None where the report does not hold all of them."""
+    """Return start times and lengths of the successful requests; None if the report does not list all of them."""
     rows = (fields.find("requests") or fields).values.get("successful")
     if not isinstance(rows, list) or len(rows) != num_requests:
         return None

@@ -2,8 +2,8 @@
 
 Definitions (inference_perf/reportgen/base.py, ``compute_request_latency_metrics``): ``time_per_output_token`` is
 ``(last - first token) / (tokens - 1)`` of each request, so it is TPOT; ``normalized_time_per_output_token`` is E2E over
-tokens, so it is NTPOT; ``inter_token_latency`` pools gaps in which the tokens of one chunk are 0 apart, so that only
-its mean is that of the gaps. All in seconds.
+tokens, so it is NTPOT; ``inter_token_latency`` pools gaps and counts tokens of one chunk as gaps of 0, so only its mean
+is that of the gaps. All are in seconds.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _KEYS = {
 }
 _STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "tgi": "tgi"}
-"""Kinds of servers that have a profile -> the profile."""
+"""Kind of server -> its engine profile, if there is one."""
 BEHIND = 0.05
-"""Share of the requested rate that a client may stay behind before its own rate counts."""
+"""Share by which a client may fall behind the requested rate before the rate it achieved is used."""
 
 
 def is_inference_perf(document: Mapping[str, Any]) -> bool:
@@ -89,13 +89,13 @@ def read_inference_perf(fields: Fields, label: str) -> BenchResult:
 
 
 def _config(fields: Fields) -> Fields | None:
-    """Return the ``config.yaml`` beside the report; None where there is none."""
+    """Return the ``config.yaml`` in the report's folder; None if there is none."""
     file = Path(fields.file).parent / "config.yaml"
     return Fields(read_mapping(file, TraceError), str(file)) if file.is_file() else None
 
 
 def _statistics(block: Fields, name: str) -> dict[str, float]:
-    """Return the figures of a latency; percentiles may stand in a mapping of their own, the median as ``p50``."""
+    """Return the figures of a latency; percentiles may be in a mapping of their own, with the median as ``p50``."""
     found = {}
     for each in _STATISTICS:
         places = (block, each), (block.find("percentiles"), "p50" if each == "median" else each)
@@ -116,9 +116,9 @@ def _mean_tokens(successes: Fields, names: tuple[str, str], num_requests: int) -
 
 
 def _arrivals(fields: Fields, config: Fields | None, notes: list[str]) -> dict[str, Any]:
-    """Return the load of a stage, its process from the ``config.yaml`` beside the report.
+    """Return the load of a stage, with the process from the ``config.yaml`` in the report's folder.
 
-    The rate is the one that was asked for, or the one that was sent where the client fell behind, which is noted.
+    The rate is the requested one, or the achieved one if the client fell behind, which is noted.
     """
     load = fields.mapping("load_summary")
     if "concurrency" in load:
@@ -138,7 +138,7 @@ def _arrivals(fields: Fields, config: Fields | None, notes: list[str]) -> dict[s
 
 
 def _check_one_stage(fields: Fields, config: Fields | None) -> None:
-    """Insist that a summary is of one load: the ``config.yaml`` beside it lists the stages."""
+    """Refuse a summary of several loads: the ``config.yaml`` in its folder lists the stages."""
     load = None if config is None else config.find("load")
     stages = None if load is None else load.values.get("stages")
     if isinstance(stages, list) and len(stages) > 1:

@@ -1,10 +1,9 @@
-"""llm-d benchmark reports, version 0.2 and 0.2.1, YAML or JSON: one run a file, every figure with its units.
+"""llm-d benchmark reports, version 0.2 and 0.2.1, YAML or JSON: one run per file, every figure with its units.
 
-The report takes figures over from the tool that ran; its own schema (benchmark-report/llmd_benchmark_report/
-schema_v0_2.py) warns that TPOT and ITL differ between tools. So the tool decides: of ``vllm-benchmark`` and
-``inference-perf`` ``time_per_output_token`` is TPOT; of GuideLLM ``inter_token_latency`` is TPOT, and a
-``time_per_output_token`` (early converters put the one with the first token there) is refused. Of other tools neither
-is known.
+The report copies figures from the tool that ran; its own schema (benchmark-report/llmd_benchmark_report/schema_v0_2.py)
+warns that TPOT and ITL differ between tools. So the tool decides. For ``vllm-benchmark`` and ``inference-perf``,
+``time_per_output_token`` is TPOT. For GuideLLM, ``inter_token_latency`` is TPOT, and ``time_per_output_token`` is
+refused: early converters put the figure that includes the first token there. For other tools neither is known.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def read_llm_d(fields: Fields, label: str) -> BenchResult:
 
 
 def _server(fields: Fields) -> Fields | None:
-    """Return what the report says of the first inference engine of the stack; None where it lists none."""
+    """Return the report's entry for the first inference engine of the stack; None if it lists none."""
     stack = fields.mapping("scenario").values.get("stack")
     parts = stack if isinstance(stack, list) else []
     found = (each.get("standardized") for each in parts if isinstance(each, Mapping))

@@ -1,7 +1,7 @@
 """The tables that ``vllm bench serve`` and SGLang's bench_serving print, as results under the keys of their JSON.
 
-Both tools print the same table with a few other labels; what stands around it (the command, its options) says the model
-and how requests were sent. Knows the labels, not what becomes of a result.
+Both tools print the same table, with a few different labels; the text around it (the command, its options) gives the
+model and how requests were sent. Knows the labels, not how results are used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNSET = ("None", "not", "")
 
 
 def printed_results(text: str) -> list[dict[str, Any]]:
-    """Return every result of a text, in its order; what a table does not say is taken from the text before it."""
+    """Return every result in a text, in order; what a table does not say is taken from the text before it."""
     before, *parts = text.split(TITLE)
     results = []
     for part in parts:
@@ -69,7 +69,7 @@ def _result(table: str, before: str) -> dict[str, Any]:
 
 
 def _option(begin: str, table: str, before: str) -> str | None:
-    """Return what follows a beginning: in the table, else before it, where the last one is the benchmark's own."""
+    """Return the value of an option: its last value in the table, else in the text before it; None: there is none."""
     for text in (table, before):
         values: list[str] = [value.rstrip("/") for value in re.findall(begin + r"""["']?([^\s"',)]+)""", text)]
         values = [value for value in values if value not in _UNSET and not value.startswith("$")]
@@ -79,7 +79,7 @@ def _option(begin: str, table: str, before: str) -> str | None:
 
 
 def _value(text: str) -> float | str:
-    """Return a number; what is none stays the text, to be refused by its name where a number is needed."""
+    """Return a number; other text is returned unchanged, and refused by its key where a number is needed."""
     try:
         return "inf" if text == "inf" else float(text)
     except ValueError:

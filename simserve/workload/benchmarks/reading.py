@@ -1,4 +1,4 @@
-"""Which tool wrote a file of results, and its runs. Knows the readers, no definition of its own."""
+"""Detects which tool wrote a file of results, and reads its runs. Knows the readers, no definitions of figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simserve.workload.traces.table import read_text
 KNOWN = "vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf, inference-perf, an llm-d report, or a documented CSV"
 
 _IN_FOLDERS = (SUMMARY, "benchmarks.json", "stage_*_lifecycle_metrics.json", "benchmark_report*.yaml", "*.jsonl")
-"""Names of results in the folders that tools write."""
+"""Names of result files in the folders that tools write."""
 _NAMED = 4
 """Most files of a folder that an error names."""
 _ONE_RUN = (
@@ -36,11 +36,11 @@ _ONE_RUN = (
 
 
 def read_results(paths: Sequence[Path]) -> list[BenchResult]:
-    """Return every run that the files hold, in their order.
+    """Return every run in the files, in order.
 
     Raises:
-        TraceError: A file is missing, of no known tool, or a figure in it cannot be what it is called; names file, key
-            and what was expected.
+        TraceError: A file is missing or of no known tool, or one of its figures cannot be what its name says; names
+            file, key and what was expected.
     """
     return [checked(result) for path in paths for result in _read(path)]
 

@@ -2,13 +2,13 @@
 
 =========  =====================================================================================================
 ttft       first token at the client minus sending
-tpot       (last token - first token) / (output tokens - 1), one value a request; undefined for one token
-ntpot      (last token - sending) / output tokens, one value a request: it holds the first token
+tpot       (last token - first token) / (output tokens - 1), one value per request; undefined for one token
+ntpot      (last token - sending) / output tokens, one value per request: it includes the first token
 itl        every gap between consecutive tokens, pooled over requests
 e2e        last token minus sending
 =========  =====================================================================================================
 
-Tools use the names TPOT and ITL for three of these; a reader says which one a figure is, or leaves it out.
+Tools use the names TPOT and ITL for three of these; a reader decides which one a figure is, or leaves it out.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LATENCIES = ("ttft", "tpot", "ntpot", "itl", "e2e")
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 RATES = ("output_throughput", "request_throughput")
 FIGURES = (*(f"{statistic}_{latency}" for latency in LATENCIES for statistic in STATISTICS), *RATES)
-"""Names of measured figures: latencies in seconds, rates a second."""
+"""Names of measured figures: latencies in seconds, rates per second."""
 
 SAME_SHARE = 0.03
 DIFFERENT_SHARE = 0.10
-"""A mean called TPOT that is this near to E2E over output tokens, and this far from the definition, is NTPOT."""
+"""A mean called TPOT within the first share of E2E over output tokens, and beyond the second of TPOT, is NTPOT."""
 
 Array = NDArray[np.float64]
 
@@ -41,24 +41,24 @@ class BenchResult:
     """One run of a benchmark tool.
 
     Attributes:
-        label: What to call it: the file, and where it holds several runs, which.
-        file: Where it was read.
-        tool: Who wrote it.
-        arrivals: How requests were sent, by the keys of ``workload.arrivals``; without ``process`` where the file
-            says a rate alone, empty where it says nothing.
+        label: Its name: the file, and which run if the file has several.
+        file: The file it was read from.
+        tool: The tool that wrote it.
+        arrivals: How requests were sent, by the keys of ``workload.arrivals``; without ``process`` if the file gives
+            only a rate, empty if it gives nothing.
         num_requests: Requests that were answered.
-        prompt_tokens: Of each request, or their mean alone; empty: not recorded.
-        output_tokens: Likewise.
-        arrival_time: Of each request, seconds from the first; none: not recorded.
-        measured: Figure (`FIGURES`) -> seconds, or tokens or requests a second.
-        definitions: Figure's latency -> the tool's own key, and what it means there.
+        prompt_tokens: Of each request, or only their mean; empty: not recorded.
+        output_tokens: Of each request, or only their mean; empty: not recorded.
+        arrival_time: Of each request, seconds from the first; None: not recorded.
+        measured: Figure (`FIGURES`) -> seconds, or tokens or requests per second.
+        definitions: Latency of a figure -> the tool's own key, and its meaning there.
         notes: What was left out, and why.
-        model: What was served, as the file names it; empty: it does not.
-        engine: The engine's profile that the file tells; empty: it does not.
-        duration: Seconds from the first request to the last answer; none: not recorded.
-        num_failed: Requests that were not answered; none: not recorded.
-        length_range: Shortest and longest of equally likely lengths, as multiples of their mean; none: not said.
-        date: Day of the run, ``2026-11-23``; empty: the file does not say.
+        model: Name of the model in the file; empty: not recorded.
+        engine: Engine profile that the file identifies; empty: none.
+        duration: Seconds from the first request to the last answer; None: not recorded.
+        num_failed: Requests that were not answered; None: not recorded.
+        length_range: Shortest and longest of equally likely lengths, as multiples of their mean; None: not recorded.
+        date: Day of the run, ``2026-11-23``; empty: not recorded.
     """
 
     label: str
@@ -86,7 +86,7 @@ class BenchResult:
 
     @property
     def load(self) -> str:
-        """How requests were sent, in short: ``2/s``, ``48 clients``; empty where the file does not say."""
+        """How requests were sent, in short: ``2/s``, ``48 clients``; empty if the file does not say."""
         if "concurrency" in self.arrivals:
             return f"{self.arrivals['concurrency']} client{'s' if self.arrivals['concurrency'] != 1 else ''}"
         if "rate" in self.arrivals:
@@ -95,11 +95,11 @@ class BenchResult:
 
 
 def checked(result: BenchResult) -> BenchResult:
-    """Return the result if its figures can be what they are called.
+    """Return the result if its figures can be what their names say.
 
     Raises:
-        TraceError: It holds nothing to compare, a figure is no positive number, or a mean named TPOT is the one
-            that holds the first token.
+        TraceError: It has nothing to compare, a figure is not a positive number, or a mean named TPOT is the one that
+            includes the first token.
     """
     if not result.measured:
         raise TraceError(
@@ -116,9 +116,9 @@ def checked(result: BenchResult) -> BenchResult:
 
 
 def _check_tpot(result: BenchResult) -> None:
-    """Refuse a mean TPOT that equals E2E over output tokens and not what its definition gives.
+    """Refuse a mean TPOT that equals E2E over output tokens instead of the value by its definition.
 
-    Over requests of unequal lengths the means only nearly obey the definitions: hence shares, not equality.
+    For requests of unequal lengths, means satisfy the definitions only approximately, hence a tolerance.
     """
     figures = result.measured
     if not {"mean_tpot", "mean_ttft", "mean_e2e"} <= set(figures):
@@ -140,7 +140,7 @@ def _check_tpot(result: BenchResult) -> None:
 
 
 def statistics(values: Array, name: str) -> dict[str, float]:
-    """Return mean, median and percentiles of a latency by request, under their figures' names."""
+    """Return mean, median and percentiles of a latency over requests, by figure name."""
     known = values[np.isfinite(values)]
     if not len(known):
         return {}

@@ -1,8 +1,8 @@
-"""Results of SGLang's bench_serving: JSON lines, one run a line.
+"""Results of SGLang's bench_serving: JSON lines, one run per line.
 
 Definitions (python/sglang/bench_serving.py, ``calculate_metrics``): TPOT is ``(latency - ttft) / (output_len - 1)`` of
-each request; ITL pools the gaps between chunks, which hold several tokens with speculative decoding
-(``accept_length`` above 1). E2E stands under ``e2e_latency``.
+each request; ITL pools the gaps between chunks, which contain several tokens with speculative decoding
+(``accept_length`` above 1). E2E is under ``e2e_latency``.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def read_sglang(fields: Fields, label: str) -> BenchResult:
 
 
 def _length_range(fields: Fields) -> tuple[float, float] | None:
-    """Return the bounds of random lengths over their mean: from the ratio times the longest, to the longest.
+    """Return the bounds of random lengths over their mean: lengths lie between the ratio times the longest, and that.
 
     Raises:
-        TraceError: The ratio is no share.
+        TraceError: The ratio is not a share.
     """
     if not fields.text("dataset_name").startswith("random") or "random_range_ratio" not in fields:
         return None

@@ -1,19 +1,19 @@
-"""Results in a CSV of one run a row: the way in for every tool that has no reader.
+"""Results in a CSV with one run per row, for tools that have no reader.
 
 =========================================  ====================================================================
 request_rate, or max_concurrency           requests/s of a Poisson client, or clients in a closed loop; one of them
 num_requests                               requests answered
 input_len, output_len                      mean tokens
 {mean,median,p90,p95,p99}_ttft_ms          first token - sending
-..._tpot_ms                                (last - first token) / (output tokens - 1), a request: no first token
-..._ntpot_ms                               (last token - sending) / output tokens, a request: with the first token
+..._tpot_ms                                (last - first token) / (output tokens - 1) per request: no first token
+..._ntpot_ms                               (last token - sending) / output tokens per request: with the first token
 ..._itl_ms                                 every gap between tokens, pooled over requests
 ..._e2el_ms                                last token - sending
 output_throughput, request_throughput      tokens/s, requests/s over the whole run
 label, notes                               text
 =========================================  ====================================================================
 
-An empty field is one that was not measured. Other columns are refused: a name that is not here has no definition.
+An empty field was not measured. Other columns are refused: a name that is not listed here has no definition.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_table(path: Path) -> list[BenchResult]:
     """Return the runs of a CSV.
 
     Raises:
-        TraceError: A column is unknown or missing, or a field is no number.
+        TraceError: A column is unknown or missing, or a field is not a number.
     """
     reader = csv.DictReader(io.StringIO(read_text(path, TraceError)))
     columns = [name.strip() for name in reader.fieldnames or ()]

@@ -38,9 +38,9 @@ _ENGINES = {
     "tgi": "tgi",
     "llama.cpp": "llama.cpp",
 }
-"""How names of clients begin -> the engine that they speak to; a client of the OpenAI protocol says none."""
+"""Beginning of a client's name -> the engine that it talks to; a client of the OpenAI protocol identifies none."""
 AGREEMENT = 0.02
-"""How far a summary may be from what the lists of the same file give: failed requests, rounding."""
+"""Share by which a summary may differ from the lists of the same file, because of failed requests and rounding."""
 
 
 def is_vllm(result: Mapping[str, Any]) -> bool:
@@ -88,14 +88,13 @@ def read_vllm(fields: Fields, label: str) -> BenchResult:
 
 
 def _length_range(fields: Fields) -> tuple[float, float] | None:
-    """Return the bounds of random lengths over their mean, of a file that was saved with its range ratio.
+    """Return the bounds of random lengths over their mean, if the file was saved with its range ratio.
 
-    ``--metadata random_range_ratio=0.3`` puts it there; lengths lie between 1 - ratio and 1 + ratio times the one
-    asked for (vllm/benchmarks/datasets.py, RandomDataset). A ratio of 1, the default of versions before 0.8.5, made
-    them equal.
+    ``--metadata random_range_ratio=0.3`` saves it; lengths lie between 1 - ratio and 1 + ratio times the requested one
+    (vllm/benchmarks/datasets.py, RandomDataset). A ratio of 1, the default before 0.8.5, made them equal.
 
     Raises:
-        TraceError: It is no share.
+        TraceError: The ratio is not a share.
     """
     if "random_range_ratio" not in fields:
         return None
@@ -104,10 +103,10 @@ def _length_range(fields: Fields) -> tuple[float, float] | None:
 
 
 def share_at(fields: Fields, name: str) -> float:
-    """Return a number from 0 to 1, which metadata spell as text.
+    """Return a number from 0 to 1, which metadata contain as text.
 
     Raises:
-        TraceError: It is none.
+        TraceError: It is not such a number.
     """
     try:
         value = float(fields.values[name])
@@ -119,7 +118,7 @@ def share_at(fields: Fields, name: str) -> float:
 
 
 def server_of(fields: Fields) -> dict[str, Any]:
-    """Return what a flat result says of the run besides its figures, by the names of `BenchResult`."""
+    """Return what a flat result says about the run besides its figures, by the names of `BenchResult`."""
     failed = fields.optional("failed", "a number of requests")
     backend = fields.text("backend")
     return {
@@ -132,7 +131,7 @@ def server_of(fields: Fields) -> dict[str, Any]:
 
 
 def _day(stamp: Any) -> str:
-    """Return the day of a stamp such as ``20261123-101500``; empty where it is none."""
+    """Return the day of a timestamp such as ``20261123-101500``; empty if it is not one."""
     found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", stamp) if isinstance(stamp, str) else None
     return "-".join(found.groups()) if found else ""
 
@@ -142,7 +141,7 @@ def summary_figures(fields: Fields, keys: Mapping[str, str]) -> dict[str, float]
 
     Args:
         fields: The result.
-        keys: The tool's name of a latency -> ours.
+        keys: The tool's name of a latency -> the name in `FIGURES`.
     """
     found: dict[str, float] = {}
     for theirs, ours in keys.items():
@@ -161,7 +160,7 @@ def arrivals_of(fields: Fields) -> dict[str, Any]:
     """Return how a flat result's requests were sent: at a rate, by a number of clients, or all at once.
 
     Raises:
-        TraceError: The rate or the concurrency is none.
+        TraceError: The rate or the concurrency is invalid.
     """
     rate = fields.values.get("request_rate")
     concurrency = fields.optional("max_concurrency", "a number of clients")
@@ -181,7 +180,7 @@ def arrivals_of(fields: Fields) -> dict[str, Any]:
 
 
 def load_notes(fields: Fields, arrivals: Mapping[str, Any]) -> list[str]:
-    """Return the note about a load that is not said, or a limit of requests in flight beside a rate."""
+    """Return a note if the load is not recorded, or if requests in flight were limited in addition to a rate."""
     bound = fields.values.get("max_concurrency")
     if bound is None and "request_rate" not in fields:
         return ["the result does not say how requests were sent: all at once is taken"]
@@ -191,7 +190,7 @@ def load_notes(fields: Fields, arrivals: Mapping[str, Any]) -> list[str]:
 
 
 def _detailed(fields: Fields, summary: Mapping[str, float], notes: list[str]) -> dict[str, float]:
-    """Return the figures that the lists of a detailed result give; the summary must agree with them."""
+    """Return the figures computed from the lists of a detailed result; the summary must agree with them."""
     ttft, outputs = fields.numbers("ttfts"), fields.numbers("output_lens")
     gaps = fields.values["itls"]
     if not isinstance(gaps, list) or not all(isinstance(each, list) for each in gaps):

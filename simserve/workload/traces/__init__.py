@@ -1,1 +1,1 @@
-"""Readers of recorded traffic, one module a format."""
+"""Readers of recorded traffic, one module per format."""

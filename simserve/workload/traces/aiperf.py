@@ -2,8 +2,8 @@
 
 Documented in AIPerf's "Trace Replay with Mooncake Traces", "DAG Benchmarks: Branching Conversations" and "Custom
 Dataset Guide" (ai-dynamo/aiperf, docs/benchmark-modes/trace-replay.md, dag.md and docs/tutorials/custom-dataset.md).
-Texts say no token counts: tokens are estimated from characters, a chat template's own are left out, and an answer is as
-long as it may be.
+Texts have no token counts: tokens are estimated from characters, without those of a chat template, and every answer has
+its maximum length.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from simserve.workload.traces.trace import Trace
 
 TEXT_FIELDS = ("messages", "text_input", "text")
 MOST_CALLS = 1_000_000
-"""Calls of a file of conversations, of which one may be started again and again."""
+"""Most calls of a file of conversations; a conversation may be started repeatedly."""
 MOST_NESTED = 200
-"""Conversations that start each other."""
+"""Most levels of conversations that start others."""
 MOST_ANSWER_TOKENS = 1_000_000
-"""Tokens of an answer: more than any model has context."""
+"""Most tokens of an answer: more than any model's context."""
 _ISOLATED = "message_array_with_responses"
 _MILLISECOND = 1e-3
 
 
 def read_aiperf_messages(path: Path) -> Trace:
-    """Return rows that write their prompts out, with ``timestamp``, ``delay`` and ``session_id`` as of AIPerf's traces.
+    """Return rows with prompts as text, and ``timestamp``, ``delay`` and ``session_id`` as in AIPerf's traces.
 
-    A row holds the whole conversation up to it; of a session whose rows say ``message_mode: delta``, only what is new,
-    and the answers before are part of the prompt.
+    A row contains the whole conversation so far. In a session whose rows say ``message_mode: delta`` it contains only
+    what is new; the prompt then also includes what came before, with the answers.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
@@ -67,14 +67,14 @@ def read_aiperf_messages(path: Path) -> Trace:
 
 @dataclass(slots=True)
 class _Sessions:
-    """The conversations of the rows so far: what the last prompt of each held, and what the next one begins with."""
+    """The conversations of the rows so far: the last prompt of each, and what its next prompt begins with."""
 
     last: dict[str, Context] = field(default_factory=dict)
     going_on: dict[str, History] = field(default_factory=dict)
     modes: dict[str, str] = field(default_factory=dict)
 
     def prompt(self, contexts: Contexts, records: Records, index: int, answer: int) -> tuple[Context, Context | None]:
-        """Return what the prompt of a row holds, and what that of its session held before."""
+        """Return the prompt of a row, and the previous prompt of its session."""
         row = records.rows[index]
         name = next((each for each in TEXT_FIELDS if row.get(each) is not None), "messages")
         messages = _messages(row.get(name), lambda rule: _row_error(records, index, name, rule))
@@ -101,7 +101,7 @@ def _row_error(records: Records, index: int, name: str, rule: str) -> TraceError
 
 
 def _messages(value: object, error: Any) -> list[Mapping[str, object]]:
-    """Return the messages of a prompt, which may be a text alone."""
+    """Return the messages of a prompt, which may be a single text."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if (
@@ -114,7 +114,7 @@ def _messages(value: object, error: Any) -> list[Mapping[str, object]]:
 
 
 def _answer_tokens(fields: Mapping[str, Any], error: Any) -> int:
-    """Return how long an answer may be."""
+    """Return the maximum length of an answer."""
     name = next((each for each in ("output_length", "max_tokens") if fields.get(each) is not None), None)
     if name is None:
         raise error("is missing: nothing says how long the answer is", "output_length or max_tokens")
@@ -129,7 +129,7 @@ def _too_long(path: Path) -> TraceError:
 
 
 def _with_media(trace: Trace, prompts: Sequence[tuple[Context, Context | None]]) -> Trace:
-    """Return a trace with the images and recordings that are new in each prompt, where there are any."""
+    """Return a trace with the images and recordings that are new in each prompt, if there are any."""
     images = _new([(now.images, 0 if before is None else before.images) for now, before in prompts])
     audio = _new([(now.recordings, 0 if before is None else before.recordings) for now, before in prompts])
     return replace(trace, images=images, audio=audio)
@@ -145,7 +145,7 @@ def _new(counts: Sequence[tuple[int, int]]) -> RecordedMedia | None:
 
 @dataclass(slots=True)
 class _Turn:
-    """A turn as it is written."""
+    """A turn as written in the file."""
 
     messages: list[Mapping[str, object]]
     answer: int
@@ -157,7 +157,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Conversation:
-    """A line of the file; ``rounds`` of one that sends nothing itself: whom each starts, and the pause before it."""
+    """A line of the file; a conversation that sends nothing itself has ``rounds``: whom each starts, and its pause."""
 
     line: int | str
     turns: list[_Turn]
@@ -166,7 +166,7 @@ class _Conversation:
     rounds: list[tuple[list[str], float]] = field(default_factory=list)
 
     def children(self) -> list[str]:
-        """Return whom it starts."""
+        """Return the conversations that it starts."""
         of_turns = [
             each for turn in self.turns for each in (*turn.forks, *(one for own, _ in turn.spawns for one in own))
         ]
@@ -174,11 +174,12 @@ class _Conversation:
 
 
 def read_aiperf_conversations(path: Path) -> Trace:
-    """Return the calls of conversations, task by task: one with all that it starts, each beginning at no known time.
+    """Return the calls of conversations, task by task; a task is a conversation with all that it starts.
 
-    A turn waits for the one before it and its ``delay``; one that is forked, or spawned, for the turn that it branches
-    from; a turn that spawned conversations are joined at, for their last turns. Those that are forked go on from the
-    context of that turn, its answer included; those that are spawned begin anew.
+    The start times of tasks are unknown. A turn waits for the one before it and for its ``delay``; the first turn of a
+    forked or spawned conversation waits for the turn that starts it; a turn at which spawned conversations join also
+    waits for their last turns. Forks continue from the context of the turn that starts them, including its answer;
+    spawned conversations begin with an empty context.
 
     Raises:
         TraceError: The file cannot be read, or a conversation breaks a rule; with its line in the file.
@@ -219,7 +220,7 @@ def read_aiperf_conversations(path: Path) -> Trace:
 
 
 class _Calls:
-    """The calls of all tasks, parents before children, one list a column."""
+    """The calls of all tasks, parents before children, one list per column."""
 
     def __init__(self, path: Path, known: Mapping[str, _Conversation]) -> None:
         self._path, self._known = path, known
@@ -236,17 +237,17 @@ class _Calls:
     def begin(
         self, name: str, parents: list[int], pause: float, seed: History | None, above: tuple[str, ...]
     ) -> list[int]:
-        """Make the calls of a conversation, and of those that it starts.
+        """Add the calls of a conversation, and of those that it starts.
 
         Args:
-            name: Which.
-            parents: The calls that its first waits for.
-            pause: Seconds after these, beside its own.
-            seed: What it goes on from; None: it begins anew.
-            above: Who started it, from the root on.
+            name: Name of the conversation.
+            parents: The calls that its first call waits for.
+            pause: Seconds after these, in addition to its own delay.
+            seed: The history it continues; None: it begins with an empty one.
+            above: Conversations that started it, from the root down.
 
         Returns:
-            The calls that whoever waits for it waits for.
+            The calls that must be answered for the conversation to have ended.
         """
         conversation = self._known[name]
         if name in above or len(above) >= MOST_NESTED:
@@ -284,7 +285,7 @@ class _Calls:
     def _rounds(
         self, conversation: _Conversation, parents: list[int], pause: float, above: tuple[str, ...]
     ) -> list[int]:
-        """Make the calls of one that sends nothing itself: every round waits for all of the one before."""
+        """Add the calls of a conversation that sends nothing itself: every round waits for all of the one before."""
         for names, think_time in conversation.rounds:
             ends = [end for name in names for end in self.begin(name, parents, pause + think_time, None, above)]
             parents, pause = sorted(set(ends)), 0.0
@@ -343,7 +344,7 @@ def _conversation(records: Records, index: int) -> _Conversation:
         raise records.error(index, "turns", "is not a list of turns")
     head: list[Mapping[str, object]] = []
     if len(turns) > 1 and turns[0].get("role") == "system" and "messages" not in turns[0]:
-        # Of every turn's prompt, and none itself.
+        # A leading system entry is part of every prompt, not a turn.
         head, turns = [{"role": "system", "content": turns[0].get("text")}], turns[1:]
     read = [_turn(records, index, place, each, len(turns)) for place, each in enumerate(turns)]
     read[0].messages = [*head, *read[0].messages]
@@ -377,7 +378,7 @@ def _turn(records: Records, index: int, place: int, turn: Mapping[str, Any], num
 
 
 def _rounds_of(records: Records, index: int) -> list[tuple[list[str], float]]:
-    """Return whom each round of one that sends nothing itself starts, and the pause before it, seconds."""
+    """Return, for each round of a conversation that sends nothing itself, whom it starts and its pause, seconds."""
     row = records.rows[index]
     rounds = row.get("rounds")
     if type(rounds) is int and not 1 <= rounds <= MOST_CALLS:

@@ -1,7 +1,7 @@
-"""Traces of any table: CSV or JSON lines whose columns are named, told by their usual names, or fixed.
+"""Traces in tables: CSV or JSON lines whose columns are given, found by their usual names, or fixed.
 
-Fixed ones: plain CSV, those of the Azure public dataset, and BurstGPT's. Knows names of columns and how they write
-times, not what a request is.
+Fixed columns: plain CSV, the Azure public dataset, and BurstGPT. Knows names of columns and formats of times, not what
+a request is.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     "audio_seconds": ("audio_seconds", "audio_duration", "audio_durations", "audio_length", "audio_lengths"),
     "session": ("session", "session_id", "conversation_id", "conversation"),
 }
-"""What a trace holds -> the names that its columns usually have, the likeliest first; case and signs do not count."""
+"""Field of a trace -> usual names of its column, the likeliest first; case and punctuation are ignored."""
 _NEEDED = ("prompt_tokens", "output_tokens")
 _TIME_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _UNIT_OF_NAME = re.compile(r".*[_. (\[](ns|us|ms|s)[)\]]?", re.IGNORECASE)
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
-"""From such a number on, a date since 1970 is in these units: each is a date after 1973 in its own, and none before
-the year 5000 in the one above."""
+"""(Least number, unit in seconds): from this number up, a time since 1970 is in this unit. The number is a date of 1973
+in its own unit, and would be one after the year 5000 in the next larger unit."""
 _FRACTION = re.compile(r"(\.\d{6})\d+")
 IMAGES = "NumImages"
 _AZURE_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
 _BURSTGPT_SESSION = "Session ID"
-"""A column that newer files have."""
+"""Column of newer files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Columns as text, and who says what is wrong with a cell."""
+    """Columns as text, and the function that makes the error about a cell."""
 
     source: Table | Records
     columns: Mapping[str, Sequence[str]]
@@ -91,28 +91,27 @@ def header_of(text: str) -> list[str]:
 
 
 def told_columns(names: Iterable[str]) -> dict[str, str]:
-    """Return what of a trace is found under its usual names: what -> column."""
+    """Return the fields of a trace that are found by usual names: field -> column."""
     plain = {_plain(name): name for name in reversed(list(names))}
     found = {what: next((plain[each] for each in map(_plain, usual) if each in plain), None) for what, usual in _USUAL}
     return {what: name for what, name in found.items() if name is not None}
 
 
 def are_told(names: Iterable[str]) -> bool:
-    """Return whether names of columns tell the lengths of prompts and answers."""
+    """Return whether the columns for the lengths of prompts and answers are found by their names."""
     return set(_NEEDED) <= told_columns(names).keys()
 
 
 def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     """Return the trace in a CSV file or in JSON lines, plain or gzip.
 
-    Times are numbers or ISO 8601, of UTC where no zone is said; dates count from the first request. A row without an
+    Times are numbers or ISO 8601, in UTC unless a zone is given; dates count from the first request. A row without an
     answer, or without a prompt, was not served and is left out. Without a column of times the trace has none.
 
     Args:
         path: The file.
-        columns: What of a trace is in which column (``arrival_time`` ``prompt_tokens`` ``output_tokens``
-            ``max_tokens`` ``session`` ``num_images`` ``image_sizes`` ``audio_seconds``); what is absent is looked for
-            under its usual names.
+        columns: Column of each field of a trace (``arrival_time`` ``prompt_tokens`` ``output_tokens`` ``max_tokens``
+            ``session`` ``num_images`` ``image_sizes`` ``audio_seconds``); absent ones are found by their usual names.
 
     Raises:
         TraceError: The file cannot be read, lacks a column, or a row breaks a rule.
@@ -188,7 +187,7 @@ def _cells(path: Path, names: Mapping[str, str]) -> _Cells:
 
 def _text(value: object, what: str) -> str:
     if isinstance(value, list):
-        # A list of images, as AIPerf's data sets have it, tells how many; one of sizes or of seconds, each.
+        # A list of images, as in AIPerf's data sets, gives their number; a list of sizes or seconds gives each value.
         return str(len(value)) if what == "num_images" else "; ".join(_text(each, what) for each in value)
     if what == "image_sizes" and isinstance(value, dict):
         frames = value.get("frames")
@@ -197,7 +196,7 @@ def _text(value: object, what: str) -> str:
 
 
 def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
-    """Return a column of token counts, 0 and above; pandas writes whole numbers as ``12.0`` where some are missing."""
+    """Return a column of token counts, >= 0; pandas writes whole numbers as ``12.0`` if some are missing."""
     found = np.empty(len(cells.of(what)), dtype=np.int64)
     for index, cell in enumerate(cells.of(what)):
         try:
@@ -212,7 +211,7 @@ def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
 
 
 def _times(cells: _Cells) -> NDArray[np.float64]:
-    """Return arrival times in seconds: of dates from the first one on, of other numbers as they are."""
+    """Return arrival times in seconds: dates relative to the first one, other numbers unchanged."""
     texts, what = cells.of("arrival_time"), "arrival_time"
     try:
         times = np.array([float(text) for text in texts], dtype=np.float64)
@@ -229,7 +228,7 @@ def _times(cells: _Cells) -> NDArray[np.float64]:
 
 
 def _unit_of(name: str) -> float | None:
-    """Return the seconds of the unit that a column's name ends in; None where it ends in none."""
+    """Return the seconds of the unit at the end of a column's name; None if there is none."""
     named = _UNIT_OF_NAME.fullmatch(name.strip())
     return None if named is None else dict(_TIME_UNITS)[named[1].lower()]
 
@@ -262,7 +261,7 @@ def _require_ascending(cells: _Cells, times: NDArray[np.float64]) -> None:
 def read_csv(path: Path) -> Trace:
     """Return the trace in a file of the format; other columns are ignored.
 
-    Arrival times are seconds from the start of the run and stay as they are: a first one of 5 arrives at 5.
+    Arrival times are seconds from the start of the run and are kept unchanged: a first one of 5 arrives at 5.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
@@ -299,7 +298,7 @@ def read_azure(path: Path) -> Trace:
     The multimodal trace of 2025 has NumImages; its ContextTokens count the tokens of images too
     (AzureLMMInferenceDataset2025.md of Azure/AzurePublicDataset).
 
-    The 2023 traces hold no request without tokens. One that has none (0 generated: nothing was served) is
+    The 2023 traces have no request without tokens. A request without tokens (0 generated: nothing was served) is
     refused, neither dropped nor rounded up to one token.
 
     Raises:
@@ -344,7 +343,7 @@ def _first_impossible(instants: list[str]) -> int:
 def read_burstgpt(path: Path) -> Trace:
     """Return the trace in a file of the format; other columns are ignored.
 
-    A response of 0 tokens is a request that failed: it is left out and counted. Times stay as they are.
+    A response of 0 tokens is a request that failed: it is left out and counted. Times are kept unchanged.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.

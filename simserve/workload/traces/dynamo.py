@@ -1,4 +1,4 @@
-"""Request traces of NVIDIA Dynamo (`dynamo.request.trace.v1`): JSON lines of requests that ended, with their agents.
+"""Request traces of NVIDIA Dynamo (`dynamo.request.trace.v1`): JSON lines of ended requests, with their agents.
 
 The record is documented in Dynamo's "Request Replay Tracing" and "Agent Tracing" pages (docs.nvidia.com/dynamo).
 """
@@ -21,9 +21,9 @@ _MILLISECOND = 1e-3
 
 
 def read_dynamo(path: Path) -> Trace:
-    """Return the requests of a trace; tool events are left out, as what they took lies between the requests.
+    """Return the requests of a trace; tool events are left out, since their time lies between the requests.
 
-    A task is all that hangs on one session without a parent; each of its sessions is an agent. Requests without an
+    A task is a session without a parent and all sessions below it; each of them is an agent. Requests without an
     ``agent_context`` stand alone. Requests without output tokens are left out and counted.
 
     Raises:
@@ -72,13 +72,13 @@ def read_dynamo(path: Path) -> Trace:
 
 
 def unwrapped(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a record without what a sink of Dynamo's puts around it: ``{timestamp, event: RECORD}``."""
+    """Return a record without the wrapper that a sink of Dynamo adds: ``{timestamp, event: RECORD}``."""
     event = row.get("event")
     return event if "schema" not in row and isinstance(event, Mapping) else row
 
 
 def _parents(records: Records, rows: list[int]) -> dict[str, str]:
-    """Return the session that each session was started by."""
+    """Return the parent session of each session."""
     found = {}
     for index in rows:
         context = _object(records, index, records.rows[index].get("agent_context") or {}, "agent_context")

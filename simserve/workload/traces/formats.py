@@ -1,4 +1,4 @@
-"""The formats of traces by name, and telling one from its first row."""
+"""The formats of traces by name, and detection of a format from the first row."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from simserve.workload.traces.vllm_bench import read_vllm_bench
 from simserve.workload.traces.weka import read_weka
 
 _REMEMBERED = 2
-"""Traces kept: a search serves the same one on every deployment."""
+"""Traces that are cached: a search serves the same one on every deployment."""
 _MOST_COLUMNS = 12
-"""Columns that an error names."""
+"""Most columns that an error names."""
 AUTO = "auto"
 COLUMNS = "columns"
-"""Any table, by the names of its columns."""
+"""Format of any table, read by the names of its columns."""
 READERS: dict[str, Callable[[Path], Trace]] = {
     "azure": read_azure,
     "csv": read_csv,
@@ -70,7 +70,7 @@ _COLUMNS = {
     "burstgpt": ("Request tokens",),
     "csv": ("arrival_time", "prompt_tokens", "output_tokens"),
 }
-"""Columns by which the header of a table is told."""
+"""Columns that identify a format by the header of a table."""
 _FIELDS = {
     "vllm-bench": ("request_throughput",),
     "bailian": ("chat_id", "input_length"),
@@ -79,11 +79,11 @@ _FIELDS = {
     "otel": ("resourceSpans",),
     "weka": ("requests", "block_size"),
 }
-"""Fields by which the first object is told, in this order; a span may have any besides its attributes."""
+"""Fields that identify a format by its first object, checked in this order; spans may have any other fields too."""
 
 
 def check_format(name: str) -> None:
-    """Refuse a format that is none.
+    """Refuse an unknown format.
 
     Raises:
         UsageError: It is neither ``auto`` nor a key of `READERS`.
@@ -93,15 +93,15 @@ def check_format(name: str) -> None:
 
 
 def read_trace(path: Path, trace_format: str = AUTO, columns: Mapping[Any, str] | None = None) -> Trace:
-    """Return the trace in a file; one that has not changed since it was last read is not read again.
+    """Return the trace in a file; a file that has not changed since it was last read is not read again.
 
     Args:
-        path: The file, plain or gzip; or a folder of such files of JSON, as tools write traces in several.
+        path: The file, plain or gzip; or a folder of JSON files, since some tools write a trace in several.
         trace_format: A key of `READERS`, or ``auto``.
-        columns: What of a trace is in which column, of the format ``columns``; ``auto`` is that format then.
+        columns: For the format ``columns``: the column of each field of a trace; ``auto`` then means that format.
 
     Raises:
-        TraceError: The file cannot be read, its format cannot be told, or a row breaks a rule of the format.
+        TraceError: The file cannot be read, its format cannot be detected, or a row breaks a rule of the format.
     """
     named = tuple((columns or {}).items())
     try:
@@ -122,10 +122,10 @@ def _read(
 
 
 def detect(path: Path) -> str:
-    """Return the format of a file, told from its header or its first object.
+    """Return the format of a file, detected from its header or its first object.
 
     Raises:
-        TraceError: The file cannot be read, or is of none of the formats.
+        TraceError: The file cannot be read, or has none of the formats.
     """
     text = read_text(files_of(path)[0]).lstrip()
     is_json = text[0] in "[{"
@@ -135,7 +135,7 @@ def detect(path: Path) -> str:
         return "agentic-mooncake"
     is_session = found is None and "input_length" in first and SESSION_FIELD in first
     if (found == "mooncake" or is_session) and any(f'"{field}":' in text for field in (WAIT_FIELD, *DELAY_FIELDS)):
-        # The first row of a task, or of a session, waits for none.
+        # The first row of a task or session has no field that says it waits.
         found = "agentic-mooncake"
     if found is None and are_told(first):
         return COLUMNS
@@ -157,7 +157,7 @@ def _of_header(header: Iterable[str]) -> str | None:
 
 
 def _first_object(text: str) -> dict[str, Any]:
-    """Return the first object of JSON lines, of a list, or of the whole file; an empty one where there is none."""
+    """Return the first object of JSON lines, of a list, or of the whole file; an empty one if there is none."""
     try:
         first, _ = json.JSONDecoder().raw_decode(text.lstrip("[ \r\n\t") if text.startswith("[") else text)
     except (ValueError, RecursionError):
@@ -185,7 +185,7 @@ def _of_object(first: dict[str, Any]) -> str | None:
 
 
 def _has_small_blocks(first: dict[str, Any]) -> bool:
-    """Return whether a request names more blocks than its prompt has of Mooncake's."""
+    """Return whether a request names more blocks than its prompt would have at Mooncake's block size."""
     ids, length = first.get("hash_ids"), first["input_length"]
     return (
         isinstance(ids, list) and isinstance(length, int) and (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS >= max(length, 1)

@@ -1,4 +1,4 @@
-"""RecordedMedia: the images, or recordings, that a trace says its requests have, and their columns. Knows no model."""
+"""RecordedMedia: the images, or recordings, of requests according to a trace, and their columns. Knows no model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 
 MEDIA_COLUMNS = ("num_images", "image_sizes", "audio_seconds")
-"""What a table may say of them."""
+"""Columns of a table about them."""
 MOST_PIECES = 1_000
-"""Images, or recordings, of one row."""
+"""Most images, or recordings, of one row."""
 MOST_PIXELS, MOST_SECONDS, MOST_FRAMES = 100_000, 1_000_000, 10_000
-"""Of an image's side, of a recording, and of a video."""
+"""Most pixels on a side of an image, seconds of a recording, and frames of a video."""
 _SIZE = re.compile(r"(\d{1,6})\s*[xX*]\s*(\d{1,6})(?:\s*[xX*]\s*(\d{1,6}))?")
 Refusal = Callable[[int, str, str, str | None], TraceError]
 
@@ -26,9 +26,9 @@ class RecordedMedia:
     """The images, or the recordings, of some requests.
 
     Attributes:
-        counts: How many each request has, int64, shape [N].
-        sizes: Of all of them, in the order of the requests: width and height in pixels and the frames of a video (0: an
-            image), float64, shape [M, 3], or seconds, shape [M, 1]; None: the trace says how many, not how large.
+        counts: Number in each request, int64, shape [N].
+        sizes: Sizes of all of them, in the order of the requests, float64: width and height in pixels and the frames of
+            a video (0: an image), shape [M, 3], or seconds, shape [M, 1]; None: the trace gives only their numbers.
     """
 
     counts: NDArray[np.int64]
@@ -48,7 +48,7 @@ class RecordedMedia:
         return self.of_rows(np.arange(min(num_requests, len(self.counts))))
 
     def frozen(self) -> RecordedMedia:
-        """Return the same, with arrays that nobody can write to any more."""
+        """Return the same with read-only arrays."""
         for column in (self.counts, self.sizes):
             if column is not None:
                 column.flags.writeable = False
@@ -58,17 +58,17 @@ class RecordedMedia:
 def read_media(
     columns: Mapping[str, Sequence[str]], error: Refusal, unit: float
 ) -> tuple[RecordedMedia | None, RecordedMedia | None]:
-    """Return the images and the recordings that columns of a table tell of; None where none does.
+    """Return the images and the recordings in the columns of a table; None for each that no column describes.
 
-    A row that says nothing has none. A cell holds one value, or several with semicolons between them.
+    A row with empty cells has none. A cell contains one value, or several separated by semicolons.
 
     Args:
-        columns: Cells of those of `MEDIA_COLUMNS` that there are.
-        error: Makes the error of a cell from its row, counted from 0, its column, the rule and the remedy.
-        unit: Seconds of one of the units of ``audio_seconds``.
+        columns: Cells of those `MEDIA_COLUMNS` that the table has.
+        error: Makes the error about a cell from its row (counted from 0), its column, the rule and the remedy.
+        unit: Seconds per unit of ``audio_seconds``.
 
     Raises:
-        TraceError: A cell is not what its column holds, or a row has not as many images as sizes.
+        TraceError: A cell does not fit its column, or the number of images in a row differs from its number of sizes.
     """
     counts = _counts(columns["num_images"], error) if "num_images" in columns else None
     images = None if counts is None else RecordedMedia(counts)
@@ -142,4 +142,4 @@ _KINDS: Mapping[str, tuple[Callable[[str, float], tuple[float, ...] | None], int
         "write seconds, several with semicolons: 12.5; 30",
     ),
 }
-"""Column -> who reads a value of it (None: it is none), numbers of a value, what is wrong with others, the remedy."""
+"""Column -> parser of a value (None: invalid), numbers per value, the rule that invalid ones break, the remedy."""

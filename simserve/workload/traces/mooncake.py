@@ -1,10 +1,10 @@
 """Traces with Mooncake's fields: Mooncake's own (FAST'25), Alibaba's Bailian (Qwen), and vLLM's timed traces.
 
-And Mooncake's rows with dependencies: sessions (`agentic_mooncake` of Dynamo's replay, AIPerf) and graphs of calls.
+Also Mooncake's rows with dependencies: sessions (`agentic_mooncake` of Dynamo's replay, AIPerf) and graphs of calls.
 Sessions are documented in Dynamo's "DynoSim Replay CLI Reference" (docs.nvidia.com/dynamo) and AIPerf's "Trace Replay
 with Mooncake Traces" (ai-dynamo/aiperf, docs/benchmark-modes/trace-replay.md). Graphs are the second version of these
-rows, whose ``dependencies`` say what each call waits for, and how; their first row names the schema, as
-`dynamo.agentic_mooncake` of Dynamo's replay and AISimulate does (``loadgen/types.rs``, `AgenticMooncakeHeader` and
+rows: ``dependencies`` say what each call waits for, and how; the first row names the schema, as in
+`dynamo.agentic_mooncake` of Dynamo's replay and AISimulate (``loadgen/types.rs``, `AgenticMooncakeHeader` and
 `AgenticMooncakeRow`).
 """
 
@@ -24,15 +24,15 @@ from simserve.workload.traces.tasks import RecordedTasks
 from simserve.workload.traces.trace import PrefixBlocks, Trace, numbered
 
 MOONCAKE_BLOCK_TOKENS = 512
-"""Tokens of a block of the published traces (Mooncake repository, FAST25-release)."""
+"""Tokens per block in the published traces (Mooncake repository, FAST25-release)."""
 SESSION_FIELD = "session_id"
-"""What AIPerf adds to the rows of a conversation."""
+"""Field that AIPerf adds to the rows of a conversation."""
 _MILLISECOND = 1e-3
 BAILIAN_BLOCK_TOKENS = 16
-"""Tokens of a block of the published traces (alibaba-edu/qwen-bailian-usagetraces-anon)."""
+"""Tokens per block in the published traces (alibaba-edu/qwen-bailian-usagetraces-anon)."""
 _NO_PARENT = -1
 TIMED_BLOCK_TOKENS = 16
-"""Tokens of a block where the command line says nothing (`--timed-trace-chunk-hash-size`)."""
+"""Tokens per block by default (`--timed-trace-chunk-hash-size`)."""
 WAIT_FIELD = "wait_for"
 _REQUEST_FIELD = "request_id"
 DELAY_FIELDS = ("delay_ms", "delay")
@@ -45,7 +45,7 @@ _PLAY, _WAITS, _EARLIEST = "play_id", "dependencies", "not_before_ms"
 def read_mooncake(path: Path) -> Trace:
     """Return the trace in a file of the format; other fields are ignored.
 
-    Timestamps are milliseconds from the start. Without ``hash_ids`` nothing is known of shared prefixes.
+    Timestamps are milliseconds from the start. Without ``hash_ids``, shared prefixes are unknown.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
@@ -61,10 +61,10 @@ def read_mooncake(path: Path) -> Trace:
 
 
 def prefix_blocks(records: Records, block_tokens: int) -> PrefixBlocks:
-    """Return the blocks that the field ``hash_ids`` names.
+    """Return the blocks named in the field ``hash_ids``.
 
     Raises:
-        TraceError: It is missing somewhere, or is not a list of whole numbers.
+        TraceError: It is missing in a row, or is not a list of whole numbers.
     """
     lists = records.lists("hash_ids")
     return PrefixBlocks(
@@ -77,7 +77,7 @@ def prefix_blocks(records: Records, block_tokens: int) -> PrefixBlocks:
 def read_bailian(path: Path) -> Trace:
     """Return the trace in a file of the format; other fields are ignored.
 
-    A request belongs to the conversation of its ``parent_chat_id``; -1 begins one.
+    A request belongs to the conversation of its ``parent_chat_id``; -1 begins a conversation.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
@@ -111,7 +111,7 @@ def _sessions(records: Records) -> list[int]:
 def read_vllm_timed(path: Path) -> Trace:
     """Return the trace in a file of the format; other fields are ignored.
 
-    Timestamps are seconds from the start. Without ``hash_ids`` nothing is known of shared prefixes.
+    Timestamps are seconds from the start. Without ``hash_ids``, shared prefixes are unknown.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
@@ -127,12 +127,12 @@ def read_vllm_timed(path: Path) -> Trace:
 
 
 def read_agentic_mooncake(path: Path) -> Trace:
-    """Return the rows of a trace in order of their time; times and pauses are milliseconds.
+    """Return the rows of a trace in order of their times; the file's times and pauses are milliseconds.
 
-    A row with ``wait_for`` is sent when all of those requests, which stand above it, are answered, after its ``delay``
-    and ``tool_wait_ms``; so is a further row of a session, which waits for the one before it, where no ``delay`` is
-    given as much later as their timestamps are apart. Rows that hang together are a task. Where no row has a timestamp
-    (AIPerf's sessions for a closed loop), nothing says when tasks begin.
+    A row with ``wait_for`` is sent ``delay`` plus ``tool_wait_ms`` after all of those requests, which are above it, are
+    answered. A later row of a session waits for the one before it in the same way; if it has no ``delay``, the
+    difference of their timestamps takes its place. Rows connected by waits are a task. If no row has a timestamp
+    (AIPerf's sessions for a closed loop), the start times of tasks are unknown.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
@@ -144,11 +144,11 @@ def read_agentic_mooncake(path: Path) -> Trace:
 
 
 def trace_of_rows(records: Records, block_tokens: int) -> tuple[Trace, np.ndarray]:
-    """Return the trace of some rows, and these in its order.
+    """Return the trace of some rows, and the indices of the rows in its order.
 
     Args:
         records: The rows, with the fields of the format.
-        block_tokens: Tokens of a block that ``hash_ids`` name.
+        block_tokens: Tokens per block of ``hash_ids``.
 
     Raises:
         TraceError: A row breaks a rule; with its line in the file.
@@ -208,7 +208,7 @@ def _parents(records: Records) -> list[list[int]]:
 
 
 def _times(records: Records, parents: list[list[int]], *, has_times: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return when each row is sent at the earliest, and its pause after what it waits for, seconds."""
+    """Return the earliest time at which each row is sent, and its pause after the rows it waits for, seconds."""
     times, pauses = np.zeros(len(parents)), np.zeros(len(parents))
     for row, own in enumerate(parents):
         fields = records.rows[row]
@@ -238,10 +238,10 @@ def _milliseconds(records: Records, row: int, name: str) -> float | None:
 
 
 def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of each row's task and of its agent.
+    """Return the numbers of each row's task and agent.
 
-    Rows that hang together by what they wait for are a task. Rows of a session are an agent's; without one, of the
-    calls that wait for another the first goes on for its agent, and the others are other agents' first.
+    Rows connected by what they wait for are a task. Rows of a session belong to one agent. Without a session, the first
+    of the calls that wait for a call continues that call's agent, and each other one begins a new agent.
     """
     root = list(range(len(parents)))
 
@@ -271,9 +271,9 @@ def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray
 def _read_agentic_graph(records: Records) -> Trace:
     """Return the calls of a file of this version, task by task; a ``play_id`` is a task, a ``session_id`` an agent.
 
-    A call is sent no sooner than ``not_before_ms`` after its task has begun, and than ``delay_ms`` after each call that
-    it names was answered (``completion``) or sent (``dispatch``). Where the pauses after several answers differ, the
-    longest is taken after the last of them: an estimate from above. Block ids hold within a task.
+    A call is sent no earlier than ``not_before_ms`` after its task began, and no earlier than ``delay_ms`` after each
+    call that it names was answered (``completion``) or sent (``dispatch``). If the pauses after several answers differ,
+    the longest is applied after the last answer: an upper estimate. Block ids are valid within a task.
 
     Args:
         records: The rows, the header first.
@@ -324,7 +324,7 @@ def _renamed(rows: Any) -> list[Mapping[str, Any]]:
 
 
 def _waits(rows: Records) -> list[list[tuple[int, bool, float]]]:
-    """Return what each row waits for: a row, whether for its answer, and seconds."""
+    """Return what each row waits for, as (row, whether for its answer, seconds)."""
     place: dict[str, int] = {}
     for row, fields in enumerate(rows.rows):
         for name in (_REQUEST_FIELD, _PLAY):
@@ -355,7 +355,7 @@ def _wait(rows: Records, row: int, given: Mapping[str, Any], place: Mapping[str,
 
 
 def _in_order(rows: Records, waits: list[list[tuple[int, bool, float]]]) -> list[int]:
-    """Return the rows, those that others wait for before these, else as they stand."""
+    """Return the rows so that each comes after those it waits for, otherwise in file order."""
     left = [len(each) for each in waits]
     children: list[list[int]] = [[] for _ in waits]
     for row, own in enumerate(waits):
@@ -376,9 +376,9 @@ def _in_order(rows: Records, waits: list[list[tuple[int, bool, float]]]) -> list
 def _graph_parents(
     waits: list[list[tuple[int, bool, float]]], rank: Mapping[int, int], offset: np.ndarray
 ) -> tuple[list[list[int]], np.ndarray, np.ndarray]:
-    """Return whose answers each call waits for, its pause behind them, and the time of its task that it waits for.
+    """Return the calls whose answers each call waits for, its pause after them, and its earliest time in its task.
 
-    What is sent so long after another is sent waits for what that one waits for, and so much longer.
+    A call that is sent some time after another is sent waits for the same answers as that one, with a longer pause.
     """
     parents: list[list[int]] = []
     pauses, offset = np.zeros(len(waits)), offset.copy()
@@ -395,14 +395,14 @@ def _graph_parents(
 
 
 def _numbers(rows: Records, fields: tuple[str, ...]) -> np.ndarray:
-    """Return a number for what some fields of each row say together."""
+    """Return a number for the combined values of some fields of each row."""
     known: dict[tuple[str, ...], int] = {}
     names = [tuple(str(row.get(field)) for field in fields) for row in rows.rows]
     return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
 
 
 def _earliest(rows: Records, row: int) -> float:
-    """Return when a call may be sent at the earliest, milliseconds; 0 where its row does not say."""
+    """Return the earliest time at which a call may be sent, milliseconds; 0 if its row does not say."""
     value = rows.rows[row].get(_EARLIEST, 0.0)
     if not is_number(value, 0, LATEST / _MILLISECOND):
         raise rows.error(row, _EARLIEST, "is not a number of milliseconds >= 0")
@@ -410,7 +410,7 @@ def _earliest(rows: Records, row: int) -> float:
 
 
 def _blocks(rows: Records, size: int) -> PrefixBlocks | None:
-    """Return the blocks that the rows name, told apart by task; None where some do not."""
+    """Return the blocks that the rows name, with separate ids for each task; None if a row names none."""
     if any(row.get("hash_ids") is None for row in rows.rows):
         return None
     lists, known = rows.lists("hash_ids"), dict[tuple[str, int], int]()

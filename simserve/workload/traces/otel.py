@@ -21,7 +21,7 @@ from simserve.workload.traces.trace import Trace, numbered
 
 _PROMPT_KEYS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT_KEYS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
-"""Names of today's and of earlier semantic conventions."""
+"""Names in the current and in earlier semantic conventions."""
 _CONVERSATION_KEY = "gen_ai.conversation.id"
 _OPERATION_KEY = "gen_ai.operation.name"
 _AGENT_OPERATION = "invoke_agent"
@@ -32,7 +32,7 @@ _END_KEYS = ("endTimeUnixNano", "end_time_unix_nano", "end_time", "endTime")
 _START_KEYS = ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime")
 _VALUE_KEYS = ("intValue", "doubleValue", "stringValue")
 _NANOSECONDS_ABOVE = 1e14
-"""A number above is nanoseconds since 1970, below it seconds."""
+"""Larger numbers are nanoseconds since 1970, smaller ones seconds."""
 
 
 _Key = tuple[str | None, str | None]
@@ -44,14 +44,14 @@ class _Span:
     fields: Mapping[str, Any]
 
     def named(self, keys: tuple[str, ...]) -> str | None:
-        """Return the first of some fields that is there, as a text."""
+        """Return the first of some fields that is present, as text."""
         found = next((self.fields[key] for key in keys if self.fields.get(key)), None)
         return None if found is None else str(found)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call to a model: when it was sent, ns, its tokens, its conversation, and its span."""
+    """A call to a model: when it was sent (ns), its tokens, its conversation, and its span."""
 
     start: int
     prompt_tokens: int
@@ -63,9 +63,9 @@ class _Call:
 def read_otel(path: Path) -> Trace:
     """Return the LLM calls among the spans, in order of their start; the first one arrives at 0.
 
-    Spans without token usage (tools, HTTP) are none. Calls without output tokens are left out and counted. Where spans
-    name their traces, each trace is a task: its agents are the ``invoke_agent`` spans (and the trace itself), and a
-    call is made by the innermost one that it lies in.
+    Spans without token usage (tools, HTTP) are not calls. Calls without output tokens are left out and counted. If
+    spans name their traces, each trace is a task: its agents are the ``invoke_agent`` spans (and the trace itself), and
+    a call belongs to the innermost one that contains it.
 
     Raises:
         TraceError: The file cannot be read, or a call has no start or no whole number of tokens.
@@ -89,7 +89,7 @@ def read_otel(path: Path) -> Trace:
 
 
 def _tasks(calls: list[_Call], spans: list[_Span], path: Path) -> RecordedTasks | None:
-    """Return the tasks of the calls; None where no span says of which trace it is, or when a call ended."""
+    """Return the tasks of the calls; None if a call's span does not name its trace or its end."""
     if any(call.span.named(_TRACE_KEYS) is None or call.span.named(_END_KEYS) is None for call in calls):
         return None
     known = {(span.named(_TRACE_KEYS), span.named(_SPAN_KEYS)): span for span in spans}
@@ -114,12 +114,12 @@ def _tasks(calls: list[_Call], spans: list[_Span], path: Path) -> RecordedTasks 
 
 
 def _agents_around(span: _Span, known: Mapping[_Key, _Span], agents: dict[_Key, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the two innermost agents that a span lies in; one of them may be the trace itself.
+    """Return the two innermost agents that contain a span; one of them may be the trace itself.
 
     Args:
         span: The span.
-        known: All of them, by trace and name.
-        agents: Those around what lies directly in a span, where they are known; filled.
+        known: All spans, by trace and name.
+        agents: The agents around the direct children of each span, as far as known; filled in.
     """
     trace, inner = span.named(_TRACE_KEYS), dict[_Key, None]()
     key = (trace, span.named(_PARENT_KEYS))
@@ -147,12 +147,12 @@ def _spans(row: Mapping[str, Any], line: int | str) -> Iterator[_Span]:
 
 
 def _objects(listed: object) -> list[Mapping[str, Any]]:
-    """Return the objects of a list; what is none of either holds no spans and no attributes."""
+    """Return the objects of a list; anything that is not a list, or not an object in it, is ignored."""
     return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
 
 
 def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes as a mapping: they are one, or OTLP's list of keys and typed values."""
+    """Return the attributes as a mapping; the file has a mapping, or OTLP's list of keys and typed values."""
     attributes = span.get("attributes") or {}
     if isinstance(attributes, Mapping):
         return dict(attributes)
@@ -165,7 +165,7 @@ def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:
-    """Whether a span is a call: those of agents may have the sum of their calls' tokens."""
+    """Return whether a span is a call; spans of agents are not, though they may have the sum of their calls' tokens."""
     if attributes.get(_OPERATION_KEY) == _AGENT_OPERATION:
         return False
     return any(key in attributes for key in _PROMPT_KEYS) and any(key in attributes for key in _OUTPUT_KEYS)

@@ -1,6 +1,6 @@
-"""JSON and JSON lines of the user: read, checked field by field, naming the wrong row.
+"""The user's JSON and JSON lines: read and checked field by field; errors name the row.
 
-Rows are counted as lines of the file (of a JSON list: as its elements), from 1. Knows fields, not what a trace is.
+Rows are counted from 1, as lines of the file or elements of a JSON list. Knows fields, not what a trace is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Records:
     """Objects of a file.
 
     Attributes:
-        file: Where they were read.
+        file: The file they were read from.
         rows: The objects.
-        lines: Row of the file of each; of several files ``3 of NAME``.
+        lines: Row of each in the file; with several files ``3 of NAME``.
     """
 
     file: Path
@@ -41,7 +41,7 @@ class Records:
         """Return a field of token counts, >= 1.
 
         Raises:
-            TraceError: It is missing somewhere, or is not a whole number of tokens.
+            TraceError: It is missing in a row, or is not a whole number of tokens.
         """
         return np.array([self._tokens(index, field) for index in range(len(self.rows))], dtype=np.int64)
 
@@ -50,10 +50,10 @@ class Records:
 
         Args:
             field: The field.
-            unit: Seconds of one of its units.
+            unit: Seconds per unit of the field.
 
         Raises:
-            TraceError: It is missing somewhere, is not a number, is a date, or falls.
+            TraceError: It is missing in a row, is not a number, is a date, or is below the row before.
         """
         times = np.array([self._number(index, field) for index in range(len(self.rows))], dtype=np.float64) * unit
         wrong = np.flatnonzero((times < 0) | (times > LATEST))
@@ -68,10 +68,10 @@ class Records:
         return times
 
     def lists(self, field: str) -> list[list[int]]:
-        """Return a field of lists of whole numbers, which are names: those from 2^63 on are other, negative ones.
+        """Return a field of lists of whole numbers, which serve as names: those from 2^63 up become negative ones.
 
         Raises:
-            TraceError: It is missing somewhere or holds something else.
+            TraceError: It is missing in a row, or is something else.
         """
         found = []
         for index, row in enumerate(self.rows):
@@ -102,10 +102,10 @@ class Records:
 
 
 def read_records(path: Path) -> Records:
-    """Return the objects of a file of JSON lines, of a JSON list, or the one object of a JSON file; of a folder all.
+    """Return the objects of JSON lines or of a JSON list, the one object of a JSON file, or all objects of a folder.
 
     Raises:
-        TraceError: The file cannot be read, is not JSON, or holds something else than objects.
+        TraceError: The file cannot be read, is not JSON, or contains anything but objects.
     """
     if not path.is_dir():
         return _of_file(path)

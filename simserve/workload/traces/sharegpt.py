@@ -19,11 +19,11 @@ CHARACTERS_PER_TOKEN = 4
 def read_sharegpt(path: Path) -> Trace:
     """Return the first prompt and the first answer of every conversation, as vLLM's benchmark takes them.
 
-    Tokens are estimated from characters, `CHARACTERS_PER_TOKEN` each. Conversations without both are left out
-    and counted. There are no arrival times: a scenario gives its own ``arrivals``.
+    Tokens are estimated at `CHARACTERS_PER_TOKEN` characters each. Conversations without both are left out and counted.
+    There are no arrival times: a scenario needs its own ``arrivals``.
 
     Raises:
-        TraceError: The file cannot be read, or holds no conversation; with the number of the element.
+        TraceError: The file cannot be read, or has no conversation; with the number of the element.
     """
     records = read_records(path)
     pairs = []

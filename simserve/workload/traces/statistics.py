@@ -1,4 +1,4 @@
-"""What is in a trace: rate, burstiness, lengths, shared prefixes, and its tasks. Knows the columns, fits nothing."""
+"""Statistics of a trace: rate, burstiness, lengths, shared prefixes, and tasks. Knows the columns, fits nothing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ArrivalStatistics:
 
     Attributes:
         span_s: From the first to the last request, seconds.
-        mean_rate: Requests a second over the span; NaN for a single instant.
-        peak_rate: Requests a second in the busiest minute, minutes counted from the first request.
-        interarrival_cv: Standard deviation of the times between requests over their mean: 1 for Poisson.
-        dispersion_index: Variance over mean of the requests a minute: 1 for Poisson, more for bursts that last; NaN
+        mean_rate: Requests per second over the span; NaN for a single instant.
+        peak_rate: Requests per second in the busiest minute; minutes count from the first request.
+        interarrival_cv: Standard deviation over mean of the times between requests: 1 for Poisson.
+        dispersion_index: Variance over mean of the requests per minute: 1 for Poisson, more for bursts that last; NaN
             for less than two whole minutes.
     """
 
@@ -39,7 +39,7 @@ class ArrivalStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthStatistics:
-    """How long prompts or answers are, tokens.
+    """Lengths of prompts or answers, tokens.
 
     Attributes:
         total: Sum.
@@ -71,12 +71,12 @@ class LengthStatistics:
 
 
 def arrival_statistics(trace: Trace) -> ArrivalStatistics | None:
-    """Return when the requests arrive; None where the trace does not say."""
+    """Return the statistics of the requests' arrivals; None if the trace has no times."""
     return beginning_statistics(trace.arrival_time)
 
 
 def beginning_statistics(arrival_time: NDArray[np.float64]) -> ArrivalStatistics | None:
-    """Return when requests, or tasks, begin, of their times in ascending order; None where they are not known."""
+    """Return the statistics of ascending start times of requests or tasks; None if they are unknown."""
     if np.isnan(arrival_time).any():
         return None
     times = arrival_time - arrival_time[0]
@@ -94,7 +94,7 @@ def beginning_statistics(arrival_time: NDArray[np.float64]) -> ArrivalStatistics
 
 
 def length_statistics(lengths: NDArray[np.int64]) -> LengthStatistics:
-    """Return how long the prompts or answers are."""
+    """Return the statistics of the lengths of prompts or answers."""
     return LengthStatistics(
         total=int(lengths.sum()),
         mean=float(lengths.mean()),
@@ -116,19 +116,20 @@ class TaskStatistics:
     """The tasks of a trace.
 
     Attributes:
-        num_tasks: Tasks.
-        calls: Calls of each main agent, which no other agent of its task has started.
-        fan_out: Sub-agents that each call which starts any has started.
+        num_tasks: Number of tasks.
+        calls: Calls of each main agent, one that no other agent of its task has started.
+        fan_out: Sub-agents started by each call that starts any.
         subagent_calls: Calls of each sub-agent.
-        subagent_share: Share of the main agents' calls, but their last ones, that start sub-agents.
-        fork_share: Share of the sub-agents whose first prompt begins with all blocks of the call that starts them, the
-            last one aside; NaN where there are none, or the trace names no blocks.
-        tool_time: Seconds from an agent's answer to its next call, where that waits for no sub-agent.
-        new_tokens: Of an agent's further calls, but those that wait for sub-agents: what the prompt holds beyond the
-            prompt and the answer before it, at least 1.
-        first_tokens: Prompts of the first calls of the main agents.
-        num_shortened: Further calls whose prompt is shorter than what came before: the context was cut.
-        starts: When each task begins, seconds; NaN where the trace does not say.
+        subagent_share: Share of the main agents' calls, except the last ones, that start sub-agents.
+        fork_share: Share of the sub-agents whose first prompt begins with all blocks, except perhaps the last, of the
+            call that starts them; NaN if there are no sub-agents, or the trace names no blocks.
+        tool_time: Seconds from an agent's answer to its next call, if that waits for no sub-agent.
+        new_tokens: For an agent's calls after its first, except those that wait for sub-agents: tokens of the prompt
+            beyond the previous prompt and answer, at least 1.
+        first_tokens: Prompt tokens of the first calls of the main agents.
+        num_shortened: Calls after an agent's first with a prompt shorter than the previous prompt and answer: the
+            context was cut.
+        starts: When each task begins, seconds; NaN if the trace does not say.
     """
 
     num_tasks: int
@@ -161,7 +162,7 @@ class TaskStatistics:
 
 
 def task_statistics(trace: Trace) -> TaskStatistics | None:
-    """Return what is in the tasks of a trace; None where it has none."""
+    """Return the statistics of the tasks of a trace; None if it has none."""
     tasks = trace.tasks
     if tasks is None:
         return None
@@ -191,18 +192,18 @@ def task_statistics(trace: Trace) -> TaskStatistics | None:
 
 
 def mean(values: NDArray[Any]) -> float:
-    """Return the mean of some values, NaN of none."""
+    """Return the mean of values; NaN if there are none."""
     return float(values.mean()) if len(values) else math.nan
 
 
 def spread(values: NDArray[Any]) -> float:
-    """Return the standard deviation of some values over their mean, NaN where that is 0 or there are none."""
+    """Return the standard deviation of values over their mean; NaN if that is 0 or there are none."""
     middle = mean(values)
     return float(values.std()) / middle if middle > 0 else math.nan
 
 
 def _starts(tasks: RecordedTasks, agent: Integers, first_row: Integers) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return the row that started each agent, -1: none did; and of each row, whether it waited for a tool alone."""
+    """Return the row that started each agent (-1: none), and whether each row waited only for a tool."""
     graph = tasks.dependencies
     child = np.repeat(np.arange(len(graph)), graph.num_parents)
     is_own = agent[child] == agent[graph.parents]
@@ -214,7 +215,7 @@ def _starts(tasks: RecordedTasks, agent: Integers, first_row: Integers) -> tuple
 
 
 def _before(agent: Integers) -> Integers:
-    """Return the call of the same agent before each one, -1: there is none."""
+    """Return the previous call of the same agent for each call; -1: there is none."""
     order = np.argsort(agent, kind="stable")
     before = np.full(len(agent), -1, dtype=np.int64)
     is_same = agent[order[1:]] == agent[order[:-1]]

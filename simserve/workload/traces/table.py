@@ -1,6 +1,6 @@
-"""Text tables of the user: found, decompressed, split into columns and checked, naming the wrong row.
+"""The user's text tables: found, decompressed, split into columns and checked; errors name the row.
 
-Rows are counted as lines of the file, the header being row 1. Knows columns, not what a trace is.
+Rows are counted as lines of the file; the header is row 1. Knows columns, not what a trace is.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 MAX_TOKENS = 1_000_000_000
 MAX_TRACE_BYTES = 1_000 * MEGABYTE
-"""Largest table that is read, decompressed: some twenty million requests."""
+"""Largest table that is read, after decompression: some 20 million requests."""
 MAX_COMPRESSION = 100
-"""Times that a compressed table may be larger than its file; public traces are 3 to 8 times, and small files of up to
-`MAX_DOCUMENT_BYTES` may be more."""
+"""Most times that a decompressed table may be larger than its file; public traces are 3 to 8 times larger. Files that
+decompress to at most `MAX_DOCUMENT_BYTES` are exempt."""
 LATEST = 1e8
-"""Seconds; three years. A later arrival is a date, not a time from the start of the run."""
+"""Seconds; three years. A larger arrival time is a date, not a time from the start of the run."""
 
 _LARGEST = 1e19
-"""Numbers beyond it are no times: nanoseconds since 1970 are 2e18."""
+"""Larger numbers are not times: nanoseconds since 1970 are 2e18."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Table:
     """Columns of text cells.
 
     Attributes:
-        file: Where it was read.
+        file: The file it was read from.
         text: The whole file.
         columns: Cells by column name, from the first row below the header.
         num_header_rows: 1, or 0 for a file without a header.
@@ -115,14 +115,14 @@ class Table:
 
 
 _JSON_ENDINGS = (".json", ".jsonl", ".ndjson", ".gz")
-"""Files of a folder that is a trace."""
+"""Endings of the files that are read if a trace is a folder."""
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of a trace: itself, or those of a folder that may be JSON, plain or gzip, by name.
+    """Return the files of a trace: the file itself, or those of a folder that may be JSON, plain or gzip, by name.
 
     Raises:
-        TraceError: A folder has none, or more than `MAX_TRACE_BYTES`.
+        TraceError: A folder has no such files, or more than `MAX_TRACE_BYTES` of them.
     """
     if not path.is_dir():
         return [path]
@@ -139,7 +139,7 @@ def find_file(path: str, base_path: Path | None = None, *, takes_folder: bool = 
     """Return the file a path means: in ``base_path`` first, then in the working folder.
 
     Raises:
-        TraceError: There is no such file, or it is a device or a pipe, or a folder where none is taken.
+        TraceError: There is no such file, or it is a device, a pipe, or a folder where only a file is allowed.
     """
     given = Path(path).expanduser()
     candidates = [given] if given.is_absolute() or base_path is None else [base_path / given, given]
@@ -184,7 +184,7 @@ def read_lengths(path: str, column: str | None, base_path: Path | None = None) -
     Args:
         path: The file, see `find_file`.
         column: Name of the column; None: the file has only one, with or without a header.
-        base_path: Folder that a relative path is tried against first.
+        base_path: Folder in which a relative path is looked up first.
 
     Raises:
         TraceError: The file cannot be read, or a cell is not a whole number >= 1.
@@ -239,7 +239,7 @@ def _decompressed(path: Path, content: bytes) -> bytes:
 
 
 def delimiter_of(text: str) -> str:
-    """Return what separates the cells of a header: a comma, else a tab or a semicolon where it has these."""
+    """Return the separator of a header's cells: a comma, or else a tab or a semicolon if it has one."""
     header = text.lstrip().partition("\n")[0]
     return "," if "," in header else next((sign for sign in "\t;" if sign in header), ",")
 
@@ -261,7 +261,7 @@ def _require_equal_lengths(path: Path, text: str, rows: list[list[str]]) -> None
 
 
 def _line_of(text: str, index: int) -> int:
-    """Return the line of a row of the file, both counted from the top, the line from 1 and the row from 0."""
+    """Return the line of a row of the file; lines are counted from 1, rows from 0."""
     for number, line in enumerate(_filled_lines(text)):
         if number == index:
             return line
@@ -276,5 +276,5 @@ def _filled_lines(text: str) -> Iterator[int]:
 
 
 def is_number(value: object, least: float = -_LARGEST, most: float = _LARGEST) -> TypeGuard[float]:
-    """Return whether a value of JSON is a number in a range; NaN and whole numbers of hundreds of digits are not."""
+    """Return whether a JSON value is a number in a range; NaN and whole numbers of hundreds of digits are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most

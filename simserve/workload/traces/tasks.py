@@ -1,4 +1,4 @@
-"""RecordedTasks: which calls of a trace are an agent's task, and what each waited for; told by names or by times."""
+"""RecordedTasks: which calls of a trace form an agent's task, and what each waited for, known by names or by times."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class RecordedTasks:
     Attributes:
         task: Number of the task of each call, negative: it stands alone, int64.
         agent: Number of the agent that makes it, int64.
-        dependencies: What it waits for; parents stand before it.
-        tool_time: Seconds from the last answer that it waited for to its sending; 0 where it waits for none.
-        offset: Of calls that wait for none: seconds after the first call of the task.
-        earliest: Of the others: seconds after it before which they are not sent; None: none waits for a time.
+        dependencies: What it waits for; parents come before it.
+        tool_time: Seconds from the last answer that it waited for to its sending; 0 if it waits for none.
+        offset: For calls that wait for no answer: seconds after the first call of the task.
+        earliest: For the others: least seconds after the first call of the task at which they are sent; None: no limit.
     """
 
     task: Integers
@@ -39,7 +39,7 @@ class RecordedTasks:
     earliest: Floats | None = None
 
     def first(self, num_calls: int) -> RecordedTasks:
-        """Return those of the first calls alone."""
+        """Return those of the first calls only."""
         some = slice(0, num_calls)
         return RecordedTasks(
             task=self.task[some],
@@ -53,7 +53,7 @@ class RecordedTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """A call as it was recorded.
+    """A recorded call.
 
     Attributes:
         task: Name of its task; None: it stands alone.
@@ -61,8 +61,8 @@ class RecordedCall:
         started_by: Name of the agent that started that one; None: it was there from the beginning.
         start: When it was sent, seconds on any clock that the calls of a task share.
         end: When it was answered.
-        prompt_tokens: Tokens.
-        output_tokens: Tokens.
+        prompt_tokens: Tokens of its prompt.
+        output_tokens: Tokens of its answer.
         blocks: Numbers of the blocks of tokens that its prompt begins with; None: not known.
     """
 
@@ -78,7 +78,7 @@ class RecordedCall:
 
 @dataclass(slots=True)
 class _Agent:
-    """What is known of an agent while its task is gone through: rows of calls, by what they still wait to be."""
+    """The state of an agent while the calls of its task are processed; ``unused``: calls that no call waits for yet."""
 
     started_by: Hashable
     rows: list[int] = field(default_factory=list)
@@ -88,15 +88,15 @@ class _Agent:
 
 
 def tasks_by_time(calls: Sequence[RecordedCall]) -> RecordedTasks:
-    """Return what each call waited for, as far as recorded times tell.
+    """Return what each call waited for, as far as recorded times show.
 
-    An agent's call waits for those of its own that were answered before it was sent and that no other call of its has
-    waited for, else for the one that was answered last; an agent's first call, for the last answer that the agent which
-    started it had got; and whoever started an agent waits for the last answer of that agent with the first call that is
-    sent after it. What was under way when a call was sent is not waited for.
+    A call waits for its agent's earlier calls that were answered before it was sent and that no other call has waited
+    for; if there are none, for the agent's last answered call. An agent's first call waits for the last answer to the
+    agent that started it. The first call that this agent sends after the other's last answer waits for that answer. No
+    call waits for calls that were still running when it was sent.
 
     Args:
-        calls: In order of their sending, within a task.
+        calls: The calls, in the order in which they were sent within a task.
     """
     numbers: dict[Hashable, int] = {}
     task = np.array(
@@ -159,6 +159,6 @@ def _find_parents(calls: Sequence[RecordedCall], rows: Sequence[int], parents: l
 
 
 def _last_answered(calls: Sequence[RecordedCall], rows: Sequence[int], before: float) -> list[int]:
-    """Return which of some calls was answered last by a time; none where none was."""
+    """Return which of some calls was the last to be answered by a time; empty if none was."""
     answered = [each for each in rows if calls[each].end <= before]
     return [max(answered, key=lambda each: calls[each].end)] if answered else []

@@ -1,6 +1,6 @@
-"""Texts: prompts that a trace writes out, as estimated tokens, and what they begin with in common, as blocks.
+"""Texts: prompts that a trace gives as text, as estimated tokens, and their common beginnings, as blocks.
 
-A context is what a prompt holds: messages and answers, one after another. It knows no file and no format.
+A context is the content of a prompt: messages and answers, one after another. It knows no file and no format.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from simserve.workload.traces.sharegpt import CHARACTERS_PER_TOKEN
 from simserve.workload.traces.trace import PrefixBlocks
 
 BLOCK_TOKENS = 16
-"""Tokens of the blocks that prompts are compared by: vLLM's block size."""
+"""Tokens of the blocks by which prompts are compared: vLLM's block size."""
 MOST_BLOCKS = 20_000_000
-"""Blocks of all prompts together: 320 million tokens."""
+"""Most blocks of all prompts together: 320 million tokens."""
 REMARK = f"lengths are estimated, {CHARACTERS_PER_TOKEN} characters a token, and answers are as long as they may be"
 _TOLD_AGAIN = 50
-"""Blocks that a message counts for where it is told again behind other tools: what that takes."""
+"""Blocks that a message counts as if it is processed again after other tools: the work that this takes."""
 _TEXTS, _IMAGES, _AUDIO = ("text", "input_text"), ("image_url", "input_image", "image"), ("input_audio", "audio_url")
 
 
@@ -32,15 +32,15 @@ class TooLongError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What a prompt holds.
+    """The content of a prompt.
 
     Attributes:
-        number: Its own.
+        number: Number of the context.
         blocks: Ids of its full blocks.
-        tail: What lies behind them: texts, or answers with their tokens from one on to another.
-        tokens: How many tokens it has, estimated.
-        images: How many images.
-        recordings: How many recordings.
+        tail: What follows them: pieces of texts, or ranges of tokens of answers.
+        tokens: Estimated number of tokens.
+        images: Number of images.
+        recordings: Number of recordings.
     """
 
     number: int
@@ -52,10 +52,10 @@ class Context:
 
 
 class Contexts:
-    """The contexts of a trace: one that goes on alike is the same.
+    """The contexts of a trace: contexts with the same content are the same object.
 
     Attributes:
-        empty: That of a prompt without anything.
+        empty: The context of an empty prompt.
     """
 
     def __init__(self) -> None:
@@ -69,17 +69,17 @@ class Contexts:
         """Count work as blocks of prompts.
 
         Raises:
-            TooLongError: That is more than is read.
+            TooLongError: The total exceeds `MOST_BLOCKS`.
         """
         self._num_blocks += blocks
         if self._num_blocks > MOST_BLOCKS:
             raise TooLongError
 
     def with_messages(self, context: Context, messages: Sequence[Mapping[str, object]]) -> Context:
-        """Return a context with messages behind it.
+        """Return a context with messages appended.
 
         Raises:
-            TooLongError: That is more than is read.
+            TooLongError: The total exceeds `MOST_BLOCKS`.
         """
         for message in messages:
             text, images, recordings = _told(message)
@@ -87,10 +87,10 @@ class Contexts:
         return context
 
     def with_answer(self, context: Context, call: int, tokens: int) -> Context:
-        """Return a context with the answer of a call behind it, which nobody else's is like.
+        """Return a context with the answer to a call appended, which equals no other answer.
 
         Raises:
-            TooLongError: That is more than is read.
+            TooLongError: The total exceeds `MOST_BLOCKS`.
         """
         return self._with(context, call, tokens)
 
@@ -137,10 +137,11 @@ class History:
     """A conversation so far: the definitions of its tools, and what came after them.
 
     Attributes:
-        contexts: Those of the trace.
-        context: What a prompt of all of it holds.
-        tools: The definitions; None: none.
-        pieces: The last messages, or the call and the tokens of the last answer, behind all before; None: nothing.
+        contexts: The contexts of the trace.
+        context: The context of a prompt that contains all of it.
+        tools: The definitions of tools; None: there are none.
+        pieces: (All pieces before the last, the last), a piece being messages, or the call and the tokens of an answer;
+            None: empty.
     """
 
     contexts: Contexts
@@ -150,11 +151,11 @@ class History:
 
     @classmethod
     def new(cls, contexts: Contexts) -> History:
-        """Return one that has not begun."""
+        """Return an empty history."""
         return cls(contexts=contexts, context=contexts.empty)
 
     def with_tools(self, tools: object) -> History:
-        """Return the same with other tools, of which prompts tell first of all; None: with those that it has."""
+        """Return the same with other tools, whose definitions come first in prompts; None: unchanged."""
         if not tools or tools == self.tools:
             return self
         pieces, found = [], self.pieces
@@ -168,10 +169,10 @@ class History:
         return again
 
     def with_piece(self, piece: Any) -> History:
-        """Return it with messages, or with the call and the tokens of an answer, behind it.
+        """Return it with messages, or with the call and the tokens of an answer, appended.
 
         Raises:
-            TooLongError: That is more than is read.
+            TooLongError: The total exceeds `MOST_BLOCKS`.
         """
         if isinstance(piece, tuple):
             context = self.contexts.with_answer(self.context, *piece)
@@ -181,14 +182,14 @@ class History:
 
 
 def _part(piece: object, start: int, end: int) -> tuple[object, int, int]:
-    """Return some tokens of a piece: of a text its characters, which others may have elsewhere."""
+    """Return some tokens of a piece; those of a text as its characters, which other texts may contain too."""
     if isinstance(piece, str):
         return piece[start * CHARACTERS_PER_TOKEN : end * CHARACTERS_PER_TOKEN], 0, end - start
     return piece, start, end
 
 
 def _told(message: Mapping[str, object]) -> tuple[str, int, int]:
-    """Return the text of a message, with the tools that it calls, and its images and recordings."""
+    """Return the text of a message, with its tool calls, and its numbers of images and recordings."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts: list[str] = []

@@ -1,4 +1,4 @@
-"""Trace: what every reader returns, of requests alone and of calls that wait for each other. Knows no format."""
+"""Trace: what every reader returns, for single requests and for calls that wait for each other. Knows no format."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from simserve.workload.traces.tasks import RecordedCall, RecordedTasks, tasks_by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixBlocks:
-    """Which blocks of tokens the prompts begin with; equal ids mean equal tokens up to the block's end.
+    """The blocks of tokens that prompts begin with; equal ids mean equal tokens up to the block's end.
 
     Attributes:
         block_tokens: Tokens of a block; the last one of a prompt may be shorter.
-        ids: The ids of every request in order, one after another, int64.
+        ids: The ids of all requests, one request after another, int64.
         counts: Blocks of each request, int64.
     """
 
@@ -28,12 +28,12 @@ class PrefixBlocks:
 
     @property
     def num_distinct(self) -> int:
-        """Different blocks."""
+        """Number of distinct blocks."""
         return len(np.unique(self.ids))
 
     @property
     def reuse(self) -> float:
-        """Share of the blocks that an earlier request began with too: the hit rate of an endless cache."""
+        """Share of the blocks that an earlier request had too: the hit rate of an infinite cache."""
         return 1.0 - self.num_distinct / len(self.ids) if len(self.ids) else float("nan")
 
 
@@ -42,18 +42,18 @@ class Trace:
     """Recorded requests in order of arrival; row i is request i.
 
     Attributes:
-        arrival_time: Seconds from the start of the run, ascending, float64; all NaN where the format holds none.
+        arrival_time: Seconds from the start of the run, ascending, float64; all NaN if the format has none.
         prompt_tokens: >= 1, int64.
         output_tokens: >= 1, int64.
-        max_tokens: What the clients asked for, >= output_tokens, int64; None where the trace does not say.
-        prefix_blocks: What prompts share, where the format says it.
-        session: Number of the conversation of each request, negative: of none, int64; None where no row says it.
-        tasks: Which requests are calls of agents' tasks, and what they waited for; None where the trace does not say.
-        images: Images of each request; None where the trace does not say.
-        audio: Recordings of each request; None where the trace does not say.
-        counts_media: Whether the tokens of images and recordings are in ``prompt_tokens``.
-        num_unserved: Rows left out, as nothing was served.
-        remark: What a reader has to know of the figures, such as that lengths are estimated.
+        max_tokens: Most tokens that clients asked for, >= output_tokens, int64; None if the trace does not say.
+        prefix_blocks: What prompts share; None if the trace does not say.
+        session: Number of the conversation of each request, negative: none, int64; None if no row says.
+        tasks: Which requests are calls of agents' tasks, and what they waited for; None if the trace does not say.
+        images: Images of each request; None if the trace does not say.
+        audio: Recordings of each request; None if the trace does not say.
+        counts_media: Whether ``prompt_tokens`` include the tokens of images and recordings.
+        num_unserved: Rows left out because nothing was served.
+        remark: A caution about the figures, for example that lengths are estimated.
     """
 
     arrival_time: NDArray[np.float64]
@@ -70,7 +70,7 @@ class Trace:
     remark: str | None = None
 
     def blocks_of(self, block_tokens: int | None) -> PrefixBlocks | None:
-        """Return what prompts share, in blocks of so many tokens; None: of as many as the format says."""
+        """Return what prompts share, in blocks of ``block_tokens``; None: the block size of the format."""
         blocks = self.prefix_blocks
         return blocks if blocks is None or block_tokens is None else replace(blocks, block_tokens=block_tokens)
 
@@ -80,7 +80,7 @@ class Trace:
         return not bool(np.isnan(self.arrival_time).any())
 
     def frozen(self) -> Trace:
-        """Return the trace, with arrays that nobody can write to any more."""
+        """Return the trace with read-only arrays."""
         blocks = () if self.prefix_blocks is None else (self.prefix_blocks.ids, self.prefix_blocks.counts)
         columns = (
             self.arrival_time,
@@ -110,7 +110,7 @@ class Trace:
 
 
 def numbered(names: Sequence[object]) -> NDArray[np.int64] | None:
-    """Return a number for each name, equal where names are; negative where there is none; None where no row has one."""
+    """Return a number for each name, equal for equal names, negative without a name; None if no row has a name."""
     numbers: dict[str, int] = {}
     found = [
         -1 - row if name is None else numbers.setdefault(str(name), len(numbers)) for row, name in enumerate(names)
@@ -131,8 +131,8 @@ def trace_of_calls(
     """Return the trace of some calls.
 
     Args:
-        calls: They; with ``has_arrival_times`` on one clock, else in the order of their tasks.
-        block_tokens: Tokens of a block, where all of them say which they begin with; None: they do not.
+        calls: The calls; with ``has_arrival_times`` on one clock, else ordered by task.
+        block_tokens: Tokens of a block, if all calls name the blocks they begin with; None: they do not.
         num_unserved: Rows left out.
         has_arrival_times: Whether the recording says when tasks begin.
     """

@@ -17,11 +17,11 @@ from simserve.workload.traces.trace import Trace
 def read_vllm_bench(path: Path) -> Trace:
     """Return the requests that were sent, in order of their start; the first one arrives at 0.
 
-    Requests without output tokens failed: they are left out and counted. Results before vLLM 0.17 hold no
-    ``start_times``: then there are no arrival times.
+    Requests without output tokens failed: they are left out and counted. Results before vLLM 0.17 have no
+    ``start_times``, and so no arrival times.
 
     Raises:
-        TraceError: The file cannot be read, holds several results, or was saved without ``--save-detailed``.
+        TraceError: The file cannot be read, has several results, or was saved without ``--save-detailed``.
     """
     records = read_records(path)
     if len(records.rows) > 1:
@@ -34,7 +34,7 @@ def requests_of(result: Mapping[str, Any], path: Path) -> Trace:
     """Return the requests of one detailed result.
 
     Raises:
-        TraceError: It was saved without ``--save-detailed``, or its lists do not fit together.
+        TraceError: It was saved without ``--save-detailed``, or its lists differ in length.
     """
     prompts = _numbers(result, "input_lens", path)
     outputs = _numbers(result, "output_lens", path)

@@ -1,9 +1,9 @@
-"""Agentic coding traces of Weka's KV cache tester, which AgentX replays: one JSON object a task, calls with block ids.
+"""Agentic coding traces of Weka's KV cache tester, replayed by AgentX: one JSON object per task, calls with block ids.
 
 The fields are documented in AIPerf's "Replaying Agentic Coding Sessions with Weka Traces" (ai-dynamo/aiperf,
-docs/tutorials/weka-trace.md). Agents whose calls a capture has written down as those of the agent around them are told
-apart by their prompts: an agent's prompt begins with all of its prompt before, and calls of one list that do not go on
-from each other are those of several agents ("Flattened-Agent Detection" in the same place).
+docs/tutorials/weka-trace.md). A capture may list the calls of several agents under the outer one. These agents are
+separated by their prompts: an agent's prompt begins with its whole previous prompt, so calls of one list that do not
+continue each other belong to several agents ("Flattened-Agent Detection" in the same document).
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from simserve.workload.traces.trace import Trace, trace_of_calls
 Blocks = NDArray[np.int64]
 SUBAGENT = "subagent"
 _MOST_NESTED = 50
-"""Sub-agents within each other; captures have one or two."""
+"""Most levels of nested sub-agents; captures have one or two."""
 MOST_CHAINS = 2_000
-"""Contexts of one agent that are told apart; captures have some dozens. An agent with more stays as it is."""
+"""Most contexts of one agent that are separated; captures have some dozens. An agent with more is left unchanged."""
 FEWEST_SUSPICIOUS, SUSPICIOUS_SHARE = 8, 0.5
-"""So many contexts, of which more than this share begin with nothing of another: ids that no two prompts share, such as
-hashes over something new in each, tell nothing, and the agent stays as it is."""
+"""An agent with at least this many contexts, of which more than this share have no beginning in common with another, is
+left unchanged: its block ids, such as hashes over something new in each prompt, show nothing."""
 _EPSILON = 1e-6
 """Seconds by which two calls may overlap and still follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A call, and where it lies.
+    """A call, and where it is in the file.
 
     Attributes:
-        request: It.
+        request: The call.
         agent: Its agent.
         started_by: The agent that started that one.
         place: Its place in the file, for messages.
-        markers: Seconds of the sub-agents that it lies in, the outermost first.
+        markers: Times of the sub-agent entries that it is in, seconds, the outermost first.
     """
 
     request: Mapping[str, Any]
@@ -56,12 +56,12 @@ class _Entry:
 
 
 def read_weka(path: Path) -> Trace:
-    """Return the calls of the tasks, task by task; each begins at a time of its own, which nothing says.
+    """Return the calls of the tasks, task by task; the start times of tasks are unknown.
 
-    A ``subagent`` entry is an agent that the one around it starts. Agents whose calls a capture has written among those
-    of another are told apart by the blocks of their prompts (`told_apart`). Block ids hold within a task. Calls of
-    sub-agents have their times from the entry's on in traces of kv-cache-tester, from the task's on in those of
-    AgentX: from the entry's on in all tasks where one lies before its entry otherwise (AISimulate's rule).
+    A ``subagent`` entry is an agent that the enclosing one starts. Agents whose calls are listed among those of another
+    are separated by the blocks of their prompts (`told_apart`). Block ids are valid within a task. Times of sub-agents'
+    calls count from their entry in traces of kv-cache-tester, and from the task in those of AgentX. They are taken to
+    count from the entry, in all tasks, if a call would otherwise be before its entry (AISimulate's rule).
 
     Raises:
         TraceError: The file cannot be read, or a call breaks a rule; with its place in the file.
@@ -99,7 +99,7 @@ def read_weka(path: Path) -> Trace:
 def _entries(
     requests: object, place: str, agent: str, started_by: str | None, markers: tuple[float, ...], path: Path
 ) -> Iterator[_Entry]:
-    """Yield the calls of an agent, and those of the sub-agents that it starts."""
+    """Yield the calls of an agent and of the sub-agents that it starts."""
     if not isinstance(requests, Sequence) or isinstance(requests, str):
         raise TraceError("is not a list of calls", file=path, key=f"{place}, requests")
     for position, request in enumerate(requests):
@@ -155,14 +155,14 @@ def _tokens(entry: _Entry, name: str, path: Path) -> int:
 
 @dataclass(slots=True)
 class _Chain:
-    """Calls of which each goes on from the one before.
+    """Calls each of which continues the one before.
 
     Attributes:
-        rows: They, in the order of their sending.
-        tail: Blocks of the last of them that says any.
+        rows: The calls, in the order in which they were sent.
+        tail: Blocks of the last call that names any.
         tail_row: That call.
-        fork: The call whose context its first call begins with in part; -1: none.
-        depth: Blocks that both share.
+        fork: The call whose context its first call shares a beginning with; -1: none.
+        depth: Number of blocks that both share.
     """
 
     rows: list[int]
@@ -173,16 +173,17 @@ class _Chain:
 
 
 def told_apart(calls: Sequence[RecordedCall], models: Sequence[Hashable]) -> list[RecordedCall]:
-    """Return the calls, those of agents that were flattened with names of their own.
+    """Return the calls, with separate agent names for the calls of flattened agents.
 
-    A call goes on from another that was answered before it and whose blocks it begins with, all of them, the most of
-    these. Where it begins with some of another's alone, it goes on from that one after its context was edited, if
-    nothing else does and it is the nearest that could; otherwise its agent was started with that context by the agent
-    whose list this is. Models are never changed within an agent. Calls without blocks stay.
+    A call continues an earlier, answered call if its prompt begins with all blocks of that call's prompt; of several
+    such calls, the one with the most blocks. If it begins with only some blocks of another call, it continues that one
+    after an edit of the context, provided that no other call does and it is the nearest candidate; otherwise it begins
+    a new agent, which the agent of the list started with that context. An agent never changes its model. Calls without
+    blocks are left unchanged.
 
     Args:
         calls: In any order.
-        models: The model of each.
+        models: The model of each call.
     """
     found = list(calls)
     rows_of: dict[tuple[Hashable, Hashable], list[int]] = defaultdict(list)
@@ -197,7 +198,7 @@ def told_apart(calls: Sequence[RecordedCall], models: Sequence[Hashable]) -> lis
 
 
 def _agents(calls: Sequence[RecordedCall], models: Sequence[Hashable], rows: Sequence[int]) -> list[_Chain]:
-    """Return the agents in a list of calls, first that of the first call; that one alone where they tell nothing."""
+    """Return the agents in a list of calls, that of the first call first; only that one if blocks show nothing."""
     chains: list[_Chain] = []
     blocks = {row: np.asarray(calls[row].blocks or (), dtype=np.int64) for row in rows}
     by_first: dict[int, list[_Chain]] = defaultdict(list)
@@ -235,7 +236,7 @@ def _agents(calls: Sequence[RecordedCall], models: Sequence[Hashable], rows: Seq
 def _extended(
     calls: Sequence[RecordedCall], models: Sequence[Hashable], chains: Sequence[_Chain], own: Blocks, row: int
 ) -> _Chain | None:
-    """Return the chain whose last prompt is all in a call's own, the longest; None: there is none."""
+    """Return the chain with the longest last prompt that a call's prompt begins with; None: there is none."""
     found = [
         chain
         for chain in chains
@@ -254,7 +255,7 @@ def _joined(
     chains: list[_Chain],
     forks: dict[int, list[_Chain]],
 ) -> list[_Chain]:
-    """Return the chains, those together whose context was edited and went on."""
+    """Return the chains, joined if one continues another after an edit of its context."""
     owner = {row: chain for chain in chains for row in chain.rows}
     gone: set[int] = set()
     for row in sorted(forks, key=lambda row: (calls[row].start, row)):
@@ -275,7 +276,7 @@ def _joined(
 
 
 def _shared(one: Blocks, other: Blocks) -> int:
-    """Return how many of their first blocks two prompts share."""
+    """Return how many leading blocks two prompts share."""
     length = min(len(one), len(other))
     differs = one[:length] != other[:length]
     return int(differs.argmax()) if differs.any() else length
