@@ -87,7 +87,6 @@ def _is_loaded() -> bool:
 
 @cache
 def _say(line: str) -> None:
-    """Log a line, once."""
     _log.warning("simserve: %s", line)
 
 

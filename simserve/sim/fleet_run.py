@@ -225,7 +225,6 @@ class FleetRun:
         return router
 
     def _ask(self, judge: Judge, fleet: Lifecycle, client_state: ClientState, router: Router) -> None:
-        """Have a user's own parts called."""
         asked = AskedOnPlane(judge, fleet)
         fleet.judge = judge
         router.judge = client_state.judge = asked

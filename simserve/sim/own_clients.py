@@ -152,7 +152,6 @@ def answer_later(env: simpy.Environment, event: simpy.Event, answer: Answer, hea
 
 
 def _row(specs: RequestSpecs, index: int) -> RequestSpecs:
-    """Return one of several requests."""
     row, columns = slice(index, index + 1), {name: getattr(specs, name) for name in _PER_REQUEST}
     own: dict[str, Any] = {name: None if values is None else values[row] for name, values in columns.items()}
     return replace(specs, **own, prefixes=None, session=None)

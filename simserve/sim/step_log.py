@@ -262,7 +262,7 @@ class StepLog:
         return StepTable.of([self._columns(replica, until) for replica in self.replicas], self.num_steps)
 
     def _limit(self) -> float:
-        """Return a time before which at least `MOST_STEPS` steps begin, and few more, all kept; inf: no more exist.
+        """Return a time before which `MOST_STEPS` steps begin, and few more, all kept; inf if there are no more.
 
         The steps of a leap never get shorter, so at any time at least as many have begun as if all were equally long.
         """

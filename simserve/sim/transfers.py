@@ -183,7 +183,6 @@ class Links:
         return bool(self._stage[index] == ON_ITS_WAY)
 
     def _take_sends(self) -> None:
-        """Take over what the plane has sent since the last call."""
         sends = self._live.sends
         for number, index, queued_at, seconds, start, end, latency in _rows(list(sends)):
             crossing = Crossing(int(index), queued_at, start, end, seconds, latency)

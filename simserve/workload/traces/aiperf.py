@@ -114,7 +114,6 @@ def _messages(value: object, error: Any) -> list[Mapping[str, object]]:
 
 
 def _answer_tokens(fields: Mapping[str, Any], error: Any) -> int:
-    """Return the maximum length of an answer."""
     name = next((each for each in ("output_length", "max_tokens") if fields.get(each) is not None), None)
     if name is None:
         raise error("is missing: nothing says how long the answer is", "output_length or max_tokens")
@@ -145,8 +144,6 @@ def _new(counts: Sequence[tuple[int, int]]) -> RecordedMedia | None:
 
 @dataclass(slots=True)
 class _Turn:
-    """A turn as written in the file."""
-
     messages: list[Mapping[str, object]]
     answer: int
     delay: float

@@ -54,7 +54,6 @@ _FRACTION = re.compile(r"(\.\d{6})\d+")
 IMAGES = "NumImages"
 _AZURE_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
 _BURSTGPT_SESSION = "Session ID"
-"""Column of newer files."""
 
 
 @dataclass(frozen=True, slots=True)

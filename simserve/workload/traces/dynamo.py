@@ -78,7 +78,6 @@ def unwrapped(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parents(records: Records, rows: list[int]) -> dict[str, str]:
-    """Return the parent session of each session."""
     found = {}
     for index in rows:
         context = _object(records, index, records.rows[index].get("agent_context") or {}, "agent_context")

@@ -130,7 +130,6 @@ def tasks_by_time(calls: Sequence[RecordedCall]) -> RecordedTasks:
 
 
 def _find_parents(calls: Sequence[RecordedCall], rows: Sequence[int], parents: list[list[int]]) -> None:
-    """Fill in the parents of the calls of one task."""
     agents: dict[Hashable, _Agent] = {}
     for row in rows:
         agent = agents.setdefault(calls[row].agent, _Agent(calls[row].started_by))
