@@ -1,6 +1,6 @@
-"""The records of what a replica caches: prefix blocks, the tree of SGLang, tiers behind the GPU, LoRA adapters.
+"""The records of what a replica caches: prefix blocks, SGLang's radix tree, tiers behind the GPU, LoRA adapters.
 
-Nothing here decides: the rules stand in `prefix_cache`, `radix_tree`, `kv_tier` and `loras`, over these columns.
+Nothing here decides: the rules are in `prefix_cache`, `radix_tree`, `kv_tier` and `loras`, over these columns.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.numbers import as_column
 
 _SPARSE = 4
-"""Numbers of segments are put one after another where fewer than one in so many is used."""
+"""Segment numbers are compacted if fewer than one in this many is used."""
 
 
 class PrefixPaths:
-    """What the tokens of every request are, in blocks; row i of the table is request i.
+    """The tokens of every request, in blocks; row i of the table is request i.
 
     Attributes:
-        block_size: Tokens a block.
+        block_size: Tokens per block.
         starts: Request i has the entries ``starts[i] .. starts[i + 1] - 1`` of the two lists.
         segments: Number of each segment.
-        is_shared: 1 where another request has that segment too, which may run at the same time.
+        is_shared: 1 if another request, which may run at the same time, has that segment too.
         ends: Blocks of the request up to the end of the segment: a block belongs to the segment of its last token.
         pinned_until: While it runs: one past the last entry whose segment the request uses.
-        shared_blocks: While it runs: its leading blocks that lie in the cache.
-        is_private: While it runs: 1 while the cache holds its next block already, from another request.
+        shared_blocks: While it runs: its leading blocks that are in the cache.
+        is_private: While it runs: 1 if the cache already holds its next block, from another request.
         cached_tokens: Tokens found in the cache, or loaded from behind it, when the request was first admitted.
-        num_levels: Tiers behind the cache, a store that replicas share among them.
-        loaded_tokens: Those of the cached tokens that came from each of them, ``num_levels`` entries a request.
+        num_levels: Tiers behind the cache, including a store that replicas share.
+        loaded_tokens: Cached tokens that came from each of them, ``num_levels`` entries per request.
         store: The store that all replicas share; None: there is none.
         promised_blocks: Leading blocks of the request that the store had when it came to its replica.
     """
@@ -65,17 +65,17 @@ class PrefixPaths:
         store: KVTier | None = None,
         session: NDArray[np.int64] | None = None,
     ) -> None:
-        """Lay out the paths in blocks; a segment that ends no block is left out.
+        """Lay out the paths in blocks; segments that contain no end of a block are dropped.
 
         Args:
             offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``, shape [N + 1].
             segments: Number of each segment.
-            ends: Token of the request at which it ends, ascending within a request.
-            block_size: Tokens a block.
+            ends: Token of the request at which each ends, ascending within a request.
+            block_size: Tokens per block.
             as_lists: Whether they are read from Python, which is fastest with lists.
             num_levels: Tiers behind the cache.
-            store: The last of them, where replicas share it.
-            session: Of each request the conversation whose turns run one after another, shape [N]; None: any two
+            store: The last of them, if replicas share it.
+            session: For each request the conversation whose turns run one after another, shape [N]; None: any two
                 requests may run at the same time.
         """
         blocks = ends // block_size
@@ -91,7 +91,7 @@ class PrefixPaths:
         owner = np.arange(int(starts[-1])) if session is None else np.repeat(session, np.diff(starts))
         self.is_shared: Sequence[int] = as_column(_meet(segments[is_kept], owner).astype(np.int64), as_lists)
         self.ends: Sequence[int] = as_column(blocks[is_kept], as_lists)
-        # Few entries of these differ at a time from the starts and zeros that a list of them shares.
+        # Few entries differ at any time from the initial starts and zeros, objects that a list of them shares.
         self.pinned_until: MutableSequence[int]
         self.shared_blocks: MutableSequence[int]
         self.is_private: MutableSequence[int]
@@ -113,7 +113,7 @@ class PrefixPaths:
 
 
 def _meet(segments: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return of each entry whether its segment, which is not negative, has entries of several owners, shape [E]."""
+    """Return for each entry whether its segment, which is not negative, has several owners, shape [E]."""
     if segments.max(initial=0) > _SPARSE * len(segments):
         segments = np.unique(segments, return_inverse=True)[1]
     last = np.zeros(int(segments.max(initial=-1)) + 1, dtype=np.int64)
@@ -124,45 +124,45 @@ def _meet(segments: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.b
 class PrefixCache:
     """The cached blocks of one replica.
 
-    Segments of which anything lies here have a slot, from 1 on; the lists go by slot. Slot 0 stands for all others.
+    Segments with any blocks here have a slot, from 1 on; the lists are indexed by slot. Slot 0 stands for all others.
 
     Attributes:
         paths: What the requests share.
         slots: Segment -> its slot.
         segments: The segment in each slot.
         held: Its leading blocks in the cache.
-        used: How many of those some running request uses.
+        used: How many of those are used by a running request.
         users: How many requests use all of those.
         num_others: How many use fewer.
         reaches: Slot -> blocks that each of those uses; absent: there have been none.
         free_slots: Slots of segments that are gone.
-        decoders: Segment that others have too -> one more than the request that decodes it.
+        decoders: Segment that others have too -> the request that decodes it, plus one.
         num_decoders: Entries of that.
-        contested: Requests that decode what another decodes too, or what the cache holds more of than they have: who
-            was first is decided as each block fills, so nothing leaps over that (`settle_decoders`). Of the latter not
-            those who were second already, whose copies are found once it holds no more.
-        evicts_by_block, ages_empty: As of `EngineConfig`; the latter ``ages_empty_blocks``.
-        idle: Stretches of blocks that nobody uses, from 1 on, the one first that was given up least recently.
-        shallowest: Of each slot the stretch next to the blocks in use; 0: it has none.
+        contested: Requests that decode what another decodes too, or what the cache holds more of than they have: as
+            each block fills it is decided which came first, so no leap passes that point (`settle_decoders`). Of the
+            latter not those that already came second, whose copies are found once the cache holds no more.
+        evicts_by_block, ages_empty: As in `EngineConfig`; the latter is ``ages_empty_blocks``.
+        idle: Stretches of blocks without users, numbered from 1, the least recently given up first.
+        shallowest: For each slot the stretch next to the blocks in use; 0: it has none.
         stretch_slot: Stretch -> its slot; 0: blocks that hold nothing to share.
         stretch_start: Stretch -> the first of its blocks within the segment, which reaches to the next stretch or to
-            the end of what is held; of slot 0, how many they are.
-        above, below: Stretch -> the one before it in its segment, and the one behind it; 0: none.
+            the end of what is held; for slot 0, how many blocks it has.
+        above, below: Stretch -> the previous and the next one in its segment; 0: none.
         free_stretches: Stretches that are gone.
-        num_idle: Blocks of segments that nobody uses. They count as free, since they give way.
-        num_empty: Blocks that hold nothing to share, or what another block does, and wait in ``idle``.
-        num_fresh: Blocks before all of those, that have never held anything.
-        num_duplicates: Blocks of running requests, counted once for each of them, less the blocks that they are.
-        tree: The tree that holds what requests share (`simserve.engine.radix_tree`), which leaves everything from
-            ``slots`` to ``num_fresh`` but ``num_idle`` unused; None: there is none.
-        tiers: Where blocks go that give way, the nearest first (`simserve.engine.kv_tier`).
-        num_tiers: How many those are.
+        num_idle: Blocks of segments without users. They count as free, since they can be evicted.
+        num_empty: Blocks in ``idle`` that hold nothing to share, or a copy of another block.
+        num_fresh: Blocks before all of those that have never held anything.
+        num_duplicates: Blocks of running requests, counted once for each of them, minus the number of distinct blocks.
+        tree: The tree that holds shared prefixes (`simserve.engine.radix_tree`), which leaves everything from ``slots``
+            to ``num_fresh`` except ``num_idle`` unused; None: there is none.
+        tiers: Where evicted blocks go, the nearest first (`simserve.engine.kv_tier`).
+        num_tiers: Number of tiers.
         has_tiers: Whether there are any, or a store that replicas share (``paths.store``).
-        has_choice: Whether any of them leaves it to the request what it loads.
-        token_seconds: What computing a token of a prompt takes, but for attention.
-        pair_seconds: What a query-key pair adds to that.
-        num_loading: Blocks that the step that is being planned loads from the store.
-        loading_seconds: What it takes for them.
+        has_choice: Whether any of them lets the request choose what it loads.
+        token_seconds: Time to compute a token of a prompt, without attention.
+        pair_seconds: Time that each query-key pair adds to that.
+        num_loading: Blocks that the step being planned loads from the store.
+        loading_seconds: Time that it takes for them.
     """
 
     __slots__ = (
@@ -246,19 +246,18 @@ class RadixTree:
     """The nodes of a replica's cache, from 1 on; 0 is the root, which holds nothing.
 
     Attributes:
-        entries: Node -> the entry of `simserve.engine.cache_state.PrefixPaths` that its first block belongs to, of
-            some request that has the node.
+        entries: Node -> the entry of `simserve.engine.cache_state.PrefixPaths` that its first block belongs to, of some
+            request that has the node.
         offsets: Node -> how far within that entry's segment the node begins, blocks.
-        starts, ends: Node -> its first block, and the one behind its last, counted from the beginning of a request.
-        parents: Node -> the node before it.
+        starts, ends: Node -> its first block, and the one after its last, counted from the beginning of a request.
+        parents: Node -> its parent.
         users: Node -> how many running requests use it.
         free_nodes: Nodes that are gone.
         children: First block of a node -> the node.
         nodes: Running request -> the last node that it uses; absent: the root.
-        idle: Nodes that nobody uses, the one first that was used least recently. A node stands behind those that
-            follow on it.
+        idle: Nodes without users, the least recently used first. A node comes after its descendants.
         found: The node at which the last look-up or addition ended.
-        num_looks: Looks at a queue in which somebody waits, where they are counted.
+        num_looks: Looks at a queue that is not empty, if they are counted.
     """
 
     __slots__ = (
@@ -287,30 +286,30 @@ class RadixTree:
 
 
 class KVTier:
-    """One tier of a replica, or the store of all.
+    """One tier of a replica, or the store that all replicas share.
 
-    Segments of which anything lies here have a slot, from 1 on; the lists go by slot. Slot 0 stands for all others.
+    Segments with any blocks here have a slot, from 1 on; the lists are indexed by slot. Slot 0 stands for all others.
 
     Attributes:
-        num_blocks: KV blocks that it holds.
+        num_blocks: KV blocks that it can hold.
         block_seconds: Seconds that a replica takes to load one.
-        latency: Seconds that a step with loads waits besides.
-        store_block_seconds: Seconds for which a block occupies what replicas share; 0: they share nothing.
-        has_choice: Whether a block is loaded only where that is faster than computing it.
+        latency: Additional seconds of a step with loads.
+        store_block_seconds: Seconds for which a block occupies the bandwidth that replicas share; 0: none is shared.
+        has_choice: Whether a block is loaded only if that is faster than computing it.
         overlaps: Whether loads run beside the step.
-        free_at: When everything that replicas have asked of a store is loaded, seconds.
+        free_at: When everything that replicas have requested of a store is loaded, seconds.
         slots: Segment -> its slot.
         segments: The segment in each slot.
         held: Its blocks here.
         free_slots: Slots of segments that are gone.
-        order: Slots in use; the one first that came least recently.
+        order: Slots in use; the least recently added first.
         num_stored: Blocks here.
-        loading_seconds: What the step that is being planned takes to load; of a store, the replica's cache knows it.
+        loading_seconds: Load time of the step being planned; for a store, the replica's cache has it.
         num_loaded: Blocks loaded so far.
-        num_written: Blocks that came here so far.
-        num_declined: Blocks that were found here so far and computed all the same, as that was faster.
-        peak: Most blocks that were here at a time.
-        load_seconds: Seconds that steps waited for loads so far.
+        num_written: Blocks written here so far.
+        num_declined: Blocks found here so far but computed, as that was faster.
+        peak: Most blocks here at any time.
+        load_seconds: Seconds that steps have waited for loads so far.
     """
 
     __slots__ = (
@@ -358,16 +357,16 @@ class Loras:
         places: Where each adapter is.
         users: Requests of each that are in the batch.
         waiting: Requests of each that wait.
-        idle: Adapters on the GPU without users, plus 1, the one first that lost its last user first.
-        in_host: Adapters in host memory alone, plus 1, the one first that left the GPU first.
+        idle: Adapters on the GPU without users, plus 1; the one whose last user left first comes first.
+        in_host: Adapters only in host memory, plus 1; the one that left the GPU first comes first.
         num_active: Adapters with users.
         num_on_gpu: Slots taken.
         num_in_host: Adapters in ``in_host``.
         num_decoding: Decoding requests with an adapter.
         num_eligible: Requests that wait for no adapter: those without one, and those whose adapter is in the batch.
-        skipped: Who was passed over while a step was scheduled; empty between two steps.
-        marks, mark: Adapters that a count has met already, by the number of the count.
-        loading_seconds: What the step that is being planned waits for its adapters.
+        skipped: Requests passed over while a step was scheduled; empty between two steps.
+        marks, mark: Adapters that a count has already met, by the number of the count.
+        loading_seconds: Time that the step being planned waits for its adapters.
         num_asked: Admissions of requests with an adapter so far.
         num_hits: Those that found it on the GPU.
         num_swaps: Adapters loaded into a slot so far.
@@ -415,4 +414,4 @@ class Loras:
 
 
 ON_DISK, IN_HOST, ON_GPU = range(3)
-"""Where an adapter is, at best."""
+"""Where an adapter is: the fastest place that holds it."""

@@ -1,24 +1,24 @@
 """Joining and leaving the decoding requests of a replica: the aggregates that let a leap skip over tokens.
 
-First visible tokens: when the answer of a request begins that thinks first, and hides what it thinks.
+First visible tokens: when the answer begins of a request that thinks first and hides its thinking.
 
-A request that joins the decoding ones knows at which step it generates that token, as it knows its last one. The heap
-of those steps ends no leap: the time of a step inside a leap follows from the leap.
+When a request starts to decode, the step of that token is known, like that of its last one. The heap of those steps
+ends no leap: the time of a step inside a leap follows from the leap.
 
 Inter-token gaps without a walk over the batch: the largest per request, and stalls of prefill-first scheduling.
 
 ``gap_step_runs`` and ``gap_values`` are a monotonic stack: values fall, so the largest gap since a leap is the first
 entry from it on. A request remembers the leap it joined in.
 
-Joining and leaving the decoding requests of a replica that decodes speculatively, each at a pace of its own.
+Joining and leaving with speculative decoding, where each request decodes at its own pace.
 
-Such replicas have a `Progress`; plain decoding never comes here.
+Such replicas have a `Progress`; plain decoding never uses this part.
 
-Requests that are done and still hold their seat and blocks: asynchronous scheduling, as vLLM has it from 0.14.
+Finished requests that still hold their seat and blocks: asynchronous scheduling, as in vLLM from 0.14.
 
-Step n + 1 is scheduled while step n runs, before anybody knows who is done in n. Who is done keeps its seat and its
-blocks until then, computes nothing in n + 1, may be preempted to make room (and is answered all the same), and is
-gone when n + 2 is scheduled. Who is preempted has a token on its way, whose block is not in the prefix cache yet.
+Step n + 1 is scheduled while step n runs, before it is known which requests finish in n. A finished request keeps its
+seat and blocks until then, computes nothing in n + 1, may be preempted to make room (and is answered all the same), and
+is gone when n + 2 is scheduled. A preempted request has a token on its way, whose block is not in the prefix cache yet.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
 
 
 def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Let a request leave the decoding ones: it has all its tokens."""
+    """Remove a request from the decoding ones: it has all its tokens."""
     keep_largest_gap(replica, requests, index)
     if replica.loras is not None:
         count_decoding(replica.loras, index, -1)
@@ -91,7 +91,7 @@ def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> Non
 
 
 def leave_decoding(replica: Replica, requests: RequestTable, index: int, context: int, generated: int) -> None:
-    """Take a request out of the aggregates of the decoding ones, and its growing blocks with it."""
+    """Remove a request, with its growing blocks, from the aggregates of the decoding ones."""
     if replica.has_thinking:
         requests.answer_step[index] = -1
     replica.num_decoding -= 1
@@ -113,9 +113,9 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
 
 
 def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: int, free_window_blocks: int) -> None:
-    """Declare a request completed at the end of the step; its client hears of it from the API server.
+    """Declare a request completed at the end of the step; the API server tells its client.
 
-    Its growing blocks have been freed; before that there were ``free_blocks``, and ``free_window_blocks`` of the pool
+    Its growing blocks have been freed; before that there were ``free_blocks``, and ``free_window_blocks`` in the pool
     of layers with a window.
     """
     output = requests.output_tokens[index]
@@ -143,7 +143,7 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
 
 
 def cache_decoded(replica: Replica, requests: RequestTable, index: int, is_next_counted: int) -> None:
-    """Let the cache hold what others that decode have of the tokens of a request.
+    """Cache the tokens of a request that other decoding requests have computed.
 
     vLLM caches a block as soon as the step that fills it is scheduled; scheduled ahead, once its last token is known.
 
@@ -151,7 +151,7 @@ def cache_decoded(replica: Replica, requests: RequestTable, index: int, is_next_
         replica: The replica, which has a prefix cache.
         requests: The table.
         index: The request.
-        is_next_counted: 1: decodes of the step that is being planned are scheduled already; 0: not yet.
+        is_next_counted: 1: decodes of the step being planned are scheduled already; 0: not yet.
     """
     cache = replica.cache
     assert cache is not None
@@ -165,12 +165,12 @@ def cache_decoded(replica: Replica, requests: RequestTable, index: int, is_next_
 
 
 def settle_decoders(replica: Replica, requests: RequestTable, free_blocks: int) -> None:
-    """Decide who is the first to cache the blocks that contested decodes fill in the step that is being planned.
+    """Decide which request is the first to cache the blocks that contested decodes fill in the step being planned.
 
     Args:
         replica: The replica, which has a prefix cache.
         requests: The table.
-        free_blocks: Free once the decodes and the running prompts of the step have theirs.
+        free_blocks: Free blocks once the decodes and the running prompts of the step have theirs.
     """
     cache = replica.cache
     assert cache is not None
@@ -184,7 +184,8 @@ def settle_decoders(replica: Replica, requests: RequestTable, free_blocks: int) 
 
 
 def _known_tokens(replica: Replica, requests: RequestTable, index: int, is_next_counted: int) -> int:
-    """Return how many tokens of a decoding request are computed or scheduled, and known, as `cache_decoded` counts."""
+    """Return how many tokens of a decoding request are computed or scheduled, and known, in the sense of
+    `cache_decoded`."""
     step = replica.step + is_next_counted
     if replica.config.async_scheduling:
         step -= 1
@@ -227,7 +228,7 @@ def steps_until_dry(replica: Replica) -> int:
 
 
 def expect_answer(replica: Replica, requests: RequestTable, index: int, generated: int) -> None:
-    """Note at which step a request that decodes from the next step on shows its first token, if it still will.
+    """Record at which step a request that decodes from the next step on shows its first token, if it has yet to.
 
     Args:
         replica: The replica, whose requests think.
@@ -247,7 +248,7 @@ def expect_answer(replica: Replica, requests: RequestTable, index: int, generate
 
 
 def begin_answers(replica: Replica, requests: RequestTable, num_steps: int, free_at: float) -> None:
-    """Note when answers began in the leap that has run; its steps are counted, and nobody has left since.
+    """Record when answers began in the leap that has run; its steps are counted, and no request has left since.
 
     Args:
         replica: The replica.
@@ -263,7 +264,7 @@ def begin_answers(replica: Replica, requests: RequestTable, num_steps: int, free
         entry = heappop(heap)
         index, step = entry & MASK, entry >> SHIFT
         if requests.answer_step[index] != step or requests.replica_id[index] != replica.identity:
-            # It was preempted, or has left.
+            # It has been preempted, or has left.
             continue
         if replica.config.data_parallel_size > 1 and requests.rank[index] != replica.rank:
             continue
@@ -277,13 +278,13 @@ def begin_answers(replica: Replica, requests: RequestTable, num_steps: int, free
 
 
 def note_recomputed(replica: Replica, requests: RequestTable, index: int, generated: int) -> None:
-    """Note that an answer begins with the token that follows from computing a preempted request again."""
+    """Record that an answer begins with the token that follows recomputing a preempted request."""
     if generated == requests.thinking_tokens[index] + 1:
         requests.answer_time[index] = max(replica.end_time, replica.api_free_at)
 
 
 def push_gap(replica: Replica, leap: int, gap: float) -> None:
-    """Note the largest gap (seconds) that every decoding request had in a leap."""
+    """Record the largest gap (seconds) that every decoding request had in a leap."""
     gap_values = replica.gap_values
     while gap_values and gap_values[-1] <= gap:
         gap_values.pop()
@@ -302,7 +303,7 @@ def keep_largest_gap(replica: Replica, requests: RequestTable, index: int) -> No
 
 
 def note_stall(replica: Replica, num_joined: int) -> None:
-    """Prefill-first: decoding requests waited for a prefill step; remember since when, for their next gap."""
+    """Prefill-first: decoding requests waited for a prefill step; record since when, for their next gap."""
     leap = replica.leap_index
     if not replica.stall_step_runs:
         num_before = replica.num_decoding - num_joined
@@ -313,14 +314,14 @@ def note_stall(replica: Replica, num_joined: int) -> None:
 
 
 def add_stall(replica: Replica, leap: int, last_token_time: float, count: int) -> None:
-    """Note that so many requests, whose last token came at a time, wait for the end of a stall from a leap on."""
+    """Record that ``count`` requests, with the time of their last token, wait from a leap on for a stall to end."""
     replica.stall_step_runs.append(leap)
     replica.stall_times.append(last_token_time)
     replica.stall_counts.append(count)
 
 
 def end_stall(replica: Replica) -> None:
-    """The first decode step after a stall ends: every group's gap since its last token."""
+    """Record every group's gap since its last token, at the first decode step after a stall."""
     token_time = replica.start_time + replica.first_seconds
     for position in range(len(replica.stall_step_runs)):
         count = replica.stall_counts[position]
@@ -334,7 +335,7 @@ def end_stall(replica: Replica) -> None:
 
 
 def leave_stall(replica: Replica, joined_leap: int) -> None:
-    """A stalled request is preempted: its gap will be counted when it comes back."""
+    """Remove a stalled request that is preempted: its gap will be counted when it comes back."""
     for position in range(len(replica.stall_step_runs) - 1, -1, -1):
         if replica.stall_step_runs[position] <= joined_leap or not position:
             replica.stall_counts[position] -= 1
@@ -342,11 +343,11 @@ def leave_stall(replica: Replica, joined_leap: int) -> None:
 
 
 class Paces:
-    """Speculative decoding where pools differ: what a decode step brings a request on each of them.
+    """Speculative decoding with different pools: what a request gains per decode step on each of them.
 
     Attributes:
         values: In parts of a token (`simserve.engine.progress.GRID`), pool after pool; shape [pools x N].
-        first: Of each replica, where the values of its pool begin.
+        first: For each replica, where the values of its pool begin.
     """
 
     __slots__ = ("first", "values")
@@ -356,14 +357,14 @@ class Paces:
 
 
 def use_pace(paces: Paces, requests: RequestTable, number: int, index: int) -> None:
-    """Note what a decode step brings a request on the replica that it joins."""
+    """Set what a request gains per decode step on the replica that it joins."""
     requests.pace[index] = paces.values[paces.first[number] + index]
 
 
 def join_at_pace(
     replica: Replica, requests: RequestTable, progress: Progress, index: int, context: int, generated: int
 ) -> None:
-    """Let a request decode from the next step on; arguments as of `join_decoding`."""
+    """Let a request decode from the next step on; arguments as in `join_decoding`."""
     step, pace = replica.step, requests.pace[index]
     base = GRID * context - pace * step
     finish_step = step - (GRID * (generated - requests.output_tokens[index]) // pace)
@@ -381,7 +382,7 @@ def join_at_pace(
 
 
 def leave_at_pace(replica: Replica, requests: RequestTable, progress: Progress, index: int) -> None:
-    """Take a request out of the aggregates of the decoding ones, and its growing blocks with it."""
+    """Remove a request, with its growing blocks, from the aggregates of the decoding ones."""
     if replica.has_thinking:
         requests.answer_step[index] = -1
     step, pace, base = replica.step, requests.pace[index], requests.context_base[index]
@@ -405,7 +406,7 @@ def generated_at_pace(replica: Replica, requests: RequestTable, index: int) -> i
 
 
 def _estimate(replica: Replica, requests: RequestTable, index: int, sign: int, generated: float) -> None:
-    """Count (or, with -1, discount) what a request that has ``generated`` tokens may still need."""
+    """Add (or, with -1, subtract) what a request that has ``generated`` tokens may still need."""
     most = requests.max_tokens[index]
     if most > ESTIMATE_CLIP:
         replica.estimate_sum += sign * ESTIMATE_CLIP
@@ -418,9 +419,9 @@ def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_win
     """Let a finished request hold what its end has freed, until `release_departing`.
 
     Args:
-        replica: The replica, on which the request's growing blocks count as free already.
+        replica: The replica, on which the request's growing blocks already count as free.
         index: The request.
-        tokens: What it has in the KV cache.
+        tokens: Its tokens in the KV cache.
         free_blocks: Blocks that were free before.
         free_window_blocks: Likewise in the pool of layers with a window.
     """
@@ -435,7 +436,7 @@ def depart(replica: Replica, index: int, tokens: int, free_blocks: int, free_win
 def hold_until_all_are_done(
     replica: Replica, index: int, tokens: int, free_blocks: int, free_window_blocks: int
 ) -> None:
-    """Let a finished request hold its blocks, as of `depart`, until all have finished that do in this step."""
+    """Let a finished request hold its blocks, as in `depart`, until all that finish in this step have done so."""
     replica.departing.append(index)
     replica.departing_tokens.append(tokens)
     replica.departing_blocks.append(replica.free_blocks - free_blocks)
@@ -445,9 +446,9 @@ def hold_until_all_are_done(
 
 
 def release_departing(replica: Replica, requests: RequestTable) -> None:
-    """Let all of them go, the one first that was admitted first: the next step is scheduled.
+    """Release all departing requests, in the order of their admission: the next step is scheduled.
 
-    The order is that in which what they leave in the prefix cache gives way (``update_from_output`` of vLLM).
+    In this order, what they leave in the prefix cache is evicted (``update_from_output`` of vLLM).
     """
     is_ordered = replica.cache is not None and replica.cache.tree is None and len(replica.departing) > 1
     if is_ordered:
@@ -460,7 +461,7 @@ def release_departing(replica: Replica, requests: RequestTable) -> None:
                 position = replica.departing.index(index)
                 _release(replica, requests, position, replica.departing_tokens[position])
     else:
-        # Prompts that went on to a decode worker have no seat any more, and have ended in the order of their seats.
+        # Prompts that went on to a decode worker no longer have a seat, and have ended in the order of their seats.
         for position in range(len(replica.departing)):
             _release(replica, requests, position, replica.departing_tokens[position])
     replica.departing.clear()
@@ -470,7 +471,7 @@ def release_departing(replica: Replica, requests: RequestTable) -> None:
 
 
 def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Let one of them go at once, since its blocks are needed; its last token is not in the cache yet."""
+    """Release a departing request at once, since its blocks are needed; its last token is not in the cache yet."""
     position = replica.departing.index(index)
     tokens = max(replica.departing_tokens[position] - 1, requests.prompt_tokens[index])
     release_one(replica, requests, index, tokens)
@@ -478,7 +479,7 @@ def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> N
 
 
 def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int) -> None:
-    """Let one of them go, with so many tokens in the cache."""
+    """Release a departing request, with ``tokens`` tokens in the cache."""
     position = replica.departing.index(index)
     _release(replica, requests, position, tokens)
     replica.departing.pop(position)
@@ -498,7 +499,7 @@ def _release(replica: Replica, requests: RequestTable, position: int, tokens: in
 
 
 def _num_seated(replica: Replica) -> int:
-    """Return how many of the departing ones are still among those that could be preempted."""
+    """Return how many departing requests are still in the list of those that could be preempted."""
     num_seated = 0
     for seat in range(len(replica.running)):
         if replica.running[seat] in replica.departing:
@@ -507,7 +508,7 @@ def _num_seated(replica: Replica) -> int:
 
 
 def forget_finished(replica: Replica, requests: RequestTable) -> None:
-    """Strike those who are done off the list of those that could be preempted."""
+    """Remove finished requests from the list of those that could be preempted."""
     running = replica.running
     kept = 0
     for position in range(len(running)):

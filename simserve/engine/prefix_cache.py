@@ -1,24 +1,25 @@
-"""Prefix caching: KV blocks of tokens that several requests begin with are computed once and kept while there is room.
+"""Prefix caching: KV blocks of a prefix that several requests share are computed once and kept while there is room.
 
-What a request's tokens are is given as a path of *segments* (`PrefixPaths`): equal segment numbers mean equal tokens,
-from the first one on. Full blocks are shared; they are counted, never objects. vLLM's rules: a block is cached as
-soon as the step that computes it is scheduled, a request looks for its prefix when it is admitted, the last token is
-always computed, and what nobody uses stays until its memory is needed: of the segment that was used least recently,
-from its end (SGLang orders nodes of a radix tree; segments are such nodes), or block by block (vLLM). Blocks that hold
-nothing to share are taken before any of those, or wait for their turn among them (`EngineConfig.ages_empty_blocks`).
+The tokens of a request are given as a path of *segments* (`PrefixPaths`): equal segment numbers mean equal tokens, from
+the first one on. Full blocks are shared; they are counted, never objects. vLLM's rules: a block is cached as soon as
+the step that computes it is scheduled, a request looks for its prefix when it is admitted, the last token is always
+computed, and unused blocks stay until their memory is needed. Then the least recently used segment is evicted from its
+end (SGLang orders nodes of a radix tree; segments are such nodes), or block by block (vLLM). Blocks that hold nothing
+to share are taken before any of those, or wait for their turn among them (`EngineConfig.ages_empty_blocks`).
 
-What stands behind the cache (`simserve.engine.kv_tier`) is looked through, too. Where a tier leaves the choice, a
-request takes of what it finds as much as brings its first token soonest: what loading takes, latency included, against
-what computing those tokens would take at the pace of a full chunk.
+The tiers behind the cache (`simserve.engine.kv_tier`) are searched, too. If a tier leaves the choice, a request loads
+as much of what it finds as brings its first token soonest: the time to load, latency included, against the time to
+compute those tokens at the pace of a full chunk.
 
-Prompts that begin alike, where a request waits while another computes what it begins with: TensorRT-LLM's rule.
+Prompts with a common prefix, where a request waits while another computes it: TensorRT-LLM's rule.
 
 A full block is in its cache once the whole prompt that it belongs to is computed (``storeContextBlocks``), not while
-chunks of it run; scheduled ahead, a step later still, since results are processed behind the next step. So that two
-prompts do not compute the same at once, a request whose first block that the cache lacks is also the first that a
-running prompt lacks, or one that the step admits, is passed over: those behind it are asked, and it keeps its place
-(``beneficialToSkip`` in its ``capacityScheduler.cpp``, ``_beneficial_to_skip`` in its ``scheduler.py``). Its PyTorch
-runtime cached nothing before a request had ended, until pull request 6683: alike prompts then ran one by one, whole.
+chunks of it run; scheduled ahead, one step later, since results are processed after the next step is scheduled. So that
+two prompts do not compute the same at once, a request is passed over if the first block that it lacks in the cache is
+also the first that a running prompt lacks, or one that the step admits: the requests after it are tried, and it keeps
+its place (``beneficialToSkip`` in its ``capacityScheduler.cpp``, ``_beneficial_to_skip`` in its ``scheduler.py``). Its
+PyTorch runtime cached nothing before a request had ended, until pull request 6683: identical prompts then ran one by
+one, whole.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from simserve.engine.state import Replica, RequestTable
 
 
 def cached_tokens(replica: Replica, requests: RequestTable, index: int) -> int:
-    """Return how many tokens of a request's prompt lie in the cache of a replica now, as a router may ask.
+    """Return how many tokens of a request's prompt are in the cache of a replica now, for a router.
 
     What the running leap evicts is seen at its end.
     """
@@ -41,7 +42,7 @@ def cached_tokens(replica: Replica, requests: RequestTable, index: int) -> int:
 
 
 def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
-    """Look up a request that has ``tokens`` to compute, the last of which has to be computed in any case.
+    """Look up a request that has ``tokens`` to compute, the last of which is always computed.
 
     Returns:
         The blocks that it would find, and how many of them would no longer count as free if it used them: idle ones,
@@ -79,7 +80,7 @@ def first_missing(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int
     """Return the first full block of a request's first ``tokens`` tokens that others could share and the cache lacks.
 
     Returns:
-        Its segment, and its place from the beginning of the request on; segment -1: there is none.
+        Its segment, and its place from the beginning of the request; segment -1: there is none.
     """
     paths = cache.paths
     limit = tokens // paths.block_size
@@ -98,7 +99,7 @@ def first_missing(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int
 
 
 def _find_in_tiers(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
-    """As `find_prefix`, through the tiers behind the cache, up to where going on would gain nothing."""
+    """Like `find_prefix`, through the tiers behind the cache, up to where going on would gain nothing."""
     paths, tiers, num_tiers, store = cache.paths, cache.tiers, cache.num_tiers, cache.paths.store
     limit = (tokens - 1) // paths.block_size
     slots, held, used, ends, segments = cache.slots, cache.held, cache.used, paths.ends, paths.segments
@@ -143,7 +144,7 @@ def _find_in_tiers(cache: PrefixCache, index: int, tokens: int) -> tuple[int, in
 
 
 def _loading_seconds(tier: KVTier, blocks: int, is_asked: int) -> float:
-    """Return what loading blocks costs whoever has the choice; the first from a tier waits for its latency."""
+    """Return the time to load blocks for a request that has the choice; the first from a tier waits for its latency."""
     if not tier.has_choice:
         return 0.0
     seconds = blocks * tier.block_seconds
@@ -153,7 +154,7 @@ def _loading_seconds(tier: KVTier, blocks: int, is_asked: int) -> float:
 
 
 def _computing_seconds(cache: PrefixCache, position: int, blocks: int) -> float:
-    """Return what computing blocks behind the first ``position`` of a prompt takes, at the pace of a full chunk."""
+    """Return the time to compute blocks after the first ``position`` of a prompt, at the pace of a full chunk."""
     block_size = cache.paths.block_size
     tokens = blocks * block_size
     pairs = tokens * (position * block_size) + tokens * (tokens + 1) * 0.5
@@ -191,7 +192,7 @@ def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
 def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     """Cache the full blocks of the first ``tokens`` tokens of a request, up to one that the cache has from another.
 
-    vLLM keeps every copy of a block: once the one that is found here has gone, the request's own takes its place.
+    vLLM keeps every copy of a block: once the one that is found here is gone, the request's own takes its place.
     """
     paths = cache.paths
     blocks = tokens // paths.block_size
@@ -219,7 +220,7 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
                 paths.is_private[index] = 1
                 break
             if users[slot] > 1:
-                # Others stay behind with what this one leaves.
+                # Other users stay behind with fewer blocks than this request.
                 add_reach(cache, slot, reach, users[slot] - 1)
         end = ends[until - 1]
         before = shared
@@ -233,9 +234,9 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
 
 
 def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None:
-    """Let a request that has computed ``tokens`` and leaves the replica cache its blocks, and give them up.
+    """Let a request that has computed ``tokens`` and leaves the replica cache its blocks and release them.
 
-    All its ``blocks`` have been counted as free already; those that others use are taken back.
+    All its ``blocks`` have already been counted as free; those that others use are taken back.
     """
     cache = replica.cache
     if cache is None:
@@ -256,7 +257,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if store is not None:
         keep_in_store(store, cache, index, tokens)
     if cache.evicts_by_block:
-        # Full blocks that another had cached first wait for their turn too. Its end is given up first.
+        # Full blocks that another request cached first wait for their turn too. The request's end is given up first.
         waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
         if waiting > 0:
             cache.num_empty += waiting
@@ -279,7 +280,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
             freed += in_use
             most = count = 0
             if num_others[slot]:
-                # Those that use most of what is left come after this one.
+                # The requests that use most of what is left come after this one.
                 most, count = take_longest_reach(cache, slot)
                 freed -= most
             used[slot], users[slot] = most, count
@@ -295,7 +296,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
 
 
 def new_slot(cache: PrefixCache, segment: int) -> int:
-    """Give a segment a slot, and return it."""
+    """Give a segment a slot, and return the slot."""
     if cache.free_slots:
         slot = cache.free_slots.pop()
         cache.segments[slot] = segment
@@ -309,19 +310,19 @@ def new_slot(cache: PrefixCache, segment: int) -> int:
 
 
 def add_reach(cache: PrefixCache, slot: int, reach: int, count: int) -> None:
-    """Note that ``count`` requests use so many blocks of a segment, fewer than others do."""
+    """Record that ``count`` requests use ``reach`` blocks of a segment, fewer than others do."""
     cache.num_others[slot] += count
     cache.reaches.setdefault(slot, []).extend([reach] * count)
 
 
 def remove_reach(cache: PrefixCache, slot: int, reach: int) -> None:
-    """Forget one of those requests."""
+    """Remove one of those requests."""
     cache.num_others[slot] -= 1
     cache.reaches[slot].remove(reach)
 
 
 def take_longest_reach(cache: PrefixCache, slot: int) -> tuple[int, int]:
-    """Return the most blocks that such requests use, of which there are some, how many use so many; forget those."""
+    """Return the most blocks that such requests use, of which there are some, and how many use them; remove those."""
     reaches = cache.reaches[slot]
     most = max(reaches)
     count = reaches.count(most)
@@ -331,7 +332,7 @@ def take_longest_reach(cache: PrefixCache, slot: int) -> tuple[int, int]:
 
 
 def evict(cache: PrefixCache, free_blocks: int) -> None:
-    """Drop what was given up least recently until no more idle blocks are kept than there are free ones."""
+    """Evict what was given up least recently until no more idle blocks are kept than there are free ones."""
     if cache.tree is not None:
         evict_nodes(cache, cache.num_idle - free_blocks)
         return
@@ -365,7 +366,7 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
 
 
 def _give_up_blocks(cache: PrefixCache, slot: int, used_before: int) -> None:
-    """Put what nobody uses any more of a segment behind all that was given up before."""
+    """Put the blocks of a segment that have no users any more after all that were given up before."""
     in_use, stretch = cache.used[slot], cache.shallowest[slot]
     if cache.evicts_by_block:
         if in_use < used_before:
@@ -378,7 +379,7 @@ def _give_up_blocks(cache: PrefixCache, slot: int, used_before: int) -> None:
 
 
 def _add_stretch(cache: PrefixCache, slot: int, start: int) -> None:
-    """Put a stretch before all others of its slot, and behind all that was given up before."""
+    """Put a stretch before all others of its slot, and after all that were given up before."""
     if cache.free_stretches:
         stretch = cache.free_stretches.pop()
     else:
@@ -399,7 +400,7 @@ def _add_stretch(cache: PrefixCache, slot: int, start: int) -> None:
 
 
 def _drop_stretch(cache: PrefixCache, stretch: int) -> None:
-    """Forget a stretch of which nothing is left."""
+    """Remove an empty stretch."""
     slot, above, below = cache.stretch_slot[stretch], cache.above[stretch], cache.below[stretch]
     if above:
         cache.below[above] = below
@@ -412,7 +413,7 @@ def _drop_stretch(cache: PrefixCache, stretch: int) -> None:
 
 
 def _take_idle(cache: PrefixCache, slot: int, reach: int) -> None:
-    """Let the first ``reach`` blocks of a segment be in use, those behind them in the order in which they are."""
+    """Mark the first ``reach`` blocks of a segment as in use; those after them keep their order."""
     stretch = cache.shallowest[slot]
     while stretch:
         below = cache.below[stretch]
@@ -427,7 +428,7 @@ def _take_idle(cache: PrefixCache, slot: int, reach: int) -> None:
 
 
 def note_decoder(cache: PrefixCache, index: int) -> None:
-    """Note that a request decodes, where others have tokens that it is going to decode."""
+    """Record that a request decodes, if others have tokens that it is going to decode."""
     paths = cache.paths
     first, until = paths.starts[index], paths.starts[index + 1]
     for entry in range(max(paths.pinned_until[index] - 1, first), until):
@@ -445,7 +446,7 @@ def note_decoder(cache: PrefixCache, index: int) -> None:
 
 
 def forget_decoder(cache: PrefixCache, index: int) -> None:
-    """Note that a request decodes no more."""
+    """Record that a request no longer decodes."""
     paths = cache.paths
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         segment = paths.segments[entry]
@@ -457,7 +458,7 @@ def forget_decoder(cache: PrefixCache, index: int) -> None:
 
 
 def note_contests(cache: PrefixCache, index: int) -> None:
-    """Note who decodes what the cache holds more of, now that a request has cached blocks."""
+    """Record which requests decode what the cache holds more of, now that a request has cached blocks."""
     paths = cache.paths
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         if not paths.is_shared[entry]:
@@ -468,13 +469,13 @@ def note_contests(cache: PrefixCache, index: int) -> None:
 
 
 def _contest(cache: PrefixCache, index: int) -> None:
-    """Let nothing leap over the blocks that a request fills."""
+    """Let no leap pass the blocks that a request fills."""
     if index not in cache.contested:
         cache.contested.append(index)
 
 
 def _is_contested(cache: PrefixCache, index: int) -> bool:
-    """Return whether the cache holds more than a decoding request has of what that decodes."""
+    """Return whether the cache holds more of what a request decodes than the request has."""
     paths = cache.paths
     first, pinned = paths.starts[index], paths.pinned_until[index]
     for entry in range(max(pinned - 1, first), paths.starts[index + 1]):
@@ -491,7 +492,7 @@ def _is_contested(cache: PrefixCache, index: int) -> bool:
 
 
 def is_decoded(cache: PrefixCache, index: int) -> bool:
-    """Return whether another request is decoding what a request begins with."""
+    """Return whether another request is decoding the prefix of a request."""
     if cache.num_decoders:
         paths = cache.paths
         for entry in range(paths.starts[index], paths.starts[index + 1]):
@@ -503,9 +504,9 @@ def is_decoded(cache: PrefixCache, index: int) -> bool:
 
 
 def load_prefix(replica: Replica, requests: RequestTable, index: int, blocks: int) -> None:
-    """Bring what a request that is admitted loads from behind the cache, of its first ``blocks`` blocks, into it.
+    """Load what a request that is admitted takes from behind the cache, of its first ``blocks`` blocks, into the cache.
 
-    It is idle there until `use_prefix`, and counts as found on the first admission alone.
+    It is idle there until `use_prefix`, and counts as found only on the first admission.
     """
     cache = replica.cache
     assert cache is not None
@@ -563,7 +564,7 @@ def _load(cache: PrefixCache, level: int, segment: int, missing: int) -> int:
 
 
 def _note_declined(cache: PrefixCache, index: int, taken: int, tokens: int) -> None:
-    """Count the blocks of a request that lie in tiers right behind the ``taken`` ones, and are computed instead."""
+    """Count the blocks of a request in tiers directly after the ``taken`` ones that are computed instead."""
     paths, store = cache.paths, cache.paths.store
     limit = (tokens - 1) // paths.block_size
     found = 0
@@ -584,14 +585,14 @@ def _note_declined(cache: PrefixCache, index: int, taken: int, tokens: int) -> N
 
 
 def note_contributions(replica: Replica, requests: RequestTable) -> None:
-    """Note the first block that the cache lacks of each prompt that is being computed."""
+    """Record, for each prompt being computed, the first block that the cache lacks."""
     replica.contributed.clear()
     for position in range(len(replica.prefilling)):
         is_contributed(replica, requests, replica.prefilling[position])
 
 
 def is_contributed(replica: Replica, requests: RequestTable, index: int) -> bool:
-    """Return whether another computes the first block that a request lacks; else note that this one will."""
+    """Return whether another request computes the first block that a request lacks; else record that this one will."""
     cache, contributed = replica.cache, replica.contributed
     if cache is None:
         return False
@@ -607,18 +608,18 @@ def is_contributed(replica: Replica, requests: RequestTable, index: int) -> bool
 
 
 def defer(replica: Replica) -> None:
-    """Pass the head of the queue over, until `restore_deferred`."""
+    """Pass over the head of the queue, until `restore_deferred`."""
     replica.deferred.append(replica.waiting.popleft())
 
 
 def restore_deferred(replica: Replica) -> None:
-    """Put back at the head of the queue, in their order, those that were passed over."""
+    """Put the requests that were passed over back at the head of the queue, in their order."""
     while replica.deferred:
         replica.waiting.appendleft(replica.deferred.pop())
 
 
 def keep_prompt(replica: Replica, cache: PrefixCache, index: int, tokens: int) -> None:
-    """Cache a prompt of so many tokens that has been computed, or let that be done when the next step has ended."""
+    """Cache a computed prompt of ``tokens`` tokens, or defer that until the next step has ended."""
     if replica.config.caches_at_end:
         return
     if replica.config.async_scheduling:
@@ -629,7 +630,7 @@ def keep_prompt(replica: Replica, cache: PrefixCache, index: int, tokens: int) -
 
 
 def keep_late_prompts(replica: Replica, cache: PrefixCache) -> None:
-    """Cache the prompts that the step before the one that has ended had computed."""
+    """Cache the prompts that were computed by the step before the one that has ended."""
     late, tokens = replica.late_prefixes, replica.late_prefix_tokens
     for position in range(len(late)):
         cache_blocks(cache, late[position], tokens[position])

@@ -1,7 +1,7 @@
-"""Number formats of a deployment: from ``auto`` to what its checkpoint holds, and which others there are.
+"""Number formats of a deployment: from ``auto`` to what its checkpoint holds, and which others are available.
 
-And what others published of the quality of a format: simserve measures none, and speed does not depend on it. Knows
-names of formats and where they come from; what they cost is `simserve.perf.quantization`'s.
+Also what others have published about the quality of a format: simserve measures none, and speed does not depend on it.
+Knows names of formats and where they come from; their costs are in `simserve.perf.quantization`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _EXPERT_CLASSES: Mapping[str, GemmClass] = {"none": "bf16", "bf16": "bf16", "fp1
 How = Literal["stored", "checkpoint", "quantised on load", "quantised before loading"]
 
 NO_CHECKPOINT: Final = "as asked (no such checkpoint is on record)"
-"""Where weights come from that nobody is known to offer, and that the engine does not make."""
+"""Source of weights that nobody is known to offer, and that the engine does not make."""
 
 COMPRESSED_KV: Final = "fp8"
 """KV format of compressed attention: FP8 with scales, the rotary part in BF16 (vLLM 0.20.2 and 0.33.0 refuse others in
-the kernels that they choose by themselves, deepseek_v4 attention.py; SGLang 0.5.23 deepseek_v4 memory pool)."""
+the kernels that they choose by default, deepseek_v4 attention.py; SGLang 0.5.23 deepseek_v4 memory pool)."""
 GGUF: Final = "gguf"
-"""Of a checkpoint's ``method``: a file of llama.cpp, which engines load that run all formats in it."""
+"""A checkpoint's ``method``: a file of llama.cpp, loaded by engines that run all formats in it."""
 FILE = "calibration/quality.yaml"
 SIZE_FACTOR = 2.5
-"""How much larger or smaller the studied model may be: losses fall with size, by half or more from 7 B to 70 B."""
+"""Largest ratio, either way, between a studied model's size and this one: losses fall with size, by half or more from 7
+B to 70 B."""
 Kind = Literal["weights", "kv_cache"]
 Metric = Literal[
     "wikitext2_perplexity",
@@ -72,7 +73,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "gptq-int4-exllama": ("gptq-int4",),
     "awq-int4-gemm": ("awq-int4",),
 }
-"""Formats whose studies speak for another: plain INT4 says nothing of how the codes were found."""
+"""Formats whose studies also apply to another: plain INT4 does not say how the codes were found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +82,10 @@ class AvailableFormat:
 
     Attributes:
         format: Its name.
-        how: Where weights of it come from: the checkpoint that the model's name stands for, another public one, the
+        how: Where its weights come from: the checkpoint that the model's name stands for, another public one, the
             engine while it loads, or a tool of the engine.
-        repository: Where the checkpoint is that is loaded; None where none is on record.
-        engine: Who quantises; None: nobody does.
+        repository: Location of the checkpoint that is loaded; None if none is on record.
+        engine: Engine that quantises; None: none does.
     """
 
     format: WeightFormatName
@@ -108,7 +109,7 @@ class Formats:
         weights: Weight format, 16 bit by the dtype's name.
         weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by ENGINE``, ``cast on load by
             ENGINE`` (16 bit of another kind), ``dequantised`` or `NO_CHECKPOINT`.
-        checkpoint: Repository of the weights; None where none is on record.
+        checkpoint: Repository of the weights; None if none is on record.
         kv_cache: KV format.
         kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default``, ``as asked``, or
             ``chosen by the plan``.
@@ -135,10 +136,10 @@ def formats_line(formats: Mapping[str, Any]) -> str:
 
 
 def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDtype) -> ReplicaShape:
-    """Return a replica in the formats that were asked for, ``auto`` resolved.
+    """Return a replica in the requested formats, ``auto`` resolved.
 
     Raises:
-        ScenarioError: The stored format does not run here; names what does. Or the model caches in another.
+        ScenarioError: The stored format does not run here (names what does), or the model caches in another one.
     """
     model, engine = shape.model, shape.engine
     if model.compressed_attention is not None and kv_cache not in ("auto", COMPRESSED_KV):
@@ -161,13 +162,13 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
 
 
 def _format_as_loaded(model: ModelProfile, engine: ResolvedEngine) -> WeightFormatName:
-    """Return the format of a checkpoint's weights once an engine has loaded them as they are."""
+    """Return the format of a checkpoint's weights after an engine has loaded them unchanged."""
     is_float32 = model.stored.is_wide and model.dtype == "fp32"
     return "fp16" if is_float32 and engine.casts_float32 else model.stored.format
 
 
 def _lacking_arithmetic(name: WeightFormatName, engine: ResolvedEngine, hardware: HardwareProfile) -> str | None:
-    """Return in a clause that an engine has a format and a GPU is too old for it; None: that is not the reason."""
+    """Return a clause saying that the engine has the format but the GPU is too old for it; None: not the reason."""
     if not catalog.has("engine", engine.name):
         return None
     found, has = load_engine(engine.name).feature_range(name, engine.version), hardware.compute_capability
@@ -180,7 +181,7 @@ def _lacking_arithmetic(name: WeightFormatName, engine: ResolvedEngine, hardware
 
 
 def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
-    """Do nothing where an engine loads checkpoints that were made in the way of this one.
+    """Check that an engine loads checkpoints made by the method of this one.
 
     Raises:
         ScenarioError: It does not.
@@ -192,7 +193,7 @@ def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
 
 
 def loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> bool:
-    """Return whether an engine loads checkpoints made in the way of this one; its format is another question."""
+    """Return whether an engine loads checkpoints made by this one's method, whatever the format."""
     if checkpoint.method == GGUF:
         return {*checkpoint.all_formats} <= {*engine.supported_quantizations}
     if checkpoint.method is None or not engine.loaded_methods:
@@ -201,7 +202,7 @@ def loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> bool:
 
 
 def as_loaded(model: ModelProfile, engine: ResolvedEngine) -> ModelProfile:
-    """Return a model without the checkpoints that an engine does not load, but the one that its name stands for.
+    """Return a model without the checkpoints that an engine does not load, except the one that its name stands for.
 
     The engine's own come before others of their format, unless the weights are not those of the model's name.
     """
@@ -217,7 +218,7 @@ def as_loaded(model: ModelProfile, engine: ResolvedEngine) -> ModelProfile:
 
 
 def kv_of_auto(shape: ReplicaShape) -> str:
-    """Return the KV format that an engine makes of the weights of a replica where nothing is said.
+    """Return the KV format that an engine uses by default for the weights of a replica.
 
     Raises:
         InputError: The engine does not run the weights, or the GPU has no arithmetic for them.
@@ -226,7 +227,7 @@ def kv_of_auto(shape: ReplicaShape) -> str:
 
 
 def _kv_cache(shape: ReplicaShape, asked: KVCacheDtype) -> str:
-    """Return the KV format that an engine makes of a checkpoint.
+    """Return the KV format that an engine uses for a checkpoint.
 
     Raises:
         InputError: The engine does not run the weights, or the GPU has no arithmetic for them.
@@ -245,7 +246,7 @@ def _kv_cache(shape: ReplicaShape, asked: KVCacheDtype) -> str:
 
 
 def _kv_of_checkpoint(shape: ReplicaShape) -> str | None:
-    """Return the KV format that the weights' checkpoint asks for, where the engine heeds it."""
+    """Return the KV format that the weights' checkpoint asks for, if the engine follows it."""
     checkpoint = shape.model.checkpoint(shape.quantization)
     if checkpoint is None or checkpoint.method not in shape.engine.kv_cache_of_methods:
         return None
@@ -271,7 +272,7 @@ def _remedy(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfi
 
 
 def _later_versions(name: WeightFormatName, engine: ResolvedEngine) -> str | None:
-    """Return in words which versions of an engine run a format; None where this one does, or none is known to."""
+    """Return in words which versions of an engine run a format; None if this one does, or none is known to."""
     if name in engine.supported_quantizations or not catalog.has("engine", engine.name):
         return None
     profile = load_engine(engine.name)
@@ -279,7 +280,7 @@ def _later_versions(name: WeightFormatName, engine: ResolvedEngine) -> str | Non
         is_lacking = profile.feature_range(name, engine.version) is None
         return f"has it in versions {profile.versions_with(name)}" if is_lacking else None
     if name in profile.nearest_version(engine.version).kernels.quantizations:
-        return None  # A maker's devices lack it, and no version is otherwise known to bring it there.
+        return None  # The maker's devices lack it, and no other version is known to add it.
     since = next((known.version for known in profile.versions if name in known.kernels.quantizations), None)
     return None if since is None else f"runs it from {since} on, on GPUs that have its arithmetic"
 
@@ -289,8 +290,8 @@ def formats_available(
 ) -> tuple[AvailableFormat, ...]:
     """Return the weight formats that a model can be served in on a GPU, the stored one first.
 
-    Those of its public checkpoints and, where it is stored in 16 bit, those that the engine makes of that; of them what
-    the engine runs and the GPU has arithmetic for. What is stored in fewer bits is not rounded a second time.
+    These are the formats of its public checkpoints and, if it is stored in 16 bit, those that the engine makes from it,
+    as far as the engine runs them and the GPU has the arithmetic. Weights stored in fewer bits are not rounded again.
     """
     stored, found = model.stored, dict[WeightFormatName, AvailableFormat]()
     if loads(engine, stored):
@@ -321,7 +322,7 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
 
     Args:
         shape: The replica, its formats resolved.
-        asked_kv_cache: What the scenario says of the KV cache.
+        asked_kv_cache: KV format in the scenario.
     """
     how = available_as(shape)
     kv_source = "16 bit by default"
@@ -346,7 +347,7 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
 
 
 def available_as(shape: ReplicaShape) -> AvailableFormat | None:
-    """Return how the weights of a replica can be had in its format; None where they cannot."""
+    """Return how the weights of a replica are available in its format; None if they are not."""
     there = formats_available(shape.model, shape.engine, shape.hardware)
     return next((each for each in there if _is_of(each, shape)), None)
 
@@ -356,14 +357,14 @@ def _is_of(available: AvailableFormat, shape: ReplicaShape) -> bool:
 
 
 def as_offered(asked: str, model: ModelProfile) -> str:
-    """Return the name under which a format is among those that are there: 16 bit by the model's dtype is ``none``."""
+    """Return the name under which a format is listed as available: 16 bit by the model's dtype is ``none``."""
     return "none" if asked == model.dtype else asked
 
 
 def lacking_weights_notes(shape: ReplicaShape) -> list[str]:
-    """Return that weights of a replica's format, or of its draft's, cannot be had as far as is known, and what can.
+    """Return notes that weights in the format of a replica, or of its draft, are not known to exist, and which do.
 
-    What is rounded to fewer bits only: 16 bit can be unpacked from any checkpoint.
+    Only for formats of fewer bits: 16 bit can be unpacked from any checkpoint.
     """
     speculation = shape.speculation
     drafts = [] if speculation is None or speculation.is_layer or speculation.draft is None else [speculation.draft]
@@ -385,9 +386,9 @@ def _lacking_weights_note(shape: ReplicaShape, key: str) -> str | None:
 
 
 def with_stored_format(scenario: Scenario) -> Scenario:
-    """Return a scenario that names the weight format which ``auto`` stands for: where a search starts from.
+    """Return the scenario with the weight format that ``auto`` stands for: the starting point of a search.
 
-    Pools with a model of their own name that model's.
+    Pools with a model of their own name that model's format.
     """
     from simserve.profiles.catalog import load_model
 
@@ -410,16 +411,16 @@ def with_stored_format(scenario: Scenario) -> Scenario:
 
 
 class QualityFact(FrozenModel):
-    """One model in one format against the same model in 16 bit."""
+    """One model in one format compared with the same model in 16 bit."""
 
     format: str = Field(min_length=1)
     """Weight or KV format, as a scenario names it."""
     model: str = Field(min_length=1)
-    """Model that was studied."""
+    """The studied model."""
     model_size_b: float = Field(gt=0)
-    """Its parameters, billions."""
+    """Its number of parameters, billions."""
     baseline: float = Field(gt=0)
-    """Score in 16 bit; 100 where only the recovery is published."""
+    """Score in 16 bit; 100 if only the recovery is published."""
     value: float = Field(gt=0)
     """Score in the format."""
 
@@ -430,11 +431,11 @@ class QualityStudy(FrozenModel):
     source: str = Field(min_length=1)
     """Paper, model card or documentation."""
     cited_as: str = Field(min_length=1)
-    """The source in a word or two, for one line of text."""
+    """The source in one or two words, for one line of text."""
     metric: Metric
     """Perplexity (lower is better), or a score or recovery in per cent (higher is better)."""
     quantises: Kind = "weights"
-    """What is in the format."""
+    """What is stored in the format."""
     facts: tuple[QualityFact, ...] = Field(min_length=1)
     """The figures."""
 
@@ -458,15 +459,15 @@ def load_quality() -> QualityCatalogue:
 
 
 def quality_of(shape: ReplicaShape) -> list[dict[str, Any]]:
-    """Return what is published of the quality that the deployment's number formats cost."""
+    """Return what is published about the quality cost of the deployment's number formats."""
     return published_quality(shape.quantization, shape.kv_cache_dtype, shape.model.num_parameters / 1e9)
 
 
 def published_quality(quantization: str, kv_cache_dtype: str, model_size_b: float) -> list[dict[str, Any]]:
-    """Return what is published of a deployment's formats on models of about its size; empty where nothing is.
+    """Return what is published about a deployment's formats for models of about its size; empty if nothing is.
 
-    Each: ``quantises`` (``weights`` or ``kv_cache``), ``format``, ``metric``, ``baseline``, ``value``, ``delta``
-    (value less baseline, in the metric's unit), ``loss`` (share of the baseline lost, negative for a gain), ``model``,
+    Each: ``quantises`` (``weights`` or ``kv_cache``), ``format``, ``metric``, ``baseline``, ``value``, ``delta`` (value
+    minus baseline, in the metric's unit), ``loss`` (share of the baseline lost, negative for a gain), ``model``,
     ``model_size_b``, ``cited_as`` and ``source``.
 
     Args:
@@ -507,7 +508,7 @@ def _as_mapping(study: QualityStudy, fact: QualityFact) -> dict[str, Any]:
 def quality_lines(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line for weights and one for the KV cache: the range of the published figures, and its ends.
 
-    Nothing where nothing is published.
+    No line if nothing is published.
     """
     lines = []
     for kind, name in (("weights", "weights"), ("kv_cache", "KV cache")):
@@ -526,7 +527,8 @@ def _range(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _change(fact: Mapping[str, Any]) -> str:
-    """Return how a score changed, per cent of the 16-bit one: ``'Arena-Hard -7.0% (llama-3.1-8b, Neural Magic)'``."""
+    """Return the change of a score in per cent of the 16-bit one: ``'Arena-Hard -7.0% (llama-3.1-8b, Neural
+    Magic)'``."""
     change = 100 * fact["loss"] * (1 if fact["metric"].endswith("perplexity") else -1)
     return f"{_LABELS[fact['metric']]} {change + 0.0:+.1f}% ({fact['model']}, {fact['cited_as']})"
 
@@ -539,7 +541,7 @@ def has_block_scaled_weights(scenario: Scenario) -> bool:
 
 
 def no_choice_of_experts(scenario: Scenario, hardware: HardwareProfile) -> str:
-    """Return why the kernels of experts that are asked for change nothing; empty: they change something."""
+    """Return why the requested expert kernels change nothing; empty: they change something."""
     model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
     named = model.stored.format if weights == "auto" else weights
     formats = () if model.moe is None else tuple(model.formats_of("experts", named))

@@ -46,34 +46,34 @@ from simserve.workload.generate import decode_contexts
 from simserve.workload.spec import ADVANCE_SECONDS
 
 _LANGUAGE_ONLY = ("sglang",)
-"""Engines whose replicas leave the vision tower out beside an encoder pool (SGLang's ``--language-only``); the others
+"""Engines whose replicas omit the vision tower when there is an encoder pool (SGLang's ``--language-only``); the others
 are assumed to load it."""
 _WHOLE_TOWERS = {
     "vllm": ("llama4", "qwen2_5_vl", "qwen3_vl", "qwen3_5"),
     "sglang": ("qwen2_5_vl", "qwen3_vl"),
 }
-"""Families of models whose tower of images an engine can hold whole on each rank: vLLM 0.32.0 model_executor/models,
+"""Families of models whose image tower an engine can hold whole on each rank: vLLM 0.32.0 model_executor/models,
 ``supports_encoder_tp_data``; SGLang docs, advanced_features/dp_for_multi_modal_encoder."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
-"""What the scheduler obeys that an engine has under the same name."""
+"""Fields of the scheduler's configuration that an engine has under the same name."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
 LATENT_GRAPH_TOKENS = 2048
-"""Tokens of its largest graph of prompts with latent attention (0.5.10 server_args.py)."""
+"""Tokens of SGLang's largest CUDA graph for prompts with latent attention (0.5.10 server_args.py)."""
 KEPT_ENGINES = 512
-"""Engines kept as resolved, about 10 kB each: those of the sizes and knobs that a search tries on some kinds of GPU."""
+"""Resolved engines kept, about 10 kB each: those of the sizes and options that a search tries on some kinds of GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedScenario:
-    """A scenario with everything that its names stand for.
+    """A scenario with everything that its names refer to.
 
     Attributes:
-        scenario: What was asked.
+        scenario: The scenario as given.
         shape: One replica: hardware, model, engine, parallel sizes, number formats.
-        memory: What of a GPU's memory goes where, and whether it fits.
+        memory: How a GPU's memory is used, and whether everything fits.
         engine: Limits and rules of one replica's scheduler.
-        gpu_hour: What a GPU-hour costs, and where that is from; over several pools, the mean.
+        gpu_hour: Price of a GPU-hour, and its source; with several pools, the mean.
         pools: Each pool as a scenario of its own; the shape, memory and engine above are then the first one's.
     """
 
@@ -86,7 +86,7 @@ class ResolvedScenario:
 
     @property
     def gpu_hour_usd(self) -> float | None:
-        """Dollars a GPU-hour; None where neither the scenario nor the profile has a price."""
+        """Dollars per GPU-hour; None if neither the scenario nor the profile has a price."""
         return self.gpu_hour.usd
 
     @property
@@ -98,7 +98,7 @@ class ResolvedScenario:
     def formats(self) -> dict[str, Any]:
         """The block ``formats`` of results: number formats of weights and KV cache, and where they come from.
 
-        Over several pools those of the first, and of each by its name below ``pools``.
+        With several pools those of the first, and those of each by its name below ``pools``.
         """
         if not self.pools:
             return {**asdict(formats_of(self.shape, self.scenario.deployment.kv_cache_dtype)), "pools": {}}
@@ -117,7 +117,7 @@ class ResolvedScenario:
 
 
 def assumed_architectures(*scenarios: Scenario) -> list[str]:
-    """Return which models of scenarios have an architecture that is assumed, a warning each.
+    """Return which models of the scenarios have an assumed architecture, one warning each.
 
     Raises:
         ProfileError: A model is missing or invalid.
@@ -135,17 +135,17 @@ def assumed_architectures(*scenarios: Scenario) -> list[str]:
 def resolve(
     scenario: Scenario | ResolvedScenario, connector: str | None = None, role: Role = "both"
 ) -> ResolvedScenario:
-    """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one as it is.
+    """Return the scenario with its profiles loaded and its engine and memory resolved; a resolved one unchanged.
 
-    That it does not fit is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would.
+    Not fitting is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would fit.
 
     Args:
         scenario: The scenario.
         connector: For one pool of several: what moves KV caches between them, in words; None: nothing does.
-        role: Of that pool.
+        role: The role of that pool.
 
     Raises:
-        InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
+        InputError: A profile is missing or invalid, or the model cannot be split or stored as requested.
     """
     if isinstance(scenario, ResolvedScenario):
         return scenario
@@ -160,7 +160,7 @@ def resolve(
     with scenario.blaming("deployment"):
         engine = _with_options(engine_config(shape, memory), scenario, shape, memory)
     if scenario.deployment.streaming is not None or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
-        engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or by nobody
+        engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or not at all
     check_engine(scenario, engine)
     return ResolvedScenario(
         scenario=scenario,
@@ -172,10 +172,10 @@ def resolve(
 
 
 def _with_options(engine: EngineConfig, scenario: Scenario, shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
-    """Return what a scheduler obeys with the tiers and adapters that the scenario asks for; without, no seats of such.
+    """Return the scheduler's configuration with the scenario's tiers and adapters; without adapters, no slots for them.
 
     Raises:
-        ScenarioError: They do not go with the rest of it.
+        ScenarioError: They are incompatible with the rest of the scenario.
     """
     asked, loras = scenario.deployment.engine, scenario.workload.loras
     if asked.kv_offload is not None or asked.kv_tiers:
@@ -186,10 +186,10 @@ def _with_options(engine: EngineConfig, scenario: Scenario, shape: ReplicaShape,
 
 
 def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenario:
-    """Return a scenario resolved that differs from a resolved one in its replicas, number of requests and seed alone.
+    """Resolve a scenario that differs from a resolved one only in its replicas, number of requests and seed.
 
     Raises:
-        InputError: They do not go together.
+        InputError: Its parts are incompatible.
     """
     if scenario.deployment.pools:
         return resolve(scenario)
@@ -199,7 +199,7 @@ def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenari
 
 
 def _check_apis(scenario: Scenario) -> None:
-    """Refuse an API that is not known, before anything is simulated."""
+    """Refuse an unknown API before anything is simulated."""
     from simserve.profiles.api import load_api
 
     overflow = scenario.deployment.overflow
@@ -233,7 +233,7 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
 
 
 def of_pool_alone(scenario: Scenario, number: int) -> Scenario:
-    """Return the scenario as if one of its pools were all there is."""
+    """Return the scenario with one of its pools as the whole deployment."""
     pool = scenario.deployment.pools[number]
     workload = scenario.workload
     if workload.classes is not None:
@@ -248,7 +248,7 @@ def of_pool_alone(scenario: Scenario, number: int) -> Scenario:
 
 
 def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> GpuHour:
-    """Return the mean price over the GPUs of all pools; None where one of them has none."""
+    """Return the mean price over the GPUs of all pools; None if one of them has none."""
     prices = [pool.gpu_hour for pool in pools]
     if len({each.usd for each in prices}) == 1:
         return prices[0]
@@ -262,7 +262,7 @@ def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> Gpu
 
 
 def _check_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
-    """Refuse prefill and decode pools whose engines cannot hand over KV caches."""
+    """Refuse prefill and decode pools whose engines cannot transfer KV caches."""
     for number, (pool, spec) in enumerate(zip(pools, scenario.deployment.pools, strict=True)):
         if spec.role == "both":
             continue
@@ -273,7 +273,7 @@ def _check_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> No
 
 
 def _check_kv_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
-    """Refuse a pool that prefills or decodes and has no counterpart of its model, KV format and region."""
+    """Refuse a pool that prefills or decodes without a counterpart of its model, KV format and region."""
     specs = scenario.deployment.pools
     keys = [
         (pool.shape.model.name, pool.shape.kv_cache_dtype, spec.region) for pool, spec in zip(pools, specs, strict=True)
@@ -289,12 +289,12 @@ def _check_kv_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) ->
 
 
 def replica_shape(scenario: Scenario, connector: str | None = None, role: Role = "both") -> ReplicaShape:
-    """Return one replica of the scenario, checked; ``connector`` and ``role`` as of `resolve`.
+    """Return one replica of the scenario, checked; ``connector`` and ``role`` as in `resolve`.
 
-    Where the scenario sets no ``max_model_len`` and the engine's default does not fit, it is the longest that does.
+    If the scenario sets no ``max_model_len`` and the engine's default does not fit, it is the longest that does.
 
     Raises:
-        InputError: A profile is missing or invalid, or the model cannot be cut or stored as asked.
+        InputError: A profile is missing or invalid, or the model cannot be split or stored as requested.
     """
     shape = _shape_as_asked(scenario, connector, role)
     if scenario.deployment.engine.max_model_len is not None:
@@ -303,7 +303,7 @@ def replica_shape(scenario: Scenario, connector: str | None = None, role: Role =
 
 
 def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan:
-    """Return how `replica_shape` uses its memory."""
+    """Return the memory plan of `replica_shape`."""
     shape = _shape_as_asked(scenario, connector, role)
     if scenario.deployment.engine.max_model_len is None:
         return plan_with_room(shape, lambda length: _shape_as_asked(_with_length(scenario, length), connector, role))
@@ -312,7 +312,7 @@ def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan
 
 
 def _with_length(scenario: Scenario, length: int) -> Scenario:
-    """Return the scenario as if it set ``max_model_len``."""
+    """Return the scenario with ``max_model_len`` set."""
     deployment = scenario.deployment
     engine = deployment.engine.model_copy(update={"max_model_len": length})
     return scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
@@ -356,7 +356,7 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         check_rank_layout(shape)
-        # What drafts takes its part of a pool that states share, and none of one that they have to themselves.
+        # A draft model takes its part of a pool that states share, but none of a pool that states have to themselves.
         shares = shape.model.has_states and pools_states(shape)
         shape = with_state_blocks(shape) if shares else with_room_for_states(shape)
         if deployment.speculative is not None:
@@ -371,12 +371,12 @@ def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> Re
 
 
 def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_asked: bool) -> bool:
-    """Return whether a replica loads an encoder: with the model, or since prompts ask for it.
+    """Return whether a replica loads an encoder: with the model, or because prompts need it.
 
-    Beside a pool of encoders only under engines that always do.
+    With a separate pool of encoders, only engines that always do.
 
     Raises:
-        ScenarioError: The engine is told to leave out what prompts have.
+        ScenarioError: The engine is told to leave out an encoder that prompts need.
     """
     if engine.language_model_only:
         if is_asked and scenario.deployment.encoder_disaggregation is None:
@@ -389,7 +389,7 @@ def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_
 
 
 def _check_encoder_cut(scenario: Scenario, engine: ResolvedEngine, model: ModelProfile) -> None:
-    """Refuse a tower whole on each rank for a model whose tower the engine cuts all the same, or that has none.
+    """Refuse to hold a tower whole on each rank if the engine splits this model's tower anyway, or there is none.
 
     Raises:
         ScenarioError: ``mm_encoder_tp_mode: data`` is set for such a model.
@@ -404,7 +404,7 @@ def _check_encoder_cut(scenario: Scenario, engine: ResolvedEngine, model: ModelP
 
 
 def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:
-    """Return what the grammars of constrained answers cost a step; None: no answer is constrained."""
+    """Return what the grammars of constrained answers cost per step; None: no answer is constrained."""
     structured = scenario.workload.structured_output
     if structured is None:
         return None
@@ -419,11 +419,11 @@ def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:
 def _all2all_backend(
     deployment: DeploymentSpec, hardware: HardwareProfile, model: ModelProfile, engine: ResolvedEngine
 ) -> All2AllBackend:
-    """Return how tokens reach the ranks that hold their experts: as asked, or as such servers are run.
+    """Return how tokens reach the ranks that hold their experts: as requested, or as such servers are run.
 
-    TensorRT-LLM takes an exchange over NVLink by itself where that joins several hosts: from 1.2 on the one-sided one,
-    before that the two-sided one, with more ranks than a token has experts (`select_alltoall_method_type` of its expert
-    modules).
+    TensorRT-LLM chooses an exchange over NVLink by itself if that joins several hosts: from 1.2 on the one-sided one,
+    before that the two-sided one, if there are more ranks than experts per token (`select_alltoall_method_type` of its
+    expert modules).
     """
     if deployment.all2all_backend != "auto":
         return deployment.all2all_backend
@@ -448,7 +448,7 @@ def _connector(scenario: Scenario, connector: str | None) -> str | None:
 
 
 def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
-    """Return the folder of operator tables; a relative one is tried beside the scenario first."""
+    """Return the folder of operator tables; a relative one is first looked for beside the scenario."""
     if asked is None:
         return None
     beside = (relative_to or Path()) / asked
@@ -460,10 +460,10 @@ def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
-    """Do nothing where an engine runs on a GPU; one of a maker that no profile names is the user's own, and accepted.
+    """Check that an engine runs on a GPU; one of a maker that no profile names is the user's own, and accepted.
 
     Raises:
-        ScenarioError: The engine does not run there; names those that do.
+        ScenarioError: The engine does not run there; names the engines that do.
     """
     maker, capability = hardware.vendor, hardware.compute_capability
     own = profile.devices
@@ -486,10 +486,10 @@ def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
 
 
 def engine_of(scenario: Scenario) -> ResolvedEngine:
-    """Return the engine of a scenario on its GPU, before a number format is resolved.
+    """Return the engine of a scenario on its GPU, before number formats are resolved.
 
     Raises:
-        InputError: A profile is missing or invalid, or the engine's version lacks what is asked of it.
+        InputError: A profile is missing or invalid, or the engine's version lacks a requested feature.
     """
     with scenario.blaming("deployment.hardware"):
         hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
@@ -543,14 +543,14 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
     if _loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images):
         engine = _beside_tower(engine, profile, model)
     if role != "both":
-        # SGLang's loops of prefill and decode servers are others.
+        # SGLang's prefill and decode servers run other loops.
         engine = engine.model_copy(update={"overlaps_results": False})
     if engine.similar_prompts is None and "similar_prompts" in engine.features and _begin_alike(scenario):
         engine = engine.model_copy(update={"similar_prompts": True})
     if not scenario.workload.ignore_eos:
         engine = engine.model_copy(update={"expects_max_tokens": False})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
-        # Nobody is served: no threads of an API server keep the engine's own from launching kernels.
+        # No requests are served: no threads of an API server delay the engine's own in launching kernels.
         engine = engine.model_copy(update={"eager_gap_seconds_per_layer": 0.0})
     is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
     if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
@@ -567,7 +567,7 @@ SLOT_PROMPT_SIMILARITY = 0.1
 def _begin_alike(scenario: Scenario) -> bool:
     """Return whether a system prompt that all requests share is more than that share of a prompt.
 
-    Turns of a conversation go back to the slot of the one before, wherever that is.
+    Turns of a conversation return to the slot of the previous turn, wherever that is.
     """
     workload = scenario.workload
     shared, own = workload.shared_prefix, workload.prompt_tokens
@@ -580,8 +580,8 @@ def _begin_alike(scenario: Scenario) -> bool:
 def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:
     """Return an engine's options on this device.
 
-    A CPU has no CUDA graphs, whatever the engine would capture, and vLLM schedules no step on it before the last has
-    ended (`platforms/cpu.py` of 0.32); of other engines that is assumed.
+    A CPU has no CUDA graphs, whatever the engine would capture, and vLLM on a CPU schedules a step only once the
+    previous one has ended (`platforms/cpu.py` of 0.32); for other engines that is assumed.
     """
     if not hardware.is_cpu:
         return options
@@ -594,7 +594,7 @@ def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOpti
 def _with_kernel_block(
     engine: ResolvedEngine, profile: EngineProfile, hardware: HardwareProfile, model: ModelProfile
 ) -> ResolvedEngine:
-    """Return an engine whose KV blocks are those that its attention kernel forces, where nobody set them."""
+    """Return an engine with the KV block size that its attention kernel forces, unless the scenario sets it."""
     if engine.sources["block_size"] == "scenario" or model.mla is None or model.compressed_attention is not None:
         return engine
     version = engine.requested_version or engine.version
@@ -615,7 +615,7 @@ def _with_prompt_graphs(
     *,
     is_alone: bool,
 ) -> ResolvedEngine:
-    """Return an engine whose prompts have their experts on graphs, where its release captures those by itself."""
+    """Return an engine that runs the experts of prompts on CUDA graphs, if its release captures these by itself."""
     graphs = profile.nearest_version(engine.requested_version).cuda_graphs
     is_captured = graphs is not None and graphs.covers_chunks and bool(engine.cuda_graph_sizes)
     if model.moe is None or not is_captured or not is_alone or keeps_prompts_off_graphs(scenario, hardware, model):
@@ -627,7 +627,8 @@ def _with_prompt_graphs(
 
 
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:
-    """Return an engine that leaves a vision tower the memory that it sets aside for one, where nobody set the share."""
+    """Return an engine with the memory that it reserves for a vision tower set aside, unless the scenario sets the
+    share."""
     reserve = profile.nearest_version(engine.requested_version).runtime_memory.tower_reserve
     source = engine.sources["gpu_memory_utilization"]
     if reserve is None or model.vision is None or source == "scenario":
@@ -639,7 +640,7 @@ def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelPr
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
-    """Return what the scheduler of one replica obeys: what the engine has under the same name, and what follows."""
+    """Return the configuration of one replica's scheduler: the engine's fields of the same name, and derived ones."""
     engine = shape.engine
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
     return EngineConfig(
@@ -658,16 +659,17 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
 
 
 def _num_api_servers(shape: ReplicaShape) -> int:
-    """Return how many API servers share the answers of a replica: ranks of data-parallel attention have one a node.
+    """Return how many API servers share the answers of a replica: one per node with data-parallel attention.
 
-    An assumption: LMSYS measured 200,000 tokens/s of 72 ranks in nine nodes, ten times what one server of SGLang sends.
+    An assumption: LMSYS measured 200,000 tokens/s from 72 ranks on nine nodes, ten times what one server of SGLang
+    sends.
     """
     per_node = shape.hardware.intra_node.gpus_per_node
     return -(-shape.num_gpus // per_node) if shape.data_parallel_size > 1 and per_node else 1
 
 
 def _window_fields(memory: MemoryPlan) -> dict[str, int]:
-    """Return what the scheduler obeys where layers keep their window, or a state, alone."""
+    """Return the scheduler's fields if layers keep only their window, or a state."""
     layout = memory.windows
     if layout is None:
         return {}
@@ -681,7 +683,7 @@ def _window_fields(memory: MemoryPlan) -> dict[str, int]:
 
 
 def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
-    """Return where prompts of a model end a chunk whose cache cannot be cut anywhere: windows or states (llama.cpp)."""
+    """Return where a prompt's chunks end if its cache cannot be cut at any point: windows or states (llama.cpp)."""
     engine = shape.engine
     offsets = [min(each, engine.max_num_batched_tokens) for each in engine.checkpoints(engine.ubatch_size)]
     if not offsets or (shape.windowed_kv is None and not shape.model.has_states):
@@ -698,5 +700,5 @@ def _launching_seconds(shape: ReplicaShape) -> float:
 
 
 def _depends_on_contexts(model: ModelProfile) -> bool:
-    """Return whether the price of layers hangs on the contexts of the traffic: a window that is not always full."""
+    """Return whether the cost of layers depends on the contexts of the traffic: a window that is not always full."""
     return any((layers.sliding_window or 0) > SHORT_WINDOW for layers in model.attention_layers)
