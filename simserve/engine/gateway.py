@@ -1,7 +1,7 @@
-"""Gateway: what stands in front of the replicas: a response cache, rules, an API beside them, fair turns.
+"""Gateway: what is in front of the replicas: a response cache, rules, an API beside them, fair turns.
 
-Here is what each of them knows and decides; how a request passes them is `simserve.engine.entrance`'s. Everything
-random has been drawn before.
+These are the state and the decisions of each; the path of a request is in `simserve.engine.entrance`. Everything random
+has been drawn before.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from simserve.engine.state import COMPLETED, INFINITY, Finishes, RequestTable, U
 REPLICA, API, CACHE = range(3)
 """Who answers a request, as in `simserve.sim.records.SERVERS`."""
 NEVER = -1
-"""Of a request that is asked once: the kind that it becomes when its first answer does not do."""
+"""In place of the second kind of a request: it is asked only once."""
 ALONE = -1
-"""Of a question that nobody else asks."""
+"""Question number of a request whose question no other request asks."""
 NOT_MADE = -1.0
-"""Of an answer: when it was made."""
+"""Time of an answer that has not been made."""
 STAY, WAIT, REFUSE = range(3)
-"""What follows where the API answers 429."""
+"""What follows when the API answers 429."""
 DEPENDS, ALWAYS, EXCEPTED = range(3)
 """Whether a class goes to the API."""
 NO_LIMIT = -1
@@ -31,16 +31,16 @@ _OUTPUT_WEIGHT = 2.0
 
 
 class ResponseCache:
-    """Answers that are given again.
+    """Answers that are returned again.
 
     Attributes:
-        question: Of each request a number for all that ask the same; `ALONE`: nobody else asks it. Shape [N].
-        made_at: Of each question, when a model answered it last, seconds; `NOT_MADE`: not yet.
-        is_filled: Whether all answers are there from the start, and hold.
-        expiry: Seconds for which an answer holds; inf: for ever.
-        latency: Seconds until it is with the client.
-        num_first: Requests that asked a question first, so that a model had to answer.
-        num_expired: Requests whose answer was there, and too old.
+        question: For each request a number shared by all that ask the same; `ALONE`: no other asks it. Shape [N].
+        made_at: For each question, when a model last answered it, seconds; `NOT_MADE`: not yet.
+        is_filled: Whether all answers are there from the start, and never expire.
+        expiry: Seconds for which an answer is valid; inf: for ever.
+        latency: Seconds until it reaches the client.
+        num_first: Requests that were the first to ask a question, so that a model had to answer.
+        num_expired: Requests whose answer was cached but too old.
     """
 
     __slots__ = ("expiry", "is_filled", "latency", "made_at", "num_expired", "num_first", "question")
@@ -57,17 +57,17 @@ class Api:
     """An API beside the replicas.
 
     Attributes:
-        max_queue: Waiting requests of a replica from which on the API answers; `NO_LIMIT`: it goes by no queue.
-        above: What the replicas serve a second, the rest being the API's; None: it goes by no rate.
-        class_rule: Of each class: `DEPENDS`, `ALWAYS` or `EXCEPTED`.
+        max_queue: Waiting requests of a replica from which on the API answers; `NO_LIMIT`: no queue limit.
+        above: Rate that the replicas serve, the rest being the API's; None: no rate limit.
+        class_rule: For each class: `DEPENDS`, `ALWAYS` or `EXCEPTED`.
         kinds: Class of each request.
         calls: Its limit on requests; None: it has none.
         tokens: Likewise on tokens.
         when_limited: `STAY`, `WAIT` or `REFUSE`.
         ttft: Mean seconds to the first token.
-        tokens_per_second: Of one answer after it, mean.
-        ttft_factors: What the first token takes, as a multiple of the mean, answer by answer.
-        gap_factors: Likewise of the time between two tokens.
+        tokens_per_second: Mean rate of one answer after that.
+        ttft_factors: Time to the first token as a multiple of the mean, answer by answer.
+        gap_factors: Likewise for the time between two tokens.
         num_limited: How often it answered 429.
     """
 
@@ -109,29 +109,29 @@ class Api:
 
 
 class FairTurns:
-    """Requests that wait in front of the replicas, a queue for each class, and whose turn it is.
+    """Requests that wait in front of the replicas, in one queue per class, and whose turn it is.
 
     The virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), with its weights
-    of 1 a prompt token and 2 a generated one. Prompts are charged when a request leaves the queue, answers when they
-    end: before that nobody in front of the replicas knows how long they are.
+    of 1 per prompt token and 2 per generated token. Prompts are charged when a request leaves the queue, answers when
+    they end: before that their length is not known in front of the replicas.
 
     Args:
         kinds: Class of each request.
-        shares: Of each class.
+        shares: Share of each class.
         max_outstanding: Unanswered requests that a replica may have; `NO_LIMIT`: as many as it has seats.
 
     Attributes:
-        first: Of each class, the request that has waited longest; `NOBODY`: none waits.
+        first: For each class, the request that has waited longest; `NOBODY`: none waits.
         last: Likewise the one that came last.
-        behind: Of each request that waits, the one of its class behind it.
-        before: Likewise the one before it.
-        num_waiting: Of each class.
-        num_parked: Of all of them.
-        counters: Of each class what it has had, by its share.
-        service: Of each class what it has had: prompt tokens plus twice the generated ones.
+        behind: For each waiting request, the next one of its class.
+        before: Likewise the previous one.
+        num_waiting: Waiting requests of each class.
+        num_parked: Waiting requests of all classes.
+        counters: Service that each class has had, divided by its share.
+        service: Service that each class has had: prompt tokens plus twice the generated ones.
         last_emptied: The counter of the class whose queue emptied last.
         paces: How fast the turns of each class come.
-        tried: Classes whose first request found no replica in the turn at hand.
+        tried: Classes whose first request found no replica in the current turn.
     """
 
     __slots__ = (
@@ -165,18 +165,18 @@ class FairTurns:
 
 
 class Gateway:
-    """What stands in front of the replicas of a plane; each part may be absent.
+    """What is in front of the replicas of a plane; each part may be absent.
 
     Args:
-        num_requests: Of the run.
-        second: Of each request the kind that it becomes when its first answer does not do; `NEVER`: it does.
+            num_requests: Requests of the run.
+            second: For each request the kind that it becomes if its first answer is not good enough; `NEVER`: it is.
 
-    Attributes:
-        is_ruled: Of each kind of request, whether a rule sends it to the API.
-        served_by: Of each request, who answers it.
-        asked_again: 1 where the first answer did not do.
-        num_asked_again: How many those are.
-        discarded_tokens: Of those answers.
+        Attributes:
+            is_ruled: For each kind of request, whether a rule sends it to the API.
+            served_by: For each request, what answers it.
+            asked_again: 1 if the first answer was not good enough.
+            num_asked_again: How many those are.
+            discarded_tokens: Tokens of those answers.
     """
 
     __slots__ = (
@@ -228,7 +228,7 @@ def is_answered(cache: ResponseCache, index: int, now: float) -> bool:
 
 
 def answer_again(cache: ResponseCache, requests: RequestTable, index: int, now: float) -> float:
-    """Answer a request in one piece; return when."""
+    """Answer a request from the cache, in one piece; return when."""
     answered_at = now + cache.latency
     requests.scheduled_time[index] = now
     requests.first_token_time[index] = requests.finish_time[index] = answered_at
@@ -242,7 +242,7 @@ def answer_again(cache: ResponseCache, requests: RequestTable, index: int, now: 
 def is_taken(api: Api, index: int, load: int, num_running: int, num_parked: int, now: float) -> bool:
     """Return whether a request goes to the API instead of a replica's queue.
 
-    What the rate lets the replicas serve is counted here.
+    Requests within the rate that the replicas serve are counted here.
 
     Args:
         api: The API.
@@ -280,7 +280,7 @@ def seconds_to_wait(api: Api, requests: RequestTable, index: int, now: float) ->
 
 
 def answer_by_api(api: Api, requests: RequestTable, index: int, now: float) -> float:
-    """Let the API answer a request that it lets in at ``now``; return when its last token is there."""
+    """Let the API answer a request that it accepts at ``now``; return when its last token is there."""
     if api.calls is not None:
         take(api.calls, 1.0)
     if api.tokens is not None:
@@ -304,7 +304,7 @@ def asked_tokens(requests: RequestTable, index: int) -> float:
 
 
 def cut(gateway: Gateway, requests: RequestTable, index: int, now: float) -> None:
-    """Leave of an answer from elsewhere what has come by ``now``; of the cache's, which comes in one piece, nothing."""
+    """Keep of an answer from elsewhere what has come by ``now``; of the cache's, which comes in one piece, nothing."""
     first, last = requests.first_token_time[index], requests.finish_time[index]
     tokens = requests.generated_tokens[index]
     if gateway.served_by[index] == CACHE or not now >= first:
@@ -319,7 +319,7 @@ def cut(gateway: Gateway, requests: RequestTable, index: int, now: float) -> Non
 
 
 def line_up(fair: FairTurns, index: int) -> None:
-    """Let a request wait, behind those of its class; one that was away starts level with those that wait."""
+    """Let a request wait after those of its class; a class that was away starts level with those that wait."""
     own = fair.kinds[index]
     if not fair.num_waiting[own]:
         # Turns are not saved up.
@@ -339,7 +339,7 @@ def line_up(fair: FairTurns, index: int) -> None:
 
 
 def step_out(fair: FairTurns, index: int) -> None:
-    """Take a request out of its queue, wherever it stands."""
+    """Take a request out of its queue, wherever it is."""
     own = fair.kinds[index]
     before, behind = fair.before[index], fair.behind[index]
     if before == NOBODY:
@@ -357,26 +357,26 @@ def step_out(fair: FairTurns, index: int) -> None:
 
 
 def take_turn(fair: FairTurns, index: int, now: float) -> None:
-    """Let a request go whose turn it is."""
+    """Let a request go when it is its turn."""
     step_out(fair, index)
     note_finishes(fair.paces[fair.kinds[index]], 1, 0, now)
 
 
 def begin_wait(fair: FairTurns, index: int, now: float) -> None:
-    """Note that the class of a request begins to wait, if nobody of it does."""
+    """Record that the class of a request begins to wait, if none of its requests does."""
     own = fair.kinds[index]
     if not fair.num_waiting[own]:
         end_pause(fair.paces[own], now)
 
 
 def seconds_before(fair: FairTurns, index: int) -> float:
-    """Return how long a request would wait: behind those of its class, at the pace at which their turns come."""
+    """Return how long a request would wait: after those of its class, at the pace at which their turns come."""
     own = fair.kinds[index]
     return fair.num_waiting[own] * fair.paces[own].interval
 
 
 def next_class(fair: FairTurns) -> int:
-    """Return the class whose turn it is, of those that wait and were not tried; `NOBODY`: there is none."""
+    """Return the class whose turn it is, among those that wait and were not tried; `NOBODY`: there is none."""
     least = NOBODY
     for own in range(len(fair.counters)):
         if not fair.num_waiting[own] or fair.tried[own]:
@@ -392,7 +392,7 @@ def charge_prompt(fair: FairTurns, requests: RequestTable, index: int) -> None:
 
 
 def charge_answer(fair: FairTurns, requests: RequestTable, index: int) -> None:
-    """Count what was generated for a request that has come to its end."""
+    """Count what was generated for a request that has ended."""
     _charge(fair, index, _OUTPUT_WEIGHT * requests.generated_tokens[index])
 
 
@@ -403,7 +403,7 @@ def _charge(fair: FairTurns, index: int, tokens: float) -> None:
 
 
 def note_end(gateway: Gateway, requests: RequestTable, index: int, now: float) -> None:
-    """Keep the answer that a model has given, and count what its class has had."""
+    """Keep the answer that a model has given, and count what its class has received."""
     server, cache, fair = gateway.served_by[index], gateway.cache, gateway.fair
     if cache is not None and server != CACHE and requests.status[index] == COMPLETED:
         question = cache.question[index]

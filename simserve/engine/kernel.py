@@ -1,23 +1,23 @@
 """The leaping scheduler kernel: submit, cut, complete, plan, cancel. Exact, and without a walk over the batch per step.
 
-Between two moments at which a batch changes shape it takes K identical steps whose durations are affine in the
-step number. `plan` decides the next step and how many like it can follow; `cut` shortens the plan when an arrival
-could be admitted; `complete` applies all its effects at once. Times are seconds on the caller's clock; nothing
-here draws a random number. The specification in step-by-step form is `simserve.reference.scheduler`.
+Between two moments at which a batch changes shape, it takes K identical steps whose durations are affine in the step
+number. `plan` decides the next step and how many like it can follow; `cut` shortens the plan when an arrival could be
+admitted; `complete` applies all its effects at once. Times are seconds on the caller's clock; nothing here draws a
+random number. The specification in step-by-step form is `simserve.reference.scheduler`.
 
-Invariants that the formulas lean on:
+Invariants that the formulas rely on:
 
 * Every decoding request advances one token (or its drawn pace) in every step that decodes, so a request finishes at a
   known value of the replica's step counter, and its context is ``context_base + step``.
 * A decoding request needs a block for its next token when ``context % block_size == 0``; ``residues`` counts
   requests by ``-context_base % block_size``, hence the growth of a step is ``residues[step % block_size]``. With
   speculative decoding every request has a pace of its own, and `simserve.engine.progress.Progress` knows the growth.
-* ``free_blocks`` are the blocks free before the planned step; what the step takes is booked when it completes.
+* ``free_blocks`` are the blocks free before the planned step; what the step takes is recorded when it completes.
 
-Cancelling a request between two steps. Continuous batching with a KV cache.
+Cancelling a request between two steps, with continuous batching and a KV cache:
 
-A client that hangs up, a drain and a replacement all come down to `cancel`: whatever the request holds is free for
-the next step. It takes effect at the end of the step that runs, as an engine's scheduler sees an abort.
+A client that hangs up, a drain and a replacement are all a `cancel`: whatever the request holds is free for the next
+step. It takes effect at the end of the running step, as an engine's scheduler sees an abort.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ def submit(replica: Replica, requests: RequestTable, index: int, now: float) -> 
     replica.num_outstanding += 1
     replica.late_arrivals_sum += now
     if replica.is_open:
-        # Only the first arrival of a leap cuts it: behind it there is a queue.
+        # Only the first arrival of a leap cuts it: after that there is a queue.
         replica.is_open = False
         if replica.num_steps > 1:
             cut(replica, now)
     elif replica.end_time == INFINITY:
         replica.end_time = now
     elif replica.is_ordered and replica.num_steps > 1 and (replica.waiting[0] == index or replica.loras is not None):
-        # It sorts before the head that the leap was planned for, or behind one that waits for an adapter alone.
+        # It sorts before the head that the leap was planned for, or after one that waits only for an adapter.
         cut(replica, now)
 
 
@@ -149,14 +149,14 @@ def _running_step(replica: Replica, now: float) -> tuple[int, float]:
 def seen_time(replica: Replica, now: float, may_be_cut: bool) -> float:
     """Return when a scheduler that works a step ahead sees an arrival at ``now``.
 
-    The step after the running one has been scheduled already, so the arrival is seen right after that one begins; a
-    leap that it could join ends with the step that runs. At once where nothing runs, or where it only joins a queue
-    that nobody looks at before the step after next.
+    The step after the running one has already been scheduled, so the arrival is seen right after that step begins; a
+    leap that it could join ends with the running step. It is seen at once if no step runs, or if it only joins a queue
+    that is not looked at before the step after next.
 
     Args:
         replica: The scheduler.
         now: When a request arrives.
-        may_be_cut: Whether anything else may end a leap early, a client who hangs up for one.
+        may_be_cut: Whether anything else, such as a client that hangs up, may end a leap early.
     """
     num_steps = replica.num_steps
     if not num_steps:
@@ -165,7 +165,7 @@ def seen_time(replica: Replica, now: float, may_be_cut: bool) -> float:
         if replica.is_open:
             cut(replica, now)
         elif replica.is_ordered or may_be_cut:
-            # It may come before the head of the queue, or the queue may be asked before the leap was to end.
+            # It may come before the head of the queue, or the queue may be tried before the planned end of the leap.
             steps, end = _running_step(replica, now)
             return nextafter(end if steps < num_steps else replica.end_time, inf)
         elif now <= replica.end_time - replica.first_seconds - replica.increment_seconds * (num_steps - 1):
@@ -314,7 +314,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         if replica.answer_heap:
             begin_answers(replica, requests, num_steps, api_free_at)
         heap = replica.finish_heap
-        # The entries of the steps that are over.
+        # The entries of the completed steps.
         until = (replica.step + 1) << SHIFT
         while heap and heap[0] < until:
             index = heappop(heap) & MASK
@@ -359,7 +359,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         resume(replica, requests)
         release_departing(replica, requests)
         if replica.config.async_scheduling and replica.config.data_parallel_size == 1:
-            # When the last step has ended, and who came while it ran is there.
+            # When the last step has ended, so that arrivals during it are included.
             replica.end_time = nextafter(now, inf)
             return
         is_restless = _schedule(replica, requests)
@@ -372,15 +372,15 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             is_restless = True
         if is_waiting or (waiting and not (replica.chunk_requests or replica.num_decoding or replica.num_beyond)):
             if was_running:
-                # Nothing could be launched: who came while the last step ran is there when that has ended.
+                # Nothing could be launched: arrivals during the last step are included once it has ended.
                 replica.end_time = nextafter(now, inf)
                 return
-            # Its loop finds an empty batch and goes round once more.
+            # The engine's loop finds an empty batch and goes round once more.
             _go_round(replica)
             is_restless = _schedule(replica, requests)
     elif replica.departing:
         if replica.cache is not None and replica.grows and replica.num_decoding and not replica.chunk_requests:
-            # What decodes take in this step gives way before those that are done give anything back.
+            # What decodes take in this step is evicted before finished requests give anything back.
             evict(replica.cache, replica.free_blocks - growth_of_step(replica))
         release_departing(replica, requests)
         if waiting:
@@ -388,12 +388,12 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             is_restless = True
             if not (replica.num_decoding or replica.chunk_requests):
                 if replica.config.data_parallel_size == 1:
-                    # Nothing could be scheduled ahead: who came while the last step ran is there when that has ended.
+                    # Nothing could be scheduled ahead: arrivals during the last step are included once it has ended.
                     replica.end_time = nextafter(now, inf)
                     return
                 is_restless = _schedule(replica, requests)
     if waiting and replica.cache is not None and is_decoded(replica.cache, waiting[0]):
-        # A block more of what it begins with may let the head of the queue in.
+        # One more block of its prefix may let the head of the queue in.
         is_restless = True
     if replica.cache is not None and replica.cache.contested:
         is_restless = True
@@ -401,16 +401,16 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         # The step after next finds more.
         is_restless = True
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
-        # Whether there is room for the head of the queue is asked at every step, and a refusal holds.
+        # The head of the queue is tried at every step, and a refusal holds.
         is_restless = True
     if replica.num_left and not replica.has_overlap and not (replica.chunk_requests and replica.is_prefill_first):
         forget_left(replica, not replica.chunk_requests)
         if waiting and not replica.chunk_requests:
             if replica.num_decoding:
-                # The next step asks the head of the queue again.
+                # The next step tries the head of the queue again.
                 is_restless = True
             else:
-                # Its loop finds an empty batch and goes round once more.
+                # The engine's loop finds an empty batch and goes round once more.
                 _go_round(replica)
                 is_restless = _schedule(replica, requests)
     if replica.chunk_requests:
@@ -446,7 +446,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if is_restless and replica.moved_blocks:
         first += replica.times.swap_block_seconds * replica.moved_blocks
     if replica.loras is not None:
-        # Of those whose KV caches have come from elsewhere.
+        # For requests whose KV caches have come from elsewhere.
         loading = take_lora_loading(replica.loras)
         if loading:
             num_steps = 1
@@ -460,7 +460,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if waiting and replica.blocked_by != BLOCKED_BY_LORAS and replica.blocked_by != BLOCKED_BY_PREFIX:
         replica.is_open = False
     else:
-        # Who arrives and finds no seat makes the batch full.
+        # An arrival that finds no seat makes the batch full.
         has_seat = replica.num_running < replica.max_num_seqs
         replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full
 
@@ -494,7 +494,7 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
             if replica.swaps and not has_preempted and swap_in(replica, requests):
                 is_restless = True
         else:
-            # No step takes more blocks than requests decode.
+            # A step takes at most one block per decoding request.
             if replica.grows and (
                 replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
             ):
@@ -524,14 +524,14 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
 
 
 def retract_ahead(replica: Replica, requests: RequestTable) -> None:
-    """Retract where memory runs out for a step that is scheduled before anybody knows who is done in the last one.
+    """Retract if memory runs out for a step that is scheduled before it is known which requests finish in the last one.
 
-    Who is retracted loses the token that is on its way, the last one, too.
+    A retracted request also loses its last token, which is on its way.
     """
     if not replica.grows or growth_of_batch(replica, requests) <= replica.free_blocks:
         return
     if replica.config.skips_ended and _ends_as_asked(replica, requests):
-        # Those go first.
+        # Their blocks are freed first.
         return
     expect_results(replica, requests)
     if not (replica.waiting and not replica.is_full and would_admit(replica, requests)):
@@ -540,7 +540,7 @@ def retract_ahead(replica: Replica, requests: RequestTable) -> None:
 
 
 def _ends_as_asked(replica: Replica, requests: RequestTable) -> bool:
-    """Return whether ``max_tokens`` ends a request with the decode step that is being completed."""
+    """Return whether ``max_tokens`` ends a request with the decode step being completed."""
     until = (replica.step + 1) << SHIFT
     for position in range(len(replica.finish_heap)):
         entry = replica.finish_heap[position]
@@ -558,7 +558,7 @@ def report_stuck(replica: Replica) -> None:
 
 
 def _go_round(replica: Replica) -> None:
-    """Ask the head of the queue once more, since the batch has turned out to be empty."""
+    """Try the head of the queue once more, since the batch has turned out to be empty."""
     if not replica.config.keeps_ratio:
         replica.new_token_ratio = replica.config.new_token_ratio_initial
     replica.blocked_by = BLOCKED_BY_NOTHING
@@ -576,13 +576,13 @@ def _go_idle(replica: Replica) -> None:
 
 
 def pass_on(replica: Replica, num_tokens: int) -> None:
-    """Let the server work off what it has until the running leap ends, before that is completed.
+    """Let the API server work until the running leap ends, before that is completed.
 
-    ``api_free_at`` is then when it will have sent all, no sooner than the end of the leap.
+    ``api_free_at`` is then when it will have sent everything, no earlier than the end of the leap.
 
     Args:
-        replica: Whose leap has run.
-        num_tokens: Tokens of decoding requests that it has generated; first tokens are counted as they come.
+        replica: The replica whose leap has run.
+        num_tokens: Tokens of decoding requests that the leap generated; first tokens are counted as they come.
     """
     start, end = replica.start_time, replica.end_time
     work = replica.api_token_seconds * num_tokens
@@ -590,9 +590,9 @@ def pass_on(replica: Replica, num_tokens: int) -> None:
 
 
 def hand_over(replica: Replica, requests: RequestTable) -> None:
-    """Hand over the first tokens of the step before the one that has run, before that one is completed.
+    """Deliver the first tokens of the step before the one that has run, before that one is completed.
 
-    The host takes ``transfer_step_seconds`` for a step, ``transfer_request_seconds`` for a sequence in it, and
+    The host takes ``transfer_step_seconds`` per step, ``transfer_request_seconds`` per sequence in it, and
     ``transfer_prompt_seconds`` for launching prompts; no longer than the step.
     """
     config, num_prompts = replica.config, len(replica.chunk_requests)
@@ -611,9 +611,9 @@ def hand_over(replica: Replica, requests: RequestTable) -> None:
 
 
 def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Take an unfinished request out of a replica: from its queue, or with its KV memory from its batch.
+    """Remove an unfinished request from a replica: from its queue, or with its KV memory from its batch.
 
-    Between `complete` and `plan` only: no step runs. The row keeps what was generated; its status is the caller's.
+    Between `complete` and `plan` only: no step runs. The row keeps what was generated; the caller sets its status.
 
     Raises:
         ValueError: The replica does not hold the request.

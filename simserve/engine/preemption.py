@@ -1,22 +1,22 @@
-"""Preemption: who has to go, by recompute or by swap, whom a step passes over for it, and what it costs.
+"""Preemption: which request is preempted, by recompute or by swap, which ones a step then passes over, and the cost.
 
 The victim keeps its generated tokens and prefills them again with its prompt.
 
 Preemption by swap: the KV blocks of a victim are copied to host memory, and back before it decodes again.
 
-vLLM's rules before V1: a swapped request stands at the head of the queue, comes back as soon as a seat and its blocks
-are free and nobody has just been preempted, and decodes in that very step. Copies take the seconds of the host link,
-and the step that moves blocks waits for them. Where host memory is full, and for a request that still prefills, the
-victim is computed again.
+vLLM's rules before V1: a swapped request is at the head of the queue, comes back as soon as a seat and its blocks are
+free and no request has just been preempted, and decodes in that same step. Copies take the seconds of the host link,
+and the step that moves blocks waits for them. If host memory is full, or the victim still prefills, it is computed
+again.
 
-Requests that a step passes over: with priorities, vLLM up to 0.32 does not always look at all that run.
+Requests that a step passes over: with priorities, vLLM up to 0.32 does not always look at all running requests.
 
-It looks at them in the order of their admission. Who needs a block, and would itself be the next to give one up, is
-preempted and ends the pass: those behind it keep their blocks and compute nothing in that step (``ends_pass``). Up to
-0.27, where a request that is done, before it in the order, gives up its blocks instead, the pass loses count by one and
-misses the request behind the one that needed them (``misses_next``; pull request 49206).
+It looks at them in the order of their admission. A request that needs a block, and would itself be the next to give one
+up, is preempted and ends the pass: those after it keep their blocks and compute nothing in that step (``ends_pass``).
+Up to 0.27, if a finished request earlier in the order gives up its blocks instead, the pass loses count by one and
+misses the request after the one that needed them (``misses_next``; pull request 49206).
 
-A request that decodes and is passed over leaves the aggregates of those that decode for one step.
+A decoding request that is passed over leaves the aggregates of the decoding ones for one step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from simserve.engine.windows import chunk_windows, give_back, join_window, leave
 
 
 def make_room(replica: Replica, requests: RequestTable) -> bool:
-    """Preempt until the next step's decodes have their blocks; return whether anyone had to go."""
+    """Preempt until the next step's decodes have their blocks; return whether any request was preempted."""
     has_preempted = False
     if (
         replica.progress is not None
@@ -65,7 +65,7 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
     while is_short(replica, requests):
         if replica.cache is not None and replica.cache.tree is not None:
             make_free(replica, growth_of_batch(replica, requests))
-        # The chunks of the step before: nobody has one in this step yet.
+        # The chunks of the previous step: no request has one in this step yet.
         replica.chunk_requests.clear()
         preempt(replica, requests)
         has_preempted = True
@@ -80,7 +80,7 @@ def is_short(replica: Replica, requests: RequestTable) -> bool:
 
 
 def make_room_in_order(replica: Replica, requests: RequestTable) -> None:
-    """Preempt as a pass over the decoding requests in the order of their admission does."""
+    """Preempt like a pass over the decoding requests in the order of their admission."""
     replica.chunk_requests.clear()
     forget_finished(replica, requests)
     running, passed_over = replica.running, replica.passed_over
@@ -125,14 +125,14 @@ def make_room_in_order(replica: Replica, requests: RequestTable) -> None:
 
 
 def is_held_up(replica: Replica, requests: RequestTable) -> bool:
-    """Return whether a step of decodes waits for the blocks of those that are done, in place of retracting others."""
+    """Return whether a step of decodes waits for the blocks of finished requests, instead of retracting others."""
     if not (replica.has_overlap and replica.grows and waits_for_results(replica, requests)):
         return False
     return growth_of_batch(replica, requests) > replica.free_blocks
 
 
 def growth_of_batch(replica: Replica, requests: RequestTable) -> int:
-    """Return the blocks that the next step's decodes take, those beyond their end among them."""
+    """Return the blocks that the next step's decodes take, including those beyond their end."""
     growth = growth_of_step(replica) if replica.num_decoding else 0
     return growth + growth_beyond(replica, requests) if replica.has_overlap else growth
 
@@ -141,7 +141,7 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
     """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start with.
 
     Returns:
-        Whether the next step may see another preemption, so that nothing may leap over it: somebody had to go, or a
+        Whether the next step may have another preemption, so that no leap may pass it: a request was preempted, or a
         worse one is still running.
     """
     queue, config = replica.waiting, replica.config
@@ -179,9 +179,9 @@ def make_way(replica: Replica, requests: RequestTable) -> bool:
 
 
 def _worse(replica: Replica, requests: RequestTable, head: int) -> int:
-    """Return who has the worst priority of those running that are less urgent than the head of the queue; -1: nobody.
+    """Return the running request of the worst priority, among those less urgent than the head of the queue; -1: none.
 
-    Who has waited long enough to come before the head again would only change places with it.
+    A request that has waited long enough to come before the head again would only change places with it.
     """
     running, priority, ready_time = replica.running, requests.priority, requests.ready_time
     urgency, rank = priority[head], rank_of(replica, head)
@@ -196,7 +196,7 @@ def _worse(replica: Replica, requests: RequestTable, head: int) -> int:
 
 
 def rank_of(replica: Replica, index: int) -> float:
-    """Return what a request is ordered by in the queue of a replica that goes by priority."""
+    """Return the rank of a request in the queue of a replica with priorities."""
     queue: Any = replica.waiting
     return queue.rank(index)  # type: ignore[no-any-return]
 
@@ -204,7 +204,7 @@ def rank_of(replica: Replica, index: int) -> float:
 def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     """Send the victim back to the queue, its KV cache dropped or swapped to host memory; return it.
 
-    A ``victim`` that is named has been taken out of ``running`` already.
+    A given ``victim`` has already been taken out of ``running``.
     """
     index = _victim(replica, requests) if victim < 0 else victim
     free_blocks = replica.free_blocks
@@ -255,7 +255,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         if replica.swaps:
             swap_out(replica, requests, index, computed)
     if replica.cache is not None and replica.cache.tree is not None:
-        # What it has computed since its prompt is lost.
+        # Everything computed since its prompt is lost.
         leave_tree(replica, index, 0)
         make_free(replica, RETRACT_DECODE_STEPS * (replica.num_decoding + len(replica.departing)))
     elif replica.cache is not None:
@@ -277,14 +277,14 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
 
 
 def _requeue(replica: Replica, index: int) -> None:
-    """Queue a victim as one that comes now: SGLang orders equal priorities by when they were queued last.
+    """Queue a victim as if it arrived now: SGLang orders equal priorities by when they were last queued.
 
-    Who is passed over for an adapter, or held back for other ranks, goes by when it came.
+    Requests passed over for an adapter, or held back for other ranks, are ordered by arrival.
     """
     config = replica.config
     if replica.is_ordered and not config.max_loras and config.data_parallel_size == 1:
         queue: Any = replica.waiting
-        # Scheduled ahead, when the step that runs began: who came since then comes behind it.
+        # Scheduled ahead, when the running step began: later arrivals come after it.
         now = replica.late_start if replica.late_results != LATE_NOTHING else replica.start_time
         replica.last_requeue_time = max(now, nextafter(replica.last_requeue_time, inf))
         queue.requeue(index, replica.last_requeue_time)
@@ -293,9 +293,9 @@ def _requeue(replica: Replica, index: int) -> None:
 
 
 def _victim(replica: Replica, requests: RequestTable) -> int:
-    """Return who is preempted: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in).
+    """Return the request to preempt: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in).
 
-    With priorities in vLLM, the worst one that has no chunk in the step yet, of several the last to come.
+    With priorities in vLLM, the worst one that has no chunk in the step yet; of several, the last to arrive.
     """
     forget_finished(replica, requests)
     running = replica.running
@@ -316,7 +316,7 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
 
 
 def _place_of_worst(replica: Replica, requests: RequestTable) -> int:
-    """Return where among the running ones stands who has the worst priority and no chunk in the step yet."""
+    """Return the position in ``running`` of the request of the worst priority that has no chunk in the step yet."""
     running, scheduled = replica.running, replica.chunk_requests
     priority, ready_time = requests.priority, requests.ready_time
     victim = place = -1
@@ -330,7 +330,7 @@ def _place_of_worst(replica: Replica, requests: RequestTable) -> int:
 
 
 def _raise_ratio(replica: Replica, requests: RequestTable) -> None:
-    """SGLang's new-token ratio after a retraction, from the decoding requests that are left."""
+    """Set SGLang's new-token ratio after a retraction, from the decoding requests that are left."""
     num_left = replica.num_decoding + len(replica.departing)
     replica.ratio_steps_skipped = 1
     if not num_left:
@@ -377,7 +377,7 @@ def swap_in(replica: Replica, requests: RequestTable) -> bool:
         waiting.popleft()
         last_token_time = requests.last_token_time[index]
         join_decoding(replica, requests, index, context, requests.generated_tokens[index])
-        # Its next gap reaches back to before it was swapped out; the leap that begins counts for the others alone.
+        # Its next gap reaches back to before it was swapped out; the leap that begins counts only for the others.
         requests.last_token_time[index] = last_token_time
         requests.joined_leap[index] = replica.leap_index + 1
         replica.swapped_in.append(index)
@@ -393,7 +393,7 @@ def swap_in(replica: Replica, requests: RequestTable) -> bool:
 
 
 def forget_swap(replica: Replica, requests: RequestTable, index: int) -> int:
-    """Free the host memory of a request that comes back, or gives up; return its blocks."""
+    """Free the host memory of a request that comes back, or is abandoned; return its blocks."""
     blocks = -(-requests.swapped_tokens[index] // replica.block_size)
     replica.free_swap_blocks += blocks
     requests.swapped_tokens[index] = 0
@@ -401,10 +401,10 @@ def forget_swap(replica: Replica, requests: RequestTable, index: int) -> int:
 
 
 def end_swaps(replica: Replica, requests: RequestTable, num_decodes: int) -> None:
-    """Count the gaps of the step in which requests came back, or decode again that the step before passed over.
+    """Count the gaps of the step in which requests came back, or decode again after being passed over.
 
-    Such a step is alone in its leap. The gaps of the others are counted too, unless they were stalled. Those that have
-    come with their KV caches have their first token now, and no gap before it.
+    Such a step is alone in its leap. The gaps of the others are counted too, unless they were stalled. Requests that
+    came with their KV caches have their first token now, and no gap before it.
     """
     now, sending = replica.end_time, replica.api_token_seconds * num_decodes
     for position in range(len(replica.swapped_in)):
@@ -414,7 +414,7 @@ def end_swaps(replica: Replica, requests: RequestTable, num_decodes: int) -> Non
             requests.last_token_time[index] = now
             requests.joined_leap[index] = replica.leap_index
             if replica.has_late_tokens and requests.finish_step[index] > replica.step + 1:
-                # Who ends with it is answered at once.
+                # A request that ends with it is answered at once.
                 replica.late_tokens.append(index)
             continue
         gap = max(now - requests.last_token_time[index], sending)
@@ -437,7 +437,7 @@ def blocks_of_next(replica: Replica, requests: RequestTable, index: int) -> tupl
 
 
 def pass_over(replica: Replica, requests: RequestTable) -> None:
-    """Take those of ``passed_over`` that decode out of the step that is being planned."""
+    """Take the decoding requests in ``passed_over`` out of the step being planned."""
     for position in range(len(replica.passed_over)):
         index = replica.passed_over[position]
         if index not in replica.prefilling:
@@ -449,7 +449,7 @@ def _leave(replica: Replica, requests: RequestTable, index: int) -> None:
     context = requests.context_base[index] + step
     requests.generated_tokens[index] = generated_by_now(replica, requests, index)
     if index in replica.swapped_in:
-        # It has not decoded since it was passed over before.
+        # It has not decoded since it was last passed over.
         replica.swapped_in.remove(index)
     else:
         keep_largest_gap(replica, requests, index)
@@ -467,21 +467,21 @@ def _leave(replica: Replica, requests: RequestTable, index: int) -> None:
         replica.free_blocks, replica.free_window_blocks = free_blocks, free_window_blocks
     replica.finish_heap.remove(requests.finish_step[index] << SHIFT | index)
     heapify(replica.finish_heap)
-    # Its tokens stay in the KV cache, and are those that it has when the step ends.
+    # Its tokens stay in the KV cache; it has the same number when the step ends.
     requests.computed_tokens[index] = context
     replica.prefilled_tokens += context
     requests.context_base[index] = context - step - 1
 
 
 def take_back(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Let one of those passed over be as before, since it has to go: it is preempted in the same step."""
+    """Restore a request that was passed over, since it is preempted in the same step."""
     remove_all(replica.passed_over, index)
     if index not in replica.prefilling:
         _rejoin(replica, requests, index)
 
 
 def resume(replica: Replica, requests: RequestTable) -> None:
-    """Let those that were passed over decode from the next step on; theirs is the gap since their last token."""
+    """Let requests that were passed over decode from the next step on; their gap reaches back to their last token."""
     for position in range(len(replica.passed_over)):
         index = replica.passed_over[position]
         if index not in replica.prefilling:

@@ -1,7 +1,7 @@
-"""What goes together in a scenario, what is not simulated together, what has no effect beside others.
+"""Which options of a scenario can be combined, which combinations are not simulated, and which have no effect.
 
-And what a deployment asks of its engine that not every version has, and whether the version asked for has it; the
-versions stand in the engine profile.
+Also what a deployment requires of its engine that not every version has, and whether the requested version has it; the
+versions are in the engine profile.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
 advanced_features/epd_disaggregation), TensorRT-LLM (under Dynamo's encode worker)."""
 PROMPTS_WITHOUT_GRAPHS = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "qwen3_next")
-"""Families whose prompts SGLang captures in no graphs (configs/model_config.py of 0.5.10 and 0.5.12; 0.5.14 takes the
+"""Families for whose prompts SGLang captures no graphs (configs/model_config.py of 0.5.10 and 0.5.12; 0.5.14 takes the
 first and the third off its list)."""
 _OF_CONTINUOUS = ("scheduler", "admission")
-"""Knobs of batches whose requests come and go one by one."""
+"""Options of batches whose requests come and go one by one."""
 _SWITCHES = {"enable_chunked_prefill": "chunked_prefill", "enable_prefix_caching": "prefix_caching"}
-"""Options of the engine -> the feature that switching them on takes."""
+"""Options of the engine -> the feature that they need when switched on."""
 _CHOICES = {("scheduling_policy", "priority"): "priority_scheduling", ("preemption_mode", "swap"): "swap"}
-"""Options of the engine and a value -> the feature that it takes."""
+"""Options of the engine and a value -> the feature that it needs."""
 _HOST_MEMORY = ("cpu_offload_gb", "n_gpu_layers", "num_gpu")
-"""What engines call keeping weights outside the GPU."""
+"""Options by which engines keep weights outside the GPU."""
 
 
 def check_combinations(scenario: Scenario) -> None:
-    """Do nothing where the options of a scenario go together; `without_effect` says which of them change nothing.
+    """Check that the options of a scenario can be combined; `without_effect` says which of them change nothing.
 
     Raises:
-        ScenarioError: An option that cannot do what it says, or that is not simulated beside another.
+        ScenarioError: An option cannot do what it says, or is not simulated together with another.
     """
     _check_classes(scenario)
     _check_thinking(scenario)
@@ -67,11 +67,11 @@ def check_combinations(scenario: Scenario) -> None:
 
 
 def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
-    """Do nothing where the requests are what the scenario asks about.
+    """Check that the requests have what the scenario needs.
 
     Raises:
-        ScenarioError: A trace says nothing of what its prompts share, and a tier behind the prefix cache is to keep
-            it; or there are no tasks, and they have an objective.
+        ScenarioError: A trace does not say what its prompts share, but a tier behind the prefix cache is to keep it; or
+            there are no tasks, but an objective for them.
     """
     if scenario.slo is not None and scenario.slo.task is not None and specs.dependencies is None:
         rule = "has nothing to limit: the workload has no agents' tasks"
@@ -83,7 +83,7 @@ def check_traffic(scenario: Scenario, specs: RequestSpecs) -> None:
 
 
 def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
-    """Do nothing where the engine can be simulated under everything that decides in the scenario.
+    """Check that the engine can be simulated under everything that decides in the scenario.
 
     Raises:
         ScenarioError: It cannot.
@@ -215,7 +215,7 @@ def _check_admission(scenario: Scenario) -> None:
 
 
 def _check_gateway(scenario: Scenario) -> None:
-    """Do nothing where the options in front of the replicas name classes and pools that are there.
+    """Check that the options in front of the replicas name existing classes and pools.
 
     Raises:
         ScenarioError: One does not, or it would have no effect.
@@ -281,10 +281,10 @@ def _check_named_classes(scenario: Scenario, key: str, names: Iterable[str]) -> 
 
 
 def _check_fleet(scenario: Scenario) -> None:
-    """Do nothing where every option of a fleet that changes has its effect.
+    """Check that every option of a changing fleet has an effect.
 
     Raises:
-        ScenarioError: An option that would do nothing, or that names what is not there.
+        ScenarioError: An option would do nothing, or names something that does not exist.
     """
     _check_autoscaling(scenario)
     _check_faults(scenario)
@@ -344,7 +344,7 @@ def _check_faults(scenario: Scenario) -> None:
 
 
 def _counts(scenario: Scenario, fault: FaultSpec) -> list[int]:
-    """Return how many replicas of each pool are there at the start for a fault to strike."""
+    """Return how many replicas of each pool exist at the start for a fault to hit."""
     deployment = scenario.deployment
     if not deployment.pools:
         return [] if isinstance(fault, LinkFault) else [deployment.replicas]
@@ -395,7 +395,7 @@ def without_effect(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:
 
     Args:
         scenario: The scenario.
-        specs: The requests of its run, which say what a trace's prompts share; None: they are not known.
+        specs: The requests of its run, which say what a trace's prompts share; None: not known.
     """
     return [*_of_routing(scenario, specs), *_of_classes(scenario), *_of_engine(scenario)]
 
@@ -439,7 +439,7 @@ def _of_classes(scenario: Scenario) -> list[str]:
 
 
 def _loses_requests(scenario: Scenario) -> bool:
-    """Return whether the deployment may refuse or lose a request, beside those whose clients hang up."""
+    """Return whether the deployment may refuse or lose a request, other than those whose clients hang up."""
     deployment, streaming = scenario.deployment, scenario.deployment.streaming
     scaled = deployment.autoscaling or any(each.autoscaling for each in deployment.pools)
     return (
@@ -450,10 +450,10 @@ def _loses_requests(scenario: Scenario) -> bool:
 
 
 def keeps_prompts_off_graphs(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> bool:
-    """Return whether a server has what keeps SGLang from capturing its prompts, but for separate pools.
+    """Return whether a server has an option that keeps SGLang from capturing its prompts, apart from separate pools.
 
     server_args.py of 0.5.10 and 0.5.12, `_handle_piecewise_cuda_graph`, of 0.5.14 and 0.5.18,
-    `_disable_tc_piecewise_cudagraph_if_incompatible` (drafts no more from 0.5.12 on; here they do).
+    `_disable_tc_piecewise_cudagraph_if_incompatible` (from 0.5.12 on drafts no longer do; here they do).
     """
     deployment, options = scenario.deployment, scenario.deployment.engine
     is_split = deployment.data_parallel_size > 1 or deployment.pipeline_parallel_size > 1
@@ -465,7 +465,7 @@ def keeps_prompts_off_graphs(scenario: Scenario, hardware: HardwareProfile, mode
 
 
 def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> bool:
-    """Return whether kernels of attention have rates of their own: on some AMD GPUs, and latent decodes on NVIDIA's."""
+    """Return whether attention kernels have rates of their own: on some AMD GPUs, and latent decodes on NVIDIA's."""
     if hardware.efficiency.triton_attention_decode is not None:
         return True
     is_latent = load_model(scenario.model, scenario.folder).mla is not None
@@ -508,7 +508,7 @@ class AskedFeature(NamedTuple):
     """A feature that a deployment uses.
 
     Attributes:
-        name: Of `simserve.profiles.engine_profile.FEATURES`.
+        name: One of `simserve.profiles.engine_profile.FEATURES`.
         key: Key of the deployment that asks for it.
         value: Its value.
     """
@@ -519,7 +519,7 @@ class AskedFeature(NamedTuple):
 
 
 def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
-    """Yield what a deployment without pools of its own asks of its engine."""
+    """Yield what a deployment without pools of its own requires of its engine."""
     yield from _of_options(deployment.engine)
     if deployment.engine.kv_offload is not None:
         yield AskedFeature("kv_offload", "engine.kv_offload", None)
@@ -548,7 +548,7 @@ def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
 
 
 def _of_options(options: EngineOptions) -> Iterator[AskedFeature]:
-    """Yield what options of the engine ask for: each that is called as a feature is asks for it, whatever its value."""
+    """Yield what options of the engine require: one named like a feature requires it, whatever its value."""
     for key, value in options.overrides().items():
         switched = _SWITCHES.get(key) if value is True else None
         name = key if key in FEATURES else switched or _CHOICES.get((key, str(value)))
@@ -557,7 +557,7 @@ def _of_options(options: EngineOptions) -> Iterator[AskedFeature]:
 
 
 def lack_of(scenario: Scenario, feature: str) -> str | None:
-    """Return in a clause that the scenario's engine has no such feature on its GPU; None: it has.
+    """Return a clause saying that the scenario's engine lacks a feature on its GPU; None: it has it.
 
     Raises:
         InputError: The engine or the GPU has no profile.
@@ -569,19 +569,19 @@ def lack_of(scenario: Scenario, feature: str) -> str | None:
 
 
 def check_features(deployment: DeploymentSpec, profile: EngineProfile, hardware: HardwareProfile) -> None:
-    """Do nothing where the engine's version has all that a deployment asks of it on its GPU.
+    """Check that the engine's version has all features that a deployment requires on its GPU.
 
     Raises:
-        ScenarioError: It lacks something; says which versions have it.
+        ScenarioError: It lacks one; says which versions have it.
     """
     for asked in asked_features(deployment):
         check_feature(deployment, profile, hardware, asked)
 
 
 def model_lack_of(scenario: Scenario, version: str | None) -> str | None:
-    """Return in a clause that a version of the scenario's engine has no code for its model or draft.
+    """Return a clause saying that a version of the scenario's engine has no code for its model or draft.
 
-    None: it has, or that is not known.
+    None: it has code, or that is not known.
 
     Raises:
         InputError: The engine or the model has no profile.
@@ -605,7 +605,7 @@ def _named(profile: EngineProfile, version: str | None) -> str:
 
 
 def model_notes(scenario: Scenario) -> list[str]:
-    """Return what an answer says first of models that an engine's version has no code of its own for, or may not have.
+    """Return notes, shown first, on models that an engine's version has, or may have, no code of its own for.
 
     Raises:
         InputError: An engine or a model has no profile.
@@ -646,7 +646,7 @@ def _models_of(deployment: DeploymentSpec, model: ModelProfile, folder: Path | N
 def check_model(
     deployment: DeploymentSpec, profile: EngineProfile, model: ModelProfile, folder: Path | None = None
 ) -> None:
-    """Do nothing where the engine's version has code for a model and its draft, or where that is not known.
+    """Check that the engine's version has code for a model and its draft, or that this is not known.
 
     Raises:
         ScenarioError: It has none; says which versions have it.
@@ -664,7 +664,7 @@ def check_model(
 def check_feature(
     deployment: DeploymentSpec, profile: EngineProfile, hardware: HardwareProfile, asked: AskedFeature
 ) -> None:
-    """Do nothing where the engine's version has one feature on its GPU.
+    """Check that the engine's version has one feature on its GPU.
 
     Raises:
         ScenarioError: It lacks it; says which versions have it.
@@ -681,7 +681,7 @@ def check_feature(
 
 
 def feature_notes(scenario: Scenario) -> list[str]:
-    """Return what a reader should know of the features that a scenario uses, as they are in its engine's version."""
+    """Return what a reader should know about the features that a scenario uses, as its engine's version has them."""
     deployment, notes = scenario.deployment, []
     for each in [deployment.of_pool(pool) for pool in deployment.pools] or [deployment]:
         profile = load_engine(each.engine.name, scenario.folder)
@@ -740,9 +740,9 @@ def check_rank_layout(shape: ReplicaShape) -> None:
 
 
 def _check_shared_layers(shape: ReplicaShape) -> None:
-    """Do nothing unless several GPUs are to share a layer under Ollama, which gives each layers of its own.
+    """Refuse several GPUs that share a layer under Ollama, which gives each GPU layers of its own.
 
-    Its only setting over GPUs is whether it takes all of them (`OLLAMA_SCHED_SPREAD`, envconfig/config.go).
+    Its only setting over GPUs is whether it uses all of them (`OLLAMA_SCHED_SPREAD`, envconfig/config.go).
     """
     size = shape.tensor_parallel_size
     if size > 1 and "num_gpu" in shape.engine.features:
@@ -764,7 +764,7 @@ def _check_experts(shape: ReplicaShape) -> None:
 
 
 def _check_whole_experts(shape: ReplicaShape) -> None:
-    """Refuse settings of whole experts on ranks of data-parallel attention where there are none."""
+    """Refuse settings of whole experts on ranks of data-parallel attention if there are none."""
     is_sent, has_ranks = shape.all2all_backend != "allgather_reducescatter", shape.data_parallel_size > 1
     if shape.enable_two_batch_overlap and not shape.all2all_backend.startswith("deepep"):
         rule, key = "needs an all2all_backend of DeepEP", "enable_two_batch_overlap"
@@ -782,7 +782,7 @@ def _check_whole_experts(shape: ReplicaShape) -> None:
 
 
 def _check_ranks(shape: ReplicaShape) -> None:
-    """Refuse data-parallel attention where it has no meaning, or no scheduler that steps in lockstep."""
+    """Refuse data-parallel attention if it has no meaning, or the scheduler cannot step in lockstep."""
     key, size, engine = "data_parallel_size", shape.data_parallel_size, shape.engine
     waits = engine.attention_dp_timeout_iters
     if waits and size == 1:
