@@ -68,7 +68,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
-    # Blocks that the decodes of this step take come first.
+    # Blocks that the decodes of this step take are reserved first.
     growth = 0
     if num_decodes and grows:
         if replica.progress is not None or keeps_windows:
@@ -76,7 +76,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         else:
             growth = replica.residues[replica.step % block_size]
     free = replica.free_blocks - growth
-    # Of a pool that layers with a window have to themselves: what is free, and what the chunks take.
+    # For a pool that layers with a window have to themselves: what is free, and what the chunks take.
     free_window = windows_taken = 0
     if has_window_pool:
         free_window = replica.free_window_blocks
@@ -84,11 +84,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             free_window -= window_growth_of_step(replica)
     prompt_tokens, generated_tokens = requests.prompt_tokens, requests.generated_tokens
     computed_tokens = requests.computed_tokens
-    uncommitted = 0  # estimate: new tokens and prompt tokens still to come of the prefilling ones
+    uncommitted = 0  # estimate: new tokens and prompt tokens that the prefilling requests still need
     taken = total = 0
     has_preempted = False
     cache = replica.cache
-    # A tree holds what a step computes when it has ended.
+    # A tree receives what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
     waits_for_prefix = cache is not None and replica.has_prefix_waits
     if has_tree and config.touches_waiting and _looks_at_queue(replica):
@@ -108,7 +108,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if has_checkpoints:
                 chunk = min(chunk, tokens_to_checkpoint(replica, remaining))
             if keeps_full:
-                # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, all where it leaves none.
+                # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, everything if it leaves none.
                 room = int(estimated_room(replica, free, free_window))
                 if room > 0:
                     chunk = min(chunk, room)
@@ -131,7 +131,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     if victim == index:
                         chunk = -1
                         break
-                    # Somebody before it may have had to go.
+                    # A request before it may have been preempted.
                     position = prefilling.index(index)
                 if chunk < 0:
                     if replica.has_ordered_pass:
@@ -145,7 +145,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free_window -= window
                     windows_taken += window
             if replica.uses_estimate:
-                # As its budget counts: all that the request may ever generate.
+                # As SGLang's budget counts: everything that the request may ever generate.
                 uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + remaining - max(chunk, 0)
                 uncommitted += page_reserve(replica)
             if chunk > 0:
@@ -225,7 +225,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
             if chunk > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET
-                # SGLang asks for memory first, but for nobody once its new prompts have used the budget up.
+                # SGLang checks memory first, but for no request once its new prompts have used up the budget.
                 meets_memory = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
                 meets_memory = meets_memory and not is_passed_over(replica, budget, free, free_window, uncommitted)
                 if meets_memory and not has_room(
@@ -238,7 +238,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 need = -(-chunk // block_size)
                 window = 0
                 if keeps_windows:
-                    # Its own window of the prefix, beside the blocks that it shares.
+                    # Its own window of the prefix, in addition to the blocks that it shares.
                     window = min(blocks, replica.window_blocks) + chunk_windows(replica, blocks, need)
                     need = replica.full_weight * need + replica.window_weight * window
                 if is_plain:
@@ -303,7 +303,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if not grows:
                     free = replica.free_blocks
                 if not has_tree:
-                    # What gives way to its blocks is gone before they are cached.
+                    # What is evicted for its blocks is gone before they are cached.
                     evict(cache, free)
                     if not waits_for_prefix:
                         cache_blocks(cache, index, cached + min(chunk, target))
@@ -321,7 +321,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.blocked_by = BLOCKED_BY_SEATS if replica.num_running >= seats else BLOCKED_BY_PREFIX
             restore_deferred(replica)
     elif waiting:
-        # Somebody has just lost blocks, or nobody is asked: nobody is admitted in this step.
+        # A request has just lost blocks, or none is tried: none is admitted in this step.
         num_seated = replica.num_running + replica.num_left + len(replica.departing)
         is_seated = replica.is_full and num_seated >= replica.max_num_seqs
         replica.blocked_by = BLOCKED_BY_SEATS if is_seated else BLOCKED_BY_BLOCKS
@@ -333,14 +333,14 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
 
 
 def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int) -> int:
-    """Return what a request computes of which a single token is left: as much as those that decode, if it may."""
+    """Return the tokens that a request with one token left computes: as many as a decoding one, if it may."""
     padded = replica.tokens_per_decode
     is_beside = num_decodes > 0 or cached > 0
     return padded if is_beside and padded <= max_chunk and cached + padded < replica.config.max_model_len else 1
 
 
 def _looks_at_queue(replica: Replica) -> bool:
-    """Return whether SGLang looks at those who wait: where there is a seat and it is not full, or beside a chunk."""
+    """Return whether SGLang looks at its queue: if a seat is free and the batch is not full, or beside a chunk."""
     if replica.is_ordered or not replica.waiting:
         return False
     if replica.prefilling:
@@ -351,14 +351,15 @@ def _looks_at_queue(replica: Replica) -> bool:
 
 
 def is_passed_over(replica: Replica, budget: int, free: int, free_window: int, uncommitted: int) -> bool:
-    """Return whether nobody is asked behind a spent budget: SGLang 0.5.23's, while its estimate leaves any room."""
+    """Return whether no request is tried once the budget is spent: SGLang 0.5.23, while its estimate leaves any
+    room."""
     if budget > 0 or not replica.config.strikes_at_once:
         return False
     return estimated_room(replica, free, free_window) - uncommitted > 0
 
 
 def would_admit(replica: Replica, requests: RequestTable) -> bool:
-    """Return whether the head of the queue would be admitted to a step of prompts alone; SGLang's growing requests."""
+    """Return whether the head of the queue would be admitted to a step of prompts only; SGLang's growing requests."""
     config, cache, index = replica.config, replica.cache, replica.waiting[0]
     if replica.num_running + len(replica.departing) + replica.num_left >= replica.max_num_seqs:
         return False
@@ -378,7 +379,7 @@ def would_admit(replica: Replica, requests: RequestTable) -> bool:
 
 
 def seconds_to_encode(requests: RequestTable, index: int, cached: int) -> float:
-    """Return what encoding the images of a prompt takes that its prefix cache lacks: its own, and those before them."""
+    """Return the time to encode the images of a prompt that its prefix cache lacks: its own, and those before them."""
     seconds, place = 0.0, index
     while place >= 0 and requests.image_ends[place] > cached:
         seconds += requests.encoder_seconds[place]
@@ -387,7 +388,7 @@ def seconds_to_encode(requests: RequestTable, index: int, cached: int) -> float:
 
 
 def longest_chunk(replica: Replica) -> int:
-    """Return the most tokens that a request may have of the next step's budget."""
+    """Return the most tokens of the next step's budget that a request may have."""
     config = replica.config
     if is_chunk_limit_lifted(replica):
         return config.max_num_batched_tokens
@@ -395,7 +396,7 @@ def longest_chunk(replica: Replica) -> int:
 
 
 def tokens_to_checkpoint(replica: Replica, remaining: int) -> int:
-    """Return the tokens that a chunk may have of a prompt that lacks so many: to its next checkpoint, or its end."""
+    """Return the most tokens of a chunk of a prompt with ``remaining`` left: to its next checkpoint, or its end."""
     config = replica.config
     if remaining > config.checkpoint_tokens > 0:
         return remaining - config.checkpoint_tokens
@@ -405,14 +406,14 @@ def tokens_to_checkpoint(replica: Replica, remaining: int) -> int:
 
 
 def is_chunk_limit_lifted(replica: Replica) -> bool:
-    """Return whether there is one request at most, those included that are done and still hold their seat."""
+    """Return whether there is at most one request, counting finished ones that still hold their seat."""
     if not replica.config.lifts_chunk_limit:
         return False
     return replica.num_running + len(replica.departing) + len(replica.waiting) <= 1
 
 
 def forget_chunks(replica: Replica) -> None:
-    """Plan no chunk: the next step only decodes."""
+    """Schedule no chunk: the next step only decodes."""
     replica.chunk_requests.clear()
     replica.chunk_tokens.clear()
     replica.prefill_tokens = 0
@@ -420,9 +421,9 @@ def forget_chunks(replica: Replica) -> None:
 
 
 def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_preempted: bool) -> None:
-    """Price the step that holds the scheduled chunks beside ``num_decodes`` decodes; leap over equal chunks.
+    """Price the step that has the scheduled chunks and ``num_decodes`` decodes; leap over equal chunks.
 
-    After a preemption nobody was admitted, so the next step may differ: no leap.
+    After a preemption no request was admitted, so the next step may differ: no leap.
     """
     times, chunks, progress = replica.times, replica.chunk_requests, replica.progress
     total = replica.prefill_tokens
@@ -464,7 +465,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         loading += waited
         first += waited + lora_seconds(replica, replica.loras, num_decodes)
     if replica.has_encoder:
-        # The images of whoever is admitted go first, in this very step.
+        # The images of newly admitted requests are encoded first, in this same step.
         loading += replica.encoder_seconds
         first += replica.encoder_seconds
         replica.encoder_seconds = 0.0
@@ -497,11 +498,11 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     replica.attended_pairs = pairs
     replica.attended_keys = keys
     replica.num_queued = len(replica.waiting)
-    # Those who wait for an adapter, or for a prefix, keep nobody else out.
+    # Requests that wait for an adapter, or for a prefix, block no others.
     is_passed = not replica.waiting or replica.blocked_by == BLOCKED_BY_LORAS or replica.blocked_by == BLOCKED_BY_PREFIX
     replica.is_open = num_steps > 1 and is_passed
     if not is_chunk_limit_lifted(replica) and (replica.num_running >= replica.max_num_seqs or budget <= total):
-        # Who arrives changes nothing for now.
+        # An arrival changes nothing for now.
         replica.is_open = False
 
 
@@ -512,7 +513,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     remaining = requests.prompt_tokens[index] + requests.generated_tokens[index] - done
     num_steps = min(remaining - 1, tokens_to_checkpoint(replica, remaining)) // chunk
     if replica.keeps_windows:
-        # What a chunk leaves outside the window is free before the next one.
+        # What a chunk leaves outside the window is freed before the next one.
         return 1
     if num_steps < 2 or (replica.prefilling and (len(replica.prefilling) > 1 or replica.prefilling[0] != index)):
         return 1
@@ -528,7 +529,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
         # Either may be the first to cache a block.
         return 1
     if replica.swaps and replica.waiting and requests.swapped_tokens[replica.waiting[0]]:
-        # It may have become the head in this very step: the next one looks whether it fits.
+        # It may have become the head in this same step: the next one checks whether it fits.
         return 1
     if num_decodes:
         num_steps = min(num_steps, (replica.finish_heap[0] >> SHIFT) - replica.step)
@@ -543,7 +544,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
             return 1
         before = -(-(done + (num_steps - 1) * chunk) // block_size) + (-done // block_size)
         if replica.keeps_full and chunk > estimated_room(replica, replica.free_blocks - before - growth, 0):
-            # The estimate leaves less room for the last one, as those before it take whole blocks.
+            # The estimate leaves less room for the last one, as the previous ones take whole blocks.
             return 1
     return num_steps
 
@@ -575,7 +576,7 @@ def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> t
 
 
 def chunk_blocks(replica: Replica, requests: RequestTable, num_steps: int) -> int:
-    """Return the blocks that the chunks take in so many steps."""
+    """Return the blocks that the chunks take in ``num_steps`` steps."""
     block_size = replica.block_size
     taken = 0
     for position in range(len(replica.chunk_requests)):
@@ -598,7 +599,7 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         generated = requests.generated_tokens[index]
         target = requests.prompt_tokens[index] + generated
         if computed > target:
-            # The drafts that its lone token was padded with are none.
+            # The drafts with which its lone token was padded do not count.
             if replica.grows:
                 give_back(replica, -(-computed // replica.block_size))
                 take_blocks(replica, -(-target // replica.block_size))
@@ -606,7 +607,7 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         if computed < target:
             requests.computed_tokens[index] = computed
             replica.prefilled_tokens += computed - done
-            # Those with a prefix cache have been among the prefilling since they were admitted.
+            # Requests with a prefix cache have been in ``prefilling`` since they were admitted.
             if cache is not None and cache.tree is not None:
                 cache_computed(replica, index, computed)
             elif cache is not None:

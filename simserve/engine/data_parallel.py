@@ -1,11 +1,12 @@
 """A replica of a plane: one scheduler, or the ranks of data-parallel attention, each with its own queue and KV cache.
 
-The experts of a layer are spread over all ranks, so a rank that has computed its attention waits for the others: a
-step takes as long as the slowest rank takes for its own, and the experts for the tokens of all; a rank without requests
-idles along. With TensorRT-LLM's ``enable_balance`` (``_balance_adp_requests`` in its ``py_executor.py``) prompts wait
-until every rank has one, at most ``timeout_iters`` steps, so that no rank idles while another computes one. The
-functions are those of `simserve.engine.kernel` for one rank; a leap of the ranks is the shortest of theirs, and ends
-where another rank becomes the slowest. All of them serve replicas of one rank too, where they add nothing.
+The experts of a layer are spread over all ranks, so a rank that has computed its attention waits for the others: a step
+takes as long as the slowest rank takes for its own part, plus the experts for the tokens of all; a rank without
+requests idles along. With TensorRT-LLM's ``enable_balance`` (``_balance_adp_requests`` in its ``py_executor.py``)
+prompts wait until every rank has one, at most ``timeout_iters`` steps, so that no rank idles while another computes
+one. The functions correspond to those of `simserve.engine.kernel` for one rank; a leap of the ranks is the shortest of
+theirs, and ends where another rank becomes the slowest. All of them also serve replicas of one rank, where they add
+nothing.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def complete(replica: DataParallelReplica, requests: RequestTable) -> int:
 
 
 def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
-    """Plan every rank that has requests, and let all keep the pace of the slowest."""
+    """Plan every rank that has requests, and set the pace of all to that of the slowest."""
     ranks, now = replica.ranks, replica.end_time
     if replica.num_ranks == 1:
         plan_rank(ranks[0], requests)
@@ -129,7 +130,7 @@ def _is_slower(rank: Replica, other: Replica) -> bool:
 
 
 def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int, is_held: bool) -> None:
-    """Let all that step take as long as the slowest, and together what is shared by ``tokens``, until one overtakes."""
+    """Let all ranks take as long as the slowest, plus the time shared for ``tokens``, until another becomes slower."""
     ranks = replica.ranks
     first, increment, num_steps = slowest.first_seconds, slowest.increment_seconds, slowest.num_steps
     for position in range(replica.num_ranks):
@@ -153,7 +154,7 @@ def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int, is_h
 
 
 def _must_wait(replica: DataParallelReplica) -> bool:
-    """Return whether prompts that wait at some ranks wait for those of the others, which all decode meanwhile."""
+    """Return whether prompts waiting at some ranks must wait for prompts at the others, which meanwhile all decode."""
     if not replica.timeout_steps:
         return False
     num_waiting = num_ready = num_decoding = 0
@@ -166,18 +167,18 @@ def _must_wait(replica: DataParallelReplica) -> bool:
     if not num_waiting:
         return False
     if num_ready == replica.num_ranks:
-        replica.held_steps = -1  # the step that follows counts for the next ones no more than a time-out does
+        replica.held_steps = -1  # the next step does not count towards the following wait, as after a time-out
         return False
     return replica.held_steps < replica.timeout_steps - 1 and num_decoding == replica.num_ranks
 
 
 def _plan_without_prompts(rank: Replica, requests: RequestTable) -> None:
-    """Plan a rank as if nobody waited; whoever does cannot be admitted before the common leap ends."""
+    """Plan a rank as if no request waited; those that do cannot be admitted before the common leap ends."""
     exchange_queues(rank)
     plan_rank(rank, requests)
     exchange_queues(rank)
     while rank.held_back:
-        # Who was preempted meanwhile.
+        # Requests preempted meanwhile.
         rank.waiting.appendleft(rank.held_back.pop())
     rank.num_queued = len(rank.waiting)
     if rank.waiting:
@@ -195,7 +196,7 @@ def _shared_seconds(rank: Replica, tokens: int) -> float:
 
 
 def end_leap(replica: DataParallelReplica, now: float) -> bool:
-    """Let the common leap end with the step that runs at ``now``; return whether one runs at all."""
+    """Let the common leap end with the step running at ``now``; return whether any step runs."""
     is_running = False
     for position in range(replica.num_ranks):
         rank = replica.ranks[position]
@@ -208,14 +209,14 @@ def end_leap(replica: DataParallelReplica, now: float) -> bool:
 
 
 def break_off(replica: DataParallelReplica, now: float) -> None:
-    """Let a static batch end with the step that runs, and its requests wait again; nothing elsewhere."""
+    """Let a static batch end with the running step, and its requests wait again; otherwise do nothing."""
     if replica.ranks[0].mode == STATIC:
         break_batch(replica.ranks[0], now)
         replica.end_time = replica.ranks[0].end_time
 
 
 def look_again(replica: DataParallelReplica, now: float) -> None:
-    """Have the next leap planned ``now``, where none runs."""
+    """Have the next leap planned ``now`` if none runs."""
     replica.end_time = now
     if replica.num_ranks == 1:
         replica.ranks[0].end_time = now
@@ -238,7 +239,7 @@ def go_on(replica: DataParallelReplica, now: float) -> None:
 
 
 def cancel(replica: DataParallelReplica, requests: RequestTable, index: int) -> None:
-    """Take an unfinished request out of the rank that has it, between `complete` and `plan`."""
+    """Remove an unfinished request from the rank that has it, between `complete` and `plan`."""
     mode = replica.ranks[0].mode
     if mode == STATIC:
         leave_batch(replica.ranks[0], index)
@@ -261,7 +262,7 @@ def _holds(rank: Replica, requests: RequestTable, index: int) -> bool:
 def take_in(replica: DataParallelReplica, requests: RequestTable, index: int, now: float) -> bool:
     """Let a request decode whose KV cache was computed elsewhere; return False if no rank has room.
 
-    Ranks are asked in the order of their requests, the one with the fewest first.
+    Ranks are tried in order of their number of requests, the one with the fewest first.
     """
     ranks, count = replica.ranks, replica.num_ranks
     if count == 1:
@@ -290,8 +291,8 @@ def take_in(replica: DataParallelReplica, requests: RequestTable, index: int, no
 def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: float) -> bool:
     """Let a request with its prompt's KV cache decode from the next step on.
 
-    It has its first token, which comes with the cache; or the next step computes the last token of the prompt again,
-    and with it the first of the answer.
+    Its first token comes with the cache; or the next step computes the last token of the prompt again, and with it the
+    first of the answer.
 
     Between `complete` and `plan` only. Requests that were preempted here go first; blocks must be free for the cache
     and for the growth of the next step.
@@ -300,7 +301,7 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
         False, with nothing changed, if there is no seat or not enough memory.
     """
     if rank.departing and not rank.num_running:
-        # Nobody else runs: the next step is scheduled when they are gone.
+        # No other request runs: the next step is scheduled when they are gone.
         release_departing(rank, requests)
     if rank.num_running + len(rank.departing) >= rank.max_num_seqs or rank.waiting:
         return False
@@ -350,7 +351,7 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
 
 
 def note_sent_tokens(replica: DataParallelReplica, requests: RequestTable) -> None:
-    """Write down what a replica that is lost has sent of the answers that it leaves unfinished."""
+    """Record which tokens a lost replica has sent of the answers that it leaves unfinished."""
     for position in range(replica.num_ranks):
         rank = replica.ranks[position]
         for each in range(len(rank.finish_heap)):
@@ -360,12 +361,12 @@ def note_sent_tokens(replica: DataParallelReplica, requests: RequestTable) -> No
 
 
 def strike(replica: DataParallelReplica, index: int) -> None:
-    """Strike a request off the lists of those that could be preempted."""
+    """Remove a request from the lists of those that could be preempted."""
     for position in range(replica.num_ranks):
         remove_all(replica.ranks[position].running, index)
 
 
-# What a replica is as a whole.
+# The state of a replica as a whole.
 
 
 def num_steps_of(replica: DataParallelReplica) -> int:
@@ -377,7 +378,7 @@ def num_steps_of(replica: DataParallelReplica) -> int:
 
 
 def start_time_of(replica: DataParallelReplica) -> float:
-    """Return when the leap began that runs, seconds."""
+    """Return when the running leap began, seconds."""
     start: float = replica.ranks[0].start_time
     for position in range(1, replica.num_ranks):
         start = max(start, replica.ranks[position].start_time)
@@ -385,7 +386,7 @@ def start_time_of(replica: DataParallelReplica) -> float:
 
 
 def num_decodes_of(replica: DataParallelReplica) -> int:
-    """Return the sequences that decode in a step of the leap that runs."""
+    """Return the sequences that decode in a step of the running leap."""
     count = 0
     for position in range(replica.num_ranks):
         rank = replica.ranks[position]
@@ -416,7 +417,7 @@ def num_seats_of(replica: DataParallelReplica) -> int:
 
 
 def kv_share(replica: DataParallelReplica, now: float) -> float:
-    """Return the share of KV memory that is reserved at ``now``: the mean of the ranks."""
+    """Return the share of KV memory reserved at ``now``: the mean over the ranks."""
     share = kv_share_of_rank(replica.ranks[0], now)
     if replica.num_ranks == 1:
         return share
@@ -426,6 +427,6 @@ def kv_share(replica: DataParallelReplica, now: float) -> float:
 
 
 def exchange_queues(replica: Replica) -> None:
-    """Let those who wait be held back, and those who are held back wait."""
+    """Swap the requests that wait with those that are held back."""
     waiting: Any = replica.waiting
     replica.waiting, replica.held_back = replica.held_back, waiting

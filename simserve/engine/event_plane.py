@@ -1,15 +1,15 @@
-"""Driving the data plane from event to event, to the next decision: arrivals, steps that end, clients, replicas.
+"""Driving the data plane from event to event, up to the next decision: arrivals, ends of steps, clients, replicas.
 
-Everything that happens at a time of its own is an event in one heap; what arrives at times known beforehand stands in
-the request table. What touches a replica inside a leap takes effect at the end of the step that runs. At one instant
-steps end first, then events happen, then steps are planned; before them the router looks at the replicas, where it does
-so only now and then. Where nothing happens but arrivals and ends of steps, the loop asks for nothing else.
+Events with a time of their own are in one heap; arrivals at times known beforehand are in the request table. Whatever
+affects a replica inside a leap takes effect at the end of the running step. At one instant steps end first, then events
+happen, then steps are planned; before them the router looks at the replicas, if it does so only periodically. If
+nothing happens but arrivals and ends of steps, the loop checks nothing else.
 
-Which of many replicas is first, or has the least to do: kept in an order while times and loads change.
+Which of many replicas is first, or has the least load: kept in an order while times and loads change.
 
-Of few replicas a look at all is faster, which `simserve.engine.numbers` answers. Python keeps heaps in which what was
-before stays until it comes to the top; compiled code keeps tournaments
-(`simserve.engine.compiled.replacements`). Both give the same answers.
+For few replicas a look at all is faster, as in `simserve.engine.numbers`. Python keeps heaps in which outdated entries
+stay until they come to the top; compiled code keeps tournaments (`simserve.engine.compiled.replacements`). Both give
+the same answers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ from simserve.engine.transfers import drop, is_releasing, land, may_step, restor
 
 
 def happen(plane: DataPlane, client_state: ClientState, requests: RequestTable, now: float) -> None:
-    """Let the next event happen: what the heap holds, or else the next arrival."""
+    """Process the next event: from the heap, or else the next arrival."""
     index = take_arriving(plane, client_state.clients, requests, now)
     if index != NOBODY:
         arrive(plane, client_state, requests, index, now)
@@ -137,7 +137,7 @@ def take_arriving(plane: DataPlane, clients: Clients, requests: RequestTable, no
 
 
 def take_sent(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
-    """Let a request that is sent ``now`` begin its way to the router, unless its task is over."""
+    """Start a request that is sent ``now`` on its way to the router, unless its task is over."""
     clients, conversations = client_state.clients, plane.conversations
     if conversations is not None and clients.sent_at[index] >= deadline_of(conversations, index):
         leave_out(plane, client_state, conversations, requests, index, now)
@@ -149,7 +149,7 @@ def take_sent(plane: DataPlane, client_state: ClientState, requests: RequestTabl
 
 
 def let_in_between(plane: DataPlane, clients: Clients, requests: RequestTable, index: int, now: float) -> None:
-    """Tokenise a request that is sent ``now`` between those whose times of sending were known beforehand."""
+    """Tokenise a request that is sent ``now`` among those whose sending times were known beforehand."""
     cursor, end, ready_times = plane.cursor, plane.num_scheduled, requests.ready_time
     while cursor < end and (clients.sent_at[cursor] < now or (clients.sent_at[cursor] == now and cursor < index)):
         line_up(clients, cursor)
@@ -163,13 +163,13 @@ def let_in_between(plane: DataPlane, clients: Clients, requests: RequestTable, i
 
 
 def hang_up(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
-    """Drop a request whose client waits no longer, at the end of the step that runs; turns are taken after that."""
+    """Drop a request whose client no longer waits, at the end of the running step; turns are taken after that."""
     drop_caller(plane, client_state, requests, index, now)
     offer_turn(client_state, now)
 
 
 def drop_caller(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
-    """Drop a request whose client waits no longer, at the end of the step that runs."""
+    """Drop a request whose client no longer waits, at the end of the running step."""
     if client_state.transfers is not None and drop(plane, client_state, requests, index, now):
         without_answer(plane, client_state, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         return
@@ -195,7 +195,7 @@ def drop_caller(plane: DataPlane, client_state: ClientState, requests: RequestTa
         leave(plane, client_state, requests, number, index)
         without_answer(plane, client_state, requests, index, now, TIMED_OUT, GAVE_UP, now, 0.0)
         if fleet_state is not None and not plane.loads[number]:
-            # No step runs where nobody is.
+            # An empty replica runs no step.
             call_if_awaited(plane, fleet_state, number)
         return
     replica = plane.replicas[place]
@@ -205,12 +205,12 @@ def drop_caller(plane: DataPlane, client_state: ClientState, requests: RequestTa
     if end_leap(replica, now):
         plane.ends[place] = replica.end_time
     else:
-        # A plan is due at this very instant: it is made without the request.
+        # A plan is due at this same instant: it is made without the request.
         complete_unit(plane, client_state, requests, place, now)
 
 
 def complete_unit(plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, now: float) -> None:
-    """End the step of a replica: answers go out, and whoever has hung up goes."""
+    """End the step of a replica: deliver answers, and remove requests whose clients have hung up."""
     replica, transfers, fleet_state = plane.replicas[number], client_state.transfers, client_state.fleet_state
     gateway = client_state.gateway
     if fleet_state is not None and num_steps_of(replica):
@@ -239,7 +239,7 @@ def complete_unit(plane: DataPlane, client_state: ClientState, requests: Request
             cancel(replica, requests, index)
             leave(plane, client_state, requests, number, index)
         else:
-            # It has finished in this very step, and may come back.
+            # It has finished in this same step, and may come back.
             strike(replica, index)
     if num_finished:
         if plane.notes_finishes:
@@ -250,7 +250,7 @@ def complete_unit(plane: DataPlane, client_state: ClientState, requests: Request
                 if transfers is not None and send_on(plane, client_state, requests, number, index, now):
                     continue
                 if gateway is None or not asks_again(plane, client_state, gateway, requests, number, index, now):
-                    # The API server may have it for longer.
+                    # The API server may hold it longer.
                     answered = max(now, requests.finish_time[index])
                     if client_state.regions is not None:
                         answered = answered_at(client_state.regions, requests, index, number, answered)
@@ -272,7 +272,7 @@ def complete_unit(plane: DataPlane, client_state: ClientState, requests: Request
 
 
 def carry_out(plane: DataPlane, client_state: ClientState, fleet_state: FleetState, requests: RequestTable) -> None:
-    """Do what the plane has been told to."""
+    """Carry out the order given to the plane."""
     order, subject, now = fleet_state.order, fleet_state.subject, fleet_state.time
     fleet_state.order = NO_ORDER
     if order == HAND_OVER:
@@ -293,7 +293,7 @@ def carry_out(plane: DataPlane, client_state: ClientState, fleet_state: FleetSta
 
 
 def land_again(client_state: ClientState, index: int) -> None:
-    """Let a KV cache land when its link, whose pace has changed, has sent it."""
+    """Let a KV cache land once its link, whose pace has changed, has sent it."""
     transfers = client_state.transfers
     assert transfers is not None
     landing = (transfers.transfer_end[index], LAND, index, transfers.prefill_replica[index])
@@ -301,12 +301,12 @@ def land_again(client_state: ClientState, index: int) -> None:
 
 
 def next_moment(plane: DataPlane, client_state: ClientState, requests: RequestTable) -> float:
-    """Return when the next event or arrival happens; infinity: none is to come."""
+    """Return when the next event or arrival happens; infinity: there is none."""
     clients = client_state.clients
     events = clients.events
     moment = events[0][0] if events else INFINITY
     if clients.first != NOBODY:
-        # What arrives at a time known beforehand was sent after it.
+        # Arrivals at times known beforehand were sent after it.
         return min(moment, requests.ready_time[clients.first])
     if plane.cursor < plane.num_scheduled:
         return min(moment, requests.ready_time[plane.cursor])
@@ -333,7 +333,7 @@ def take_next(plane: DataPlane, client_state: ClientState, requests: RequestTabl
     """Let the next request of an undisturbed run arrive, or be seen by its scheduler.
 
     Returns:
-        Where that may have moved the end of a plan; `NOBODY`: nowhere.
+        The replica whose plan may now end at another time; `NOBODY`: none.
     """
     clients = client_state.clients
     index = take_arriving(plane, clients, requests, now)
@@ -368,7 +368,7 @@ def take_next(plane: DataPlane, client_state: ClientState, requests: RequestTabl
 
 
 def complete_undisturbed(plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int) -> None:
-    """End the step of a replica in an undisturbed run; who has finished is noted where anybody asks."""
+    """End the step of a replica in an undisturbed run; record which requests have finished if that is needed."""
     rank = plane.ranks[number]
     num_finished = complete_rank(rank, requests)
     if num_finished:
@@ -382,7 +382,7 @@ def complete_undisturbed(plane: DataPlane, client_state: ClientState, requests: 
 
 
 def answer_finished(plane: DataPlane, client_state: ClientState, requests: RequestTable) -> None:
-    """Send what follows on the requests of an undisturbed run that have finished at the instant at hand."""
+    """Send what follows the requests of an undisturbed run that have finished at the current instant."""
     finished = plane.finished
     if plane.conversations is not None:
         if len(finished) > 1:
@@ -394,10 +394,10 @@ def answer_finished(plane: DataPlane, client_state: ClientState, requests: Reque
 
 
 def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
-    """Advance to ``until`` (exclusive), or until there are chores, random numbers to be drawn among them.
+    """Advance to ``until`` (exclusive), or until there are chores, such as random numbers to be drawn.
 
-    Return `REACHED`, `CHORES`, or `CALLED`: replicas that come and go must be looked after. Where there is an order for
-    the plane, it is carried out, and nothing else.
+    Return `REACHED`, `CHORES`, or `CALLED`: replicas that come and go must be handled. If there is an order for the
+    plane, it is carried out, and nothing else.
     """
     client_state = plane.client_state
     fleet_state = client_state.fleet_state
@@ -415,7 +415,7 @@ def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
         arrange_times(end_order, ends)
         if routes_least:
             arrange_loads(load_order, loads)
-    # Those who arrive at times known beforehand, with nothing between them in the heap of events.
+    # Requests that arrive at times known beforehand, with no event of the heap between them.
     num_in_row = plane.num_scheduled if is_plain and not plane.schedules_ahead else 0
     limit, countdown = min(until, plane.renew_at), EVENTS_BETWEEN_CHORES
     instant, num_ended = client_state.mid_time, client_state.mid_position
@@ -436,7 +436,7 @@ def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
                     limit = min(until, renew(plane, moment))
                 cursor = plane.cursor
                 if cursor < num_in_row:
-                    # The path of most requests of most runs.
+                    # The path of most requests in most runs.
                     plane.cursor = cursor + 1
                     if statuses[cursor] == FAILED:
                         end(plane, client_state, requests, cursor, moment, 0.0)
@@ -556,35 +556,35 @@ def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
                     take_judged_seconds(client_state, replica)
             ends[number] = INFINITY if is_frozen else replica.end_time
         moment, instant = next_moment(plane, client_state, requests), earliest_of(ends)
-        # Every rank writes down what it does.
+        # Every rank records its own steps.
         countdown -= replicas[due[0]].num_ranks
         if countdown <= 0:
             return CHORES
 
 
 _LEAST_UNITS = 24
-"""From so many on a heap says faster than a look at all which is the first."""
+"""Number of replicas from which on a heap finds the first faster than a look at all."""
 
 
 def has_order(num_schedulers: int) -> bool:
-    """Return whether an order of so many replicas pays."""
+    """Return whether keeping an order is worthwhile for this many replicas."""
     return num_schedulers >= _LEAST_UNITS
 
 
 def arrange_times(order: list[Any], times: list[float]) -> None:
-    """Let ``order`` know some times, in whatever form serves the next three functions."""
+    """Give ``order`` the times, in whatever form the next three functions need."""
     order[:] = [(time, position) for position, time in enumerate(times) if time < INFINITY]
     heapify(order)
 
 
 def note_time(order: list[Any], position: int, time: float) -> None:
-    """Let ``order`` know that the time at a position is now another."""
+    """Tell ``order`` that the time at a position has changed."""
     if time < INFINITY:
         heappush(order, (time, position))
 
 
 def first_time(order: list[Any], times: list[float]) -> float:
-    """Return the smallest of ``times``, all changes of which ``order`` knows of; infinity: there is none."""
+    """Return the smallest of ``times``, if ``order`` knows of all changes; infinity: there is none."""
     while order:
         time, position = order[0]
         if times[position] == time:
@@ -594,9 +594,9 @@ def first_time(order: list[Any], times: list[float]) -> float:
 
 
 def find_first(order: list[Any], times: list[float]) -> int:
-    """Return where `first_time`, which has just been asked for, stands; `SEVERAL`: in more places than one.
+    """Return the position of the `first_time` just returned; `SEVERAL`: there is more than one.
 
-    What stands there is forgotten: it must be noted anew.
+    The entry at that position is removed: it must be recorded again.
     """
     entry = heappop(order)
     while order and (order[0] == entry or times[order[0][1]] != order[0][0]):
@@ -607,13 +607,13 @@ def find_first(order: list[Any], times: list[float]) -> int:
 
 
 def arrange_loads(order: list[int], loads: list[int]) -> None:
-    """Let ``order`` know some loads, in whatever form serves the next two functions."""
+    """Give ``order`` the loads, in whatever form the next two functions need."""
     order[:] = [load << SHIFT | position for position, load in enumerate(loads)]
     heapify(order)
 
 
 def note_load(order: list[int], position: int, load: int) -> None:
-    """Let ``order`` know that the load at a position is now another."""
+    """Tell ``order`` that the load at a position has changed."""
     heappush(order, load << SHIFT | position)
 
 

@@ -1,7 +1,7 @@
-"""Whether a deployment fits its memory and its traffic: what an answer says first, what lacks, and what would fit.
+"""Whether a deployment fits its memory and its traffic: what an answer says first, what is lacking, what would fit.
 
-Limits left wide open are said with their arithmetic (`open_limits`), whatever the traffic: long steps, long requests,
-no memory to spare. Simulates nothing.
+Limits left wide open are reported with their arithmetic (`open_limits`), whatever the traffic: long steps, long
+requests, no memory to spare. Simulates nothing.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ _LARGEST_TENSOR_PARALLEL = 64
 _SIZES = ("deployment.tensor_parallel_size", "deployment.pipeline_parallel_size")
 """Keys by which a replica gets more GPUs."""
 _FLAGS = {None, "--gpus", "--tp", "--pp"}
-"""What sets them in a line of flags."""
+"""Command-line flags that set them; None: the default."""
 _LARGEST_SHARE = 0.95
-"""Most of a GPU's memory that is advised: above, a peak of another process ends the server."""
+"""Largest share of a GPU's memory that is advised: above it, a peak of another process ends the server."""
 _GPU_LAYERS = ("n_gpu_layers", "num_gpu")
-"""Options that leave layers to the CPU, of engines that have them: the most layers on the GPU first."""
+"""Options that leave layers to the CPU, in engines that have them: the most layers on the GPU first."""
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Limits that activations grow with."""
 LONG_STEP_SECONDS = 1.0
-"""A step from which on everybody who reads an answer sees it stop: twenty times a TPOT of 50 ms."""
+"""Step time from which on every reader of an answer notices a pause: twenty times a TPOT of 50 ms."""
 SHORTER_STEP_SECONDS = 0.25
 FEW_FULL_LENGTH = 16.0
 """Requests of full length in the KV cache below which a handful of them stops all others."""
 LEAST_SEVERAL = 1.05
-"""Requests of full length below which the KV cache holds one of them."""
+"""Requests of full length below which the KV cache counts as holding only one of them."""
 HIGH_UTILIZATION = 0.95
-"""Share of the memory from which on vLLM's own advice is to lower it: graphs and other processes come on top."""
+"""Share of the memory above which vLLM itself advises lowering it: graphs and other processes need more."""
 
 
 def check_fit(resolved: ResolvedScenario) -> None:
-    """Do nothing if the deployment fits, and a request of the traffic's mean length fits its KV cache.
+    """Check that the deployment fits, and that a request of the traffic's mean length fits its KV cache.
 
     Raises:
         InfeasibleError: It does not; the message carries the arithmetic and what would fit.
@@ -72,10 +72,10 @@ def check_fit(resolved: ResolvedScenario) -> None:
 
 
 def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
-    """Return what leads every answer about scenarios: what is assumed of models and weights, what fits only with less.
+    """Return what every answer about scenarios begins with: assumptions on models and weights, what fits only with
+    less.
 
-    A scenario may be resolved already. One that cannot be resolved adds nothing: its own answer is the error.
-
+    A scenario may already be resolved. One that cannot be resolved adds nothing: its own answer is the error.
     Raises:
         ProfileError: A model is missing or invalid.
     """
@@ -91,7 +91,8 @@ def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
 
 
 def fit_notes(resolved: ResolvedScenario) -> list[str]:
-    """Return what an answer says first of a deployment, by pool: weights that nobody has, what fits only with less.
+    """Return what an answer says first about a deployment, by pool: weights that do not exist, what fits only with
+    less.
 
     Raises:
         InputError: A trace is missing or invalid.
@@ -153,7 +154,7 @@ def _takes_prompts_whole(resolved: ResolvedScenario) -> bool:
 
 
 def _whole_prompt_notes(resolved: ResolvedScenario, specs: RequestSpecs) -> list[str]:
-    """Return that prompts fill the token budget of an engine that does not split them, and the knobs."""
+    """Return a note that prompts fill the token budget of an engine that does not split them, and the options."""
     budget, prompts = resolved.engine.max_num_batched_tokens, specs.prompt_tokens
     if not _takes_prompts_whole(resolved) or not len(prompts) or int(prompts.max()) < budget:
         return []
@@ -178,7 +179,7 @@ def _within_limits(resolved: ResolvedScenario, specs: RequestSpecs) -> Limited:
 
 
 def _overfull_buffer(resolved: ResolvedScenario) -> Iterator[str]:
-    """Yield that the slots of a server with one buffer ask for more than is in it, where requests of the mean do."""
+    """Yield a note if requests of mean length in all slots of a server with one shared buffer overfill the buffer."""
     memory, engine = resolved.memory, resolved.shape.engine
     if not engine.shares_buffer:
         return
@@ -194,7 +195,7 @@ def _overfull_buffer(resolved: ResolvedScenario) -> Iterator[str]:
 
 
 def _request_tokens(specs: RequestSpecs) -> NDArray[np.int64]:
-    """Return prompt and answer of each request, with no limit but its own."""
+    """Return the tokens of prompt and answer of each request, with no limit but its own."""
     answers = np.where(specs.max_tokens < 0, specs.output_tokens, np.minimum(specs.output_tokens, specs.max_tokens))
     tokens: NDArray[np.int64] = specs.prompt_tokens + answers
     return tokens
@@ -203,8 +204,8 @@ def _request_tokens(specs: RequestSpecs) -> NDArray[np.int64]:
 def remedies(resolved: ResolvedScenario) -> list[str]:
     """Return changes of one key that make the deployment fit, as ``KEY=VALUE``: the mildest of each, cheapest first.
 
-    Length, seats and token budget, share of the memory, a smaller format that there is a checkpoint of or that the
-    engine makes, layers on the CPU, more GPUs.
+    Length, seats and token budget, share of the memory, a smaller format that has a checkpoint or that the engine
+    makes, layers on the CPU, more GPUs.
     """
     return list(_remedies(resolved))
 
@@ -221,7 +222,7 @@ def _remedies(resolved: ResolvedScenario) -> Iterator[str]:
 
 
 def _reason(resolved: ResolvedScenario) -> str | None:
-    """Return why a deployment does not fit, with the arithmetic; None where it does."""
+    """Return why a deployment does not fit, with the arithmetic; None if it does."""
     memory, shape = resolved.memory, resolved.shape
     if memory.fits:
         return _mean_beyond(resolved) if is_context_cut(shape.engine) else None
@@ -242,12 +243,13 @@ def _reason(resolved: ResolvedScenario) -> str | None:
 
 
 def _equation(arithmetic: Sequence[str]) -> str:
-    """Return what is left for the KV cache, without how large the weights are: `simserve memory` says that."""
+    """Return the line on what is left for the KV cache, without the size of the weights: `simserve memory` shows
+    that."""
     return next((line for line in arithmetic if line.endswith(" for KV")), "; ".join(arithmetic))
 
 
 def _mean_beyond(resolved: ResolvedScenario) -> str | None:
-    """Return that the KV cache holds not even one request of the traffic's mean length; None where it does."""
+    """Return a message that the KV cache cannot hold one request of the traffic's mean length; None if it can."""
     tokens, longest = _request_tokens(_traffic(resolved)), resolved.memory.max_model_len
     if not len(tokens) or float(tokens.mean()) <= longest:
         return None
@@ -265,7 +267,7 @@ def _remedy(resolved: ResolvedScenario) -> str:
 
 
 def _words(resolved: ResolvedScenario, change: str) -> str:
-    """Return the words of a command line that make a change: the size of one that ``--gpus`` laid out by its flags."""
+    """Return a change as words of a command line; sizes set by ``--gpus`` are changed by its flags."""
     scenario, shape = resolved.scenario, resolved.shape
     key, _, value = change.partition("=")
     is_by_flags = scenario.set_by("deployment.hardware") == "--gpus" and {*map(scenario.set_by, _SIZES)} <= _FLAGS
@@ -279,9 +281,9 @@ def _words(resolved: ResolvedScenario, change: str) -> str:
 
 
 def _where(resolved: ResolvedScenario, change: str) -> str:
-    """Return in brackets the checkpoint that a change of the weights' format stands for, or how many nodes GPUs are in.
+    """Return in brackets the checkpoint that a change of the weights' format stands for, or the number of nodes.
 
-    Empty where there is neither.
+    Empty if there is neither.
     """
     key, _, value = change.partition("=")
     shape = resolved.shape
@@ -297,7 +299,7 @@ def _where(resolved: ResolvedScenario, change: str) -> str:
 
 
 def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
-    """Yield the changes to try, a list a kind: the mildest first, and kinds by what they cost."""
+    """Yield the changes to try, one list per kind: the mildest first, and kinds by what they cost."""
     shape, asked = resolved.shape, resolved.scenario.deployment.engine
     engine = shape.engine
     if asked.max_model_len is not None and resolved.memory.longest_sequence >= 2:
@@ -320,7 +322,7 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
 def _more_gpus(shape: ReplicaShape) -> Iterator[list[tuple[str, Any]]]:
     """Yield more tensor-parallel ranks, and more stages.
 
-    Stages come first where more ranks are those of several nodes, and of an engine that gives each GPU layers.
+    Stages come first if more ranks would span several nodes, or if the engine gives each GPU layers of its own.
     """
     ranks, stages = shape.tensor_parallel_size, shape.pipeline_parallel_size
     sizes = [ranks * factor for factor in (2, 4, 8, 16, 32) if ranks * factor <= _LARGEST_TENSOR_PARALLEL]
@@ -332,7 +334,7 @@ def _more_gpus(shape: ReplicaShape) -> Iterator[list[tuple[str, Any]]]:
 
 
 def _smaller_caches(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
-    """Yield the largest KV cache that there is room for, where the scenario sets its size."""
+    """Yield the largest KV cache that fits, if the scenario sets its size."""
     engine, memory = resolved.shape.engine, resolved.memory
     room = memory.total_bytes - sum(value for name, value in memory.parts.items() if name not in ("kv", "unused"))
     block_bytes = pool_block_bytes(resolved.shape, memory.draft_kv_bytes_per_token)
@@ -351,7 +353,7 @@ def _fitting(scenario: Scenario, variants: list[tuple[str, Any]], needed: int) -
 
 
 def _plan(scenario: Scenario, key: str, value: Any) -> MemoryPlan | None:
-    """Return the memory of the scenario with one key changed, None where it cannot be deployed so."""
+    """Return the memory of the scenario with one key changed, None if that cannot be deployed."""
     deployment = scenario.deployment
     if key.startswith("engine."):
         engine = deployment.engine.model_copy(update={key.removeprefix("engine."): value})
@@ -365,7 +367,7 @@ def _plan(scenario: Scenario, key: str, value: Any) -> MemoryPlan | None:
 
 
 def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
-    """Return what `simserve memory` answers, as plain values; bytes are those of the fullest GPU."""
+    """Return the answer of `simserve memory` as plain values; bytes are those of the fullest GPU."""
 
     memory, shape = resolved.memory, resolved.shape
     fits = _reason(resolved) is None
@@ -416,7 +418,7 @@ class _Problem(NamedTuple):
 
 
 def open_limits(resolved: ResolvedScenario) -> str | None:
-    """Return in one sentence what goes wrong with the limits of a replica, and what to set instead; None if nothing."""
+    """Return in one sentence what is wrong with the limits of a replica, and what to set instead; None if nothing."""
     if resolved.pools or not resolved.memory.fits:
         return None
     problems = (_long_step(resolved), _long_request(resolved), _little_left(resolved), _beyond_model(resolved))
@@ -459,7 +461,7 @@ def _token_seconds(times: StepTimes, tokens: int) -> float:
 def _long_request(resolved: ResolvedScenario) -> _Problem | None:
     memory, full = resolved.memory, resolved.memory.max_concurrent_full_length
     asked = resolved.scenario.deployment.engine.max_model_len
-    has_slots = _lacks_share(resolved)  # which have their context from the beginning
+    has_slots = _lacks_share(resolved)  # each has its context from the beginning
     if asked is not None or full is None or full >= FEW_FULL_LENGTH or has_slots:
         return None
     longest = memory.max_model_len
@@ -469,7 +471,7 @@ def _long_request(resolved: ResolvedScenario) -> _Problem | None:
         f"without a maximum length a request may take {longest:,} tokens, {format_bytes(size)} a GPU, and {filling} "
         "the KV cache, so that the others wait or are preempted"
     )
-    shorter = 1 << (longest.bit_length() - 1)  # a power of two, as people set it
+    shorter = 1 << (longest.bit_length() - 1)  # a power of two, as is customary
     while shorter > 2048 and full * longest / shorter < FEW_FULL_LENGTH:
         shorter //= 2
     return _Problem(wrong, "max_model_len", shorter)
@@ -490,7 +492,7 @@ def _little_left(resolved: ResolvedScenario) -> _Problem | None:
 
 
 def _lacks_share(resolved: ResolvedScenario) -> bool:
-    """Return whether the engine takes what its slots need, and is told layers for the GPU, no share of its memory."""
+    """Return whether the engine allocates what its slots need, and is given GPU layers instead of a share of memory."""
     return any(key in resolved.shape.engine.features for key in _GPU_LAYERS)
 
 

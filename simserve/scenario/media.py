@@ -36,16 +36,16 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Medium:
-    """The images, or the recordings, of all requests, one row a request; all shape [N].
+    """The images, or the recordings, of all requests, one row per request; all of shape [N].
 
     Attributes:
-        tower: What encodes them.
+        tower: Encoder of them.
         count: How many.
-        tokens: What they become.
-        preprocess_seconds: What a CPU takes to prepare them.
+        tokens: Tokens that they become.
+        preprocess_seconds: CPU time to prepare them.
         num_encoded: How many of them have to be encoded.
-        positions: Of those, what the encoder computes.
-        pairs: And which of these attend to each other.
+        positions: Positions that the encoder computes for those.
+        pairs: How many pairs of these attend to each other.
     """
 
     tower: Tower
@@ -57,15 +57,15 @@ class _Medium:
     pairs: np.ndarray
 
     def seconds_on(self, shape: ReplicaShape) -> np.ndarray:
-        """Return what the GPUs of a replica take to encode them."""
+        """Return the time that the GPUs of a replica take to encode them."""
         return encoder_seconds(shape, self.tower, self.positions, self.pairs, self.num_encoded)
 
 
 def check_encoders(scenario: Scenario) -> None:
-    """Refuse a deployment that cannot encode what the scenario's workload says, before any of it is drawn.
+    """Refuse a deployment that cannot encode the media of the scenario's workload, before any are drawn.
 
     Raises:
-        ScenarioError: The model has no encoder for it, or it cannot be cut over the ranks.
+        ScenarioError: The model has no encoder for them, or the encoder cannot be split over the ranks.
     """
     if not scenario.workload.has_media:
         return
@@ -80,12 +80,12 @@ def check_encoders(scenario: Scenario) -> None:
 
 
 def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> RequestSpecs:
-    """Return requests with the images and recordings that the scenario's workload says; the same where it says none.
+    """Return requests with the images and recordings of the scenario's workload; unchanged if it has none.
 
-    Those of a turn stand behind its new text, and stay in the context of the turns that follow.
+    Those of a turn come after its new text, and stay in the context of the turns that follow.
 
     Raises:
-        ScenarioError: The model has no encoder for them, or it cannot be cut over the ranks.
+        ScenarioError: The model has no encoder for them, or the encoder cannot be split over the ranks.
     """
     if not scenario.workload.has_media:
         return specs
@@ -143,7 +143,7 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
 
 
 def _check_counted(prompt_tokens: np.ndarray, held: np.ndarray, scenario: Scenario) -> None:
-    """Refuse images and recordings that are longer than the prompts which are said to count them."""
+    """Refuse images and recordings that are longer than the prompts said to include them."""
     longer = np.flatnonzero(held >= prompt_tokens)
     if len(longer):
         first = longer[0]
@@ -157,13 +157,13 @@ def _check_counted(prompt_tokens: np.ndarray, held: np.ndarray, scenario: Scenar
 
 
 def _total(columns: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the sum of one column or several."""
+    """Return the sum of one or more columns."""
     first, *others = columns
     return sum(others, start=first)
 
 
 def encoder_worker(shape: ReplicaShape, spec: EncoderDisaggregationSpec, scenario: Scenario) -> ReplicaShape:
-    """Return what one GPU of the encoder pool encodes with: its hardware, under the engine of the replicas.
+    """Return the shape of one GPU of the encoder pool: its hardware, with the engine of the replicas.
 
     Raises:
         ScenarioError: Its hardware is unknown.
@@ -184,7 +184,7 @@ def encoder_worker(shape: ReplicaShape, spec: EncoderDisaggregationSpec, scenari
 
 
 def encoders_usd_per_hour(resolved: ResolvedScenario) -> float:
-    """Return what the GPUs of the encoder pool cost, 0 without one, NaN where nobody's price is known."""
+    """Return what the GPUs of the encoder pool cost, 0 without one, NaN if no price is known."""
     scenario = resolved.scenario
     spec = scenario.deployment.encoder_disaggregation
     if spec is None:
@@ -199,7 +199,7 @@ def encoder_startup_seconds(scaling: EncoderAutoscalingSpec, resolved: ResolvedS
 
 
 def encoder_power(resolved: ResolvedScenario) -> tuple[float, float] | None:
-    """Return the watts of a GPU of the encoder pool without work and at most; None without such a pool."""
+    """Return the idle and the maximum watts of a GPU of the encoder pool; None without such a pool."""
     spec = resolved.scenario.deployment.encoder_disaggregation
     if spec is None:
         return None
@@ -208,7 +208,7 @@ def encoder_power(resolved: ResolvedScenario) -> tuple[float, float] | None:
 
 
 def encoder_lines(resolved: ResolvedScenario) -> list[str]:
-    """Return what a worker of the encoder pool holds, as lines a person can check; none without one."""
+    """Return what a worker of the encoder pool holds, as lines for a person to check; none without one."""
     scenario, towers = resolved.scenario, _towers(resolved)
     spec = scenario.deployment.encoder_disaggregation
     if spec is None or not towers:
@@ -222,25 +222,25 @@ def encoder_lines(resolved: ResolvedScenario) -> list[str]:
 
 
 def _towers(resolved: ResolvedScenario) -> list[Tower]:
-    """Return what encodes the images and recordings of the workload."""
+    """Return the encoders of the workload's images and recordings."""
     workload, model = resolved.scenario.workload, resolved.shape.model
     asked = ((workload.has_images, model.vision), (workload.has_audio, model.audio))
     return [tower for is_asked, tower in asked if is_asked and tower is not None]
 
 
 def _towers_bytes(resolved: ResolvedScenario) -> float:
-    """Return the bytes of their weights, which a worker of the encoder pool loads."""
+    """Return the bytes of the encoders' weights, which a worker of the encoder pool loads."""
     return sum(tower.num_parameters for tower in _towers(resolved)) * ENCODER_BYTES
 
 
 def _pool(
     spec: EncoderDisaggregationSpec, worker: ReplicaShape, media: list[_Medium], seconds: np.ndarray
 ) -> EncoderPool:
-    """Return the encoder pool, and what each request asks of it; of what it has the embeddings of, nothing."""
+    """Return the encoder pool, and each request's work for it; none for media whose embeddings it already has."""
     crossing, num_parts = np.full(len(seconds), spec.transfer_latency), np.zeros(len(seconds), dtype=np.int64)
     for medium in media:
         share = np.divide(medium.num_encoded, medium.count, out=np.zeros(len(seconds)), where=medium.count > 0)
-        # Layers whose output is handed over too send as much again.
+        # Layers whose output is also handed over send as much again.
         per_token = max(medium.tower.num_mergers, 1) * worker.model.hidden_size * ACTIVATION_BYTES
         crossing += share * medium.tokens * per_token / spec.transfer_bandwidth
         num_parts += medium.num_encoded.astype(np.int64)
@@ -263,7 +263,7 @@ def _prompt_takers(scenario: Scenario) -> list[ReplicaShape]:
 
 
 def _tower(key: str, shapes: list[ReplicaShape], scenario: Scenario) -> Tower:
-    """Return what encodes images, or audio, in all pools that take prompts."""
+    """Return the encoder of images, or audio, in all pools that take prompts."""
     first, *others = (_tower_of(key, shape.model, scenario) for shape in shapes)
     if any(each != first for each in others):
         _refuse_unlike(key, scenario)
@@ -283,7 +283,7 @@ _EXAMPLES = {
     "images": "qwen3-vl-32b, llama-4-scout or gemma-3-27b",
     "audio": "qwen3-omni-30b-a3b, voxtral-small-24b or voxtral-mini-3b",
 }
-"""Models that a refusal names."""
+"""Models that refusals name."""
 
 
 def _refuse_unlike(key: str, scenario: Scenario) -> None:
@@ -294,7 +294,8 @@ def _refuse_unlike(key: str, scenario: Scenario) -> None:
 def _kinds(
     key: str, specs: RequestSpecs, scenario: Scenario
 ) -> Iterator[tuple[ImagesSpec | AudioSpec, np.ndarray, str]]:
-    """Yield what images, or recordings, of some requests are like, their rows, and what ends their streams' names."""
+    """Yield what images, or recordings, of some requests are like, their rows, and the suffix of their streams'
+    names."""
     common, classes = getattr(scenario.workload, key), scenario.workload.classes or ()
     own = [number for number, each in enumerate(classes) if getattr(each, key) is not None]
     others = np.arange(len(specs))
@@ -336,11 +337,11 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
 
 
 def _check_recorded(key: str, spec: ImagesSpec | AudioSpec, recorded: RecordedMedia | None, scenario: Scenario) -> None:
-    """Refuse what a trace says itself, and want what it does not say."""
+    """Refuse keys that a trace already provides, and require those that it does not."""
     noun, how = ("images", "sizes") if key == "images" else ("recordings", "seconds")
     has_sizes = recorded is not None and recorded.sizes is not None
     said = () if recorded is None else ("share", "count", how) if has_sizes else ("share", "count")
-    # A resolved scenario has all keys: what is as if it were absent says nothing.
+    # A resolved scenario has all keys: a value equal to the default says nothing.
     given = [name for name in said if getattr(spec, name) != type(spec).model_fields[name].default]
     if given:
         what = "large" if key == "images" else "long"
@@ -354,7 +355,7 @@ def _check_recorded(key: str, spec: ImagesSpec | AudioSpec, recorded: RecordedMe
 def _check_videos(
     spec: ImagesSpec | AudioSpec, recorded: RecordedMedia | None, tower: Tower, scenario: Scenario
 ) -> None:
-    """Refuse videos of a model that takes none."""
+    """Refuse videos for a model that accepts none."""
     if not isinstance(tower, VisionTower) or isinstance(spec, AudioSpec) or tower.frames_per_patch is not None:
         return
     are_recorded = recorded is not None and recorded.sizes is not None and recorded.sizes[:, 2].any()
@@ -367,8 +368,8 @@ def _check_videos(
 def _pieces(
     spec: ImagesSpec | AudioSpec, tower: Tower, num_requests: int, **drawn: Any
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Return which request each image, or recording, is of, which the encoder's cache has, and what each
-    is; ``preprocess_seconds`` in megapixels, or in seconds of audio."""
+    """Return each image's, or recording's, request, whether the encoder's cache has it, and its quantities;
+    ``preprocess_seconds`` in megapixels, or in seconds of audio."""
     if isinstance(spec, ImagesSpec):
         assert isinstance(tower, VisionTower)
         images = draw_images(spec, num_requests, **drawn)
@@ -404,10 +405,10 @@ def _pieces(
 
 
 def _own_places(specs: RequestSpecs, prefixes: PrefixSegments, *, is_recorded: bool) -> np.ndarray:
-    """Return where, among the segments, that of each request stands which holds its images and recordings.
+    """Return, for each request, the position of the segment that holds its images and recordings.
 
-    Of turns and calls that is the segment in which the prompt ends. A trace's prompts may end in blocks that others
-    share: those of its turns and calls stand where their new text begins, those of its other requests before the
+    For turns and calls that is the segment in which the prompt ends. A trace's prompts may end in blocks that others
+    share: for its turns and calls it is then where their new text begins, for its other requests the one before the
     answer.
     """
     last = prefixes.offsets[1:] - 1
@@ -422,9 +423,10 @@ def _own_places(specs: RequestSpecs, prefixes: PrefixSegments, *, is_recorded: b
 
 
 def _first_new(specs: RequestSpecs, prefixes: PrefixSegments, last: np.ndarray) -> np.ndarray:
-    """Return the place of the first segment of each turn, or call, that none before it has, and no other conversation.
+    """Return the position of the first segment of each turn, or call, that no earlier one and no other conversation
+    has.
 
-    ``last`` where all of them are shared.
+    ``last`` if all of them are shared.
     """
     assert specs.session is not None
     row = np.repeat(np.arange(len(specs)), np.diff(prefixes.offsets))
@@ -444,7 +446,8 @@ def _first_new(specs: RequestSpecs, prefixes: PrefixSegments, last: np.ndarray) 
 
 
 def _lengthened(prefixes: PrefixSegments, owner: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, PrefixSegments]:
-    """Return the tokens that each prompt grows by, and the segments, where each request's own text does by so many."""
+    """Return the tokens that each prompt grows by, and the segments with each request's own text grown by
+    ``tokens``."""
     of_segment = np.where(owner >= 0, tokens[owner], 0)
     grown = np.cumsum(of_segment[prefixes.segments])
     before = np.concatenate([[0], grown])[prefixes.offsets]
@@ -459,6 +462,6 @@ def _earlier(prefixes: PrefixSegments, owner: np.ndarray, has_media: np.ndarray)
     found = owner[prefixes.segments]
     is_earlier = (found >= 0) & (found != row) & has_media[found]
     earlier = np.full(len(has_media), NONE, dtype=np.int64)
-    # Entries of a request stand in the order of its tokens: the last one stays.
+    # Entries of a request are in the order of its tokens: the last one is kept.
     earlier[row[is_earlier]] = found[is_earlier]
     return earlier

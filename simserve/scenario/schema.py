@@ -1,8 +1,8 @@
-"""Scenario: what is deployed, what arrives, what is asked of it. Knows no profile and runs nothing.
+"""Scenario: what is deployed, what arrives, and its objectives. Knows no profile and runs nothing.
 
-The key paths are public API. A key that has no effect yet is unknown; a key of which only one value is
-supported accepts that value. The presets of `slo: chat` and its like are limits that somebody published, each with its
-source: a start for a deployment that has no objective of its own yet, and keys beside one come first.
+The key paths are public API. A key without effect is unknown; a key with only one supported value accepts that value.
+Presets such as `slo: chat` are published limits, each with its source: a starting point for a deployment without an
+objective of its own. Keys given beside a preset take precedence.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ UseCase = Literal["chat", "rag", "code-completion", "summarisation", "agents", "
 _GUIDELLM = "GuideLLM, docs/guides/service_level_objectives.md (vllm-project/guidellm, 2026)"
 _HASH_LENGTH = 12
 MAX_REPLICATIONS = 1000
-"""Most runs of one scenario: an interval over a thousand is a thirtieth of the spread of one run, and all summaries are
-kept in memory."""
+"""Most runs of one scenario: with a thousand, the interval is 3 % of the spread of one run, and all summaries are kept
+in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +42,10 @@ class SLOPreset:
     """The objective of a use case.
 
     Attributes:
-        limits: ``ttft tpot e2e`` -> time with its unit, those that the source states.
-        attainment: Share of requests that must keep all of them.
+        limits: ``ttft tpot e2e`` -> time with its unit, for those that the source states.
+        attainment: Share of requests that must meet all of them.
         reason: Why these, in a few words.
-        source: Who states them.
+        source: Where they are published.
     """
 
     limits: dict[str, str]
@@ -98,7 +98,7 @@ def _of_preset(slo: object) -> object:
     """Return the keys of an ``slo`` block with those of its preset filled in; a name alone is a preset.
 
     Raises:
-        ValueError: There is no such preset; a rule and a remedy, ready to stand behind ``slo``.
+        ValueError: There is no such preset; the message is a rule and a remedy, ready to follow ``slo``.
     """
     given = {"preset": slo} if isinstance(slo, str) else slo
     if not isinstance(given, dict) or given.get("preset") is None:
@@ -112,17 +112,18 @@ def _of_preset(slo: object) -> object:
 
 
 class SLOSpec(LatencyLimits):
-    """Service-level objective: limits of a request, and the share of requests that must keep them all."""
+    """Service-level objective: limits of a request, and the share of requests that must meet them all."""
 
     task: PositiveSeconds | None = None
-    """Longest makespan of an agent's task, from its first call to its last answer. The share `attainment` is asked of
-    tasks then, and of requests where these have limits of their own."""
+    """Longest makespan of an agent's task, from its first call to its last answer. The share `attainment` then applies
+    to tasks, and to requests if they have limits of their own."""
     preset: Annotated[UseCase | None, Field(exclude=True)] = None
-    """Use case whose published limits hold where none is given here; `slo: chat` is short for `slo: {preset: chat}`."""
+    """Use case whose published limits apply where none is given here; `slo: chat` is short for `slo: {preset:
+    chat}`."""
 
     @property
     def has_limit(self) -> bool:
-        """Whether anything is limited."""
+        """Whether there is any limit."""
         return self.task is not None or super().has_limit
 
 
@@ -150,19 +151,19 @@ def _warmup_text(value: str | float) -> str:
 
 
 class RunSpec(FrozenModel):
-    """How the simulation itself is run."""
+    """How the simulation is run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random stream; the same seed gives the same result files, byte for byte."""
     replications: Annotated[int, Field(ge=1, le=MAX_REPLICATIONS)] = 1
-    """Independent runs; two or more give 95 % confidence intervals. With a precision: the least of them."""
+    """Independent runs; two or more give 95 % confidence intervals. With a precision: the fewest runs."""
     precision: Annotated[
         float | None,
         Field(gt=0, lt=1),
         BeforeValidator(_as_precision, json_schema_input_type=float | str | None),
     ] = None
-    """Runs are added until the 95 % interval of every latency is this narrow, half its width over the mean (and that
-    of the attainment one percentage point); `2%` or 0.02. Absent: `replications` runs."""
+    """Runs are added until the 95 % interval of every latency is this narrow: half its width relative to the mean (and
+    one percentage point for the attainment); `2%` or 0.02. Absent: `replications` runs."""
     max_replications: Annotated[int, Field(ge=2, le=MAX_REPLICATIONS)] = 50
     """With a precision: the most runs."""
     warmup: Annotated[
@@ -170,13 +171,13 @@ class RunSpec(FrozenModel):
         BeforeValidator(_as_warmup, json_schema_input_type=str),
         PlainSerializer(_warmup_text, when_used="json"),
     ] = "auto"
-    """What is cut at the start: `auto` (MSER-5, under stationary open-loop arrivals at a fleet that stays as it is),
+    """What is cut at the start: `auto` (MSER-5, for stationary open-loop arrivals at a fleet that does not change),
     `none`, or a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a scenario was read from; no part of what it says.
+    """Where a scenario was read from; not part of its content.
 
     Attributes:
         file: The file, for messages.
@@ -198,7 +199,7 @@ class Scenario(FrozenModel):
     """One question to the simulator: a model on a deployment, under a workload, against objectives."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)] = "scenario"
-    """Name, used for the result folder: letters, digits, dot, dash and underscore. Absent: that of the file."""
+    """Name, used for the result folder: letters, digits, dot, dash and underscore. Absent: the file's name."""
     model: str
     """Model: a name that `simserve models` lists, a profile file, or a Hugging Face config.json."""
     deployment: DeploymentSpec
@@ -206,7 +207,7 @@ class Scenario(FrozenModel):
     workload: WorkloadSpec
     """What arrives."""
     slo: Annotated[SLOSpec | None, BeforeValidator(_of_preset, json_schema_input_type=UseCase | SLOSpec | None)] = None
-    """Service-level objective: limits, or the name of a use case; absent: latencies are reported, nothing is judged."""
+    """Service-level objective: limits, or the name of a use case; absent: latencies are reported without a verdict."""
     thresholds: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default_factory=dict)
     """Conditions on the result, exit code 99 if one fails: `{ttft_ms: ["p(95)<1000"]}`."""
     pricing: PricingSpec = PricingSpec()
@@ -252,7 +253,7 @@ class Scenario(FrozenModel):
 
     @property
     def folder(self) -> Path | None:
-        """Folder that relative paths (trace, model, profiles) start from; None: the working folder."""
+        """Folder to which relative paths (trace, model, profiles) refer; None: the working folder."""
         return self._source.folder
 
     def set_by(self, key: str) -> str | None:
@@ -260,13 +261,13 @@ class Scenario(FrozenModel):
         return self._source.of(key)
 
     def read_from(self, source: Source) -> Self:
-        """Return the scenario with ``source`` as where it was read from."""
+        """Return the scenario with ``source`` as its origin."""
         copy = self.model_copy()
         copy._source = source
         return copy
 
     def refuse(self, key: str, rule: str, remedy: str, value: object = None) -> NoReturn:
-        """Refuse the scenario for what stands at ``key``.
+        """Refuse the scenario for the value at ``key``.
 
         Raises:
             ScenarioError: Always, with the place that the key came from.
@@ -276,11 +277,11 @@ class Scenario(FrozenModel):
 
     @contextmanager
     def blaming(self, key: str) -> Iterator[None]:
-        """Give an `InputError` raised inside that names no file the place and the key that it came from.
+        """Add a place and key to an `InputError` raised inside that names no file.
 
         Args:
-            key: Key of the scenario that is being looked at; where the error names a key of its own, a dotted
-                one is kept, and a plain one stands below ``key``.
+            key: Key of the scenario being examined; if the error names a key of its own, a dotted one is kept, and a
+                plain one is placed below ``key``.
         """
         try:
             yield
@@ -302,7 +303,7 @@ class Scenario(FrozenModel):
     def as_mapping(self) -> dict[str, Any]:
         """Return the scenario with every default filled in, as a YAML file would hold it.
 
-        Absent blocks are left out. Paths stand as they were written.
+        Absent blocks are left out. Paths are as written.
         """
         return self.model_dump(mode="json", exclude_none=True)
 
@@ -324,7 +325,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _drop_defaults_in_si(part: Any) -> None:
-    """Remove defaults that are numbers in SI where the file takes a text with a unit."""
+    """Remove defaults that are numbers in SI units if the file takes text with a unit."""
     if isinstance(part, list):
         for each in part:
             _drop_defaults_in_si(each)
@@ -336,7 +337,7 @@ def _drop_defaults_in_si(part: Any) -> None:
 
 
 def objective(scenario: Scenario) -> SLO | None:
-    """Return the objective of a scenario, with those of its classes; None where neither it nor a class has one."""
+    """Return the objective of a scenario, with those of its classes; None if neither it nor a class has one."""
     by_class = {
         each.name: SLO(**each.slo.model_dump()) for each in scenario.workload.classes or () if each.slo is not None
     }
@@ -344,7 +345,7 @@ def objective(scenario: Scenario) -> SLO | None:
         return SLO(**scenario.slo.model_dump(), by_class=by_class)
     if not by_class:
         return None
-    # Classes without an objective have no bound, and nothing asks for a share of them.
+    # Classes without an objective have no bound, and need no share.
     least = min(each.attainment for each in by_class.values())
     return SLO(ttft=None, tpot=None, e2e=None, attainment=least, by_class=by_class)
 
@@ -359,9 +360,9 @@ def limits_by_class(scenario: Scenario) -> tuple[Limits, ...]:
 
 
 def objective_mapping(scenario: Scenario) -> dict[str, Any] | None:
-    """Return the objective as a scenario file writes it; None where neither the scenario nor a class has one.
+    """Return the objective as a scenario file writes it; None if neither the scenario nor a class has one.
 
-    Where only classes have one, ``by_class`` holds theirs, and ``attainment`` the least that one of them asks.
+    If only classes have one, ``by_class`` holds theirs, and ``attainment`` the smallest of theirs.
     """
     if scenario.slo is not None:
         return dict(scenario.as_mapping()["slo"])

@@ -1,8 +1,7 @@
-"""Where the fields of the kernel's records lie in flat memory, and records there seen as objects. Knows no numba.
+"""Where the fields of the kernel's records are in flat memory, and views of these records as objects. Knows no numba.
 
-Records in flat memory seen as the objects that they stand for: for what Python looks at, and sets, between drives.
-
-Numbers, lists of numbers, and records that a record refers to. Slow; nothing here is on anybody's path. Knows no numba.
+The views behave like the objects that the records stand for: for what Python reads, and sets, between drives. They
+cover numbers, lists of numbers, and records that a record refers to. They are slow; nothing here is on a hot path.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ INTEGER, FLOAT, BOOLEAN = "integer", "float", "boolean"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One entry a request; ``code`` as in `array.array`."""
+    """One entry per request; ``code`` as in `array.array`."""
 
     code: str
 
@@ -42,13 +41,14 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Table(Items):
-    """A list that does not change and belongs to somebody else."""
+    """A list that does not change and belongs to another object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Requests in a row or by rank: first place and length; from word 4 on, as of a list, the ring that they stand in,
-    or a heap of (rank, ready time, request); ranks, ready times, what a second adds to a rank; 1: by rank."""
+    """Requests in order of arrival or by rank. First place and length; from word 4 on, as for a list, the ring that
+    holds them, or a heap of (rank, ready time, request); ranks, ready times, what a second adds to a rank; 1: by
+    rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Slots, from 1 on, in an order: entries, length and capacity; of each slot (the one behind it, the one before it),
-    entry 0 being between the ends."""
+    """Slots, from 1 on, in an order: entries, length and capacity; for each slot (the next one, the previous one),
+    entry 0 joining the two ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
     """Positive whole numbers by key: entries, how many are taken, and how many there are, a power of two; an entry is
-    (key, number), of which 0 is none, at the place that the key hashes to, or behind it."""
+    (key, number), where number 0 means none, at the place that the key hashes to, or after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Equal records side by side."""
+    """Records of one kind, side by side."""
 
     record: Record
 
@@ -87,14 +87,14 @@ _INDEX_SIZE = 64
 
 
 class Record:
-    """The fields of a record, one behind the other.
+    """The fields of a record, one after the other.
 
     Attributes:
         fields: Kind of each.
         offsets: Words before each.
         num_words: Words of all.
         owned: Words before each address of memory that the record owns.
-        numbers: Names of the fields that are plain numbers: whole ones, and those with a fraction.
+        numbers: Names of the fields that are plain numbers: whole ones, and floats.
         places: Words before each of them.
     """
 
@@ -119,11 +119,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A record as it was, to be written again.
+    """A record as it was, for writing it again.
 
     Attributes:
-        words: It.
-        lists: Its lists: words before each, and what it holds.
+        words: Its words.
+        lists: Its lists: words before each, and their contents.
     """
 
     words: NDArray[np.int64]
@@ -131,10 +131,10 @@ class Copy:
 
 
 class Memory:
-    """Records of one kind in flat memory. What lists grew to goes back to the C library with it.
+    """Records of one kind in flat memory. Memory that their lists have grown to is returned to the C library with it.
 
     Attributes:
-        kept: Other memories that a field points to, the last one of each field.
+        kept: Other memories that a field points to, the last one for each field.
     """
 
     def __init__(self, record: Record, count: int = 1) -> None:
@@ -146,7 +146,7 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """Where the first record begins."""
+        """Address of the first record."""
         return self.words.ctypes.data
 
     def put(self, name: str, value: Any, number: int = 0) -> None:
@@ -161,7 +161,7 @@ class Memory:
         elif isinstance(kind, Items):
             self._put_items(at, kind, value)
         elif isinstance(kind, Queue):
-            # Empty to begin with: it takes memory when somebody stands in it.
+            # Empty to begin with: it takes memory when a request enters it.
             return
         elif isinstance(kind, Order | Index):
             # Both are empty to begin with.
@@ -179,14 +179,14 @@ class Memory:
             self.words[at] = column.ctypes.data
 
     def put_numbers(self, source: object, number: int = 0) -> None:
-        """Set all plain numbers of a record to what an object has under the same names, in one go: `put` is slow."""
+        """Set all plain numbers of a record from an object's fields of the same names, at once: `put` is slow."""
         start = number * self.record.num_words
         whole, floats = self.record.numbers
         self.words[self.record.places[0] + start] = np.array([getattr(source, name) for name in whole], dtype=np.int64)
         self._floats[self.record.places[1] + start] = [getattr(source, name) for name in floats]
 
     def point(self, name: str, others: Memory, first: int, number: int = 0) -> None:
-        """Let a field of a record stand for those of other records that begin with ``first``."""
+        """Let a field of a record refer to other records, beginning with number ``first``."""
         self.kept[name] = others
         at = number * self.record.num_words + self.record.offsets[name]
         self.words[at] = others.address + first * others.record.num_words * WORD
@@ -203,21 +203,21 @@ class Memory:
         return taken
 
     def peek(self, name: str, number: int = 0) -> NDArray[np.float64]:
-        """Return a list of floats where it lies; it is good until something is added to it."""
+        """Return a view of a list of floats in place; it is valid until something is added to the list."""
         at = number * self.record.num_words + self.record.offsets[name]
         size = int(self.words[at + 1]) * WORD
         return np.frombuffer(_view(int(self.words[at]), size, _READ_ONLY)) if size else np.zeros(0)
 
     def lengths(self, name: str) -> NDArray[np.int64]:
-        """Return the lengths of a list in all records, where they lie."""
+        """Return a view of the lengths of a list in all records."""
         return self.words[self.record.offsets[name] + 1 :: self.record.num_words]
 
     def numbers(self, name: str) -> NDArray[np.int64]:
-        """Return a whole number in all records, where it lies."""
+        """Return a view of a whole number in all records."""
         return self.words[self.record.offsets[name] :: self.record.num_words]
 
     def rank(self, name: str, ranks: NDArray[np.float64], ready_time: Any, ageing: float, number: int = 0) -> None:
-        """Let a queue go by rank."""
+        """Order a queue by rank."""
         at = number * self.record.num_words + self.record.offsets[name]
         column = np.frombuffer(ready_time, dtype=np.float64)
         self._kept.append((ranks, column))
@@ -227,25 +227,25 @@ class Memory:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.words) // self.record.num_words
 
     def grow(self) -> int:
-        """Add a record and return its number. All of them move: whoever points to them must be told."""
+        """Add a record and return its number. All of them move: pointers to them must be updated."""
         number = self.count
         self.words = np.concatenate((self.words, np.zeros(self.record.num_words, dtype=np.int64)))
         self._floats = self.words.view(np.float64)
         return number
 
     def clear(self, number: int) -> None:
-        """Give back what the lists of a record hold, and forget all of it."""
+        """Return the memory of a record's lists, and clear the record."""
         start = number * self.record.num_words
         for at in self.record.owned:
             _free(int(self.words[start + at]))
         self.words[start : start + self.record.num_words] = 0
 
     def copy_of(self, number: int) -> Copy:
-        """Return a record as it is, with what its lists hold."""
+        """Return a copy of a record and the contents of its lists."""
         start, lists = number * self.record.num_words, []
         for name, kind in self.record.fields.items():
             at = self.record.offsets[name]
@@ -255,7 +255,7 @@ class Memory:
         return Copy(self.words[start : start + self.record.num_words].copy(), lists)
 
     def write_copy(self, copy: Copy, number: int) -> None:
-        """Make a record of which nothing is there yet equal to another one; its lists are its own, its queues empty."""
+        """Make an empty record equal to another one; its lists are its own, its queues empty."""
         start = number * self.record.num_words
         self.words[start : start + self.record.num_words] = copy.words
         for at, content in copy.lists:
@@ -263,14 +263,14 @@ class Memory:
             ctypes.memmove(address, content, len(content))
 
     def replace(self, name: str, values: Sequence[Any], number: int = 0) -> None:
-        """Have other numbers in a list."""
+        """Replace the numbers of a list."""
         at = number * self.record.num_words + self.record.offsets[name]
         _free(int(self.words[at]))
         self.words[at : at + 3] = 0
         self.put(name, values, number)
 
     def items(self, name: str, kind: Any, number: int = 0) -> Any:
-        """Return the numbers of a list where they are, as an array of a type of `ctypes`."""
+        """Return a view of the numbers of a list, as an array of a `ctypes` type."""
         at = number * self.record.num_words + self.record.offsets[name]
         return (kind * int(self.words[at + 1])).from_address(int(self.words[at]))
 
@@ -294,7 +294,7 @@ class Memory:
         return int(self.words[number * self.record.num_words + self.record.offsets[name] + 1])
 
     def _put_items(self, at: int, kind: Items, values: Sequence[Any] | None) -> None:
-        """Copy a list. One that is absent gets no memory, by which compiled code knows it."""
+        """Copy a list. An absent one gets no memory, by which compiled code recognises it."""
         if values is None:
             return
         if not len(values):
@@ -336,16 +336,16 @@ SENDING_ENTRY = "simserve_send"
 
 
 REALLOCATE = "simserve_reallocate"
-"""What compiled code calls to let a list grow."""
+"""Name of the function that compiled code calls to let a list grow."""
 
 
 class View:
-    """A record.
+    """A record in flat memory, seen as an object.
 
     Args:
-        memory: Where it lies.
-        number: Which of those that lie there.
-        known: What is said to stand in fields of it that are not to be looked up.
+        memory: Memory that holds it.
+        number: Number of the record there.
+        known: Values of fields that are not to be looked up.
     """
 
     def __init__(self, memory: Memory, number: int = 0, **known: Any) -> None:
@@ -383,27 +383,27 @@ class FlatList(Sequence[Any]):
         self._kind = ctypes.c_double if kind.codes == "d" else ctypes.c_int64
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of items."""
         return self._memory.length(self._name, self._number)
 
     def __getitem__(self, position: Any) -> Any:
-        """Return one of them, or several as a list."""
+        """Return one item, or several as a list."""
         return self._entries()[position]
 
     def __setitem__(self, position: int, value: float) -> None:
-        """Change one of them."""
+        """Set one item."""
         self._entries()[range(len(self))[position]] = value
 
     def __iter__(self) -> Iterator[Any]:
-        """Return them as they are now."""
+        """Iterate over the current items."""
         return iter(self._entries()[:])
 
     def append(self, value: float) -> None:
-        """Add one."""
+        """Add an item."""
         self.fill([*self, value])
 
     def fill(self, values: Sequence[float]) -> None:
-        """Have these instead."""
+        """Replace all items."""
         self._memory.replace(self._name, values, self._number)
 
     def _entries(self) -> Any:
@@ -411,7 +411,7 @@ class FlatList(Sequence[Any]):
 
 
 def fill(values: Any, others: Sequence[Any]) -> None:
-    """Make a list, or the view of one, hold others."""
+    """Replace the contents of a list, or of the view of one."""
     if isinstance(values, FlatList):
         values.fill(others)
     else:

@@ -1,7 +1,7 @@
-"""A run on compiled code: replicas, requests and the data plane laid out flat, driven, and read again.
+"""A run on compiled code: replicas, requests and the data plane are laid out in flat memory, driven, and read back.
 
-The columns of the request table are used where they are, so that a run leaves its results in them. Knows no numba:
-whoever builds the compiled function hands it over.
+The columns of the request table are used in place, so that a run leaves its results in them. Knows no numba: whoever
+builds the compiled function passes it in.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OF_REACHES = ("free_reach", "reach_heads", "reaches")
 
 
 def reason_against(config: EngineConfig) -> str | None:
-    """Return what of a run compiled code does not cover, in a few words; None: it covers all."""
+    """Return in a few words what compiled code does not cover of a run; None: it covers all."""
     checks = {
         "static batching": config.batching == "static",
         "serving without a KV cache": config.kv_allocation == "none",
@@ -65,7 +65,7 @@ class Compiled:
 
     Args:
         drive: The compiled `simserve.engine.event_plane.drive`.
-        plane: Whose turn it is and what is to come. Its replicas have not begun, and stay as they are.
+        plane: The router's state and what is to come. Its replicas have not begun, and are left unchanged.
         requests: All requests; their columns are filled.
     """
 
@@ -111,7 +111,7 @@ class Compiled:
         self._plane_address, self._requests_address = self._plane.address, self._requests.address
 
     def _lay_out(self, number: int, replica: Replica) -> None:
-        """Write a replica that has not begun where nothing is."""
+        """Write a replica that has not begun into an empty record."""
         assert replica.mode == CONTINUOUS
         queue = replica.waiting
         ranks = queue.ranks if isinstance(queue, OrderedQueue) else ()
@@ -123,7 +123,7 @@ class Compiled:
             self._write(number, replica, common)
             common.copy = self._ranks.copy_of(number)
         else:
-            # Before they begin, equal replicas differ in nothing but this.
+            # Before they begin, equal replicas differ only in this.
             self._ranks.write_copy(common.copy, number)
             for name in _OF_A_REPLICA:
                 self._ranks.put(name, getattr(replica, name), number)
@@ -133,7 +133,7 @@ class Compiled:
         self._ranks.put("loras", self._adapters(replica, number), number)
 
     def _write(self, number: int, replica: Replica, common: _Shared) -> None:
-        """Write all of a replica but its counts by pace and its prefix cache."""
+        """Write all of a replica except its counts by pace and its prefix cache."""
         self._ranks.put_numbers(replica, number)
         for name, kind in fields.REPLICA.fields.items():
             if isinstance(kind, str):
@@ -155,12 +155,12 @@ class Compiled:
         self._replicas.put_numbers(replica, number)
 
     def _find_ranks(self) -> None:
-        """Tell every replica where its ranks are."""
+        """Set the addresses of every replica's ranks."""
         for number, first in enumerate(self._firsts[:-1]):
             self._replicas.point("ranks", self._ranks, first, number)
 
     def _cache(self, replica: Replica, number: int) -> Memory | None:
-        """Return the empty prefix cache of a replica, with the tier behind it; None where it has none."""
+        """Return the empty prefix cache of a replica, with the tiers behind it; None if it has none."""
         own = replica.cache
         if own is None:
             return None
@@ -189,7 +189,7 @@ class Compiled:
         return cache
 
     def _adapters(self, replica: Replica, number: int) -> Memory | None:
-        """Return the adapters of a replica that has loaded none; None where requests have none."""
+        """Return the adapters of a replica that has loaded none; None if requests have none."""
         own = replica.loras
         if own is None:
             return None
@@ -199,11 +199,11 @@ class Compiled:
         return loras
 
     def add(self, replica: DataParallelReplica, port: Port | None) -> None:
-        """Let the plane have one replica more; what it knows of it besides is the caller's to add.
+        """Add a replica to the plane; the caller adds what else the plane knows of it.
 
         Args:
             replica: The replica.
-            port: Its way to other replicas; None: caches go from none to another.
+            port: Its way to other replicas; None: no caches are transferred.
         """
         for rank in replica.ranks:
             self._lay_out(self._ranks.grow(), rank)
@@ -225,7 +225,7 @@ class Compiled:
             transfers.put("ports", ports)
 
     def replace(self, number: int, replica: DataParallelReplica) -> None:
-        """Have a replica that has not begun instead of one that is gone."""
+        """Put a replica that has not begun in place of one that is gone."""
         for position, rank in zip(self.ranks_of(number), replica.ranks, strict=True):
             self._ranks.clear(position)
             self._lay_out(position, rank)
@@ -236,7 +236,7 @@ class Compiled:
         return range(self._firsts[number], self._firsts[number + 1])
 
     def use_times(self, number: int, times: StepTimes) -> None:
-        """Let the steps of a rank take ``times`` from the next one on; between two of them only."""
+        """Let the steps of a rank take ``times`` from the next step on; only between two steps."""
         tables = _Shared.of_times(times)
         for name, table in tables.items():
             self._ranks.put(name, table, number)
@@ -244,11 +244,11 @@ class Compiled:
 
     @property
     def plane(self) -> View:
-        """The data plane as it is."""
+        """The data plane in its current state."""
         return View(self._plane)
 
     def replica(self, number: int) -> View:
-        """A replica of it as it is."""
+        """Return a replica in its current state."""
         ranks = [View(self._ranks, each, config=self.schedulers[each].config) for each in self.ranks_of(number)]
         return View(self._replicas, number, ranks=ranks)
 
@@ -263,7 +263,7 @@ class Compiled:
 
     @property
     def num_ended(self) -> int:
-        """Requests that have come to an end so far."""
+        """Requests that have ended so far."""
         return int(self._client_state.kept["clients"].get("num_ended"))
 
     @property
@@ -272,7 +272,7 @@ class Compiled:
         return self._client_state.length("leaving")
 
     def read_back(self, client_state: ClientState) -> None:
-        """Write what has come of the clients into the plane's own record of them."""
+        """Write the results of the clients into the plane's own record of them."""
         client_state.lost_tokens = int(self._client_state.get("lost_tokens"))
         flat, clients = self._client_state.kept["clients"], client_state.clients
         clients.num_resent, clients.num_ended = int(flat.get("num_resent")), int(flat.get("num_ended"))
@@ -288,56 +288,56 @@ class Compiled:
                 port.seconds, port.waited = (float(flat.kept["ports"].get(name, number)) for name in _OF_A_LINK)
 
     def num_step_runs(self, numbers: Sequence[int]) -> list[int]:
-        """Return how many leaps each of some replicas has written down."""
+        """Return how many leaps each of some replicas has recorded."""
         lengths: list[int] = (self._ranks.lengths("step_runs")[list(numbers)] // LEAP_WIDTH).tolist()
         return lengths
 
     def take_step_runs(self, number: int, rows: NDArray[np.float64]) -> None:
-        """Put the leaps that a replica has written down into ``rows``, shape [fields, leaps], and forget them."""
+        """Copy the leaps that a replica has recorded into ``rows``, shape [fields, leaps], and clear them."""
         turn_into(rows, self._ranks.peek("step_runs", number).reshape(-1, LEAP_WIDTH))
         self._ranks.lengths("step_runs")[number] = 0
 
     def take_advances(self, numbers: Sequence[int]) -> NDArray[np.float64]:
-        """Return what a step of each leap with decodes added to the contexts, where replicas speculate."""
+        """Return what a step of each leap with decodes added to the contexts, if replicas speculate."""
         return self._take("advances", numbers)
 
     def take_batch_log(self, number: int) -> NDArray[np.float64]:
-        """Return who entered and left the batch of a replica that logs it, shape [3 * entries], and forget it."""
+        """Return the log of requests that entered or left a replica's batch, shape [3 * entries], and clear it."""
         return self._ranks.drain("batch_log", number)
 
     def take_gaps(self, numbers: Sequence[int]) -> NDArray[np.float64]:
-        """Return the irregular gaps of replicas, shape [gaps, 2], and forget them."""
+        """Return the irregular gaps of replicas, shape [gaps, 2], and clear them."""
         return self._take("irregular_gaps", numbers).reshape(-1, 2)
 
     def tiers_of(self, numbers: Sequence[int]) -> list[list[View]]:
-        """Return the tiers behind the prefix cache of each of some replicas, as they are."""
+        """Return the tiers behind the prefix cache of each of some replicas, in their current state."""
         found = [self._tiers[number] for number in numbers if number in self._tiers]
         return [[View(tiers, level) for level in range(tiers.count)] for tiers in found]
 
     def store_of(self, paths: PrefixPaths) -> View:
-        """Return the store that replicas share, as it is."""
+        """Return the store that replicas share, in its current state."""
         return View(self._paths[id(paths)].kept["store"])
 
     def loras_of(self, numbers: Sequence[int]) -> list[View]:
-        """Return the LoRA adapters of some replicas, as they are."""
+        """Return the LoRA adapters of some replicas, in their current state."""
         return [View(self._loras[number]) for number in numbers if number in self._loras]
 
     def take_swapped_blocks(self, numbers: Sequence[int]) -> int:
-        """Return how many blocks replicas have swapped since they were last asked."""
+        """Return how many blocks replicas have swapped since the last call."""
         counts, several = self._ranks.numbers("num_swapped_blocks"), list(numbers)
         total = int(counts[several].sum())
         counts[several] = 0
         return total
 
     def _take(self, name: str, numbers: Sequence[int]) -> NDArray[np.float64]:
-        """Return what is in a list of several replicas, one after the other, and clear it."""
+        """Return the contents of a list of several replicas, one after the other, and clear it."""
         lengths = self._ranks.lengths(name)
         taken = [self._ranks.drain(name, number) for number in numbers if lengths[number]]
         return np.concatenate(taken) if taken else np.zeros(0)
 
 
 class _Shared:
-    """What equal replicas have in common: numbers of their configuration, step times, and ranks in their queues.
+    """What equal replicas share: numbers of their configuration, step times, and ranks in their queues.
 
     Attributes:
         copy: One of them as it was laid out; None: none has been yet.
@@ -359,7 +359,7 @@ class _Shared:
 
 
 def _read_gateway(flat: Memory, gateway: Gateway) -> None:
-    """Write what the gateway has counted into the plane's own record of it."""
+    """Write the gateway's counts into the plane's own record of it."""
     gateway.num_asked_again, gateway.discarded_tokens = flat.get("num_asked_again"), flat.get("discarded_tokens")
     if gateway.cache is not None:
         cache = flat.kept["cache"]
@@ -371,7 +371,7 @@ def _read_gateway(flat: Memory, gateway: Gateway) -> None:
 
 
 def _columns(record: Record, values: object) -> Memory:
-    """Return an object of numbers and columns; columns in lists are copied, others used where they are."""
+    """Return an object of numbers and columns in flat memory; columns in lists are copied, others used in place."""
     memory = Memory(record)
     memory.put_numbers(values)
     for name, kind in record.fields.items():
@@ -385,7 +385,7 @@ def _columns(record: Record, values: object) -> Memory:
 
 
 def _laid_out(record: Record, values: object | None) -> Memory | None:
-    """Return an object with those that it refers to; columns are used where they are, and queues in it are empty."""
+    """Return an object and those it refers to in flat memory; columns are used in place, and queues in it are empty."""
     if values is None:
         return None
     memory = _columns(record, values)
@@ -399,7 +399,7 @@ def _laid_out(record: Record, values: object | None) -> Memory | None:
 
 
 def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
-    """Return equal objects of numbers, lists and queues (as of `_laid_out`), None where there are none."""
+    """Return equal objects of numbers, lists and queues (as in `_laid_out`), None if there are none."""
     if not values:
         return None
     memory = Memory(record, len(values))
@@ -412,7 +412,7 @@ def _side_by_side(record: Record, values: Sequence[object]) -> Memory | None:
 
 
 def _tiers(tiers: Sequence[KVTier]) -> Memory:
-    """Return tiers that hold nothing, side by side."""
+    """Return empty tiers, side by side."""
     memory = Memory(fields.TIER, len(tiers))
     for number, tier in enumerate(tiers):
         for name, kind in fields.TIER.fields.items():
@@ -427,7 +427,7 @@ def _numbers(record: Record, values: EngineConfig | StepTimes) -> Memory:
 
 
 def _progress(progress: Progress | None, num_paces: int) -> Memory | None:
-    """Return the counts by pace of a replica that has not begun, None where it does not speculate."""
+    """Return the counts by pace of a replica that has not begun, None if it does not speculate."""
     if progress is None:
         return None
     memory = Memory(fields.PROGRESS)
