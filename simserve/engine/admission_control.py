@@ -1,4 +1,4 @@
-"""The admission control of a cluster: which arrivals are turned away, and why.
+"""The admission control of a cluster: which arrivals are refused, and why.
 
 It sees what a front end sees of the replica that the router has chosen, never how long an answer will be.
 """
@@ -12,21 +12,21 @@ from simserve.engine.state import INFINITY, DataParallelReplica, Finishes, Unifo
 
 ANY_NUMBER = -1
 _NEW_SHARE = 0.1
-"""By how much a new interval between finishes moves the mean of them."""
+"""Weight of a new interval between finishes in the running mean."""
 
 
 class AdmissionControl:
-    """Rules, and what they go by.
+    """Rules, and the state that they use.
 
     Attributes:
-        bucket: A limit on the rate, in front of all replicas; None: there is none.
+        bucket: A rate limit, in front of all replicas; None: there is none.
         max_queue: Most requests that wait at a replica; `ANY_NUMBER`: no rule.
         kv_headroom: Share of a replica's KV memory that must be free; 0: no rule.
         probabilistic_from: Load from which requests are refused at random; inf: no rule.
-        patience: By class the seconds from its arrival in which a request's first token must come; inf: no limit.
+        patience: By class, the seconds from arrival within which a request's first token must come; inf: no limit.
         kinds: Class of each request.
-        has_patience: Whether any class has such a limit, and there is a rule that goes by it.
-        retry_after: What a refusal tells the client to wait, seconds.
+        has_patience: Whether any class has such a limit, and a rule uses it.
+        retry_after: Wait that a refusal asks of the client, seconds.
         uniforms: For refusals at random.
     """
 
@@ -63,22 +63,22 @@ class AdmissionControl:
 
 
 def end_pause(finishes: Finishes, now: float) -> None:
-    """Note that a replica has got a request after a pause."""
+    """Record that a replica has received a request after a pause."""
     finishes.last, finishes.is_warm = now, False
 
 
 def note_finishes(finishes: Finishes, count: int, num_running: int, now: float) -> None:
-    """Keep the running mean of the seconds between two finishes, a tenth of it new each time.
+    """Update the running mean of the seconds between two finishes, with weight 0.1 for the new interval.
 
     Args:
-        finishes: Of the replica.
+        finishes: Finishes of the replica.
         count: Requests that have finished ``now``.
-        num_running: Those that go on.
+        num_running: Requests that go on.
         now: Seconds.
     """
     interval = (now - finishes.last) / count
     if not finishes.is_warm:
-        # All that run have come at most so long ago, and finish in such a time.
+        # All running requests arrived within this time, and will finish in about the same.
         interval /= num_running + 1
     finishes.is_warm = True
     finishes.last = now
@@ -99,7 +99,7 @@ def refusal(
         admission_control: The rules; the first that refuses is the reason.
         index: The request.
         replica: Where the router would send it.
-        load: Requests there, those included that its scheduler has not seen yet.
+        load: Requests there, including those that its scheduler has not seen yet.
         finish_interval: Mean seconds between two finishes there.
         now: Seconds.
     """
@@ -115,13 +115,13 @@ def refusal(
 def refusal_at_gateway(
     admission_control: AdmissionControl, index: int, num_parked: int, seconds: float, now: float
 ) -> int:
-    """Return why a request is refused that no replica may take yet, as `refusal` does.
+    """Return why a request that no replica may take yet is refused, like `refusal`.
 
     Args:
         admission_control: The rules.
         index: The request.
-        num_parked: Requests that wait in front of all replicas, of those that it would wait behind.
-        seconds: How long it would wait there, as far as anybody knows.
+        num_parked: Requests waiting in front of all replicas that come before it.
+        seconds: How long it would wait there, as far as known.
         now: Seconds.
     """
     bucket = admission_control.bucket
@@ -144,7 +144,7 @@ def refusal_by(
     finish_interval: float,
     now: float,
 ) -> int:
-    """Return why a replica would not take a request, arguments as of `refusal`."""
+    """Return why a replica would not take a request; arguments as in `refusal`."""
     num_waiting = load - num_running_at(replica)
     # An idle replica has no queue, even one of 0.
     if admission_control.max_queue >= 0 and num_waiting >= admission_control.max_queue and load:
@@ -170,15 +170,15 @@ def _is_drawn(admission_control: AdmissionControl, replica: DataParallelReplica,
 
 
 class Bucket:
-    """What a rate limit lets through.
+    """What a rate limit admits.
 
     Args:
-        rate: Units a second in the long run.
-        burst: Units that an unused bucket holds.
+            rate: Units per second in the long run.
+            burst: Units that an unused bucket holds.
 
-    Attributes:
-        level: Units that it held at its last look at the clock; may be less than none.
-        filled_at: When that was, seconds.
+        Attributes:
+            level: Units that it held when last updated; may be negative.
+            filled_at: When that was, seconds.
     """
 
     __slots__ = ("burst", "filled_at", "level", "rate")
@@ -189,29 +189,29 @@ class Bucket:
 
 
 def fill(bucket: Bucket, now: float) -> float:
-    """Return what a bucket holds ``now``."""
+    """Return the level of a bucket ``now``."""
     level = min(bucket.burst, bucket.level + bucket.rate * (now - bucket.filled_at))
     bucket.level, bucket.filled_at = level, now
     return level
 
 
 def holds(bucket: Bucket, amount: float, now: float) -> bool:
-    """Return whether so much may pass ``now``; more than the bucket ever holds passes when it is full."""
+    """Return whether ``amount`` may pass; more than the bucket ever holds passes when it is full."""
     return fill(bucket, now) >= min(amount, bucket.burst)
 
 
 def wait(bucket: Bucket, amount: float, now: float) -> float:
-    """Return the seconds until so much may pass, by the rule of `holds`."""
+    """Return the seconds until ``amount`` may pass, by the rule of `holds`."""
     return max(0.0, (min(amount, bucket.burst) - fill(bucket, now)) / bucket.rate)
 
 
 def take(bucket: Bucket, amount: float) -> None:
-    """Let so much pass; the bucket may be left with less than nothing."""
+    """Take ``amount`` from the bucket; its level may become negative."""
     bucket.level -= amount
 
 
 REJECTED, TIMED_OUT = 1, 2
-"""Beside `simserve.engine.state`'s COMPLETED, FAILED and UNFINISHED."""
+"""Statuses besides COMPLETED, FAILED and UNFINISHED of `simserve.engine.state`."""
 
 ADMITTED = 0
 RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP = range(2, 8)
@@ -219,4 +219,4 @@ RATE_LIMIT, QUEUE_FULL, KV_HEADROOM, LOAD, DEADLINE, GAVE_UP = range(2, 8)
 API_LIMIT = 10
 """Refused by the API that it went to."""
 TASK_CANCELLED = 11
-"""Given up with the agent's task that it is a call of, or never sent for that."""
+"""Given up together with the agent's task that it is a call of, or never sent for that reason."""

@@ -1,15 +1,15 @@
-"""Conversations: what follows on which answer, and when it is sent. Knows no router and no scheduler.
+"""Conversations: what follows each answer, and when it is sent. Knows no router and no scheduler.
 
-A closed loop of single requests is one of conversations that have one turn each; so are single requests beside
-conversations. There may be several closed loops, each with clients of its own, beside what arrives at times of its own.
+In a closed loop of single requests, each is a conversation of one turn; so are single requests beside conversations.
+There may be several closed loops, each with clients of its own, beside arrivals at given times.
 
-An agent's task is a conversation whose requests, its calls, form a graph instead of a row of turns: a call is sent when
-all its parents are answered and its tool has run.
+An agent's task is a conversation whose requests, its calls, form a graph instead of a sequence of turns: a call is sent
+when all its parents are answered and its tool has run.
 
-A turn that failed is answered too: what follows is sent all the same, and fails in its turn if it must.
+A failed turn counts as answered: what follows is sent all the same, and may fail in its turn.
 
-A task may have a limit on its time. At its deadline the client hangs up the calls that run; a call that would be sent
-then or later never is: it ends at the deadline, and so does what waits for it.
+A task may have a time limit. At its deadline the client hangs up the running calls; a call due to be sent then or later
+is never sent: it ends at the deadline, and so does whatever waits for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from math import inf
 
 NOTHING = -1
 NOBODY = -1
-"""In `Conversations.loop`: a conversation begins at a time of its own, not when a client is free."""
+"""In `Conversations.loop`: a conversation begins at a given time, not when a client is free."""
 
 
 class Conversations:
@@ -30,32 +30,32 @@ class Conversations:
     of all others, if there are any.
 
     Attributes:
-        group: Of each request, shape [N] as all columns of requests.
+        group: Group of each request, shape [N] like all columns of requests.
         edges: Group g holds the requests ``edges[g] .. edges[g + 1] - 1``, shape [groups + 1].
-        unanswered: Of each group, requests that are still to end; of tasks, the first group counts all of its calls.
-        begins: 1 where a group is the first of its conversation, and behind the last one.
+        unanswered: For each group, requests that have not ended; for tasks, the first group counts all of its calls.
+        begins: 1 if a group is the first of its conversation, and after the last group.
         num_groups: How many there are.
-        loop: Of each group, the closed loop whose clients hold its conversation, -1: none. A client that is done with
-            one begins another.
-        next_group: Of each closed loop, where the search for a conversation that nobody has begun goes on.
-        end_group: Of each closed loop, the group behind its last.
-        closes_at: Closed loops: when clients stop, seconds; whoever would begin a conversation then or later does not.
+        loop: For each group, the closed loop whose clients hold its conversation, -1: none. A client that finishes one
+            conversation begins another.
+        next_group: For each closed loop, where the search for a conversation that has not begun continues.
+        end_group: For each closed loop, the group after its last.
+        closes_at: Closed loops: when clients stop, seconds; no conversation begins then or later.
         num_begun: Requests of the conversations that have begun in closed loops, and of all others.
-        num_idle: Closed loops: clients that begin no further one.
-        think_time: From the answer to the turn before to the sending of each request, seconds.
-        arrival_time: When each was sent, seconds; filled as they are. Before that, of a turn that follows on another,
-            the earliest that it may be, NaN: at once.
-        last_answer: Of each group, the latest answer that its client has heard so far, seconds: to a request of the
-            turn, or to a call of the task, where the first group's counts.
+        num_idle: Closed loops: clients that begin no further conversation.
+        think_time: From the answer to the previous turn to the sending of each request, seconds.
+        arrival_time: When each was sent, seconds; filled as they are. Before that, for a turn that follows another, the
+            earliest possible time, NaN: at once.
+        last_answer: For each group, the latest answer that its client has heard so far, seconds: to a request of the
+            turn, or to a call of the task (for tasks, in the first group).
         is_graph: Whether they are tasks, so that the next three are filled.
         children: The calls that wait for each call, one list after another.
         child_edges: Call i has the entries ``child_edges[i] .. child_edges[i + 1] - 1``, shape [N + 1].
-        num_parents: Of each call, parents that are still to be answered, shape [N].
-        has_limits: Whether any task has a limit on its time, so that the next two are filled.
-        time_limit: Of each group, seconds for its task, inf: none; the first group's counts.
-        deadline: Of each group, when the client of its task gives up, seconds; the first group's counts. Filled as
+        num_parents: For each call, parents that are not answered yet, shape [N].
+        has_limits: Whether any task has a time limit, so that the next two are filled.
+        time_limit: For each group, seconds for its task, inf: none; the first group's is used.
+        deadline: For each group, when the client of its task gives up, seconds; the first group's is used. Filled as
             tasks begin.
-        due: What is to be sent on the answer at hand; see `find_due`.
+        due: What is to be sent upon the current answer; see `find_due`.
     """
 
     __slots__ = (
@@ -121,7 +121,7 @@ class Conversations:
 
 
 def find_due(conversations: Conversations, index: int, answered_at: float) -> None:
-    """Note that a request has ended; fill ``due`` with the requests that are sent on it."""
+    """Record that a request has ended; fill ``due`` with the requests that are then sent."""
     due = conversations.due
     due.clear()
     if conversations.is_graph:
@@ -134,10 +134,10 @@ def find_due(conversations: Conversations, index: int, answered_at: float) -> No
 
 
 def following_task(conversations: Conversations, index: int, answered_at: float) -> int:
-    """Note that a call has ended; put those into ``due`` that waited for it alone by now.
+    """Record that a call has ended; put into ``due`` those that were waiting only for it.
 
     Returns:
-        The first group of the task that its client begins as this one is over; -1: none.
+        The first group of the task that its client begins because this one is over; -1: none.
     """
     for position in range(conversations.child_edges[index], conversations.child_edges[index + 1]):
         child = conversations.children[position]
@@ -165,7 +165,7 @@ def following_task(conversations: Conversations, index: int, answered_at: float)
 
 
 def start_limit(conversations: Conversations, group: int) -> None:
-    """Set the deadline of a task that begins with a group of calls, whose times of sending are known."""
+    """Set the deadline of a task that begins with a group of calls, whose sending times are known."""
     begins_at = conversations.arrival_time[conversations.edges[group]]
     for each in range(conversations.edges[group] + 1, conversations.edges[group + 1]):
         begins_at = min(begins_at, conversations.arrival_time[each])
@@ -181,16 +181,16 @@ def deadline_of(conversations: Conversations, index: int) -> float:
 
 
 def _wait_until(conversations: Conversations, index: int, answered_at: float) -> None:
-    """Let a call be sent no sooner than its tool has run after an answer: the last one need not be noted last."""
+    """Let a call be sent no sooner than its tool has run after an answer: answers may be recorded out of order."""
     sent_at = answered_at + conversations.think_time[index]
     if not conversations.arrival_time[index] >= sent_at:
         conversations.arrival_time[index] = sent_at
 
 
 def following(conversations: Conversations, index: int, answered_at: float) -> int:
-    """Note that a request has ended; return the group that is sent on it, -1: none is, or none yet.
+    """Record that a request has ended; return the group that is sent then, -1: none is, or none yet.
 
-    What is sent waits for the latest answer to the turn, which need not be the one that is noted last.
+    What is sent waits for the latest answer to the turn, which need not be the one recorded last.
     """
     group = conversations.group[index]
     heard_at = max(conversations.last_answer[group], answered_at)
@@ -209,11 +209,11 @@ def following(conversations: Conversations, index: int, answered_at: float) -> i
 
 
 def next_beginning(conversations: Conversations, loop: int, time: float, thinks: bool) -> int:
-    """Return the first group of the next conversation that nobody has begun, -1: there is none, or the client stops.
+    """Return the first group of the next conversation that has not begun, -1: there is none, or the client stops.
 
     Args:
-        conversations: Of closed loops.
-        loop: The one whose client it is.
+        conversations: Conversations with closed loops.
+        loop: The client's closed loop.
         time: When its client is free.
         thinks: Whether it thinks before it begins.
     """
@@ -236,7 +236,7 @@ def next_beginning(conversations: Conversations, loop: int, time: float, thinks:
 
 
 def think(conversations: Conversations, index: int, answered_at: float) -> None:
-    """Let a client think from ``answered_at`` on, and note when it then sends a request.
+    """Let a client think from ``answered_at`` on, and record when it then sends a request.
 
     A call that its task has no time for is not sent: it ends at the deadline.
     """

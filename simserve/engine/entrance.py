@@ -1,4 +1,4 @@
-"""Entrance: how a request gets from its arrival to a replica, or to whoever answers it instead.
+"""Entrance: how a request gets from its arrival to a replica, or to whatever answers it instead.
 
 In this order: the response cache, the router with its rules, the API, admission control, fair turns.
 """
@@ -53,11 +53,11 @@ from simserve.engine.state import FAILED, RequestTable
 from simserve.engine.transfers import forget
 
 RETRIED = -1
-"""Instead of a reason for a loss: the router sends the request elsewhere, and its client knows nothing."""
+"""In place of a reason for a loss: the router sends the request elsewhere, and its client does not notice."""
 
 
 def arrive(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
-    """Answer a request in front of the replicas, turn it away, or hand it to the one that the router chooses."""
+    """Answer a request in front of the replicas, refuse it, or give it to the replica that the router chooses."""
     clients, conversations = client_state.clients, plane.conversations
     if requests.status[index] == FAILED:
         end(plane, client_state, requests, index, now, 0.0)
@@ -95,7 +95,7 @@ def leave_out(
     index: int,
     now: float,
 ) -> None:
-    """End a call, or a further try of one, that its client does not send any more: its task is given up."""
+    """End a call, or a retry of one, that its client no longer sends because its task is given up."""
     requests.status[index] = TIMED_OUT
     requests.reason[index] = TASK_CANCELLED
     if client_state.clients.tries[index]:
@@ -123,7 +123,7 @@ def goes_to_api(plane: DataPlane, gateway: Gateway, index: int) -> bool:
 
 
 def choice_among(plane: DataPlane, client_state: ClientState, index: int) -> int:
-    """Return which replica the router chooses of those that are near and have room; `NOBODY`: there is none."""
+    """Return the replica that the router chooses among those that are near and have room; `NOBODY`: there is none."""
     numbers, pools, regions = client_state.open, client_state.open_pools, client_state.regions
     numbers.clear()
     pools.clear()
@@ -154,7 +154,7 @@ def choice_among(plane: DataPlane, client_state: ClientState, index: int) -> int
 
 
 def keep_open(plane: DataPlane, client_state: ClientState) -> None:
-    """Keep those of the pools at hand in which a replica has room."""
+    """Keep only the candidate pools in which a replica has room."""
     numbers, pools, kept = client_state.open, client_state.open_pools, 0
     for position in range(len(pools)):
         numbers.clear()
@@ -167,7 +167,7 @@ def keep_open(plane: DataPlane, client_state: ClientState) -> None:
 
 
 def add_open(plane: DataPlane, client_state: ClientState, ready: list[int]) -> None:
-    """Add those of some replicas that have room for one more request: under fair turns they may have none."""
+    """Add the replicas that have room for one more request: under fair turns they may have none."""
     gateway = client_state.gateway
     for position in range(len(ready)):
         number = ready[position]
@@ -187,7 +187,8 @@ def is_diverted(
     number: int,
     now: float,
 ) -> bool:
-    """Return whether a request goes to the API, which has it then, instead of a replica (`NOBODY`: none is ready)."""
+    """Return whether a request goes to the API instead of a replica (`NOBODY`: none is ready), and if so send it
+    there."""
     api = gateway.api
     if api is None:
         return False
@@ -262,7 +263,7 @@ def hand_to(
                 take_in(plane, client_state, requests, number, index, now)
                 charge_prompt(fair, requests, index)
                 return
-            # Whoever waits already may be before it.
+            # A request that waits already may come before it.
             client_state.place[index] = PARKED
             line_up(fair, index)
             if number >= 0:
@@ -275,14 +276,14 @@ def hand_to(
 
 
 def hand_over(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
-    """Route a request that has been let in before."""
+    """Route a request that has already been admitted."""
     hand_to(plane, client_state, requests, chosen(plane, client_state, index), index, now)
 
 
 def lose(
     plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, reason: int, now: float
 ) -> None:
-    """Let a request whose replica is gone be tried again, or be gone."""
+    """Retry a request whose replica is gone, or let it end."""
     if client_state.transfers is not None:
         forget(plane, client_state, requests, index, now)
     client_state.place[index] = NOWHERE
@@ -297,14 +298,14 @@ def lose(
 
 
 def offer_turn(client_state: ClientState, now: float) -> None:
-    """Let those that wait be routed after everything else of this instant, if there is room for them."""
+    """Let waiting requests be routed after everything else of this instant, if there is room for them."""
     gateway = client_state.gateway
     if gateway is not None and gateway.fair is not None and gateway.fair.num_parked:
         heappush(client_state.clients.events, (now, TURN, NOBODY, 0))
 
 
 def release(plane: DataPlane, client_state: ClientState, gateway: Gateway, requests: RequestTable, now: float) -> None:
-    """Give what waits to replicas with room, in fair order."""
+    """Give waiting requests to replicas with room, in fair order."""
     while _release_one(plane, client_state, gateway, requests, now):
         pass
 
@@ -312,7 +313,7 @@ def release(plane: DataPlane, client_state: ClientState, gateway: Gateway, reque
 def _release_one(
     plane: DataPlane, client_state: ClientState, gateway: Gateway, requests: RequestTable, now: float
 ) -> bool:
-    """Give the first request whose turn it is to a replica; False: none of those that wait finds one with room."""
+    """Give the first request whose turn it is to a replica; False: no waiting request finds one with room."""
     fair = gateway.fair
     assert fair is not None
     for own in range(len(fair.tried)):
@@ -341,7 +342,8 @@ def asks_again(
     index: int,
     now: float,
 ) -> bool:
-    """Return whether the answer that a replica has just given does not do, so that the request goes elsewhere."""
+    """Return whether the answer that a replica has just given is not good enough, so that the request goes
+    elsewhere."""
     if not len(gateway.is_ruled) or gateway.asked_again[index] or gateway.second[index] == NEVER:
         return False
     strike(plane.replicas[number], index)
@@ -359,14 +361,14 @@ def asks_again(
     plane.kinds[index] = gateway.second[index]
     abandon(client_state.clients, requests, index, now)
     requests.ready_time[index] = now
-    # Between two replicas: at this instant other steps may still have to end.
+    # Between two replicas: other steps may still have to end at this instant.
     client_state.place[index] = ELSEWHERE
     heappush(client_state.clients.events, (now, TURN, index, client_state.clients.tries[index]))
     return True
 
 
 def take_up(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
-    """Route a request whose first answer did not do."""
+    """Route a request whose first answer was not good enough."""
     gateway = client_state.gateway
     assert gateway is not None
     client_state.place[index] = NOWHERE

@@ -1,7 +1,7 @@
 """KV memory of one replica: what admission requires of it, what a request takes, and how it comes back.
 
-Growing allocations (paged, on demand) are counted by the kernel in residues of the block size; here are the
-fixed ones: reservations of all of ``max_tokens``, slots, and contiguous ranges by first fit.
+The kernel counts growing allocations (paged, on demand) in residues of the block size. Here are the fixed ones:
+reservations of all of ``max_tokens``, slots, and contiguous ranges by first fit.
 
 What admission requires of growing KV memory: blocks for the next chunk, or SGLang's decaying estimate.
 
@@ -17,7 +17,7 @@ from simserve.engine.windows import most_window_blocks
 def fixed_need(replica: Replica, requests: RequestTable, index: int) -> int:
     """Return what a request takes at admission when its allocation does not grow: blocks, slots or tokens.
 
-    ``oracle`` is the one allocation that may look at the true output length (DESIGN section 3).
+    Only the allocation ``oracle`` may look at the true output length (DESIGN section 3).
     """
     config = replica.config
     prompt = requests.prompt_tokens[index]
@@ -41,7 +41,7 @@ def range_need(replica: Replica, requests: RequestTable, index: int) -> int:
 def take_fixed(replica: Replica, requests: RequestTable, index: int, shared: int = 0) -> bool:
     """Take a request's fixed allocation; return False, with nothing taken, if it is not free.
 
-    ``shared`` of its blocks are in use by others already.
+    ``shared`` of its blocks are already in use by others.
     """
     need = fixed_need(replica, requests, index) - shared
     if not replica.is_contiguous:
@@ -67,7 +67,7 @@ def take_range(replica: Replica, requests: RequestTable, index: int, need: int) 
 
 
 def is_scattered(replica: Replica, requests: RequestTable, index: int) -> bool:
-    """Return whether a request that got no range would fit in the free memory if it were in one piece."""
+    """Return whether a request that got no range would fit in the free memory if that were contiguous."""
     return replica.is_contiguous and free_tokens(replica) >= fixed_need(replica, requests, index)
 
 
@@ -77,7 +77,7 @@ def free_tokens(replica: Replica) -> int:
 
 
 def release_fixed(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Give back a request's fixed allocation; neighbouring free ranges merge."""
+    """Return a request's fixed allocation; neighbouring free ranges merge."""
     need = fixed_need(replica, requests, index)
     if replica.is_contiguous:
         release_range(replica, requests, index, need)
@@ -86,7 +86,7 @@ def release_fixed(replica: Replica, requests: RequestTable, index: int) -> None:
 
 
 def release_range(replica: Replica, requests: RequestTable, index: int, need: int) -> None:
-    """Give back a range; neighbouring free ranges merge."""
+    """Return a range; neighbouring free ranges merge."""
     start = requests.range_start[index]
     ranges = replica.free_ranges
     position = 0
@@ -103,7 +103,7 @@ def release_range(replica: Replica, requests: RequestTable, index: int, need: in
 
 
 def used_tokens(replica: Replica) -> int:
-    """Return the KV tokens reserved now."""
+    """Return the KV tokens currently reserved."""
     config = replica.config
     if replica.is_contiguous:
         return config.num_blocks * config.block_size - free_tokens(replica)
@@ -114,7 +114,7 @@ def used_tokens(replica: Replica) -> int:
 
 
 def kv_share(replica: Replica, now: float) -> float:
-    """Return the share of KV memory that is reserved at ``now``, inside a leap too; 0 without a KV cache.
+    """Return the share of KV memory reserved at ``now``, also inside a leap; 0 without a KV cache.
 
     Inside a leap the blocks that its decodes take are counted in proportion to the time that has passed.
     """
@@ -133,17 +133,17 @@ def kv_share(replica: Replica, now: float) -> float:
 
 
 def estimate_of(requests: RequestTable, index: int) -> int:
-    """Return the new tokens SGLang expects at most of a request that is not decoding yet."""
+    """Return the most new tokens that SGLang expects of a request that is not decoding yet."""
     return min(requests.max_tokens[index] - requests.generated_tokens[index], ESTIMATE_CLIP)
 
 
 def estimated_room(replica: Replica, free: int, free_window: int) -> float:
-    """Return the tokens that SGLang's estimate of those that its batch decodes, or still holds, leaves free.
+    """Return the tokens left free by SGLang's estimate for the requests that its batch decodes, or still holds.
 
     Args:
         replica: The replica.
-        free: Blocks free.
-        free_window: The same of the windows' own pool, where they have one.
+        free: Free blocks.
+        free_window: The same in the windows' own pool, if they have one.
     """
     if replica.keeps_windows:
         free //= replica.block_weight
@@ -155,7 +155,7 @@ def estimated_room(replica: Replica, free: int, free_window: int) -> float:
 
 
 def page_reserve(replica: Replica) -> int:
-    """Return the tokens that admission asks for beyond those of a request."""
+    """Return the tokens that admission requires beyond those of a request."""
     return replica.block_size if replica.config.reserves_page else 0
 
 
@@ -169,16 +169,16 @@ def has_room(
     uncommitted: int,
     cached: int = 0,
 ) -> bool:
-    """Return whether the head of the queue may be admitted as far as blocks go.
+    """Return whether the blocks suffice to admit the head of the queue.
 
     Args:
         replica: The replica; its free blocks are passed as ``free`` because this step has taken some.
         requests: The table.
         index: The head of the queue.
         need: Blocks of its first chunk, without those of the cached prefix that it shares.
-        free: Blocks free after all that this step takes already, and after the cached prefix is in use.
-        free_window: The same of the windows' own pool, where they have one.
-        uncommitted: ``estimate``: tokens the prefilling requests may still take.
+        free: Blocks free after everything that this step takes already, and with the cached prefix in use.
+        free_window: The same in the windows' own pool, if they have one.
+        uncommitted: ``estimate``: tokens that the prefilling requests may still take.
         cached: Tokens of its cached prefix.
     """
     config = replica.config
@@ -205,9 +205,9 @@ def has_room(
 
 
 def note_full(replica: Replica) -> None:
-    """Note that the head of the queue was refused: SGLang asks nobody again until its batch has shrunk.
+    """Record that the head of the queue was refused: SGLang tries no request again until its batch has shrunk.
 
-    Its ``batch_is_full`` (managers/scheduler.py, 0.4.6 to 0.5.18) is lost where nobody decodes, and where requests are
+    Its ``batch_is_full`` (managers/scheduler.py, 0.4.6 to 0.5.18) is lost if no request decodes, and if requests are
     preempted for others of a better priority.
     """
     if replica.keeps_full and (replica.num_decoding or replica.num_left or replica.departing):
@@ -215,9 +215,9 @@ def note_full(replica: Replica) -> None:
 
 
 def note_left(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Note that a request left off decoding: SGLang's batch holds it until it decodes again (``filter_batch``).
+    """Record that a request stopped decoding: SGLang's batch holds it until the next decode step (``filter_batch``).
 
-    With ``strikes_at_once`` it has left before the next step is scheduled, and the queue is asked again.
+    With ``strikes_at_once`` it has left before the next step is scheduled, and the queue is tried again.
     """
     if replica.config.strikes_at_once:
         replica.is_full = False
@@ -227,7 +227,7 @@ def note_left(replica: Replica, requests: RequestTable, index: int) -> None:
 
 
 def forget_left(replica: Replica, is_decode: bool) -> None:
-    """Strike those who left off the batch: a step decodes. After one that only does, the queue is asked again."""
+    """Remove those from the batch: a step decodes. After a step that only decodes, the queue is tried again."""
     replica.num_left = 0
     replica.left_estimate = 0
     if is_decode:

@@ -1,9 +1,9 @@
-"""RadixTree: SGLang's prefix cache, whose nodes are blocks that requests have so far had in common.
+"""RadixTree: SGLang's prefix cache, whose nodes are blocks that requests have had in common so far.
 
-A step's blocks join the tree when it has ended, and its copies of what the tree holds already are free then. Requests
-that are computed together therefore share nothing that only they have. A node is cut where a look-up, or what joins
-the tree, ends within it. Nodes that nobody uses give way whole, the one first that was used least recently, once a
-step finds fewer free blocks than it takes: as many again, however few are missing (``mem_cache/radix_cache.py`` and
+A step's blocks join the tree when the step has ended, and its copies of what the tree already holds are then free.
+Requests that are computed together therefore share nothing that only they have. A node is cut if a look-up, or what
+joins the tree, ends within it. Unused nodes are evicted whole, the least recently used first, once a step finds fewer
+free blocks than it takes: as many as it takes, however few are missing (``mem_cache/radix_cache.py`` and
 ``mem_cache/common.py`` of 0.5.9), or as many as are missing (``evict_to_free_tokens`` of 0.5.23).
 """
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from simserve.engine.state import Replica, RequestTable
 
 LOOKS, TOUCHED = 32, 128
-"""Every so many looks at the queue, so many of those who wait count as users of what they would find
+"""Every 32 looks at the queue, the first 128 waiting requests count as users of what they would find
 (``WAITING_PREFIX_REFRESH_INTERVAL`` and ``WAITING_QUEUE_PREFIX_MATCH_MAX`` of SGLang's ``schedule_policy.py``)."""
 RETRACT_DECODE_STEPS = 20
-"""Steps of the remaining requests that a retraction makes room for, and SGLang's new-token ratio looks ahead
+"""Steps of the remaining requests for which a retraction makes room, and for which SGLang's new-token ratio looks ahead
 (``SGLANG_RETRACT_DECODE_STEPS``)."""
 _OFFSET_BITS = 24
 
 
 def find_in_tree(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
-    """As `simserve.engine.prefix_cache.find_prefix`, without a trace."""
+    """Like `simserve.engine.prefix_cache.find_prefix`, without changing the tree."""
     tree = cache.tree
     assert tree is not None
     found, node, partial = _follow(cache, tree, index, (tokens - 1) // cache.paths.block_size)
@@ -39,7 +39,7 @@ def find_in_tree(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]
 
 
 def look_up(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
-    """As `find_in_tree`, for a request that asks to be admitted: what it finds has been used, admitted or not."""
+    """Like `find_in_tree`, for a request up for admission: what it finds counts as used, admitted or not."""
     tree = cache.tree
     assert tree is not None
     found, node, partial = _follow(cache, tree, index, (tokens - 1) // cache.paths.block_size)
@@ -51,7 +51,7 @@ def look_up(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
 
 
 def touch_waiting(replica: Replica, requests: RequestTable) -> None:
-    """Count a look at the queue; every so many, what those who wait would find has been used, the head's last."""
+    """Count a look at the queue; every 32, mark what waiting requests would find as used, that of the head last."""
     cache, waiting = replica.cache, replica.waiting
     assert cache is not None
     tree = cache.tree
@@ -81,7 +81,8 @@ def use_found(cache: PrefixCache, index: int, blocks: int) -> None:
 
 
 def cache_computed(replica: Replica, index: int, tokens: int) -> None:
-    """Let the tree hold a running request's first ``tokens`` tokens, which it uses there: its copies are free."""
+    """Let the tree hold a running request's first ``tokens`` tokens, which the request uses there: its copies are
+    free."""
     cache = replica.cache
     assert cache is not None
     tree, shared = cache.tree, cache.paths.shared_blocks
@@ -102,9 +103,9 @@ def cache_computed(replica: Replica, index: int, tokens: int) -> None:
 
 
 def leave_tree(replica: Replica, index: int, tokens: int) -> None:
-    """Let a request that leaves add its first ``tokens`` tokens to the tree, and use nothing there any more.
+    """Let a request that leaves add its first ``tokens`` tokens to the tree, and stop using it.
 
-    All its blocks have been counted as free already; those that others use are taken back.
+    All its blocks have already been counted as free; those that others use are taken back.
     """
     cache = replica.cache
     assert cache is not None
@@ -124,7 +125,7 @@ def leave_tree(replica: Replica, index: int, tokens: int) -> None:
 
 
 def make_free(replica: Replica, num_blocks: int) -> None:
-    """Let nodes of a replica's tree give way to a step that takes so many blocks, where fewer are free without them."""
+    """Evict nodes of a replica's tree if a step that takes ``num_blocks`` blocks finds fewer free."""
     cache = replica.cache
     assert cache is not None
     free_blocks = replica.free_blocks - cache.num_idle
@@ -133,7 +134,7 @@ def make_free(replica: Replica, num_blocks: int) -> None:
 
 
 def make_free_for_leap(replica: Replica, num_steps: int) -> None:
-    """Let nodes give way to the decodes of a leap, step by step, before its blocks are taken."""
+    """Evict nodes for the decodes of a leap, step by step, before its blocks are taken."""
     cache, progress = replica.cache, replica.progress
     assert cache is not None
     free = replica.free_blocks - cache.num_idle
@@ -151,14 +152,14 @@ def make_free_for_leap(replica: Replica, num_steps: int) -> None:
         free -= taken
         step += 1
         if replica.block_size == 1 and progress is None:
-            # Every step takes as much.
+            # Every step takes the same number.
             steps = min(free // taken, num_steps - step)
             free -= steps * taken
             step += steps
 
 
 def evict_nodes(cache: PrefixCache, num_blocks: int) -> int:
-    """Drop the nodes used least recently until so many blocks have gone, or none is idle; return how many."""
+    """Evict the least recently used nodes until ``num_blocks`` blocks are gone, or none is idle; return how many."""
     tree = cache.tree
     assert tree is not None
     gone = 0
@@ -176,7 +177,7 @@ def _follow(cache: PrefixCache, tree: RadixTree, index: int, limit: int) -> tupl
     """Return how many of a request's first ``limit`` blocks the tree holds, and where it ends.
 
     Returns:
-        The blocks, the last node that holds nothing else, and the node behind it that holds more; 0: none.
+        The blocks, the last node that holds nothing else, and the next node, which also holds more; 0: none.
     """
     paths, ends = cache.paths, tree.ends
     segments, until = paths.segments, paths.ends
@@ -207,7 +208,7 @@ def _follow(cache: PrefixCache, tree: RadixTree, index: int, limit: int) -> tupl
 
 
 def _on_path(cache: PrefixCache, index: int, tokens: int) -> int:
-    """Return how many of the full blocks of a request's first ``tokens`` tokens anybody could find."""
+    """Return how many of the full blocks of a request's first ``tokens`` tokens any request could find."""
     paths = cache.paths
     first, last = paths.starts[index], paths.starts[index + 1]
     if first == last:
@@ -216,7 +217,7 @@ def _on_path(cache: PrefixCache, index: int, tokens: int) -> int:
 
 
 def _add(cache: PrefixCache, tree: RadixTree, index: int, blocks: int) -> int:
-    """Let the tree hold a request's first ``blocks`` blocks; return how many it held already. What is new is idle."""
+    """Let the tree hold a request's first ``blocks`` blocks; return how many it held before. New ones are idle."""
     paths = cache.paths
     found, node, partial = _follow(cache, tree, index, blocks)
     if partial:
@@ -238,7 +239,7 @@ def _add(cache: PrefixCache, tree: RadixTree, index: int, blocks: int) -> int:
 
 
 def _cut(cache: PrefixCache, tree: RadixTree, node: int, position: int) -> int:
-    """Cut a node before the block at a position, used just now; return what is before the cut."""
+    """Cut a node before the block at a position, which has just been used; return the part before the cut."""
     paths = cache.paths
     front = _new_node(tree)
     entry = tree.entries[node]
@@ -259,7 +260,7 @@ def _cut(cache: PrefixCache, tree: RadixTree, node: int, position: int) -> int:
 
 
 def _new_node(tree: RadixTree) -> int:
-    """Return the number of a node that there is not yet."""
+    """Return the number of a new node."""
     if tree.free_nodes:
         return tree.free_nodes.pop()
     for column in (tree.entries, tree.offsets, tree.starts, tree.ends, tree.parents, tree.users):
@@ -268,12 +269,12 @@ def _new_node(tree: RadixTree) -> int:
 
 
 def _key(cache: PrefixCache, tree: RadixTree, node: int) -> int:
-    """Return what the first block of a node is found by: its segment, and how far it lies within that."""
+    """Return the key of the first block of a node: its segment, and its position within that."""
     return cache.paths.segments[tree.entries[node]] << _OFFSET_BITS | tree.offsets[node]
 
 
 def _touch(tree: RadixTree, node: int) -> None:
-    """Let a node and all before it be those used last."""
+    """Make a node and its ancestors the most recently used ones."""
     while node:
         if not tree.users[node]:
             give_up(tree.idle, node)
@@ -281,7 +282,7 @@ def _touch(tree: RadixTree, node: int) -> None:
 
 
 def _idle_until(tree: RadixTree, node: int) -> int:
-    """Return the blocks that nobody uses of a node and all before it."""
+    """Return the blocks without users of a node and its ancestors."""
     blocks = 0
     while node and not tree.users[node]:
         blocks += tree.ends[node] - tree.starts[node]
@@ -290,7 +291,7 @@ def _idle_until(tree: RadixTree, node: int) -> int:
 
 
 def _use(tree: RadixTree, node: int) -> int:
-    """Let one request more use a node and all before it; return the blocks that nobody used."""
+    """Add a user to a node and its ancestors; return the blocks that had none."""
     blocks = 0
     while node:
         if not tree.users[node]:
@@ -302,7 +303,7 @@ def _use(tree: RadixTree, node: int) -> int:
 
 
 def _leave(tree: RadixTree, node: int) -> int:
-    """Let one request fewer use a node and all before it; return the blocks that nobody uses any more."""
+    """Remove a user from a node and its ancestors; return the blocks that have none any more."""
     blocks = 0
     while node:
         tree.users[node] -= 1

@@ -2,20 +2,20 @@
 
 Layers that see everything hold a block for every ``block_size`` tokens of a request. Layers with a window take blocks
 alongside them until they hold ``window_blocks``; from then on every further block replaces one that no query sees any
-more. So a request of ``n`` full blocks holds ``full_weight * n + window_weight * min(n, window_blocks)`` blocks of
-the pool, and ``min(n, window_blocks)`` of the windows' own pool where they have one.
+more. So a request of ``n`` full blocks holds ``full_weight * n + window_weight * min(n, window_blocks)`` blocks of the
+pool, and ``min(n, window_blocks)`` of the windows' own pool if they have one.
 
-A prefill chunk needs room for all its blocks in every layer; what lies outside the window by then is free again when
-its step ends. So is what drafts took beyond the window. States of linear attention that share the pool are windows of
-one block that no chunk makes longer.
+A prefill chunk needs room for all its blocks in every layer; what is outside the window by then is free again when its
+step ends. So is what drafts took beyond the window. States of linear attention that share the pool are windows of one
+block that no chunk lengthens.
 
-The rule bounds two things from the safe side. A window is taken to lie across as many blocks as it ever does; one
-that happens to begin with a block needs one fewer. And chunked attention, whose layers begin anew with every chunk,
-holds a whole chunk as if it were a window.
+The rule errs on the safe side in two ways. A window is assumed to span the largest number of blocks; one that begins
+exactly with a block needs one fewer. And chunked attention, whose layers begin anew with every chunk, holds a whole
+chunk as if it were a window.
 
-With a prefix cache, blocks that requests share are those of the layers that see everything. A request that finds its
-prefix there takes a window of its own beside them, which an engine that still has the last blocks of the prefix would
-share; and the window of the prefix is taken to be cached where the prefix is.
+With a prefix cache, requests share the blocks of the layers that see everything. A request that finds its prefix there
+takes a window of its own in addition, which an engine that still has the last blocks of the prefix would share; and the
+window of the prefix is assumed to be cached if the prefix is.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ from simserve.engine.state import MASK, SHIFT, Replica, RequestTable, sum_around
 
 
 def pool_blocks(replica: Replica, blocks: int) -> int:
-    """Return the blocks of the pool that a request of so many full blocks holds between steps."""
+    """Return the blocks of the pool that a request of ``blocks`` full blocks holds between steps."""
     if not replica.keeps_windows:
         return blocks
     return replica.full_weight * blocks + replica.window_weight * min(blocks, replica.window_blocks)
 
 
 def take_blocks(replica: Replica, blocks: int) -> None:
-    """Take what a request of so many full blocks holds between steps."""
+    """Take what a request of ``blocks`` full blocks holds between steps."""
     replica.free_blocks -= pool_blocks(replica, blocks)
     if replica.has_window_pool:
         replica.free_window_blocks -= min(blocks, replica.window_blocks)
 
 
 def give_back(replica: Replica, blocks: int) -> None:
-    """Free what a request of so many full blocks holds between steps."""
+    """Free what a request of ``blocks`` full blocks holds between steps."""
     replica.free_blocks += pool_blocks(replica, blocks)
     if replica.has_window_pool:
         replica.free_window_blocks += min(blocks, replica.window_blocks)
 
 
 def chunk_windows(replica: Replica, before: int, blocks: int) -> int:
-    """Return the blocks that a layer with a window takes for a chunk of so many, of a request that had ``before``."""
+    """Return the blocks that a layer with a window takes for a chunk of ``blocks``, for a request that had
+    ``before``."""
     if replica.keeps_states:
         return min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks)
     return blocks
 
 
 def most_window_blocks(replica: Replica, blocks: int) -> int:
-    """Return the blocks that a layer with a window holds at most while a prompt of so many blocks is computed."""
+    """Return the most blocks that a layer with a window holds while a prompt of ``blocks`` blocks is computed."""
     config = replica.config
     if replica.keeps_states:
         return min(blocks, config.window_blocks)
@@ -63,7 +64,7 @@ def most_window_blocks(replica: Replica, blocks: int) -> int:
 
 
 def join_window(replica: Replica, requests: RequestTable, index: int, context: int) -> None:
-    """Count a request that decodes from the next step on, among those whose windows grow if its own is not full."""
+    """Count a request that decodes from the next step on, with the growing windows if its own is not full."""
     if context >= replica.window_context:
         replica.window_sum += replica.window_context
         return
@@ -92,9 +93,9 @@ def crossing_step(replica: Replica, requests: RequestTable, index: int) -> int:
 
 
 def leave_window(replica: Replica, requests: RequestTable, index: int, blocks: int) -> None:
-    """Forget a decoding request of so many full blocks, and free what it holds.
+    """Remove a decoding request of ``blocks`` full blocks, and free what it holds.
 
-    To be called before the step counter moves on, and with its pace and base still in the table.
+    Call it before the step counter moves on, and with the request's pace and base still in the table.
     """
     give_back(replica, blocks)
     step, base = replica.step, requests.context_base[index]
@@ -121,7 +122,7 @@ def leave_window(replica: Replica, requests: RequestTable, index: int, blocks: i
 
 
 def cross(replica: Replica, requests: RequestTable) -> None:
-    """Stop counting requests whose windows have become full among those whose windows grow."""
+    """Remove requests whose windows have become full from the growing ones."""
     heap = replica.crossing_heap
     progress = replica.window_progress
     until = (replica.step + 1) << SHIFT
@@ -139,7 +140,7 @@ def cross(replica: Replica, requests: RequestTable) -> None:
 
 
 def _stop_growing(replica: Replica, requests: RequestTable, progress: Progress | None, index: int) -> int:
-    """Take a request out of those whose windows grow; return the blocks of its window, speculative decoding alone."""
+    """Remove a request from the growing windows; return the blocks of its window (only with speculative decoding)."""
     replica.num_growing_windows -= 1
     base = requests.context_base[index]
     if progress is None:
@@ -156,7 +157,7 @@ def window_growth_of_step(replica: Replica) -> int:
 
 
 def affordable_steps(replica: Replica, num_steps: int) -> int:
-    """Return for how many steps, at most ``num_steps``, a leap may go on: no window becomes full, no pool runs dry.
+    """Return how many steps, at most ``num_steps``, a leap may last: no window becomes full, no pool runs dry.
 
     The first step is affordable.
     """
@@ -182,7 +183,8 @@ def _is_affordable(replica: Replica, num_steps: int) -> bool:
 
 
 def leap_growth(replica: Replica, num_steps: int) -> tuple[int, int]:
-    """Return the blocks that the decodes of so many steps take in a layer that sees everything, and in the others."""
+    """Return the blocks that the decodes of ``num_steps`` steps take in a layer that sees everything, and in the
+    others."""
     step, block_size = replica.step, replica.block_size
     if replica.progress is not None and replica.window_progress is not None:
         return replica.progress.growth(step, num_steps), replica.window_progress.growth(step, num_steps)
@@ -198,7 +200,7 @@ def leap_growth(replica: Replica, num_steps: int) -> tuple[int, int]:
 def take_leap(replica: Replica, num_steps: int) -> int:
     """Take what the decodes of a leap need, before the step counter moves on; return the blocks of the pool.
 
-    Those of the windows' own pool are booked here, those of the pool by who calls.
+    Those of the windows' own pool are subtracted here, those of the pool by the caller.
     """
     full, window = leap_growth(replica, num_steps)
     advance: float = replica.num_growing_windows
@@ -214,7 +216,7 @@ def take_leap(replica: Replica, num_steps: int) -> int:
 def take_chunks(replica: Replica, requests: RequestTable) -> int:
     """Take what the chunks of a step leave behind when it ends; return the blocks of the pool.
 
-    Those of the windows' own pool are booked here, those of the pool by who calls.
+    Those of the windows' own pool are subtracted here, those of the pool by the caller.
     """
     block_size, most = replica.block_size, replica.window_blocks
     full = window = 0
@@ -229,7 +231,7 @@ def take_chunks(replica: Replica, requests: RequestTable) -> int:
 
 
 def held_tokens(replica: Replica, requests: RequestTable, tokens: float) -> float:
-    """Return the tokens that blocks of the pool hold, of requests that have ``tokens`` in the layers that see all."""
+    """Return the tokens in blocks of the pool, for requests that have ``tokens`` in the layers that see everything."""
     windowed = replica.window_sum
     for position in range(len(replica.prefilling)):
         windowed += min(requests.computed_tokens[replica.prefilling[position]], replica.window_context)

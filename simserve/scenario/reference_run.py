@@ -1,4 +1,4 @@
-"""A deployment served by the reference instead of the fast plane: its cluster, records and sums. Decides nothing."""
+"""A deployment served by the reference instead of the fast plane: its cluster, records and totals. Decides nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _BLOCKED = {
     "prefix": BLOCKED_BY_PREFIX,
 }
 _WAITING, _BLOCKED_BY = -2, -1
-"""Columns of a row that are known when its step is over."""
+"""Columns of a row that are known once its step has ended."""
 
 
 def uncovered(deployment: Deployment) -> str | None:
@@ -74,7 +74,7 @@ def uncovered(deployment: Deployment) -> str | None:
 
 
 def uncounted(deployment: Deployment) -> str | None:
-    """Return the key of a deployment whose requests the reference serves, but whose sums it does not make."""
+    """Return the key of a deployment that the reference serves without computing totals; None: there is none."""
     engines = [each.engine for each in deployment.pools] or [deployment.engine]
     found = {
         "engine.batching": any(each.batching == "static" for each in engines),
@@ -88,7 +88,7 @@ def refuse(scenario: Scenario, key: str | None, remedy: str) -> None:
     """Refuse what the reference does not cover.
 
     Raises:
-        ScenarioError: The key, where there is one.
+        ScenarioError: ``key`` is not None.
     """
     if key is not None:
         with scenario.blaming("deployment"):
@@ -104,17 +104,17 @@ class NotedSteps:
     rows: NDArray[np.float64]
 
     def table(self) -> StepTable:
-        """Return them as a table."""
+        """Return the steps as a table."""
         return StepTable.of([self.rows], self.rows.shape[1])
 
 
 class NotedCluster(Cluster):
-    """A cluster whose steps are written down, for the sums of a result.
+    """A cluster that records its steps, for the totals of a result.
 
     Attributes:
-        rows: By pool and scheduler, one row a step as `simserve.engine.state.LEAP_FIELDS` has them.
+        rows: By pool and scheduler, one row per step with the fields of `simserve.engine.state.LEAP_FIELDS`.
         advances: Likewise, the tokens that each step adds to the contexts.
-        steps: One row a step of a scheduler, as `simserve.sim.step_log.StepTable` has them.
+        steps: One row per step of a scheduler, with the columns of `simserve.sim.step_log.StepTable`.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class NotedCluster(Cluster):
         super().__init__(pools, control, specs, judge)
 
     def note_step(self, replica: Replica, step: Step) -> None:
-        """Write down what every scheduler of a replica does in a step."""
+        """Record what every scheduler of a replica does in a step."""
         for scheduler, part in _parts(replica, step):
             key = self.key_of(replica, scheduler)
             row, advance = _row(scheduler, part, step.seconds)
@@ -147,11 +147,11 @@ class NotedCluster(Cluster):
             self.steps.append(own)
 
     def note_finished(self, replica: Replica, num_finished: int) -> None:
-        """Write down how many finished with the last step of a replica."""
+        """Record how many requests finished with the last step of a replica."""
         self._last[replica][-1] = num_finished
 
     def note_step_end(self, replica: Replica, step: Step) -> None:
-        """Write down who waited in a step."""
+        """Record how long requests waited in a step."""
         end = replica.step_ends
         for scheduler, part in _parts(replica, step):
             waited = sum(end - max(step.start, request.ready) for request in scheduler.waiting)
@@ -172,12 +172,12 @@ def _parts(replica: Replica, step: Step) -> list[tuple[Scheduler, Step]]:
 
 
 def _tokens(scheduler: Scheduler, step: Step) -> tuple[float, float, float, float]:
-    """Return the tokens of prompts, those of decoding sequences and of their contexts, and the sequences of a step."""
+    """Return a step's prompt tokens, its decoding sequences' tokens and context tokens, and its number of sequences."""
     config, decoding = scheduler.config, step.decoding
     prompt = sum(chunk for _, chunk in step.chunks)
     contexts = sum(request.computed + request.fraction for request in decoding)
     if config.kv_allocation == "none":
-        # Every sequence is computed anew.
+        # Every sequence is computed again.
         return prompt + contexts + len(decoding), 0.0, 0.0, len(step.requests)
     return prompt, (1 + config.num_speculative_tokens) * len(decoding), contexts, len(step.requests)
 
@@ -201,10 +201,10 @@ def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float],
 
 
 def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup], list[Pool]]:
-    """Return the pools of a deployment as it has them, and as the reference does."""
+    """Return the pools of a deployment, and the same pools as the reference has them."""
     setups = list(setups_of(deployment))
     if not deployment.pools:
-        # Without pools, replicas scale and start as what decides for all of them says.
+        # Without pools, the deployment's control says how replicas scale and start.
         setups = [
             replace(
                 each,
@@ -218,7 +218,7 @@ def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup],
     return setups, [
         Pool(
             name=each.name,
-            # What a decode replica takes in has been computed elsewhere.
+            # What a decode replica receives has been computed elsewhere.
             config=replace(each.engine, enable_prefix_caching=False) if each.role == "decode" else each.engine,
             times=each.step_times.as_lists(),
             role=each.role,
@@ -240,7 +240,7 @@ def _control(deployment: Deployment) -> Control:
 
 
 def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
-    """Return what becomes of requests by the reference."""
+    """Return the records of requests served by the reference."""
     control = _control(deployment)
     cluster = Cluster(pools_of(deployment, control)[1], control, specs)
     cluster.run()
@@ -250,7 +250,7 @@ def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
 def simulate_by_reference(
     deployment: Deployment, specs: RequestSpecs, *, keep_steps: bool = False, own: OwnParts | None = None
 ) -> Simulation:
-    """Serve ``specs`` to the end by the reference, with all that a result is made of."""
+    """Serve ``specs`` to the end by the reference, with everything that a result needs."""
     control = _control(deployment)
     setups, pools = pools_of(deployment, control)
     judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
@@ -267,7 +267,7 @@ def simulation_of(
     keep_steps: bool,
     is_fed: bool = False,
 ) -> Simulation:
-    """Return what a cluster's run produced, once it is over; ``is_fed``: somebody else sent its requests."""
+    """Return what a cluster's run produced, once it is over; ``is_fed``: a user's own clients sent its requests."""
     control, specs, own = cluster.control, cluster.specs, None if cluster.judge is None else cluster.judge.parts
     records = records_of(cluster)
     last = np.fmax(records.admitted_time, records.finish_time)
@@ -311,7 +311,7 @@ def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
 
 
 def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup], *, has_own_seconds: bool) -> list[Recorder]:
-    """Return the sums of each pool over its steps."""
+    """Return the totals of each pool over its steps."""
     sums, recorders = series_sums(), []
     for number, setup in enumerate(setups):
         recorder = Recorder(setup.engine, setup.step_times.as_lists(), setup.priced, sums)
@@ -381,7 +381,7 @@ def _front(cluster: Cluster) -> FrontTotals | None:
 
 
 def _encoder_wait(cluster: Cluster) -> np.ndarray[Any, Any] | None:
-    """Return how long images waited for the encoder pool, NaN of requests that it did nothing for; None without one."""
+    """Return how long images waited for the encoder pool, NaN for requests without work there; None without a pool."""
     if cluster.specs.encoder_pool is None:
         return None
     waits = cluster.clients.encoder_wait
@@ -389,7 +389,7 @@ def _encoder_wait(cluster: Cluster) -> np.ndarray[Any, Any] | None:
 
 
 def _encoder_parts(cluster: Cluster) -> np.ndarray[Any, Any] | None:
-    """Return over how many workers the images of each request were divided; None without an encoder pool."""
+    """Return how many workers encoded the images of each request; None without an encoder pool."""
     if cluster.specs.encoder_pool is None:
         return None
     parts = cluster.specs.encoder_pool.num_parts.tolist()
@@ -397,7 +397,7 @@ def _encoder_parts(cluster: Cluster) -> np.ndarray[Any, Any] | None:
 
 
 def _encoder_lives(cluster: Cluster) -> EncoderLives | None:
-    """Return when the workers of an encoder pool were there; None where their number does not change."""
+    """Return when the workers of an encoder pool existed; None if their number does not change."""
     if cluster.control.encoder_scaling is None or cluster.specs.encoder_pool is None:
         return None
     workers = cluster.clients.encoders.workers
@@ -408,7 +408,7 @@ def _encoder_lives(cluster: Cluster) -> EncoderLives | None:
 
 
 def _transfer_sums(cluster: Cluster) -> dict[str, float]:
-    """Return what KV caches did between the pools; empty without disaggregation."""
+    """Return the totals of KV transfers between the pools; empty without disaggregation."""
     if cluster.control.disaggregation is None:
         return {}
     transfers = cluster.transfers
@@ -458,12 +458,12 @@ def records_of(cluster: Cluster) -> RequestRecords:
 
 
 def seen(cluster: Cluster, records: RequestRecords, end_time: float = 0.0) -> tuple[RequestRecords, ClientView | None]:
-    """Return the records as the clients see them, and what was sent; without streaming they see what happens.
+    """Return the records as the clients see them, and what was sent; without streaming they see the server's times.
 
     Args:
-        cluster: After its run.
-        records: Of it.
-        end_time: Of the run, seconds: what the share of busy servers is taken of.
+        cluster: The cluster, after its run.
+        records: Records of the run.
+        end_time: End of the run, seconds: the share of busy servers refers to it.
     """
     spec = cluster.control.streaming
     if spec is None:
@@ -514,7 +514,7 @@ def _region_columns(cluster: Cluster) -> dict[str, Any]:
 
 
 def _transfer_columns(cluster: Cluster) -> dict[str, Any]:
-    """Return the way of every KV cache between the pools."""
+    """Return the times and replicas of every KV transfer between the pools."""
     found = [cluster.transfers.by_request.get(request) for request in cluster.requests]
     times = {
         "prefill_end_time": [math.inf if each is None else each.computed_at for each in found],

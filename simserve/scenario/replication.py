@@ -1,4 +1,4 @@
-"""One replication of a scenario: its pools, its traffic, and what becomes of it. Summarises nothing."""
+"""One replication of a scenario: its pools, its traffic, and the simulation. Summarises nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from simserve.sim.pools import PoolSetup
 
 _MARGIN, _LEAST_GROWTH, _MOST_GROWTH = 1.2, 2.0, 100.0
-"""How many more requests are drawn for clients that ran out of them: by the time that is left, and between these."""
+"""Factor on the requests drawn when clients ran out of them: this margin times the remaining time, within these
+limits."""
 
 
 def replicate(
@@ -44,20 +45,20 @@ def replicate(
     serve: Callable[..., Simulation] = simulate,
     **options: Any,
 ) -> tuple[RequestSpecs, Simulation]:
-    """Return the requests of one replication and what becomes of them.
+    """Return the requests of one replication and their simulation.
 
-    Clients of a closed loop that stop at a time send as many requests as they come to: where too few were drawn, the
-    run is made again with more of them, the first of which are the same.
+    Clients of a closed loop that stop at a given time send as many requests as they get to. If too few were drawn, the
+    run is repeated with more of them, the first of which are the same.
 
     Args:
         deployment: What serves them.
         scenario: What arrives.
         replication: Index of the replication, >= 0.
-        serve: What serves them: the plane, or the reference.
-        options: Of ``serve``.
+        serve: Function that serves them: the plane, or the reference.
+        options: Passed to ``serve``.
 
     Raises:
-        ScenarioError: Nothing arrives, a warm-up leaves nothing to measure, or clients never stop asking.
+        ScenarioError: Nothing arrives, a warm-up leaves nothing to measure, or clients send too many requests.
         InputError: A trace is missing or invalid.
     """
     specs = traffic(scenario, replication)
@@ -74,11 +75,11 @@ def arrived(scenario: Scenario, num_records: int) -> RequestSpecs:
     """Return the requests of the first replication again, at least as many as its run has records.
 
     Raises:
-        InputError: The traffic cannot be drawn any more.
+        InputError: The traffic can no longer be drawn.
     """
     with scenario.blaming("workload"):
         specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
-        if len(specs) < num_records:  # clients that stop by time: they came to more
+        if len(specs) < num_records:  # clients that stop at a given time: they sent more
             seed, folder = scenario.run.seed, scenario.folder
             specs = generate(scenario.workload, seed=seed, base_path=folder, num_requests=num_records)
     return specs
@@ -110,7 +111,7 @@ def traffic(scenario: Scenario, replication: int, num_requests: int | None = Non
 
 
 def as_sent(specs: RequestSpecs, scenario: Scenario, replication: int) -> RequestSpecs:
-    """Return requests as the scenario's deployment gets them: with images, grammars, and the paces of drafts.
+    """Return requests as the scenario's deployment receives them: with images, grammars, and the paces of drafts.
 
     Raises:
         ScenarioError: The model takes no images, or a trace does not say what a tier behind the cache keeps.
@@ -135,7 +136,7 @@ def num_replicas(deployment: DeploymentSpec) -> int:
 
 
 def _ran_out(specs: RequestSpecs, simulation: Simulation) -> bool:
-    """Return whether clients that were to stop at a time had nothing more to send before it."""
+    """Return whether clients that stop at a given time had nothing more to send before it."""
     if specs.closes_at is None or simulation.was_interrupted:
         return False
     # Every client that stops leaves one request, or conversation, unsent.
@@ -152,11 +153,11 @@ def _ran_out(specs: RequestSpecs, simulation: Simulation) -> bool:
 
 
 def _enough(scenario: Scenario, specs: RequestSpecs, simulation: Simulation) -> int:
-    """Return how many requests the clients, of several loops those of one, will hardly come to by the end."""
+    """Return a number of requests, for one of several loops, that the clients can hardly reach by the end."""
     assert specs.closes_at is not None
     owner = specs.loop_of_each
     drawn = int(np.bincount(owner[owner >= 0]).max(initial=0))
-    # Beside open arrivals the last request says nothing of how far the clients got.
+    # If there are open arrivals too, the last request does not say how far the clients got.
     reached = float(simulation.records.arrival_time.max(initial=0.0)) if specs.loop is None else 0.0
     growth = _MARGIN * specs.closes_at / reached if reached > 0 else _LEAST_GROWTH
     count = math.ceil(drawn * min(max(growth, _LEAST_GROWTH), _MOST_GROWTH))
@@ -170,18 +171,18 @@ def _enough(scenario: Scenario, specs: RequestSpecs, simulation: Simulation) -> 
 def with_grammars(
     specs: RequestSpecs, spec: StructuredOutputSpec, num_replicas: int, *, seed: int, replication: int
 ) -> RequestSpecs:
-    """Return requests that wait until their grammar is compiled; those that do not pass them.
+    """Return requests that wait until their grammar is compiled; the others pass them.
 
-    A schema is compiled once a replica: by the first ``num_replicas`` requests that have it, which routers spread. A
-    request of the same schema that comes meanwhile waits for the rest. Of clients who wait for answers, whose times
-    are not known beforehand, only those first ones wait.
+    A schema is compiled once per replica: by the first ``num_replicas`` requests that have it, which routers spread. A
+    request of the same schema that arrives meanwhile waits for the rest of that time. For clients who wait for answers,
+    whose times are not known beforehand, only those first requests wait.
 
     Args:
         specs: The requests.
         spec: What is constrained.
         num_replicas: Replicas that compile, each for itself.
-        seed: Of the run: the stream is ``schemas``.
-        replication: Of the run.
+        seed: Seed of the run: the stream is ``schemas``.
+        replication: Replication of the run.
     """
     uniforms = rng.stream(seed, "schemas", replication).random(len(specs)) / spec.share
     schema = np.minimum((uniforms * spec.num_schemas).astype(np.int64), spec.num_schemas - 1)
@@ -198,10 +199,10 @@ def grammar_waits(
     """Return how long each request waits for its grammar, seconds.
 
     Args:
-        schema: Of each request in order of arrival; negative: none.
+        schema: Schema of each request in order of arrival; negative: none.
         times: When each arrives, seconds; NaN: not known.
         compile_time: Seconds.
-        num_replicas: Replicas, which requests of one schema go to in turn.
+        num_replicas: Replicas, to which requests of one schema go in turn.
     """
     waits = np.zeros(len(schema))
     order = np.argsort(schema, kind="stable")
@@ -217,11 +218,11 @@ def grammar_waits(
 
 
 def pool_setups(resolved: ResolvedScenario) -> tuple[PoolSetup, ...]:
-    """Return the pools of a scenario, priced; empty where it has none.
+    """Return the pools of a scenario, priced; empty if it has none.
 
     Raises:
         InfeasibleError: The model of a pool does not fit.
-        InputError: A profile does not go with the rest.
+        InputError: A profile is incompatible with the rest.
     """
     return tuple(_setup(resolved, number) for number in range(len(resolved.pools)))
 
@@ -257,7 +258,7 @@ def _setup(resolved: ResolvedScenario, number: int) -> PoolSetup:
 
 
 def decoding(resolved: ResolvedScenario) -> EngineConfig:
-    """Return what the scheduler of a replica obeys that decodes what others prefill."""
+    """Return the scheduler's configuration of a replica that decodes what others prefill."""
     return replace(resolved.engine, recomputes_last_token=resolved.shape.engine.kv_transfer.recomputes_last_token)
 
 
@@ -272,21 +273,21 @@ def replica_weights_bytes(resolved: ResolvedScenario) -> float:
 
 
 def replicas_per_node(resolved: ResolvedScenario) -> int:
-    """Return how many replicas fill a host."""
+    """Return how many replicas fill a node."""
     gpus = resolved.shape.hardware.intra_node.num_host_gpus
     return max(gpus // resolved.shape.num_gpus, 1)
 
 
 def kv_layout(resolved: ResolvedScenario) -> str:
-    """Return what two replicas must have in common to read each other's KV caches: model and number format."""
+    """Return what two replicas must share to read each other's KV caches: model and number format."""
     return f"{resolved.shape.model.name} {resolved.shape.kv_cache_dtype}"
 
 
 def transferred_bytes_per_token(resolved: ResolvedScenario) -> float:
     """Return the bytes of KV cache of one token over all layers and heads: what crosses a link.
 
-    Layers with a sliding window count like all others: an upper bound for prompts that outgrow it, where the engine
-    keeps, and sends, the window alone.
+    Layers with a sliding window count like all others: an upper bound for prompts longer than the window if the engine
+    keeps, and sends, only the window.
     """
     shape = resolved.shape
     return shape.model.kv_bytes_per_token(shape.kv_element_bytes)

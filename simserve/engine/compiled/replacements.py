@@ -1,12 +1,12 @@
 """What compiled code calls in place of Python's own lists, and what it never reaches.
 
-Functions of the first kind have the name and the meaning of what they stand for. Those that `UNREACHED` names serve
-configurations that run interpreted (`simserve.engine.compiled.run.reason_against`); compiled code has an empty
-function in their place.
+Functions of the first kind have the name and the meaning of what they replace. Those named in `UNREACHED` serve
+configurations that run interpreted (`simserve.engine.compiled.run.reason_against`); compiled code has an empty function
+in their place.
 
-What compiled code keeps replicas in order by (`simserve.engine.event_plane`): tournaments in lists of numbers.
+Compiled code keeps replicas in order (`simserve.engine.event_plane`) by tournaments in lists of numbers.
 
-The winner of two stands above both, the first of all at 1, and those who play in the second half.
+The winner of two is above both, the overall winner at 1, and the entrants are in the second half.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MOST = (1 << 62) - 1
 
 
 def has_order(num_schedulers: int) -> bool:
-    """As `simserve.engine.event_plane.has_order`."""
+    """Like `simserve.engine.event_plane.has_order`."""
     return num_schedulers > 1
 
 
 def arrange_times(order: Any, times: Any) -> None:
-    """As `simserve.engine.event_plane.arrange_times`: a tournament, the earlier of two above both, the first at 1."""
+    """Like `simserve.engine.event_plane.arrange_times`: a tournament, the earlier of two above both, the first at 1."""
     count = len(times)
     size = 1
     while size < count:
@@ -42,11 +42,11 @@ def arrange_times(order: Any, times: Any) -> None:
 
 
 def note_time(order: Any, position: int, time: float) -> None:
-    """As `simserve.engine.event_plane.note_time`."""
+    """Like `simserve.engine.event_plane.note_time`."""
     place = (len(order) >> 1) + position
     order[place] = time
     while place > 1:
-        # Only the other of two is loaded: none waits for what has just been stored.
+        # Only the other of the two is loaded: no load waits for what has just been stored.
         other = order[place ^ 1]
         time = other if other < time else time
         place >>= 1
@@ -54,13 +54,13 @@ def note_time(order: Any, position: int, time: float) -> None:
 
 
 def first_time(order: Any, times: Any) -> float:
-    """As `simserve.engine.event_plane.first_time`."""
+    """Like `simserve.engine.event_plane.first_time`."""
     first: float = order[1]
     return first
 
 
 def find_first(order: Any, times: Any) -> int:
-    """As `simserve.engine.event_plane.find_first`."""
+    """Like `simserve.engine.event_plane.find_first`."""
     size = len(order) >> 1
     first = order[1]
     place = 1
@@ -74,7 +74,7 @@ def find_first(order: Any, times: Any) -> int:
 
 
 def arrange_loads(order: Any, loads: Any) -> None:
-    """As `simserve.engine.event_plane.arrange_loads`.
+    """Like `simserve.engine.event_plane.arrange_loads`.
 
     A tournament of loads, each with its position in the lower half.
     """
@@ -92,7 +92,7 @@ def arrange_loads(order: Any, loads: Any) -> None:
 
 
 def note_load(order: Any, position: int, load: int) -> None:
-    """As `simserve.engine.event_plane.note_load`."""
+    """Like `simserve.engine.event_plane.note_load`."""
     place = (len(order) >> 1) + position
     entry = load << SHIFT | position
     order[place] = entry
@@ -104,7 +104,7 @@ def note_load(order: Any, position: int, load: int) -> None:
 
 
 def least_load(order: Any, loads: Any) -> int:
-    """As `simserve.engine.event_plane.least_load`."""
+    """Like `simserve.engine.event_plane.least_load`."""
     return int(order[1]) & MASK
 
 
@@ -137,11 +137,11 @@ def heappop(heap: Any) -> Any:
 
 
 def sift(heap: Any, position: int, size: int, item: Any) -> None:
-    """Put an item at a position or below, whatever is smaller above it."""
+    """Put an item at a position or below, moving smaller ones up."""
     last = size - 1
     child = 2 * position + 1
     while child < last:
-        # Added up, not branched on: which of two is smaller no processor can guess.
+        # Added, not branched on: the processor cannot predict which of the two is smaller.
         child += heap[child + 1] < heap[child]
         smallest = heap[child]
         if not smallest < item:
@@ -164,7 +164,7 @@ def heapify(heap: Any) -> None:
 
 
 def bisect_left(values: Any, value: Any) -> int:
-    """Return where a value goes in an ascending list, before those that equal it."""
+    """Return where a value goes in an ascending list, before equal ones."""
     low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2
@@ -176,7 +176,7 @@ def bisect_left(values: Any, value: Any) -> int:
 
 
 def sum_around(values: Any, start: int, count: int) -> int:
-    """As `simserve.engine.state.sum_around`."""
+    """Like `simserve.engine.state.sum_around`."""
     total = 0
     stop = start + count
     around = stop - len(values)
@@ -188,12 +188,12 @@ def sum_around(values: Any, start: int, count: int) -> int:
 
 
 def leap_row(*fields: Any) -> Any:
-    """As `simserve.engine.state.leap_row`: numbers as they are."""
+    """Like `simserve.engine.state.leap_row`: numbers are left as they are."""
     return fields
 
 
 def earliest_of(times: Any) -> float:
-    """As `simserve.engine.numbers.earliest_of`."""
+    """Like `simserve.engine.numbers.earliest_of`."""
     earliest: float = times[0]
     for position in range(1, len(times)):
         earliest = min(earliest, times[position])
@@ -201,7 +201,7 @@ def earliest_of(times: Any) -> float:
 
 
 def least_of(loads: Any) -> int:
-    """As `simserve.engine.numbers.least_of`."""
+    """Like `simserve.engine.numbers.least_of`."""
     least = 0
     for position in range(1, len(loads)):
         if loads[position] < loads[least]:
@@ -210,7 +210,7 @@ def least_of(loads: Any) -> int:
 
 
 def find_one(times: Any, time: float) -> int:
-    """As `simserve.engine.numbers.find_one`."""
+    """Like `simserve.engine.numbers.find_one`."""
     place = SEVERAL
     for position in range(len(times)):
         if times[position] == time:
@@ -221,7 +221,7 @@ def find_one(times: Any, time: float) -> int:
 
 
 def find_all(times: Any, time: float, positions: Any) -> None:
-    """As `simserve.engine.numbers.find_all`."""
+    """Like `simserve.engine.numbers.find_all`."""
     positions.clear()
     for position in range(len(times)):
         if times[position] == time:
@@ -229,7 +229,7 @@ def find_all(times: Any, time: float, positions: Any) -> None:
 
 
 def least_among(numbers: Any, loads: Any) -> int:
-    """As `simserve.engine.numbers.least_among`."""
+    """Like `simserve.engine.numbers.least_among`."""
     least: int = numbers[0]
     for position in range(1, len(numbers)):
         number = numbers[position]
@@ -239,7 +239,7 @@ def least_among(numbers: Any, loads: Any) -> int:
 
 
 def sum_among(numbers: Any, loads: Any) -> int:
-    """As `simserve.engine.numbers.sum_among`."""
+    """Like `simserve.engine.numbers.sum_among`."""
     total = 0
     for position in range(len(numbers)):
         total += loads[numbers[position]]
@@ -247,13 +247,13 @@ def sum_among(numbers: Any, loads: Any) -> int:
 
 
 def copy_into(copy: Any, values: Any) -> None:
-    """As `simserve.engine.numbers.copy_into`."""
+    """Like `simserve.engine.numbers.copy_into`."""
     for position in range(len(values)):
         copy[position] = values[position]
 
 
 def sort_ascending(values: Any) -> None:
-    """As `simserve.engine.numbers.sort_ascending`: by insertion."""
+    """Like `simserve.engine.numbers.sort_ascending`: by insertion."""
     for position in range(1, len(values)):
         value = values[position]
         before = position - 1
@@ -264,7 +264,7 @@ def sort_ascending(values: Any) -> None:
 
 
 def remove_all(values: Any, value: int) -> None:
-    """As `simserve.engine.numbers.remove_all`."""
+    """Like `simserve.engine.numbers.remove_all`."""
     kept = 0
     for position in range(len(values)):
         each = values[position]
@@ -276,7 +276,7 @@ def remove_all(values: Any, value: int) -> None:
 
 
 def new_slot(cache: Any, segment: int) -> int:
-    """As `simserve.engine.prefix_cache.new_slot`."""
+    """Like `simserve.engine.prefix_cache.new_slot`."""
     if cache.free_slots:
         slot: int = cache.free_slots.pop()
         cache.segments[slot] = segment
@@ -294,7 +294,7 @@ def new_slot(cache: Any, segment: int) -> int:
 
 
 def add_reach(cache: Any, slot: int, reach: int, count: int) -> None:
-    """As `simserve.engine.prefix_cache.add_reach`."""
+    """Like `simserve.engine.prefix_cache.add_reach`."""
     cache.num_others[slot] += count
     reaches = cache.reaches
     head = cache.reach_heads[slot]
@@ -331,7 +331,7 @@ def drop_reach(cache: Any, slot: int, entry: int) -> None:
 
 
 def remove_reach(cache: Any, slot: int, reach: int) -> None:
-    """As `simserve.engine.prefix_cache.remove_reach`."""
+    """Like `simserve.engine.prefix_cache.remove_reach`."""
     cache.num_others[slot] -= 1
     reaches = cache.reaches
     entry = cache.reach_heads[slot]
@@ -345,7 +345,7 @@ def remove_reach(cache: Any, slot: int, reach: int) -> None:
 
 
 def take_longest_reach(cache: Any, slot: int) -> tuple[int, int]:
-    """As `simserve.engine.prefix_cache.take_longest_reach`."""
+    """Like `simserve.engine.prefix_cache.take_longest_reach`."""
     reaches = cache.reaches
     most = count = longest = 0
     entry = cache.reach_heads[slot]
@@ -360,18 +360,18 @@ def take_longest_reach(cache: Any, slot: int) -> tuple[int, int]:
 
 
 def give_up(idle: Any, slot: int) -> None:
-    """As `simserve.engine.prefix_cache.give_up`."""
+    """Like `simserve.engine.prefix_cache.give_up`."""
     idle.move_to_end(slot)
 
 
 def least_recent(idle: Any) -> int:
-    """As `simserve.engine.prefix_cache.least_recent`."""
+    """Like `simserve.engine.prefix_cache.least_recent`."""
     first: int = idle.first()
     return first
 
 
 def growth(progress: Any, step: int, num_steps: int) -> int:
-    """As `simserve.engine.progress.Progress.growth`."""
+    """Like `simserve.engine.progress.Progress.growth`."""
     period, paces, remainders = progress._period, progress.paces, progress.remainders
     taken = progress.pending_blocks
     for position in range(len(paces)):
@@ -385,7 +385,7 @@ def growth(progress: Any, step: int, num_steps: int) -> int:
 
 
 def count_pace(progress: Any, base: int, pace: int, change: int) -> None:
-    """As `simserve.engine.progress.Progress._count`."""
+    """Like `simserve.engine.progress.Progress._count`."""
     period, counts, remainders = progress._period, progress.counts, progress.remainders
     if not counts[pace]:
         progress.paces.append(pace)
@@ -398,7 +398,7 @@ def count_pace(progress: Any, base: int, pace: int, change: int) -> None:
 
 
 def num_requests(progress: Any) -> int:
-    """As `simserve.engine.progress.Progress.num_requests`."""
+    """Like `simserve.engine.progress.Progress.num_requests`."""
     total = 0
     for position in range(len(progress.paces)):
         total += progress.counts[progress.paces[position]]
@@ -406,7 +406,7 @@ def num_requests(progress: Any) -> int:
 
 
 def report_stuck(replica: Any) -> None:
-    """As `simserve.engine.kernel.report_stuck`, without the figures."""
+    """Like `simserve.engine.kernel.report_stuck`, without the figures."""
     raise InvariantError("requests wait at an empty replica and none can be admitted")
 
 
