@@ -351,8 +351,7 @@ def _looks_at_queue(replica: Replica) -> bool:
 
 
 def is_passed_over(replica: Replica, budget: int, free: int, free_window: int, uncommitted: int) -> bool:
-    """Return whether no request is tried once the budget is spent: SGLang 0.5.23, while its estimate leaves any
-    room."""
+    """Return whether no request is tried once the budget is spent: SGLang 0.5.23, if its estimate leaves room."""
     if budget > 0 or not replica.config.strikes_at_once:
         return False
     return estimated_room(replica, free, free_window) - uncommitted > 0

@@ -1,4 +1,4 @@
-"""Client state: what a data plane knows of its clients beside who serves them, and how a request leaves or ends.
+"""Client state: what a data plane knows of its clients besides who serves them, and how a request leaves or ends.
 
 The loop that moves replicas by these rules is `simserve.engine.event_plane`.
 """
@@ -15,15 +15,15 @@ from simserve.engine.state import INFINITY, RequestTable, num_left
 from simserve.engine.transfers import restore
 
 AT_ADMISSION, TO_ROUTE, TO_PAUSE, TO_ANSWER, TO_PACE = 1, 2, 4, 8, 16
-"""What may take random numbers; flags. The last two: the first token of an API's answer, and those after it."""
+"""What may take random numbers; flags. The last two: the first token of an API's answer, and the tokens after it."""
 NUMBERS_TO_ROUTE = 2
-"""Most that a request takes."""
+"""Most random numbers that routing one request takes."""
 
 
 def lacks_numbers(plane: DataPlane, client_state: ClientState) -> bool:
     """Return whether random numbers might run out before the next event is over.
 
-    Those who leave take one each for the pause before they try again, and so does whoever is refused.
+    Each request that leaves takes one for the pause before its retry, and so does each one refused.
     """
     admission_control, draws = client_state.admission_control, client_state.draws
     if draws & AT_ADMISSION and admission_control is not None and num_left(admission_control.uniforms) < 1:
@@ -43,7 +43,7 @@ def lacks_answers(client_state: ClientState) -> bool:
 
 
 def numbers_to_route(client_state: ClientState) -> int:
-    """Return how many random numbers the router may take at the next event: turns are given to all who wait."""
+    """Return how many random numbers the router may take at the next event: turns are given to all that wait."""
     gateway = client_state.gateway
     if gateway is None or gateway.fair is None:
         return NUMBERS_TO_ROUTE
@@ -61,7 +61,7 @@ def without_answer(
     free_at: float,
     retry_after: float,
 ) -> None:
-    """Let a client react at ``now`` to an attempt that came to nothing: it tries again, or that was it.
+    """Let a client react at ``now`` to an attempt that failed: it tries again, or the request ends.
 
     Args:
         plane: The plane.
@@ -69,10 +69,10 @@ def without_answer(
         requests: The table.
         index: The request.
         now: When the client knows.
-        status: What becomes of the request if it gives up.
+        status: Status of the request if the client gives up.
         reason: Why.
-        free_at: When the server has let go.
-        retry_after: Seconds to wait at least, as a refusal says.
+        free_at: When the server has released it.
+        retry_after: Least seconds to wait, from a refusal.
     """
     conversations = plane.conversations
     latest = INFINITY if conversations is None else deadline_of(conversations, index)
@@ -89,7 +89,7 @@ def without_answer(
 def end(
     plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float, not_before: float
 ) -> None:
-    """Note that a request has come to its end ``now``, and send what follows in its conversation.
+    """Record that a request has ended ``now``, and send what follows in its conversation.
 
     That is sent no sooner than ``not_before``.
     """
@@ -114,7 +114,7 @@ def end(
 
 
 def leave(plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int) -> None:
-    """Count a request no longer at a replica."""
+    """Count a request as no longer at a replica."""
     client_state.place[index] = NOWHERE
     if client_state.transfers is not None:
         restore(client_state.transfers, requests, index)
@@ -122,7 +122,7 @@ def leave(plane: DataPlane, client_state: ClientState, requests: RequestTable, n
 
 
 def take_leaving(client_state: ClientState, number: int) -> None:
-    """Put those who leave a replica into ``going``, in their order."""
+    """Put the requests that leave a replica into ``going``, in their order."""
     leaving, going = client_state.leaving, client_state.going
     kept = 0
     for position in range(len(leaving)):

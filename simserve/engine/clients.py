@@ -2,13 +2,13 @@
 
 What happens to them at a time of its own is an event in one heap. They know no replica and no router.
 
-One tokeniser serves all requests in the order in which they are sent: nobody overtakes a long prompt.
+One tokeniser serves all requests in the order in which they are sent: no request overtakes a long prompt.
 
-Delivery: when a client has heard the answer it waits for, so that it sends the next request no sooner.
+Delivery: when a client has received the answer it waits for, so that it sends the next request no sooner.
 
-Only for clients that wait for answers. The API server of a replica is a fluid queue here: tokens of a leap come evenly,
-and of the last step, which come together, half are before a client's own. What a client then measures is counted
-event by event after the run (`simserve.sim.streaming`).
+Only for clients that wait for answers. The API server of a replica is a fluid queue here: tokens of a leap come evenly;
+those of the last step come together, and half of them are ahead of a client's own. What a client then measures is
+counted event by event after the run (`simserve.sim.streaming`).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def wait_for_task(clients: Clients, index: int, deadline: float, now: float) -> 
 
 
 def send(clients: Clients, index: int, sent_at: float, free_at: float) -> None:
-    """Let the attempt at hand be sent at ``sent_at``; while the server has not let go of the one before, it waits."""
+    """Let the current attempt be sent at ``sent_at``; it waits until the server has released the previous one."""
     clients.sent_at[index] = sent_at
     heappush(clients.events, (max(sent_at, free_at), SEND, index, clients.tries[index]))
 
 
 def tokenize(clients: Clients, requests: RequestTable, index: int, now: float) -> None:
-    """Let a request that is sent ``now`` through the tokeniser, behind everybody who was sent before it."""
+    """Let a request sent ``now`` pass through the tokeniser, after all that were sent before it."""
     begin = max(clients.tokenized_at, came_at(clients, index), now)
     ready_time = begin + clients.spacing
     clients.tokenized_at = ready_time
@@ -67,14 +67,14 @@ def tokenize(clients: Clients, requests: RequestTable, index: int, now: float) -
 
 
 def came_at(clients: Clients, index: int) -> float:
-    """Return when a request is with the API server, but for its own work on it."""
+    """Return when a request reaches the API server, before the server's own work on it."""
     return clients.sent_at[index] + clients.latency[index] - clients.spacing
 
 
 def parse_together(clients: Clients, requests: RequestTable, now: float) -> None:
-    """Let the API server take on all that have come by ``now``, and hand them over when it is done with the last.
+    """Let the API server accept all that have come by ``now``, and hand them over when it is done with the last.
 
-    It runs an event loop: what a request has to do next stands behind everybody who has come in the meantime.
+    It runs an event loop: the next part of a request's work comes after all requests that have come in the meantime.
     """
     index = last = clients.first
     following = clients.behind[last]
@@ -90,7 +90,7 @@ def parse_together(clients: Clients, requests: RequestTable, now: float) -> None
 
 
 def is_at_encoders(clients: Clients, requests: RequestTable, index: int, now: float) -> bool:
-    """Return whether images of a request are encoded, which comes back when their embeddings are at its replica."""
+    """Return whether images of a request are encoded; it then comes back when their embeddings are at its replica."""
     if not clients.num_encoders or clients.to_encode[index] <= 0.0:
         return False
     encoders, num_open = clients.encoders, 0
@@ -121,7 +121,7 @@ def is_at_encoders(clients: Clients, requests: RequestTable, index: int, now: fl
 
 
 def line_up(clients: Clients, index: int) -> None:
-    """Put a request behind those that are on their way to the router."""
+    """Put a request after those that are on their way to the router."""
     clients.behind[index] = NOBODY
     if clients.first == NOBODY:
         clients.first = index
@@ -131,7 +131,7 @@ def line_up(clients: Clients, index: int) -> None:
 
 
 def next_to_come(clients: Clients, index: int) -> int:
-    """Return the place of a request in the order of coming."""
+    """Return the place of a request in the order of arrival."""
     clients.num_come += 1
     clients.came[index] = clients.num_come
     return clients.num_come
@@ -146,16 +146,16 @@ def send_again(
     retry_after: float,
     latest: float,
 ) -> bool:
-    """Let a client who knows ``now`` that an attempt came to nothing send the request again; False: it gives up.
+    """Let a client that knows ``now`` that an attempt failed send the request again; False: it gives up.
 
     Args:
         clients: The clients.
         requests: The table.
         index: The request.
         now: Seconds.
-        free_at: When the row is free for another attempt: the server has let go.
-        retry_after: Seconds to wait at least, as a refusal says.
-        latest: When the client gives up the task that it is of; what it would send then or later ends then.
+        free_at: When the row is free for another attempt: the server has released it.
+        retry_after: Least seconds to wait, from a refusal.
+        latest: When the client gives up the request's task; what it would send then or later ends then.
     """
     patience, tries = clients.patience, clients.tries[index]
     kind = patience.kinds[index]
@@ -178,7 +178,7 @@ def send_again(
 
 
 def abandon(clients: Clients, requests: RequestTable, index: int, now: float) -> None:
-    """Forget what happened to a request in an attempt that ends ``now``; its preemptions stay counted."""
+    """Clear the results of an attempt that ends ``now``; its preemptions stay counted."""
     clients.abandoned.extend((requests.ready_time[index], requests.scheduled_time[index], now))
     requests.status[index] = UNFINISHED
     requests.reason[index] = 0
@@ -195,8 +195,8 @@ def note_leap(delivery: Delivery, number: int, replica: DataParallelReplica, now
 
     Args:
         delivery: The API servers.
-        number: Of the replica.
-        replica: It.
+        number: Number of the replica.
+        replica: The replica.
         now: Seconds.
     """
     num_steps = num_steps_of(replica)
@@ -212,7 +212,7 @@ def note_leap(delivery: Delivery, number: int, replica: DataParallelReplica, now
 
 
 def seconds_to_client(delivery: Delivery, requests: RequestTable, index: int) -> float:
-    """Return how long after its end at the server a client hears of a request."""
+    """Return how long after its end at the server a client learns of a request."""
     status = requests.status[index]
     if status == TIMED_OUT:
         return 0.0
@@ -221,6 +221,6 @@ def seconds_to_client(delivery: Delivery, requests: RequestTable, index: int) ->
         return delivery.network_latency
     waiting = delivery.backlog[number] + 0.5 * delivery.batch[number]
     if not delivery.streams:
-        # Whole answers queue behind each other.
+        # Whole answers queue one after the other.
         delivery.backlog[number] += delivery.cost
     return delivery.network_latency + waiting + delivery.cost

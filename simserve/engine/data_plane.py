@@ -1,7 +1,7 @@
-"""The data plane of equal replicas behind one router: who serves, who is to come, and who goes where.
+"""The data plane of equal replicas behind one router: who serves, what is still to arrive, and what goes where.
 
-It knows arrivals, conversations and schedulers, and no loop over events: that is `simserve.engine.event_plane`. What to
-do with what the schedulers have written down is the caller's.
+It knows arrivals, conversations and schedulers, but no loop over events: that is `simserve.engine.event_plane`. The
+caller decides what to do with the schedulers' records.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from simserve.engine.plane_state import ClientState
 
 REACHED, CHORES, CALLED = range(3)
-"""Why `drive` returns: the time is up or nothing is left; it is time to look after what has gathered, or after replicas
-that come and go (`simserve.engine.fleet_state`)."""
+"""Why `drive` returns: the time is up or nothing is left; chores have gathered; or replicas that come and go must be
+handled (`simserve.engine.fleet_state`)."""
 
 EVENTS_BETWEEN_CHORES = 4096
 
@@ -57,7 +57,7 @@ def count_at(plane: DataPlane, requests: RequestTable, number: int, index: int) 
 
 
 def count_off(plane: DataPlane, requests: RequestTable, number: int, index: int) -> None:
-    """Count a request no longer at a replica."""
+    """Count a request as no longer at a replica."""
     plane.loads[number] -= 1
     if plane.counts_tokens:
         plane.tokens[number] -= requests.prompt_tokens[index] + requests.max_tokens[index]
@@ -66,7 +66,7 @@ def count_off(plane: DataPlane, requests: RequestTable, number: int, index: int)
 def join(
     plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
 ) -> None:
-    """Count a request at a replica that is given it, or its KV cache."""
+    """Count a request at the replica that receives it, or its KV cache."""
     admission_control, fleet_state = client_state.admission_control, client_state.fleet_state
     if admission_control is not None and admission_control.has_patience and not plane.loads[number]:
         end_pause(client_state.finishes[number], now)
@@ -81,14 +81,14 @@ def join(
 
 
 def note_end(plane: DataPlane, client_state: ClientState, number: int) -> None:
-    """Note when a replica must be looked at next: at the end of its plan, or never while it hangs."""
+    """Record when a replica must be looked at next: at the end of its plan, or never while it hangs."""
     fleet_state = client_state.fleet_state
     if fleet_state is None or not fleet_state.marks[number] & FROZEN:
         plane.ends[number] = plane.replicas[number].end_time
 
 
 def renew(plane: DataPlane, now: float) -> float:
-    """Let the router look at the replicas, as often as it does up to ``now``; return when it looks next."""
+    """Let the router look at the replicas as often as is due up to ``now``; return when it looks next."""
     copy_into(plane.seen, plane.tokens if plane.weighs_tokens else plane.loads)
     renew_at = plane.renew_at
     while renew_at <= now:
@@ -98,7 +98,7 @@ def renew(plane: DataPlane, now: float) -> float:
 
 
 def note_finished(plane: DataPlane, requests: RequestTable, number: int, rank: Replica) -> None:
-    """Take over which requests a rank of a replica has finished."""
+    """Collect the requests that a rank of a replica has finished."""
     finished = rank.finished
     assert finished is not None
     while finished:

@@ -187,8 +187,7 @@ def is_diverted(
     number: int,
     now: float,
 ) -> bool:
-    """Return whether a request goes to the API instead of a replica (`NOBODY`: none is ready), and if so send it
-    there."""
+    """Return whether a request goes to the API instead of a replica (`NOBODY`: none is ready); if so, send it."""
     api = gateway.api
     if api is None:
         return False
@@ -342,8 +341,7 @@ def asks_again(
     index: int,
     now: float,
 ) -> bool:
-    """Return whether the answer that a replica has just given is not good enough, so that the request goes
-    elsewhere."""
+    """Return whether a replica's new answer is not good enough, so that the request goes elsewhere."""
     if not len(gateway.is_ruled) or gateway.asked_again[index] or gateway.second[index] == NEVER:
         return False
     strike(plane.replicas[number], index)

@@ -1,7 +1,8 @@
-"""Fleet state: what a data plane knows of replicas that come and go, and what it is told to do between two drives.
+"""Fleet state: what a data plane knows of replicas that come and go, and the orders given to it between two drives.
 
-Who comes and goes is decided elsewhere. The plane calls where a step has ended that somebody waits for; what touches
-schedulers, routes or clients is an order to it, carried out where they are: compiled code has no other way in.
+Which replicas come and go is decided elsewhere. The plane reports the end of a step for which something waits. Changes
+to schedulers, routes or clients are orders to the plane, carried out where these are: compiled code has no other way
+in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from simserve.engine.transfers import begin
 
 
 def is_open(plane: DataPlane, index: int) -> bool:
-    """Return whether a replica is there that may take a request."""
+    """Return whether there is a replica that may take a request."""
     return len(plane.parts[plane.kinds[index]].ready) > 0
 
 
@@ -60,15 +61,15 @@ def enter(
 
 
 def hold(client_state: ClientState, number: int, index: int, time: float) -> None:
-    """Let a request be seen by the scheduler of its replica at a time; of several then, as they came."""
+    """Let the scheduler of its replica see a request at ``time``; several at one time in order of arrival."""
     client_state.place[index] = HELD - number
     heappush(client_state.clients.events, (time, SUBMIT, next_to_come(client_state.clients, index), index))
 
 
 def see(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, came: int, now: float) -> None:
-    """Let a scheduler see a request that is on its way to it, or that it was to see later, if it is still wanted."""
+    """Let a scheduler see a request that was on its way, or held back, if it is still wanted."""
     if client_state.place[index] > HELD or client_state.clients.came[index] != came:
-        # It is the news of an attempt that was given up.
+        # It belongs to an attempt that was given up.
         return
     number, regions = HELD - client_state.place[index], client_state.regions
     if regions is not None and regions.arrives_at[index] != ARRIVED:
@@ -83,7 +84,7 @@ def see(plane: DataPlane, client_state: ClientState, requests: RequestTable, ind
 
 
 def call_if_awaited(plane: DataPlane, fleet_state: FleetState, number: int) -> None:
-    """Call for a replica whose step has ended, or that holds one request less, if somebody waits for that."""
+    """Report a replica whose step has ended, or that has one request less, if something waits for that."""
     mark = fleet_state.marks[number]
     if mark & CALLS or (mark & DRAINS and not plane.loads[number]):
         fleet_state.calls.append(number)

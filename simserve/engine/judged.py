@@ -1,4 +1,4 @@
-"""What functions of a user's own decide in a run, each asked where the plane's own rule stands. Interpreted only."""
+"""Decisions by a user's own functions in a run, each in place of the plane's own rule. Interpreted only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def judged_choice(router: Router, index: int, ready: Sequence[int]) -> int:
-    """Return which replica a user's own router chooses."""
+    """Return the replica that a user's own router chooses."""
     assert router.judge is not None
     return router.judge.choice(index, ready)
 

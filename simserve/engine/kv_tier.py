@@ -1,20 +1,19 @@
-"""KVTier: what stands behind the prefix cache of a replica: host memory, a disk, a store that all replicas share.
+"""KVTier: what is behind the prefix cache of a replica: host memory, a disk, a store that all replicas share.
 
-*Tiers of a replica* form a chain. A block that gives way on the GPU goes to the first, one that gives way there to
-the next (TensorRT-LLM's rule for its host cache; vLLM's connector, LMCache and HiCache copy every block when it is
-computed, which differs where a tier is not much larger than the one before). Of every segment a tier holds the blocks
-right behind those that the one before holds. Where it is full, the end of the segment that came least recently gives
-way.
+*Tiers of a replica* form a chain. A block evicted from the GPU goes to the first, one evicted there to the next
+(TensorRT-LLM's rule for its host cache; vLLM's connector, LMCache and HiCache copy every block when it is computed,
+which differs if a tier is not much larger than the previous one). Of every segment a tier holds the blocks directly
+after those that the previous tier holds. If it is full, it evicts from the end of the least recently added segment.
 
-*A shared store* holds copies. A prompt is written there when it has been computed, and what a request has computed in
-all when it leaves its replica, as LMCache, HiCache and the Mooncake store write through. A request asks the store when
-it comes to a replica; the blocks that it finds are promised to it until it leaves (Mooncake's leases). Where the store
-is full, the end of the segment that was written or asked for least recently gives way.
+*A shared store* holds copies. A prompt is written there when it has been computed, and everything that a request has
+computed when it leaves its replica, as LMCache, HiCache and the Mooncake store write through. A request queries the
+store when it comes to a replica; the blocks that it finds are promised to it until it leaves (Mooncake's leases). If
+the store is full, it evicts from the end of the segment least recently written or queried.
 
-A request that is admitted and finds the next blocks of its prefix there has them loaded instead of computed: they
-take free GPU blocks, leave the tier unless it is shared, and the step that admits it waits for the copies, one tier
-after the other, as LMCache loads by default; or only for what they take longer than the step, where they are copied
-layer by layer (``overlaps``). Who has the choice loads as far as brings the first token soonest
+A request that is admitted and finds the next blocks of its prefix there has them loaded instead of computed: they take
+free GPU blocks, leave the tier unless it is shared, and the step that admits the request waits for the copies, one tier
+after the other, as LMCache loads by default. If they are copied layer by layer (``overlaps``), it waits only for the
+time by which they outlast the step. A request that has the choice loads as much as brings its first token soonest
 (`simserve.engine.prefix_cache`). Copies to a tier run beside the steps and take no time.
 """
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def keep_in_tiers(cache: PrefixCache, segment: int, blocks: int) -> None:
-    """Take the last ``blocks`` blocks that the cache held of a segment into the first tier; what is full passes on."""
+    """Put the last ``blocks`` blocks that the cache held of a segment into the first tier; full tiers pass on."""
     num_tiers = cache.num_tiers
     if not num_tiers:
         return
@@ -47,13 +46,13 @@ def keep_in_tiers(cache: PrefixCache, segment: int, blocks: int) -> None:
         passed, count = tier.segments[oldest], min(excess, tier.held[oldest])
         take_from_tier(tier, oldest, count)
         if level + 1 < num_tiers:
-            # What comes to the next tier makes room there before more comes.
+            # The next tier makes room for what it receives before it receives more.
             level += 1
             _add(cache.tiers[level], passed, count)
 
 
 def drop_from_tiers(cache: PrefixCache, segment: int, blocks: int) -> None:
-    """Forget up to ``blocks`` blocks of a segment: the cache has computed them itself."""
+    """Remove up to ``blocks`` blocks of a segment: the cache has computed them itself."""
     for level in range(cache.num_tiers):
         tier = cache.tiers[level]
         slot = tier.slots.get(segment, 0)
@@ -64,7 +63,7 @@ def drop_from_tiers(cache: PrefixCache, segment: int, blocks: int) -> None:
 
 
 def keep_in_store(store: KVTier, cache: PrefixCache, index: int, tokens: int) -> None:
-    """Write the full blocks of the first ``tokens`` tokens of a request; its beginning is what came last."""
+    """Write the full blocks of the first ``tokens`` tokens of a request; its beginning becomes the most recent."""
     paths = cache.paths
     blocks = tokens // paths.block_size
     first = paths.starts[index]
@@ -85,7 +84,7 @@ def keep_in_store(store: KVTier, cache: PrefixCache, index: int, tokens: int) ->
 
 
 def ask_store(store: KVTier, cache: PrefixCache, index: int) -> None:
-    """Promise a request that comes to a replica the blocks of its beginning that the store has."""
+    """Promise a request that comes to a replica the blocks of its prefix that the store has."""
     paths = cache.paths
     first = paths.starts[index]
     entry, until, found = first, paths.starts[index + 1], 0
@@ -103,7 +102,7 @@ def ask_store(store: KVTier, cache: PrefixCache, index: int) -> None:
 
 
 def take_loading_seconds(cache: PrefixCache, now: float) -> float:
-    """Return what the step that is planned ``now`` waits for loads that hold it up, and count it."""
+    """Return how long the step planned ``now`` waits for loads that do not overlap with it, and count that."""
     seconds = 0.0
     for level in range(cache.num_tiers):
         tier = cache.tiers[level]
@@ -122,7 +121,7 @@ def take_loading_seconds(cache: PrefixCache, now: float) -> float:
 
 
 def take_overlapped_seconds(cache: PrefixCache, step_seconds: float) -> float:
-    """Return by how much the loads that run beside a step outlast it, and count it: each tier's share of them all."""
+    """Return by how much the loads beside a step outlast it, and count that for each tier by its share of the loads."""
     loading = cache.loading_seconds
     for level in range(cache.num_tiers):
         loading += cache.tiers[level].loading_seconds
@@ -142,7 +141,8 @@ def take_overlapped_seconds(cache: PrefixCache, step_seconds: float) -> float:
 
 
 def _queue_at_store(store: KVTier, cache: PrefixCache, now: float) -> None:
-    """Let the loads of a step wait for those that other replicas have asked of the store before."""
+    """Let the loads of a step wait for earlier ones of other replicas from the store."""
+    """Add blocks of a segment, which becomes the most recently added one."""
     if store.store_block_seconds:
         store.free_at = max(store.free_at, now) + cache.num_loading * store.store_block_seconds
         cache.loading_seconds = max(cache.loading_seconds, store.latency + (store.free_at - now))
@@ -168,7 +168,7 @@ def _add(tier: KVTier, segment: int, blocks: int) -> None:
 
 
 def take_from_tier(tier: KVTier, slot: int, blocks: int) -> None:
-    """Let blocks of a segment go: to the GPU, to the next tier, or for good."""
+    """Remove blocks of a segment: to the GPU, to the next tier, or for good."""
     tier.num_stored -= blocks
     tier.held[slot] -= blocks
     if not tier.held[slot]:
@@ -178,7 +178,7 @@ def take_from_tier(tier: KVTier, slot: int, blocks: int) -> None:
 
 
 def give_up(idle: OrderedDict[int, None], slot: int) -> None:
-    """Make a segment the one that was given up last."""
+    """Make a segment the most recently given up one."""
     if slot in idle:
         idle.move_to_end(slot)
     else:

@@ -1,11 +1,13 @@
-"""Loras: the LoRA adapters of one replica, which of them are on its GPU and in its host memory, and who uses them.
+"""Loras: the LoRA adapters of one replica, which of them are on its GPU and in its host memory, and which requests use
+them.
 
 vLLM's rules (v1/core/sched/scheduler.py and lora/worker_manager.py, 0.8 to 0.20): a batch holds at most ``max_loras``
-adapters. A waiting request whose adapter would be one too many is passed over, those behind it are asked all the same,
-and it keeps its place. An adapter that has no slot on the GPU takes that of the one used least recently; host memory
-keeps ``max_cpu_loras``, those on the GPU among them, likewise. The step that admits the request waits until its adapter
-is loaded, as vLLM loads in the step itself. A decode replica loads it too, for the first step with the KV cache that a
-prefill replica has sent; a cache whose adapter has no seat waits. Ranks of data-parallel attention have slots each.
+adapters. A waiting request whose adapter would be one too many is passed over: those after it are still tried, and it
+keeps its place. An adapter without a slot on the GPU replaces the least recently used one; host memory keeps
+``max_cpu_loras``, including those on the GPU, by the same rule. The step that admits the request waits until its
+adapter is loaded, as vLLM loads in the step itself. A decode replica loads it too, for the first step with the KV cache
+that a prefill replica has sent; a cache whose adapter has no seat waits. Each rank of data-parallel attention has its
+own slots.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def has_lora_seat(loras: Loras, index: int) -> bool:
-    """Return whether the adapter of a request may be in the batch: it is, or there are fewer than may be."""
+    """Return whether the adapter of a request may be in the batch: it already is, or there is a free seat for one."""
     adapter = loras.adapters[index]
     return adapter < 0 or loras.users[adapter] > 0 or loras.num_active < loras.max_loras
 
 
 def count_waiting(loras: Loras, index: int, change: int) -> None:
-    """Note that a request joins the queue (1), or leaves it (-1)."""
+    """Record that a request joins the queue (1), or leaves it (-1)."""
     adapter = loras.adapters[index]
     if adapter < 0:
         loras.num_eligible += change
@@ -37,17 +39,17 @@ def count_waiting(loras: Loras, index: int, change: int) -> None:
 
 
 def is_shut(loras: Loras) -> bool:
-    """Return whether everybody who waits needs an adapter that the batch has no seat for."""
+    """Return whether every waiting request needs an adapter for which the batch has no seat."""
     return loras.num_active == loras.max_loras and not loras.num_eligible
 
 
 def skip_waiting(replica: Replica, loras: Loras) -> None:
-    """Pass the head of the queue over, until `restore_skipped`."""
+    """Pass over the head of the queue, until `restore_skipped`."""
     loras.skipped.append(replica.waiting.popleft())
 
 
 def restore_skipped(replica: Replica, loras: Loras) -> None:
-    """Put back at the head of the queue, in their order, those that were passed over."""
+    """Put the requests that were passed over back at the head of the queue, in their order."""
     while loras.skipped:
         replica.waiting.appendleft(loras.skipped.pop())
 
@@ -59,7 +61,7 @@ def use_adapter(replica: Replica, loras: Loras, index: int) -> None:
 
 
 def take_adapter(replica: Replica, loras: Loras, index: int) -> None:
-    """Let a request that joins the batch use its adapter; have that loaded where it has no slot."""
+    """Let a request that joins the batch use its adapter; load the adapter if it has no slot."""
     adapter = loras.adapters[index]
     if adapter < 0:
         return
@@ -77,7 +79,7 @@ def take_adapter(replica: Replica, loras: Loras, index: int) -> None:
 
 
 def _load(replica: Replica, loras: Loras, adapter: int) -> None:
-    """Load an adapter into a slot, which the one used least recently may have to give up."""
+    """Load an adapter into a slot, which the least recently used one may have to give up."""
     if loras.num_on_gpu == loras.max_loras:
         oldest = least_recent(loras.idle)
         del loras.idle[oldest]
@@ -103,7 +105,7 @@ def _load(replica: Replica, loras: Loras, adapter: int) -> None:
 
 
 def leave_adapter(loras: Loras, index: int) -> None:
-    """Let a request that leaves the batch give its adapter up, which stays in its slot until that is needed."""
+    """Let a request that leaves the batch release its adapter, which stays in its slot until that is needed."""
     adapter = loras.adapters[index]
     if adapter < 0:
         return
@@ -115,16 +117,16 @@ def leave_adapter(loras: Loras, index: int) -> None:
 
 
 def count_decoding(loras: Loras, index: int, change: int) -> None:
-    """Note that a request begins to decode (1), or no longer does (-1)."""
+    """Record that a request begins to decode (1), or no longer does (-1)."""
     if loras.adapters[index] >= 0:
         loras.num_decoding += change
 
 
 def lora_seconds(replica: Replica, loras: Loras, num_decodes: int) -> float:
-    """Return what adapters add to each step that holds the scheduled chunks beside ``num_decodes`` decodes.
+    """Return the time that adapters add to each step with the scheduled chunks and ``num_decodes`` decodes.
 
-    Kernels that start, the adapters that they read, and the tokens that pass them (`simserve.perf.loras`). Adapters
-    of the whole batch are read, or in a step of prompts alone those of the prompts.
+    It consists of kernel starts, the adapters that are read, and the tokens that pass through them
+    (`simserve.perf.loras`). Adapters of the whole batch are read, or in a step of prompts only those of the prompts.
     """
     adapters, chunks = loras.adapters, replica.chunk_requests
     tokens = count = 0
@@ -147,7 +149,7 @@ def lora_seconds(replica: Replica, loras: Loras, num_decodes: int) -> float:
 
 
 def take_lora_loading(loras: Loras) -> float:
-    """Return what the planned step waits for its adapters, and count it."""
+    """Return how long the planned step waits for its adapters, and count it."""
     seconds = loras.loading_seconds
     loras.loading_seconds = 0.0
     loras.load_seconds += seconds

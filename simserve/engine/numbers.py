@@ -1,6 +1,6 @@
 """Numbers: small questions about lists of them, and columns of them as lists.
 
-The plane asks these instead of making slices; `simserve.engine.compiled.replacements` has the questions as loops.
+The plane calls these instead of making slices; `simserve.engine.compiled.replacements` has the same as loops.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEVERAL = -1
-"""Where something stands that stands in several places."""
+"""Position of a value that is in several places."""
 
 
 earliest_of: Callable[[list[float]], float] = min
@@ -25,12 +25,12 @@ def least_of(loads: list[int]) -> int:
 
 
 def find_one(times: list[float], time: float) -> int:
-    """Return where ``time`` stands in ``times``, in which it is; `SEVERAL`: in more places than one."""
+    """Return the position of ``time`` in ``times``, which contains it; `SEVERAL`: there is more than one."""
     return times.index(time) if times.count(time) == 1 else SEVERAL
 
 
 def find_all(times: list[float], time: float, positions: list[int]) -> None:
-    """Fill ``positions`` with where ``time`` stands in ``times``."""
+    """Fill ``positions`` with the positions of ``time`` in ``times``."""
     positions[:] = [position for position, each in enumerate(times) if each == time]
 
 
@@ -53,17 +53,17 @@ def copy_into(copy: list[int], values: list[int]) -> None:
 
 
 def sort_ascending(values: list[int]) -> None:
-    """Sort a list that is short as a rule."""
+    """Sort a list that is usually short."""
     values.sort()
 
 
 def remove_all(values: list[int], value: int) -> None:
-    """Take every entry that equals ``value`` out of a list."""
+    """Remove every entry that equals ``value`` from a list."""
     values[:] = [each for each in values if each != value]
 
 
 def as_column(values: NDArray[Any], as_list: bool) -> Any:
-    """Return integers or floats as Python reads them fastest, in a list, or as compiled code does, where they lie."""
+    """Return integers or floats in a list, which Python reads fastest, or in place, as compiled code does."""
     if as_list:
         return values.tolist()
     kind = np.float64 if values.dtype.kind == "f" else np.int64

@@ -1,9 +1,9 @@
-"""SGLang's overlapped loop: a step is launched before the results of the one before it are processed.
+"""SGLang's overlapped loop: a step is launched before the results of the previous one are processed.
 
-Step n + 1 is scheduled while step n runs, before anybody knows what n has brought. Who is done in n keeps its seat and
-its blocks, is expected to go on, and decodes once more in n + 1 where that decodes. What n has computed joins the
-radix tree once n + 1 is launched. Who is done has left the batch when the next step but one decodes, and who is
-retracted in between loses the token that was on its way (``event_loop_overlap`` of 0.5.9).
+Step n + 1 is scheduled while step n runs, before the results of n are known. A request that finishes in n keeps its
+seat and its blocks, is expected to go on, and decodes once more in n + 1 if that decodes. What n has computed joins the
+radix tree once n + 1 is launched. A finished request has left the batch when the next step but one decodes, and a
+request retracted in between loses the token that was on its way (``event_loop_overlap`` of 0.5.9).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simserve.engine.state import ESTIMATE_CLIP, LATE_DECODE, LATE_NOTHING, LATE
 
 
 def expect_results(replica: Replica, requests: RequestTable) -> None:
-    """Count what is expected of requests for tokens that they have had already, which are not known yet."""
+    """Count what is still expected of requests for tokens that they already have, but that are not known yet."""
     expected: float = replica.estimate_shrinking if replica.late_results == LATE_DECODE else 0
     departing = replica.departing
     for position in range(len(departing)):
@@ -32,12 +32,12 @@ def expect_results(replica: Replica, requests: RequestTable) -> None:
 
 
 def decodes_beyond(replica: Replica, requests: RequestTable, index: int) -> bool:
-    """Return whether a request that is done decodes once more; 0.5.22 knows beforehand whom ``max_tokens`` ends."""
+    """Return whether a finished request decodes once more; 0.5.22 knows in advance which ones ``max_tokens`` ends."""
     return not replica.config.skips_ended or requests.output_tokens[index] < requests.max_tokens[index]
 
 
 def growth_beyond(replica: Replica, requests: RequestTable) -> int:
-    """Return the blocks that those take in the next step that decode beyond their end."""
+    """Return the blocks that requests decoding beyond their end take in the next step."""
     growth = 0
     for position in range(len(replica.departing)):
         if not replica.departing_tokens[position] % replica.block_size:
@@ -46,7 +46,7 @@ def growth_beyond(replica: Replica, requests: RequestTable) -> int:
 
 
 def waits_for_results(replica: Replica, requests: RequestTable) -> bool:
-    """Return whether ``max_tokens`` has ended some, so that nobody is retracted before their blocks are free."""
+    """Return whether ``max_tokens`` has ended any request, so that none is retracted before its blocks are free."""
     for position in range(len(replica.departing)):
         if not decodes_beyond(replica, requests, replica.departing[position]):
             return True
@@ -68,7 +68,7 @@ def known_tokens(replica: Replica, requests: RequestTable, index: int) -> int:
 
 
 def lose_token(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Take the token on its way from a request that is retracted."""
+    """Remove the token on its way from a request that is retracted."""
     if index in replica.late_prompts:
         replica.late_prompts.remove(index)
     if not requests.generated_tokens[index]:
@@ -105,7 +105,7 @@ def learn_results(replica: Replica, requests: RequestTable, is_launched: bool) -
             if is_launched and decodes_beyond(replica, requests, replica.departing[position]):
                 num_beyond += 1
                 beyond_tokens += replica.departing_tokens[position]
-                # Its last token has been computed too.
+                # Its last token has been computed, too.
                 replica.departing_tokens[position] += 1
     replica.num_beyond = num_beyond
     replica.beyond_tokens = beyond_tokens
@@ -114,7 +114,7 @@ def learn_results(replica: Replica, requests: RequestTable, is_launched: bool) -
         if replica.chunk_requests or decodes_beyond(replica, requests, index):
             note_left(replica, requests, index)
         else:
-            # It was struck off the batch as that decoded, and the queue is asked again.
+            # It was removed from the batch as that decoded, and the queue is tried again.
             replica.is_full = False
     for position in range(len(replica.late_prompts)):
         index = replica.late_prompts[position]

@@ -27,8 +27,7 @@ CALLS, DRAINS, FROZEN = 1, 2, 4
 BOTH, PREFILLS, DECODES = range(3)
 """What a replica does."""
 AT_REPLICA, ON_ITS_WAY, LANDED, STRANDED = range(4)
-"""Where a request is: at a replica or at none; on a link; across it, waiting for a seat; across it, waiting for a
-replica."""
+"""Where a request is: at a replica or at none; on a link; across it, waiting for a seat or for a replica."""
 NEVER = -1.0
 ARRIVED = -1.0
 """In place of an arrival time: the request is not on its way."""

@@ -1,37 +1,37 @@
-"""Progress: decoding requests that gain several tokens a step, each at a pace of its own, and the blocks they take.
+"""Progress: decoding requests that gain several tokens per step, each at its own pace, and the blocks they take.
 
-A pace is drawn beforehand and counts in `GRID` parts of a token, so that sums are exact integers and a leap over
-steps stays in closed form. It knows numbers, no request and no replica.
+A pace is drawn beforehand in units of 1 / `GRID` token, so that sums are exact integers and a leap over steps stays in
+closed form. It knows numbers, no request and no replica.
 """
 
 from __future__ import annotations
 
 GRID = 16
-"""Parts of a token that a pace counts in."""
+"""Parts of a token in which paces are counted."""
 
 
 class Progress:
-    """What the decoding requests of a replica add up to under speculative decoding.
+    """Totals of the decoding requests of a replica under speculative decoding.
 
     A decoding request with ``c`` whole tokens in the KV cache holds ``ceil((c + lookahead) / block_size)`` blocks in
-    its step: every draft and the token behind it has a slot, accepted or not. Its context, in `GRID` parts, is
-    ``base + pace * step``; hence its blocks in step s are ``(base + pace * s + offset) // period``, and how many
-    more n steps take depends on the remainder alone. Requests of one pace are counted by that remainder, twice in a
-    row, so that a cycle is one slice.
+    its step: every draft and the token after them has a slot, accepted or not. Its context, in `GRID` parts, is ``base
+    + pace * step``; hence its blocks in step s are ``(base + pace * s + offset) // period``, and how many more n steps
+    take depends only on the remainder. Requests of one pace are counted by that remainder, twice in a row, so that a
+    cycle is one slice.
 
     Attributes:
         total: Sum of the paces: what a step adds to the contexts, in `GRID` parts.
-        pending_blocks: Blocks that those who joined since the last decode step take beyond their regular growth.
+        pending_blocks: Blocks that requests which joined since the last decode step take beyond their regular growth.
     """
 
     __slots__ = ("_block_size", "_groups", "_known", "_offset", "_period", "pending_blocks", "total")
 
     def __init__(self, num_speculative_tokens: int, block_size: int) -> None:
-        """Start with nobody.
+        """Start without requests.
 
         Args:
-            num_speculative_tokens: Drafts a step; a step needs one slot more.
-            block_size: Tokens a block.
+            num_speculative_tokens: Drafts per step; a step needs one slot more.
+            block_size: Tokens per block.
         """
         self.total = 0
         self.pending_blocks = 0
@@ -39,7 +39,7 @@ class Progress:
         self._period = GRID * block_size
         self._offset = GRID * (num_speculative_tokens + block_size)
         self._groups: dict[int, tuple[list[int], list[int]]] = {}
-        # First step, steps and growth without what is pending, as last asked for.
+        # First step, number of steps and growth (without pending blocks) of the last query.
         self._known = (0, 0, 0)
 
     def join(self, base: int, pace: int, step: int) -> None:
@@ -49,7 +49,7 @@ class Progress:
         self._count(base, pace, 1)
 
     def leave(self, base: int, pace: int, step: int, joined_step: int) -> int:
-        """Forget a request before ``step`` runs; return the blocks that it held."""
+        """Remove a request before ``step`` runs; return the blocks that it held."""
         self.total -= pace
         self._count(base, pace, -1)
         if joined_step == step:
@@ -74,17 +74,17 @@ class Progress:
         return self.pending_blocks + taken
 
     def most_growth(self, num_steps: int) -> int:
-        """Return the blocks that so many steps take at most: each request may be about to need another one."""
+        """Return the most blocks that ``num_steps`` steps take: each request may be about to need another one."""
         return self.pending_blocks + self.total * num_steps // self._period + self.num_requests()
 
     def take(self, step: int, num_steps: int) -> int:
-        """Return `growth`; those who joined are regular from now on."""
+        """Return `growth`; requests that have joined count as regular from now on."""
         taken = self.growth(step, num_steps)
         self.pending_blocks = 0
         return taken
 
     def affordable_steps(self, step: int, num_steps: int, free_blocks: int) -> int:
-        """Return for how many steps, at most ``num_steps``, the free blocks last; the first is affordable."""
+        """Return how many steps, at most ``num_steps``, the free blocks last; the first is affordable."""
         if self.most_growth(num_steps) <= free_blocks or self.growth(step, num_steps) <= free_blocks:
             return num_steps
         low, high = 1, num_steps
@@ -97,7 +97,7 @@ class Progress:
         return low
 
     def steps_to_hold(self, base: int, pace: int, step: int, blocks: int) -> int:
-        """Return after how many steps, the first of them ``step``, a request holds so many blocks, at least one."""
+        """Return the steps, at least one, the first of them ``step``, until a request holds ``blocks`` blocks."""
         return max(-((base + pace * step + self._offset - blocks * self._period) // pace), 0) + 1
 
     def num_requests(self) -> int:
@@ -105,7 +105,7 @@ class Progress:
         return sum(count[0] for count, _ in self._groups.values())
 
     def _first_growth(self, base: int, pace: int, step: int) -> int:
-        """Return how many blocks fewer a prefill took than a request of this pace would hold by now."""
+        """Return how many fewer blocks a prefill took than a request of this pace would hold by now."""
         regular = (base + pace * (step - 1) + self._offset) // self._period
         return regular + (-(base + pace * step) // self._period)
 

@@ -1,7 +1,7 @@
 """OrderedQueue: waiting requests by priority or by size instead of by arrival. Knows no blocks and no clock.
 
-It has the methods of the deque that the kernel uses for first come, first served, so that the kernel does not ask
-which of the two it holds.
+It has the methods of the deque that the kernel uses for first come, first served, so that the kernel need not know
+which of the two it has.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class OrderedQueue:
     """A heap of ``(rank, ready time, index)``; the smallest is the head.
 
-    The rank is fixed while a request waits. ``priority``: its priority, the smaller the sooner, plus with ageing
-    the time at which it came over `EngineConfig.priority_ageing`: waiting so long outweighs one level, whenever two are
-    compared. ``shortest_first``: prompt plus ``max_tokens``, what is known of its size before it runs.
+    The rank is fixed while a request waits. ``priority``: its priority, the smallest first, plus with ageing its
+    arrival time divided by `EngineConfig.priority_ageing`: waiting that long outweighs one level, whenever two are
+    compared. ``shortest_first``: prompt plus ``max_tokens``, the part of its size that is known before it runs.
 
     Attributes:
-        ranks: Of every request, before ageing.
-        ageing: What a second of waiting takes off a rank: it is added for the time at which a request came.
+        ranks: Rank of every request, before ageing.
+        ageing: Rank per second of waiting: it is added for the time at which a request came.
     """
 
     __slots__ = ("_heap", "_ready_time", "ageing", "ranks")
@@ -46,25 +46,25 @@ class OrderedQueue:
             self.ageing = 1.0 / config.priority_ageing
 
     def append(self, index: int) -> None:
-        """Queue a request where it belongs."""
+        """Queue a request at its place in the order."""
         heappush(self._heap, (self.rank(index), self._ready_time[index], index))
 
     appendleft = append
 
     def requeue(self, index: int, time: float) -> None:
-        """Queue a request behind those of its rank that came before a time."""
+        """Queue a request after those of its rank that came before ``time``."""
         heappush(self._heap, (self.rank(index), time, index))
 
     def rank(self, index: int) -> float:
-        """Return what a request is ordered by before its ready time."""
+        """Return the rank of a request, which orders it before its ready time does."""
         return self.ranks[index] + self._ready_time[index] * self.ageing
 
     def popleft(self) -> int:
-        """Return the head and take it out."""
+        """Remove and return the head."""
         return heappop(self._heap)[2]
 
     def remove(self, index: int) -> None:
-        """Take a request out, wherever it stands.
+        """Remove a request, wherever it is.
 
         Raises:
             ValueError: It does not wait here.
@@ -74,13 +74,13 @@ class OrderedQueue:
         heapify(self._heap)
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return how many requests wait."""
         return len(self._heap)
 
     def __getitem__(self, position: int) -> int:
-        """Return the head, 0, the only position that has an order of its own."""
+        """Return the head, at position 0: no other position is in order."""
         return self._heap[position][2]
 
     def __iter__(self) -> Iterator[int]:
-        """Yield those who wait, the head first."""
+        """Yield the waiting requests, the head first."""
         return (entry[2] for entry in sorted(self._heap))

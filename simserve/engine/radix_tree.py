@@ -81,8 +81,7 @@ def use_found(cache: PrefixCache, index: int, blocks: int) -> None:
 
 
 def cache_computed(replica: Replica, index: int, tokens: int) -> None:
-    """Let the tree hold a running request's first ``tokens`` tokens, which the request uses there: its copies are
-    free."""
+    """Let the tree hold a running request's first ``tokens`` tokens, and the request use them: its copies are free."""
     cache = replica.cache
     assert cache is not None
     tree, shared = cache.tree, cache.paths.shared_blocks

@@ -1,7 +1,6 @@
-"""Routing: which of some replicas a request goes to, and where pools lie apart, which of them and by which way.
+"""Routing: which of some replicas a request goes to and, with regions, which pools and by which way.
 
-Loads are handed to it, as fresh or as stale as whoever asks has them; random numbers too. It knows no clock and no
-scheduler.
+The caller passes the loads, as current as it has them, and the random numbers. It knows no clock and no scheduler.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from simserve.engine.plane_state import LEAST, Affinity, DataPlane, Regions, Rou
 from simserve.engine.state import INFINITY, RequestTable, take_uniform
 
 ROUND_ROBIN, RANDOM, TWO_CHOICES, JUDGED = range(LEAST + 1, LEAST + 5)
-"""In turn; drawn; the less loaded of two drawn; as a user's own function says."""
+"""In turn; at random; the less loaded of two drawn; by a user's own function."""
 NUMBERS = {"round_robin": ROUND_ROBIN, "random": RANDOM, "power_of_two": TWO_CHOICES}
-"""Of the policies by the names that scenarios call them; all others go to the least loaded."""
+"""Numbers of the policies by their names in scenarios; all others go to the least loaded."""
 
 
 def deal(shares: Shares, pools: list[int]) -> int:
-    """Return which of some pools a request goes to by weight: smooth weighted round robin, as nginx deals."""
+    """Return the pool that a request goes to by weight: smooth weighted round robin, as in nginx."""
     weights, owed = shares.weights, shares.credits
     total = 0.0
     chosen = pools[0]
@@ -36,10 +35,10 @@ def choose(router: Router, index: int, ready: list[int], loads: list[int]) -> in
     """Return which replica a request goes to.
 
     Args:
-        router: Its policy.
+        router: The router.
         index: The request.
-        ready: Numbers of those it may go to, at least one; ties go to the first.
-        loads: Of all replicas by number; round robin and chance do not look at them.
+        ready: Numbers of the replicas it may go to, at least one; ties go to the first.
+        loads: Loads of all replicas by number; round robin and random do not use them.
     """
     if router.policy == JUDGED:
         return judged_choice(router, index, ready)
@@ -70,7 +69,7 @@ def choose(router: Router, index: int, ready: list[int], loads: list[int]) -> in
 
 
 def preferred(affinity: Affinity, index: int, ready: list[int]) -> int:
-    """Return the replica that knows the longest part of a request, of those that are ready; -1: it is new to all."""
+    """Return the ready replica that knows the longest part of a request; -1: it is new to all."""
     places, keys, ends, least = affinity.places, affinity.keys, affinity.ends, affinity.least[index]
     first = affinity.offsets[index]
     for entry in range(affinity.offsets[index + 1] - 1, first - 1, -1):
@@ -86,7 +85,7 @@ def preferred(affinity: Affinity, index: int, ready: list[int]) -> int:
 
 
 def is_overloaded(router: Router, number: int, ready: list[int], loads: list[int], worth: int) -> bool:
-    """Return whether a replica has far more to do than the mean, and so much more than the least that it shows."""
+    """Return whether a replica's load is far above the mean, and above the least load by more than ``worth``."""
     own = loads[number]
     if own <= worth:
         return False
@@ -95,9 +94,9 @@ def is_overloaded(router: Router, number: int, ready: list[int], loads: list[int
 
 
 def remember(affinity: Affinity, index: int, number: int) -> None:
-    """Note where a request went, for all its keys: what it computes, and its answer, are kept there.
+    """Record where a request went, for all its keys: what it computes, and its answer, are kept there.
 
-    A replica that knew more of a key still does; what another one knew counts no longer.
+    If the same replica knew more of a key, it still does; what another one knew no longer counts.
     """
     places, keys, known, ends = affinity.places, affinity.keys, affinity.known, affinity.ends
     for entry in range(affinity.offsets[index], affinity.offsets[index + 1]):
@@ -122,7 +121,7 @@ def set_off(regions: Regions, index: int, number: int, now: float) -> None:
 
 
 def add_near(plane: DataPlane, regions: Regions, index: int, pools: list[int]) -> None:
-    """Add the pools that a request goes to, all of one region, of those that may serve it; none where none is ready."""
+    """Add the pools that a request may go to, all of one region; none if none is ready."""
     own, count = plane.parts[plane.kinds[index]].pools, regions.num_places
     chosen, least = -1, INFINITY
     for rank in range(count):
@@ -150,7 +149,7 @@ def add_near(plane: DataPlane, regions: Regions, index: int, pools: list[int]) -
 
 
 def answered_at(regions: Regions, requests: RequestTable, index: int, number: int, now: float) -> float:
-    """Return when the answer of a replica is with its client; where it is not streamed, its row says so, too."""
+    """Return when the answer of a replica reaches its client; if it is not streamed, update its row, too."""
     back = one_way(regions, index, number)
     if regions.is_streamed:
         regions.way_back[index] = back

@@ -1,7 +1,7 @@
-"""The events of one scheduler's answers pass an API server one by one: compiled, what `simserve.sim.streaming` does
-with numpy many at a time, to the same bits.
+"""The events of one scheduler's answers pass an API server one by one. Compiled, it does what `simserve.sim.streaming`
+does with numpy on many at a time, with results equal to the bit.
 
-Nothing that runs interpreted calls it: a loop over tokens. It knows columns and no requests.
+Nothing interpreted calls it: it is a loop over tokens. It knows columns and no requests.
 """
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ Integers = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Sending:
-    """Events to be sent and what became of them; a column has an entry an answer where nothing else stands.
+    """Events to be sent and their results; a column has one entry per answer unless stated otherwise.
 
     Attributes:
-        start: When each leap of the clock began, seconds; shape [leaps], as the next three.
+        start: When each leap of the clock began, seconds; shape [leaps], like the next three.
         steps: Steps of each.
-        seconds: Of its first step.
-        increment: By which each further one is longer.
+        seconds: Duration of its first step.
+        increment: By how much each further step is longer.
         num_leaps: How many leaps there are.
-        in_order: Answers with events in a run of steps, by the first of them, then by number; shape [num_runs].
-        num_runs: How many they are.
+        in_order: Answers with events in a run of steps, sorted by the first of these steps, then by number; shape
+            [num_runs].
+        num_runs: How many there are.
         begin: Step of the clock in which such a run begins.
         runs: Events in it.
         stride: Steps from one to the next.
-        time: When the other events were there, ascending, those of an instant by answer; shape [num_others].
-        owner: Whose they are, likewise.
-        is_before: Whether that is before the run, likewise.
-        num_others: How many they are.
-        edges: From which duration each bin of the gaps begins, from -inf to inf; shape [num_bins + 1].
+        time: Times of the other events, ascending, those of one instant by answer; shape [num_others].
+        owner: Answers that they belong to, likewise.
+        is_before: Whether each is before the run, likewise.
+        num_others: How many there are.
+        edges: Duration from which each bin of the gaps begins, from -inf to inf; shape [num_bins + 1].
         num_bins: How many there are.
-        cost: Seconds an event.
+        cost: Seconds per event.
         thinks: Whether an answer may show its first token later than with its first event.
-        active: Room for the answers that are in their run.
-        due: Room for the step in which each of them has its next event.
-        here: Room for those with events at an instant, shape [num_answers + num_others].
+        active: Space for the answers that are in their run.
+        due: Space for the step in which each of them has its next event.
+        here: Space for those with events at an instant, shape [num_answers + num_others].
         first: When the first event of each had left the server, seconds; NaN before.
         last: When the last one had, likewise.
         answer: When the event with its first visible token had, likewise.
         largest: Largest gap of each, seconds.
-        awaited: Which event shows its first visible token, from 0, less those sent.
-        gaps: How many gaps are in each bin.
+        awaited: Number, from 0, of the event that shows its first visible token, minus the events sent.
+        gaps: Number of gaps in each bin.
         squares: Sum of their squares, seconds^2.
         smallest: Smallest gap, inf: there is none.
         delay: Seconds that events spent at the server.
@@ -85,7 +86,7 @@ class Sending:
 
 
 def send_all(sending: Sending) -> int:
-    """Send all events, first come, first served, and return how many they were."""
+    """Send all events, first come, first served, and return how many there were."""
     start, steps, seconds, increment = sending.start, sending.steps, sending.seconds, sending.increment
     time, cost = sending.time, sending.cost
     num_leaps, num_others = sending.num_leaps, sending.num_others
@@ -125,13 +126,13 @@ def send_all(sending: Sending) -> int:
 
 
 def _begin(sending: Sending, step: int, num_active: int, num_begun: int) -> tuple[int, int]:
-    """Add the answers whose run begins with a step to those in theirs, and return how many are, and have begun."""
+    """Add the answers whose run begins with a step to the active ones; return how many are active, and have begun."""
     in_order, begin, active, due = sending.in_order, sending.begin, sending.active, sending.due
     until = num_begun
     while until < sending.num_runs and begin[in_order[until]] <= step:
         due[in_order[until]] = step
         until += 1
-    # Both are in order: from the back, the greater one of two goes to the free end.
+    # Both are in order: from the back, the larger of the two goes to the free end.
     kept, new = num_active - 1, until - 1
     place = num_active + until - num_begun - 1
     while new >= num_begun:
@@ -146,7 +147,7 @@ def _begin(sending: Sending, step: int, num_active: int, num_begun: int) -> tupl
 
 
 def _collect(sending: Sending, step: int, num_active: int, other: int, until: int) -> tuple[int, int]:
-    """Write down whose events a step has, with others of the same instant, and return how many, and who goes on."""
+    """List the answers with events in a step or at its instant; return how many there are and how many stay active."""
     active, due, here, runs = sending.active, sending.due, sending.here, sending.runs
     begin, owner, is_before, stride = sending.begin, sending.owner, sending.is_before, sending.stride
     num_here = num_left = 0
@@ -171,7 +172,7 @@ def _collect(sending: Sending, step: int, num_active: int, other: int, until: in
 
 
 def _send(sending: Sending, num_here: int, num_sent: int, free: float) -> None:
-    """Send the events of an instant, for whose first the server is free then."""
+    """Send the events of an instant; ``free`` is when the server is free for the first of them."""
     here, first, last, largest = sending.here, sending.first, sending.last, sending.largest
     edges, gaps, cost, thinks = sending.edges, sending.gaps, sending.cost, sending.thinks
     squares, smallest = 0.0, sending.smallest

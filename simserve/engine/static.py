@@ -1,8 +1,9 @@
 """Static batching: collect up to a size or a wait, pad to the longest, answer together. And serving without a KV cache.
 
-A batch is one plan. It is recorded, when it ends, as one leap for its prefill and one for its decode steps; nobody gets
-a token before the end, so TTFT equals E2E and inter-token gaps are undefined. Without a KV cache every step computes
-the whole prefix of every request again: the context lengths enter squared, so a step is never affine, one step a plan.
+A batch is one plan. When it ends, it is recorded as one leap for its prefill and one for its decode steps; no request
+gets a token before the end, so TTFT equals E2E and inter-token gaps are undefined. Without a KV cache every step
+computes the whole prefix of every request again: the context lengths enter squared, so a step is never affine, and a
+plan is one step.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def complete_uncached(replica: Replica, requests: RequestTable) -> int:
 
 
 def leave_uncached(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Take an unfinished request out, from the queue or from what runs, between two steps; its row keeps its tokens."""
+    """Remove an unfinished request, waiting or running, between two steps; its row keeps its tokens."""
     finish_step = requests.finish_step[index]
     entry = finish_step << SHIFT | index
     replica.num_outstanding -= 1
@@ -170,12 +171,12 @@ def _finish(replica: Replica, requests: RequestTable, index: int, context: int) 
 
 
 def submit_static(replica: Replica, requests: RequestTable, index: int, now: float) -> None:
-    """Queue a request; an idle replica starts now if the batch is full, else when its first has waited enough."""
+    """Queue a request; an idle replica starts now if the batch is full, else when the first has waited long enough."""
     replica.waiting.append(index)
     replica.num_outstanding += 1
     replica.late_arrivals_sum += now
     if not replica.num_steps and now < replica.end_time:
-        # Whoever waited in front of the replicas may have waited long enough.
+        # A request that waited in front of the replicas may already have waited long enough.
         replica.end_time = now if _is_full(replica) else max(now, _latest_start(replica, requests))
 
 
@@ -214,13 +215,13 @@ def plan_static(replica: Replica, requests: RequestTable) -> None:
 
 
 def complete_static(replica: Replica, requests: RequestTable) -> int:
-    """Answer everyone in the batch; return how many."""
+    """Answer all requests of the batch; return how many."""
     if not replica.num_steps:
         return 0
     for row in replica.batch_rows:
         replica.step_runs.extend(leap_row(*row))
     replica.batch_rows.clear()
-    # Who waited meanwhile is known now.
+    # The number of requests that waited meanwhile is known now.
     late = len(replica.waiting) * replica.end_time - replica.late_arrivals_sum
     if replica.waiting and replica.blocked_by == BLOCKED_BY_NOTHING:
         replica.blocked_by = BLOCKED_BY_SEATS
@@ -242,9 +243,9 @@ def complete_static(replica: Replica, requests: RequestTable) -> int:
 
 
 def break_batch(replica: Replica, now: float) -> None:
-    """Let the batch that runs end with the step that runs at ``now``, unanswered; its requests wait again, in front.
+    """Let the batch end, unanswered, with the step running at ``now``; its requests wait again, at the front.
 
-    Nothing where no batch runs. They begin anew if there is a next batch.
+    Does nothing if no batch runs. The requests start from the beginning in the next batch, if there is one.
     """
     rows = replica.batch_rows
     if not rows or not replica.num_steps:
@@ -258,7 +259,7 @@ def break_batch(replica: Replica, now: float) -> None:
     rows[-1] = (start, steps, first, increment, *rest)
     replica.end_time = start + first * steps + increment * (steps * (steps - 1) * 0.5)
     batch = replica.chunk_requests
-    # They have not waited meanwhile.
+    # The requests of the batch have not waited meanwhile.
     replica.late_arrivals_sum += len(batch) * replica.end_time
     for index in reversed(batch):
         replica.waiting.appendleft(index)
@@ -267,7 +268,7 @@ def break_batch(replica: Replica, now: float) -> None:
 
 
 def leave_batch(replica: Replica, index: int) -> None:
-    """Take a request out of the queue, between two batches."""
+    """Remove a request from the queue, between two batches."""
     replica.waiting.remove(index)
     replica.num_outstanding -= 1
 
@@ -281,7 +282,7 @@ def _latest_start(replica: Replica, requests: RequestTable) -> float:
 
 
 def _batch_size(replica: Replica, requests: RequestTable) -> int:
-    """Return how many from the head of the queue fit: seats, and KV for everyone padded to the longest."""
+    """Return how many from the head of the queue fit: seats, and KV for all padded to the longest."""
     config = replica.config
     most = min(config.static_batch_size, config.max_num_seqs)
     capacity = config.num_blocks * config.block_size
@@ -307,7 +308,7 @@ def _slot(replica: Replica, prompt: int, output: int) -> int:
 
 
 def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
-    """Note the batch as leaps, for when it ends; return its seconds."""
+    """Prepare the record of the batch as leaps, for when it ends; return its seconds."""
     batch = replica.chunk_requests
     prompt = max(requests.prompt_tokens[index] for index in batch)
     slot = _slot(replica, prompt, max(requests.max_tokens[index] for index in batch))
@@ -327,7 +328,7 @@ def _record_batch(replica: Replica, requests: RequestTable, size: int) -> float:
     own = prompt * (prompt + 1) * 0.5
     pairs, keys = max(size * own / pipeline, own), max(size * prompt / pipeline, prompt)
     seconds = prefill_seconds(replica, size, priced, pairs, keys)
-    # Held before the leap: what the recorder adds is the padded prompts, of which only the true ones hold a token.
+    # Held before the leap: the recorder adds the padded prompts, of which only the true tokens are held.
     _record(replica, now, 1, seconds, 0.0, 0, 0, tokens, size, priced, pairs, keys, held - tokens, used)
     now += seconds
     num_decodes = replica.num_steps - 1

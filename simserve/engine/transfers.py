@@ -1,7 +1,7 @@
 """Transfers: KV caches on their way from prefill replicas to decode replicas.
 
-Every prefill replica has a link of its own, which sends one cache after the other at full bandwidth, so that when a
-cache lands is known as it is sent; until the pace of the link changes (`simserve.sim.transfers`).
+Every prefill replica has a link of its own, which sends one cache after the other at full bandwidth. The time at which
+a cache lands is therefore known when it is sent, unless the pace of the link changes (`simserve.sim.transfers`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEND_WIDTH = 7
 
 
 def begin(transfers: Transfers, requests: RequestTable, number: int, index: int) -> None:
-    """Forget an earlier attempt; ask a replica that prefills for the first token alone."""
+    """Clear an earlier attempt; let a prefill replica compute only the first token."""
     transfers.prefill_end[index] = transfers.transfer_start[index] = transfers.transfer_end[index] = nan
     transfers.prefill_replica[index] = NOBODY
     if transfers.ports[number].role == PREFILLS:
@@ -45,7 +45,7 @@ def begin(transfers: Transfers, requests: RequestTable, number: int, index: int)
 
 
 def restore(transfers: Transfers, requests: RequestTable, index: int) -> None:
-    """Let the row say again what the client asked for."""
+    """Restore in the row what the client asked for."""
     if transfers.asked_output[index]:
         requests.output_tokens[index] = transfers.asked_output[index]
         requests.max_tokens[index] = transfers.asked_max[index]
@@ -53,7 +53,7 @@ def restore(transfers: Transfers, requests: RequestTable, index: int) -> None:
 
 
 def restore_finished(plane: DataPlane, transfers: Transfers, requests: RequestTable, number: int) -> None:
-    """Do so for all that a replica has just finished."""
+    """Restore the rows of all requests that a replica has just finished."""
     replica = plane.replicas[number]
     for each in range(replica.num_ranks):
         finished = replica.ranks[each].finished
@@ -65,7 +65,7 @@ def restore_finished(plane: DataPlane, transfers: Transfers, requests: RequestTa
 def send_on(
     plane: DataPlane, client_state: ClientState, requests: RequestTable, number: int, index: int, now: float
 ) -> bool:
-    """Send a request on whose prompt is computed; return False if the replica does all, or its one token was all."""
+    """Send on a request whose prompt is computed; return False if the replica does all, or the one token was all."""
     transfers = client_state.transfers
     assert transfers is not None
     port = transfers.ports[number]
@@ -116,7 +116,7 @@ def _note_send(
 
 
 def land(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
-    """Take a KV cache that lands ``now`` to the decode replica with the fewest requests, if it is still wanted."""
+    """Take a KV cache that lands ``now`` to the decode replica with the fewest requests, if it is still needed."""
     transfers = client_state.transfers
     assert transfers is not None
     if transfers.stage[index] == ON_ITS_WAY and transfers.transfer_end[index] == now:
@@ -142,7 +142,7 @@ def take_to_reader(
 
 
 def _try_first(plane: DataPlane, client_state: ClientState, number: int, now: float) -> None:
-    """Let a replica try to take in, after the step that runs, the first of the caches that have landed there."""
+    """Let a replica try to take in, after the running step, the first of the caches that have landed there."""
     replica = plane.replicas[number]
     if not end_leap(replica, now):
         look_again(replica, now)
@@ -170,7 +170,7 @@ def may_step(
 def is_releasing(transfers: Transfers, replica: DataParallelReplica, number: int) -> bool:
     """Return whether a cache that found no room may find it after one step.
 
-    Those that are done have gone by then, and those that wait in front of it may have a seat.
+    Finished requests are gone by then, and those that wait in front of it may have a seat.
     """
     if not transfers.ports[number].landed:
         return False
@@ -182,7 +182,7 @@ def is_releasing(transfers: Transfers, replica: DataParallelReplica, number: int
 
 
 def drop(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> bool:
-    """Forget a cache that nobody wants any more; return False if the request has none between two replicas."""
+    """Drop a cache that is no longer needed; return False if the request has none between two replicas."""
     transfers, place = client_state.transfers, client_state.place[index]
     assert transfers is not None
     stage = transfers.stage[index]
@@ -203,7 +203,7 @@ def drop(plane: DataPlane, client_state: ClientState, requests: RequestTable, in
 
 
 def forget(plane: DataPlane, client_state: ClientState, requests: RequestTable, index: int, now: float) -> None:
-    """Forget the cache of a request that was lost with a replica, where it was computed or where it has landed."""
+    """Drop the cache of a request that was lost with a replica, where it was computed or where it has landed."""
     transfers = client_state.transfers
     assert transfers is not None
     restore(transfers, requests, index)
@@ -214,7 +214,7 @@ def forget(plane: DataPlane, client_state: ClientState, requests: RequestTable, 
 
 
 def _release(plane: DataPlane, client_state: ClientState, transfers: Transfers, index: int, now: float) -> None:
-    """Count a cache as no longer on its way; let its prefill replica plan again if that stood still for it."""
+    """Count a cache as no longer on its way; let its prefill replica plan again if that had stopped for it."""
     transfers.stage[index] = AT_REPLICA
     if not transfers.is_counted[index]:
         return
@@ -228,6 +228,6 @@ def _release(plane: DataPlane, client_state: ClientState, transfers: Transfers, 
     port.stalled_since = NEVER
     replica = plane.replicas[number]
     if num_outstanding_at(replica):
-        # All its ranks, also where a request that came at this instant has woken one.
+        # All its ranks, even if a request that came at this instant has woken one.
         go_on(replica, now)
         note_end(plane, client_state, number)

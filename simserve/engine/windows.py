@@ -48,8 +48,7 @@ def give_back(replica: Replica, blocks: int) -> None:
 
 
 def chunk_windows(replica: Replica, before: int, blocks: int) -> int:
-    """Return the blocks that a layer with a window takes for a chunk of ``blocks``, for a request that had
-    ``before``."""
+    """Return the blocks that a layer with a window takes for a chunk of ``blocks`` if the request had ``before``."""
     if replica.keeps_states:
         return min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks)
     return blocks
@@ -183,8 +182,7 @@ def _is_affordable(replica: Replica, num_steps: int) -> bool:
 
 
 def leap_growth(replica: Replica, num_steps: int) -> tuple[int, int]:
-    """Return the blocks that the decodes of ``num_steps`` steps take in a layer that sees everything, and in the
-    others."""
+    """Return the blocks that the decodes of ``num_steps`` steps take in a layer that sees all, and in the others."""
     step, block_size = replica.step, replica.block_size
     if replica.progress is not None and replica.window_progress is not None:
         return replica.progress.growth(step, num_steps), replica.window_progress.growth(step, num_steps)

@@ -1,1 +1,1 @@
-"""The scenario file: what is deployed, what arrives, what is asked; reading, resolving and running it."""
+"""The scenario file: what is deployed, what arrives, the objectives; reading, resolving and running it."""

@@ -1,4 +1,4 @@
-"""The requests of a benchmark: as its file recorded them, and where it is silent, as a scenario's workload has them.
+"""The requests of a benchmark: as recorded in its file, and for what that omits, as in a scenario's workload.
 
 Knows benchmark results and workloads; simulates nothing.
 """
@@ -21,10 +21,10 @@ from simserve.workload.requests import RequestSpecs
 
 SAME_LENGTHS = 0.05
 SAME_LENGTHS_ERRORS = 3.0
-"""A scenario's lengths are drawn where their mean is this near to the file's, as a share or in standard errors."""
+"""A scenario's lengths are used if their mean is this close to the file's, as a share or in standard errors."""
 
 RATED = ("poisson", "constant", "gamma")
-"""Processes of a scenario that take the rate of a file that names no process."""
+"""Processes of a scenario that can take the rate of a file that names no process."""
 
 Source = Literal["recorded", "drawn", "scaled", "uniform", "mean"]
 
@@ -34,12 +34,13 @@ class Lengths:
     """Tokens of every request of a benchmark, and where they come from.
 
     Attributes:
-        prompt_tokens: Of each request, int64.
-        output_tokens: Likewise.
-        prompt_source: ``recorded`` in the file; ``drawn`` as the scenario's workload says, or so and ``scaled`` to the
-            file's mean; ``uniform`` in the range that the file says; or the file's ``mean``.
+        prompt_tokens: Prompt tokens of each request, int64.
+        output_tokens: Likewise for outputs.
+        prompt_source: ``recorded`` in the file; ``drawn`` from the scenario's workload, or so and ``scaled`` to the
+            file's mean; ``uniform`` in the range that the file states; or the file's ``mean``.
         output_source: Likewise.
-        scale: Key of the workload -> the file's mean over that of the scenario's lengths, of those that are ``scaled``.
+        scale: Key of the workload -> the file's mean divided by the mean of the scenario's lengths, for those
+            ``scaled``.
     """
 
     prompt_tokens: NDArray[np.int64]
@@ -50,13 +51,13 @@ class Lengths:
 
 
 def arrivals_of(result: BenchResult, scenario: Scenario | None, notes: list[str]) -> dict[str, Any]:
-    """Return how a benchmark's requests arrive, by the keys of ``workload.arrivals``.
+    """Return how a benchmark's requests arrive, as keys of ``workload.arrivals``.
 
     Args:
         result: The benchmark.
-        scenario: Its process stands in where the file says a rate alone, its arrivals where it says nothing; None:
-            Poisson, and nothing.
-        notes: Takes what was not said and what was taken instead.
+        scenario: Its process is used if the file has only a rate, its arrivals if the file says nothing; None: Poisson,
+            and nothing.
+        notes: Notes on what was missing and what replaced it are added here.
 
     Raises:
         TraceError: Neither says how requests arrive.
@@ -83,14 +84,14 @@ def arrivals_of(result: BenchResult, scenario: Scenario | None, notes: list[str]
 def lengths_of(result: BenchResult, scenario: Scenario | None, notes: list[str]) -> Lengths:
     """Return the lengths of a benchmark's requests.
 
-    They are the file's own. With means alone they are uniform where the file says in which range, else drawn as the
-    scenario's workload says, scaled to the file's means where those are others; without a scenario they are one length
-    for all. Where the file says nothing, they are the scenario's.
+    They are the file's own. If it has only means, lengths are uniform if it states a range, else drawn from the
+    scenario's workload and scaled to the file's means if these differ; without a scenario all requests have one length.
+    If the file says nothing, they are the scenario's.
 
     Args:
         result: The benchmark.
-        scenario: What stands in; None: nothing does.
-        notes: Takes what was not said and what was taken instead.
+        scenario: Replaces what is missing; None: nothing does.
+        notes: Notes on what was missing and what replaced it are added here.
 
     Raises:
         TraceError: Neither says how long prompts or outputs are.

@@ -299,8 +299,7 @@ def _check_options(config: EngineConfig, loras: LorasSpec, shape: ReplicaShape) 
 
 
 def lora_lines(config: EngineConfig, shape: ReplicaShape, loras: LorasSpec | None) -> list[str]:
-    """Return the memory of adapter slots and how long loads take, as lines for a person to check; none without
-    slots."""
+    """Return the memory of adapter slots and the time of loads, as lines for a person to check; none without slots."""
     engine, size = shape.engine, slot_bytes(shape)
     if not size:
         return []
@@ -329,8 +328,7 @@ class EngineChoice(FrozenModel):
     name: str = "vllm"
     """Engine profile: a name that `simserve engines` lists, or the path of a profile file."""
     version: Annotated[str | None, BeforeValidator(_as_text)] = None
-    """Version in quotes, such as "0.12"; if it is not known, the nearest older known one is used and named. Absent:
-    newest."""
+    """Version in quotes, such as "0.12"; if unknown, the nearest older known one is used and named. Absent: newest."""
 
 
 class EngineSpec(EngineOptions, EngineChoice):
@@ -424,8 +422,7 @@ class EncoderDisaggregationSpec(FrozenModel):
     hardware: HardwareName | None = None
     """GPU of each; absent: `deployment.hardware`."""
     transfer_bandwidth: PositiveBytesPerSecond = 25e9
-    """Bandwidth at which the embeddings of a request reach its replica; requests do not slow each other down on the
-    link."""
+    """Bandwidth at which the embeddings of a request reach its replica; requests do not slow each other down."""
     transfer_latency: Seconds = 0.001
     """Additional latency of the link."""
     autoscaling: EncoderAutoscalingSpec | None = None
@@ -460,8 +457,7 @@ class DeploymentSpec(FrozenModel):
     pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
     """Groups of GPUs that hold consecutive layers."""
     pipeline_layer_partition: list[Annotated[int, Field(ge=1)]] | None = None
-    """Layers of each pipeline stage, first to last (vLLM's VLLM_PP_LAYER_PARTITION). Absent: as vLLM distributes
-    them."""
+    """Layers of each pipeline stage, first to last (vLLM's VLLM_PP_LAYER_PARTITION). Absent: as in vLLM."""
     data_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
     """Data-parallel attention inside a replica, for models with experts: the number of groups of `tensor_parallel_size`
     GPUs. Each group has its own attention, scheduler and KV cache (limits such as `max_num_seqs` apply to one group);

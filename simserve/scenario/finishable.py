@@ -70,8 +70,7 @@ OPEN_REQUESTS, OPEN_REQUESTS_OF_AGENTS = 12_000, 20_000
 """Fewest requests of an open run that tells whether the deployment keeps up; more for agents, whose tasks are few."""
 MOST_OPEN_REQUESTS = 320_000
 NEARLY_FULL = 0.9
-"""Clients of the closed run that finds the starting load, relative to what a deployment holds: none of them waits
-long."""
+"""Clients of the closed run that finds the starting load, relative to what a deployment holds: none waits long."""
 OPEN_STAYS = 12.0
 """Shortest open run, in mean lengths of a conversation; if a fleet needs more than `MOST_OPEN_REQUESTS` for that, the
 backlogged run decides."""
@@ -94,8 +93,7 @@ OPEN_HALF_WIDTH = 0.03
 """Half the interval relative to the load: twice the root mean square of the errors against runs of 400,000 requests,
 which is 0.4 to 1.5 % in `multi-turn`, `kv-offload`, `kv-tiers` and `prefix-routing` (docs/promises.md)."""
 EVEN_BEGINNINGS = 100
-"""Number of successive conversation starts that together take exactly as long as the rate says; within them, spacing is
-random."""
+"""Successive conversation starts that together take exactly as long as the rate says; among themselves at random."""
 PEAK_DEVIATIONS = 5.0
 """Conversations that a peak adds to those under way, in standard deviations of the work under way. Chosen on
 `multi-turn` and `coding-agents`, and tried on others (docs/promises.md): what runs of 400,000 requests meet."""
@@ -349,8 +347,7 @@ class _OpenTraffic:
         return cls(deployment, moved, peak_end, float(times[-1]))
 
     def limit(self, start: float) -> float | None:
-        """Return the highest rate, requests/s, that the deployment keeps up with; None if no two loads bracket it
-        closely."""
+        """Return the highest rate, requests/s, that the deployment keeps up with; None if it is not found."""
         low: _OpenLoad | None = None
         high: _OpenLoad | None = None
         rate, step = start, OPEN_STEP
@@ -409,8 +406,7 @@ def _evened(times: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _with_peak(times: NDArray[np.float64], under_way: int, more: int) -> tuple[NDArray[np.float64], float]:
-    """Return starts of which ``more`` extra ones fall within the time of ``under_way`` others, and when that peak
-    ends."""
+    """Return starts with ``more`` extra ones within the time of ``under_way`` others, and when that peak ends."""
     first = int(PEAK_FROM * len(times))
     last = min(first + under_way + more, len(times) - 1)
     share = under_way / (under_way + more)
@@ -546,8 +542,7 @@ def _caches_prefixes(deployment: Deployment) -> bool:
 
 
 def _drawn(scenario: Scenario, num_requests: int, *, is_timed: bool = True) -> RequestSpecs:
-    """Return requests of the scenario's traffic that are never abandoned; without ``is_timed``, their times are
-    arbitrary."""
+    """Return requests of the scenario's traffic that are never abandoned; without ``is_timed``, at arbitrary times."""
     workload = scenario.workload
     changes: dict[str, object] = {}
     if workload.trace is None:

@@ -243,8 +243,7 @@ def _reason(resolved: ResolvedScenario) -> str | None:
 
 
 def _equation(arithmetic: Sequence[str]) -> str:
-    """Return the line on what is left for the KV cache, without the size of the weights: `simserve memory` shows
-    that."""
+    """Return the line on what is left for KV, without the size of the weights: `simserve memory` shows that."""
     return next((line for line in arithmetic if line.endswith(" for KV")), "; ".join(arithmetic))
 
 

@@ -1,4 +1,4 @@
-"""The folder of a result: where it is, whether it may be written, filling it all at once or not at all."""
+"""The folder of a result: where it is, whether it may be written, and filling it all at once or not at all."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from simserve.unfinished import remove_abandoned, unfinished
 
 RESULTS_FOLDER = Path("results")
 OPTIONAL_FILES = ("timeline.json", "timeline.json.gz", "metrics.prom", "film.html")
-"""What a run writes where it is asked to."""
+"""Files that a run writes only on request."""
 RESULT_FILES = (RESULT_FILE, REQUESTS_FILE, TIMESERIES_FILE, SCENARIO_FILE, "report.html", *OPTIONAL_FILES)
-"""What a run writes, and therefore may overwrite."""
+"""Files that a run writes, and therefore may overwrite."""
 
 _REMEDY = "choose another folder, or --force to replace it"
 
@@ -33,17 +33,17 @@ def default_folder(scenario: Scenario) -> Path:
 def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> Iterator[Path]:
     """Yield an empty folder beside ``folder``; its files are moved in when the block ends without an error.
 
-    Whether ``folder`` can be written is known before the block begins; after an error nothing is left of it.
+    Whether ``folder`` can be written is checked before the block begins; after an error nothing is left of it.
 
     Args:
-        folder: Where the result goes; made if need be.
-        scenario: Whose result it is.
-        force: Whether the result of another scenario or seed, or files of somebody else, may be replaced.
+        folder: Where the result goes; created if needed.
+        scenario: The scenario of the result.
+        force: Whether the result of another scenario or seed, or other files, may be replaced.
 
     Raises:
-        UsageError: ``folder`` cannot be made or written, or holds another result, or files named like those of a
+        UsageError: ``folder`` cannot be created or written, or holds another result, or files named like those of a
             result but without one, and ``force`` is false.
-        SimserveError: Writing failed on the way: the disk is full, or the folder went away.
+        SimserveError: Writing failed on the way: the disk is full, or the folder was removed.
     """
     _check_content(folder, scenario, force)
     remove_abandoned(folder.parent)
@@ -97,7 +97,7 @@ def _owner(folder: Path) -> object:
 
 
 def _make(staging: Path, folder: Path) -> list[Path]:
-    """Make the folders that are missing and return them, outermost first; ``staging`` is the last."""
+    """Create the folders that are missing and return them, outermost first; ``staging`` is the last."""
     missing = [staging, *(parent for parent in staging.parents if not parent.exists())]
     made: list[Path] = []
     try:
@@ -114,7 +114,7 @@ def _make(staging: Path, folder: Path) -> list[Path]:
 
 
 def _probe(folder: Path) -> None:
-    """Make and remove a file in ``folder``: permissions alone do not tell."""
+    """Create and remove a file in ``folder``: permissions alone are not conclusive."""
     probe = folder / f".{os.getpid()}.probe"
     probe.touch()
     probe.unlink()
@@ -125,9 +125,9 @@ def _move(staging: Path, folder: Path) -> None:
         staging.rename(folder)
         return
     if _owner(folder) != _owner(staging):
-        for name in OPTIONAL_FILES:  # of the result that is replaced
+        for name in OPTIONAL_FILES:  # of the replaced result
             (folder / name).unlink(missing_ok=True)
-    # The result names its scenario: it goes last, so that a folder never claims files it does not have.
+    # The result names its scenario: it is moved last, so that a folder never claims files it does not have.
     for file in sorted(staging.iterdir(), key=lambda each: each.name == RESULT_FILE):
         file.replace(folder / file.name)
     staging.rmdir()
@@ -137,5 +137,5 @@ def _remove(made: list[Path]) -> None:
     if made:
         shutil.rmtree(made[-1], ignore_errors=True)
     for folder in reversed(made[:-1]):
-        with suppress(OSError):  # somebody else put a file there meanwhile
+        with suppress(OSError):  # another process put a file there meanwhile
             folder.rmdir()

@@ -43,8 +43,7 @@ GGUF: Final = "gguf"
 """A checkpoint's ``method``: a file of llama.cpp, loaded by engines that run all formats in it."""
 FILE = "calibration/quality.yaml"
 SIZE_FACTOR = 2.5
-"""Largest ratio, either way, between a studied model's size and this one: losses fall with size, by half or more from 7
-B to 70 B."""
+"""Largest ratio, either way, between a studied model's size and this one: losses halve at least from 7 B to 70 B."""
 Kind = Literal["weights", "kv_cache"]
 Metric = Literal[
     "wikitext2_perplexity",
@@ -527,7 +526,7 @@ def _range(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _change(fact: Mapping[str, Any]) -> str:
-    """Return the change of a score in per cent of the 16-bit one: ``'Arena-Hard -7.0% (llama-3.1-8b, Neural
+    """Return the change of a score, per cent of the 16-bit one: ``'Arena-Hard -7.0% (llama-3.1-8b, Neural
     Magic)'``."""
     change = 100 * fact["loss"] * (1 if fact["metric"].endswith("perplexity") else -1)
     return f"{_LABELS[fact['metric']]} {change + 0.0:+.1f}% ({fact['model']}, {fact['cited_as']})"

@@ -1,6 +1,6 @@
 """From a file or a bundled name, with overrides, to a Scenario. Knows keys and files, runs nothing.
 
-Bundled ones: their names, their text, the question each one opens with.
+Also the bundled scenarios: their names, their text, and the question that each one opens with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simserve.scenario.schema import Scenario, Source
 from simserve.validation import validate
 
 _TEXT_KEYS = ("deployment.engine.version",)
-"""Keys whose value is text even where it looks like a number: version 0.10 is not version 0.1."""
+"""Keys whose value is text even if it looks like a number: version 0.10 is not version 0.1."""
 _DISCRIMINATORS = ("process", "distribution")
 """Keys that choose the member of a union, so that changing one alone leaves keys of the old member behind."""
 
@@ -36,20 +36,20 @@ SHORT_KEYS: Mapping[str, str] = {
     "rate": "workload.arrivals.rate=RATE",
     "concurrency": "workload.arrivals.concurrency=N",
 }
-"""What flags and the field call a key -> the key."""
+"""Name in flags and in the field -> the key, as a setting."""
 _NO_KEYS = ("ep", "tp", "pp", "dp", "gpus", "gpu")
-"""Those that are no key of a deployment either."""
+"""Those of them that are not keys of a deployment."""
 _SHORT_FORMS = (["value"], ["policy"], ["max"])
-"""What a length that is a number, a routing policy that is a name, and a number of retries stand for."""
+"""Keys that a length given as a number, a routing policy given as a name, and a number of retries stand for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A value that takes the place of a key's own.
+    """A value that replaces a key's own.
 
     Attributes:
         key: Dotted key.
-        value: As YAML reads it.
+        value: Value as YAML parses it.
         label: What set it, for errors: ``--set deployment.replicas``.
     """
 
@@ -99,10 +99,10 @@ def from_mapping(
     """Return the scenario that a plain mapping describes.
 
     Args:
-        mapping: What a scenario file would hold.
-        overrides: As for `load`; an `Override` says itself what set it.
+        mapping: Content of a scenario file.
+        overrides: As for `load`; an `Override` says what set it.
         file: Named in errors.
-        folder: Where relative paths of the scenario start from; None: the working folder.
+        folder: Folder to which relative paths of the scenario refer; None: the working folder.
 
     Raises:
         ScenarioError: The mapping or an override is invalid.
@@ -123,7 +123,7 @@ def from_mapping(
 
 
 def _default_name(file: object) -> dict[str, str]:
-    """Return the name of a scenario that says none: its file's."""
+    """Return the name of a scenario that gives none: its file's."""
     stem = "" if file is None else re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(file)).stem).strip("-._")[:100]
     return {"name": stem} if stem else {}
 
@@ -132,7 +132,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Return the key and the value of ``KEY=VALUE``, as ``--set`` reads it.
 
     Raises:
-        ScenarioError: There is no key, or the value is no YAML.
+        ScenarioError: There is no key, or the value is not valid YAML.
     """
     override = _parse_text(text)
     return override.key, override.value
@@ -164,16 +164,16 @@ def _parse_text(text: str) -> Override:
 
 
 def _dotted(key: str) -> str:
-    """Return a key whose lists are addressed as ``pools.0``, also where it was written ``pools[0]``."""
+    """Return a key whose lists are addressed as ``pools.0``, even if it was written ``pools[0]``."""
     return re.sub(r"\[(\d+)\]", r".\1", key)
 
 
 _SHORTHANDS = {"routing": "policy", "slo": "preset", "retries": "max"}
-"""Blocks that may be written as one value -> the key that it is short for."""
+"""Blocks that may be written as one value -> the key that the value belongs to."""
 
 
 def _with(container: Any, parts: Sequence[str], override: Override, path: tuple[str, ...]) -> Any:
-    """Return a copy of ``container`` in which the override's value stands at ``parts``."""
+    """Return a copy of ``container`` with the override's value at ``parts``."""
     if not parts:
         return override.value
     part, rest = parts[0], parts[1:]
@@ -223,7 +223,7 @@ def _attributed(failure: SimserveError, overrides: Sequence[Override], document:
 def _real_key(key: str, document: Any) -> str:
     """Return ``key`` without the parts that name a member of a union instead of a key of the document.
 
-    A length that is written as its number alone has no key ``value``; other short forms lack theirs alike.
+    A length written as a number has no key ``value``; the other short forms lack theirs in the same way.
     """
     parts = key.split(".")
     real: list[str] = []
@@ -260,7 +260,7 @@ def scenario_names() -> list[str]:
 
 
 def text(name: str) -> str:
-    """Return the file of a scenario as it is written.
+    """Return the text of a scenario's file.
 
     Raises:
         ScenarioError: There is no such scenario; names the nearest.

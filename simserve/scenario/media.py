@@ -294,8 +294,7 @@ def _refuse_unlike(key: str, scenario: Scenario) -> None:
 def _kinds(
     key: str, specs: RequestSpecs, scenario: Scenario
 ) -> Iterator[tuple[ImagesSpec | AudioSpec, np.ndarray, str]]:
-    """Yield what images, or recordings, of some requests are like, their rows, and the suffix of their streams'
-    names."""
+    """Yield the kind of images, or recordings, of some requests, their rows, and the suffix of their streams' names."""
     common, classes = getattr(scenario.workload, key), scenario.workload.classes or ()
     own = [number for number, each in enumerate(classes) if getattr(each, key) is not None]
     others = np.arange(len(specs))
@@ -446,8 +445,7 @@ def _first_new(specs: RequestSpecs, prefixes: PrefixSegments, last: np.ndarray) 
 
 
 def _lengthened(prefixes: PrefixSegments, owner: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, PrefixSegments]:
-    """Return the tokens that each prompt grows by, and the segments with each request's own text grown by
-    ``tokens``."""
+    """Return the tokens that each prompt gains, and the segments with each request's own text longer by ``tokens``."""
     of_segment = np.where(owner >= 0, tokens[owner], 0)
     grown = np.cumsum(of_segment[prefixes.segments])
     before = np.concatenate([[0], grown])[prefixes.offsets]

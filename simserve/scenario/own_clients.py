@@ -1,4 +1,4 @@
-"""Clients of a user's own: a scenario's deployment on SimPy's clock, to which they send requests one by one."""
+"""A user's own clients: a scenario's deployment on SimPy's clock, to which they send requests one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Served(Protocol):
-    """Whatever serves requests that are submitted one by one."""
+    """Serves requests that are submitted one by one."""
 
     @property
     def env(self) -> Environment:
@@ -40,7 +40,7 @@ class _Served(Protocol):
 
 
 class ReferenceClients:
-    """The same as `PlaneClients` on the reference."""
+    """Like `PlaneClients`, on the reference."""
 
     def __init__(
         self, deployment: Deployment, specs: RequestSpecs, own: OwnParts | None = None, *, keep_steps: bool = False
@@ -54,7 +54,7 @@ class ReferenceClients:
         self.env: Environment = self._cluster.clock
 
     def submit(self, index: int) -> Event:
-        """Send a request now; the event that is returned fires with its `Answer`."""
+        """Send a request now; the returned event fires with its `Answer`."""
         cluster = self._cluster
         request = cluster.requests[index] = cluster.request_of(index)
         request.arrival = request.sent = self._specs.arrival_time[index] = now = self.env.now
@@ -81,10 +81,10 @@ class ReferenceClients:
 
 
 class OwnClients:
-    """A scenario's deployment whose clients are SimPy processes of the user's own.
+    """A scenario's deployment whose clients are the user's own SimPy processes.
 
-    The lengths, classes and prefixes of the requests are those that the scenario's workload draws, in order; when each
-    is sent is the clients' to say, and so may be its lengths.
+    The scenario's workload draws the lengths, classes and prefixes of the requests, in order. The clients decide when
+    each is sent, and may set its lengths.
 
     Attributes:
         env: The SimPy environment.
@@ -96,7 +96,7 @@ class OwnClients:
         own: Other parts of the user's own; None: there are none.
 
     Raises:
-        UsageError: The scenario has what such clients do not go with.
+        UsageError: The scenario has options that cannot be combined with such clients.
         InfeasibleError: The model does not fit.
         InputError: A profile or trace is missing or invalid.
     """
@@ -124,7 +124,7 @@ class OwnClients:
         self._answers: list[Event] = []
         self._processes: list[Event] = []
         self._begin = self.env.process
-        # Those that are begun before the run are the clients that it waits for.
+        # Processes started before the run are the clients that it waits for.
         setattr(self.env, "process", self._note_process)  # noqa: B010
         self._has_run = False
 
@@ -136,15 +136,15 @@ class OwnClients:
     def submit(
         self, *, prompt_tokens: int | None = None, output_tokens: int | None = None, max_tokens: int | None = None
     ) -> Event:
-        """Send the next request that the scenario draws; the event that is returned fires with its `Answer`.
+        """Send the next request that the scenario draws; the returned event fires with its `Answer`.
 
         Args:
-            prompt_tokens: Of this request instead of those drawn, at least 1.
-            output_tokens: Likewise; what the client asks for at most is then the same, unless it is given too.
-            max_tokens: The most that the client asks for.
+            prompt_tokens: Length of this request's prompt instead of the drawn one, at least 1.
+            output_tokens: Likewise; also the client's limit, unless that is given too.
+            max_tokens: The most tokens that the client asks for.
 
         Raises:
-            UsageError: No request is left, or a length is none.
+            UsageError: No request is left, or a length is invalid.
         """
         index, specs = self._num_sent, self._specs
         if index == len(specs):
@@ -172,13 +172,13 @@ class OwnClients:
         return event
 
     def run(self, until: float | None = None) -> RunResult:
-        """Run until the clients begun so far are done and all they have sent is answered, or until a time.
+        """Run until the clients started so far are done and everything they sent is answered, or until a time.
 
         Args:
             until: Seconds; None: to the end of the clients.
 
         Raises:
-            UsageError: There is no client, or it has been run.
+            UsageError: There is no client, or the run has already been made.
         """
         if self._has_run:
             raise UsageError("has been run", key="run", remedy="make another Simulation")

@@ -1,6 +1,6 @@
 """The reference page of a scenario's keys, as Markdown, from the schema: type, unit, default and meaning of each.
 
-Knows the JSON Schema that pydantic writes, no field by name.
+Knows the JSON Schema that pydantic writes, but no field by name.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ absent is a mechanism that is not there. Examples are from the bundled scenarios
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A mapping of the file.
+    """A mapping in the file.
 
     Attributes:
-        title: Its path, or its path and which of several forms it is.
+        title: Its path, or its path and which of several forms it has.
         name: Its definition in the schema.
     """
 
@@ -45,7 +45,7 @@ class _Section:
 
 
 def markdown() -> str:
-    """Return the page: a section a mapping, in the order in which the file names them."""
+    """Return the page: one section per mapping, in the order in which the file names them."""
     schema = Scenario.model_json_schema(mode="validation")
     definitions: Mapping[str, Any] = schema["$defs"]
     sections, places = _sections(schema, definitions)
@@ -60,14 +60,14 @@ def markdown() -> str:
 
 @cache
 def _scenarios() -> Mapping[str, Mapping[str, Any]]:
-    """Return the bundled scenarios as they are written, by name."""
+    """Return the text of the bundled scenarios, parsed, by name."""
     return {name: read_mapping(catalog.find("scenario", name), ScenarioError) for name in scenario_names()}
 
 
 def _example(title: str) -> str:
-    """Return a mapping of a bundled scenario at a place of the file, of those there are the one with the most keys.
+    """Return a mapping from the bundled scenarios at a path of the file: the one with the most keys.
 
-    Empty where no scenario has one.
+    Empty if no scenario has one.
     """
     path, _, tag = title.partition(", ")
     steps = re.findall(r"\[\]|[^.\[\]]+", path)
@@ -88,7 +88,7 @@ def _example(title: str) -> str:
 
 
 def _at(value: Any, steps: list[str]) -> Iterator[Any]:
-    """Yield what stands at a path; ``[]`` stands for every entry of a list, ``NAME`` for every key."""
+    """Yield what is at a path; ``[]`` stands for every entry of a list, ``NAME`` for every key."""
     if not steps:
         yield value
     elif steps[0] == "[]" and isinstance(value, list):
@@ -102,7 +102,7 @@ def _at(value: Any, steps: list[str]) -> Iterator[Any]:
 
 
 def _sections(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[list[_Section], dict[str, list[str]]]:
-    """Return the mappings in order, each once, and every place where each may stand."""
+    """Return the mappings in order, each once, and every place where each may appear."""
     found: list[_Section] = []
     places: dict[str, list[str]] = {}
 
@@ -122,7 +122,7 @@ def _sections(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tupl
 
 
 def _references(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the definitions that a value may be, with ``[]`` for those of a list and ``.NAME`` of a mapping."""
+    """Yield the definitions that a value may have, with ``[]`` for those of a list and ``.NAME`` of a mapping."""
     if "$ref" in value:
         yield value["$ref"].rsplit("/", 1)[1], ""
     for form in (*value.get("anyOf", ()), *value.get("oneOf", ()), *value.get("allOf", ())):
@@ -136,7 +136,7 @@ def _references(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _tag(definition: Mapping[str, Any]) -> str:
-    """Return what tells a form from its siblings: ``process: poisson``."""
+    """Return what distinguishes a form from its siblings: ``process: poisson``."""
     for key, value in definition["properties"].items():
         if "const" in value:
             return f"{key}: {value['const']}"
@@ -219,7 +219,7 @@ def _bounds(value: Mapping[str, Any]) -> str:
 
 
 def _default(value: Mapping[str, Any]) -> str:
-    """Return the default as a file would say it."""
+    """Return the default as a file would write it."""
     if "default" not in value:
         return "absent"
     default = value["default"]
@@ -238,6 +238,6 @@ def _plain(value: Any) -> str:
 
 
 def _anchor(title: str) -> str:
-    """Return the anchor that GitHub gives a heading: lower case, spaces to dashes, other marks dropped."""
+    """Return the anchor that GitHub gives a heading: lower case, spaces to dashes, other punctuation dropped."""
     kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
     return kept.replace(" ", "-")

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from simserve.sim.pools import PoolSetup
 
 _MARGIN, _LEAST_GROWTH, _MOST_GROWTH = 1.2, 2.0, 100.0
-"""Factor on the requests drawn when clients ran out of them: this margin times the remaining time, within these
-limits."""
+"""Factor on the requests drawn when clients ran out: the margin times the time left, within the limits."""
 
 
 def replicate(

@@ -627,8 +627,7 @@ def _with_prompt_graphs(
 
 
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:
-    """Return an engine with the memory that it reserves for a vision tower set aside, unless the scenario sets the
-    share."""
+    """Return an engine that sets aside memory for a vision tower, unless the scenario sets the share."""
     reserve = profile.nearest_version(engine.requested_version).runtime_memory.tower_reserve
     source = engine.sources["gpu_memory_utilization"]
     if reserve is None or model.vision is None or source == "scenario":

@@ -115,8 +115,7 @@ def expectation_of(resolved: ResolvedScenario, simulation: Simulation, found: Co
 def expectations_of(
     resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None
 ) -> tuple[Expectation, Expectation]:
-    """Return the same, and the errors to expect once `FEWEST_CALIBRATED_RUNS` loads of the server have been
-    measured."""
+    """Return the same, and the errors once `FEWEST_CALIBRATED_RUNS` loads of the server have been measured."""
     found = found or conditions(simulation.records, simulation.totals, simulation.num_replicas)
     server, errors = server_of(resolved, found), load_error_model()
     measured = replace(server, calibrated_runs=max(server.calibrated_runs, FEWEST_CALIBRATED_RUNS))
@@ -125,8 +124,7 @@ def expectations_of(
 
 
 def _calibration(resolved: ResolvedScenario) -> tuple[int, str]:
-    """Return how many loads of exactly this deployment its engine profile was calibrated on, and when; 0: of
-    another."""
+    """Return how many loads of this deployment its engine profile was calibrated on, and when; 0: of another."""
     shape, engine = resolved.shape, resolved.scenario.deployment.engine
     measured = load_engine(engine.name, resolved.scenario.folder).nearest_version(engine.version).measured_factors
     if measured is None or resolved.pools:

@@ -118,8 +118,7 @@ class SLOSpec(LatencyLimits):
     """Longest makespan of an agent's task, from its first call to its last answer. The share `attainment` then applies
     to tasks, and to requests if they have limits of their own."""
     preset: Annotated[UseCase | None, Field(exclude=True)] = None
-    """Use case whose published limits apply where none is given here; `slo: chat` is short for `slo: {preset:
-    chat}`."""
+    """Use case whose published limits apply if not given here; `slo: chat` is short for `slo: {preset: chat}`."""
 
     @property
     def has_limit(self) -> bool:

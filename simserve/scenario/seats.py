@@ -1,6 +1,6 @@
-"""Throughput against ``max_num_seqs`` where KV memory runs short: up to which batch does a larger one pay?
+"""Throughput against ``max_num_seqs`` when KV memory runs short: up to which batch size does a larger one help?
 
-A handful of short runs of the same traffic on the same KV memory, all queued at once, with fewer and more seats.
+A few short runs of the same traffic on the same KV memory, all queued at once, with fewer and more seats.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.requests import RequestSpecs
 
 MOST_REQUESTS = 1000
-"""Requests of one short run: several times the seats in question, so that filling and draining weigh little."""
+"""Requests of one short run: several times the seats examined, so that filling and draining matter little."""
 STEPS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0)
-"""Seats that are tried, as multiples of the requests that KV memory holds at once."""
+"""Numbers of seats to try, as multiples of the requests that KV memory holds at once."""
 LEAST_PREEMPTIONS = 0.01
-"""Preemptions a completed request from which the question arises."""
+"""Preemptions per completed request from which the curve is computed."""
 _LARGER = (2, 4, 8)
-"""Times the seats that are looked at."""
+"""Factors on the number of seats that are examined."""
 
 
 def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: RequestSpecs) -> dict[str, Any] | None:
-    """Return output tokens/s by ``max_num_seqs`` on one replica with a full queue; None where nobody was preempted.
+    """Return output tokens/s by ``max_num_seqs`` on one replica with a full queue; None if none was preempted.
 
     Args:
         resolved: The deployment.
@@ -36,7 +36,7 @@ def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: Reque
         specs: The traffic of that run; its first thousand requests are used.
 
     Returns:
-        ``max_num_seqs`` and ``output_throughput`` (tokens/s), lists of one length, ``requests`` of each run, and
+        ``max_num_seqs`` and ``output_throughput`` (tokens/s), lists of equal length, ``requests`` of each run, and
         ``best_max_num_seqs``.
     """
     room = requests_in_kv(simulation)
@@ -58,11 +58,11 @@ def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: Reque
 
 
 def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, LimitGain]:
-    """Return by which factor throughput would grow with more seats, and with a larger token budget.
+    """Return the factors by which throughput would grow with more seats, and with a larger token budget.
 
     From the step times alone, for the traffic's mean request on a replica whose queue is never empty: its share of full
-    decode steps at its mean context, plus its prompt's share of full prefill steps. More requests at once than KV
-    memory has room for are not counted on.
+    decode steps at its mean context, plus its prompt's share of full prefill steps. The number of concurrent requests
+    is limited to those that fit in KV memory.
     """
     shape, config = resolved.shape, resolved.engine
     if config.kv_allocation == "none" or config.batching == "static":
@@ -84,7 +84,7 @@ def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, Li
 
     own = seconds(seats, budget)
     by_seats = [own / seconds(factor * seats, budget) for factor in _LARGER]
-    by_budget = own / seconds(seats, 2 * budget)  # A step of whole prompts is as long as they are: more gains no more.
+    by_budget = own / seconds(seats, 2 * budget)  # Whole prompts make a step as long as they are: more gains nothing.
     return {
         "seats": LimitGain(twice=by_seats[0], most=max(by_seats)),
         "budget": LimitGain(twice=by_budget, most=by_budget),

@@ -1,4 +1,4 @@
-"""Speculative decoding as a scenario says it, and what follows: who drafts, how many drafts are accepted."""
+"""Speculative decoding in a scenario, and what follows: what drafts, how many drafts are accepted."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SpeculativeSpec(FrozenModel):
-    """Speculative decoding: who drafts, how many tokens ahead, and how many of them the target accepts.
+    """Speculative decoding: what drafts, how many tokens ahead, and how many of them the target accepts.
 
     Acceptance is given in one of two forms: `acceptance_rate`, with or without `acceptance_decay`, or
     `acceptance_per_position`.
     """
 
     method: Literal["draft_model", "ngram", "eagle", "mtp"]
-    """Who drafts: a small model, a look-up of the last tokens in the context, an EAGLE layer, or the model's own
+    """What drafts: a small model, a look-up of the last tokens in the context, an EAGLE layer, or the model's own
     multi-token-prediction layer."""
     draft_model: str | None = None
     """`draft_model`: the small model, as `model` names one."""
     draft_quantization: AskedQuantization = "auto"
-    """`draft_model` and `eagle`: format of the draft's linear weights. `auto`: as its checkpoint is stored, of an EAGLE
-    layer 16 bit. An MTP layer has the format that the target's checkpoint keeps it in."""
+    """`draft_model` and `eagle`: format of the draft's linear weights. `auto`: as its checkpoint is stored; for an
+    EAGLE layer 16 bit. An MTP layer has the format in which the target's checkpoint stores it."""
     draft_tensor_parallel_size: Annotated[int, Field(ge=1)] | None = None
     """`draft_model`: GPUs that share the draft, 1 or those of the target. Absent: those of the target."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=MAX_SPECULATIVE_TOKENS)]
-    """Drafts a step, k; the target verifies k + 1 tokens of each sequence at once."""
+    """Drafts per step, k; the target verifies k + 1 tokens of each sequence at once."""
     acceptance_rate: Share | None = None
-    """Probability that a draft is accepted when all before it were: of the first draft, or of all without
-    `acceptance_decay`. Not the share of all drafts that vLLM reports, which is lower."""
+    """Probability that a draft is accepted if all before it were: for the first draft, or for all without
+    `acceptance_decay`. This is not the share of all drafts that vLLM reports, which is lower."""
     acceptance_decay: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Factor on `acceptance_rate` from one position to the next: the further ahead, the worse the draft. Absent: 1."""
+    """Factor on `acceptance_rate` from one position to the next: later drafts are worse. Absent: 1."""
     acceptance_per_position: tuple[Share, ...] | None = None
-    """Share of steps in which each position was accepted, first to last, as vLLM's per-position acceptance rates:
-    not conditional on the position before, so they never rise."""
+    """Share of steps in which each position was accepted, first to last, as vLLM's per-position acceptance rates: not
+    conditional on the previous position, so they never rise."""
 
     @model_validator(mode="after")
     def _check_acceptance(self) -> Self:
@@ -115,7 +115,7 @@ class SpeculativeSpec(FrozenModel):
 
 
 def load_draft(name: str, folder: Path | None) -> ModelProfile:
-    """Return the model of a ``draft_model``.
+    """Return the profile of a ``draft_model``.
 
     Raises:
         InputError: It has no profile; names the key.
@@ -132,11 +132,11 @@ def load_draft(name: str, folder: Path | None) -> ModelProfile:
 def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | None) -> ReplicaShape:
     """Return a replica that decodes speculatively, checked.
 
-    Every seat must get its k + 1 tokens in a step, so seats beyond what the token budget covers are taken away, and
-    a note says so.
+    Every seat must get its k + 1 tokens in a step, so seats beyond what the token budget covers are removed, and a note
+    says so.
 
     Raises:
-        InputError: The draft model is missing, or the deployment cannot speculate as asked.
+        InputError: The draft model is missing, or the deployment cannot speculate as requested.
     """
     _check_engine(shape)
     count = spec.num_speculative_tokens
@@ -153,10 +153,10 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
         most = min(engine.static_batch_size, seats)
         engine = engine.model_copy(update={"max_num_seqs": seats, "static_batch_size": most})
     if spec.method == "ngram":
-        # The look-up needs this step's tokens before the next one is prepared: nothing is hidden behind the GPU.
+        # The look-up needs this step's tokens before the next one is prepared: no host time overlaps with the GPU.
         engine = engine.model_copy(update={"host_overlap": 0.0})
     target = replace(shape, engine=engine)
-    # Drafts are not masked, what is verified is; and they see no images and hear nothing.
+    # Drafts are not masked, verified tokens are; and drafts see no images and hear no audio.
     draft = _draft(replace(target, masks=None, encodes_images=False, encodes_audio=False), spec, folder, notes)
     if draft is not None:
         _ = draft.precision
@@ -227,7 +227,7 @@ def _draft(target: ReplicaShape, spec: SpeculativeSpec, folder: Path | None, not
 
 
 def with_paces(specs: RequestSpecs, spec: SpeculativeSpec, seed: int, replication: int) -> RequestSpecs:
-    """Return the requests of one run with the pace of each drawn, from a stream of its own."""
+    """Return the requests of one run with a pace drawn for each, from a separate random stream."""
     from simserve.engine.progress import GRID
     from simserve.workload.acceptance import draw_paces
 
@@ -240,9 +240,9 @@ def with_paces(specs: RequestSpecs, spec: SpeculativeSpec, seed: int, replicatio
 def speculation_facts(
     spec: SpeculativeSpec, shape: ReplicaShape, priced: PricedDeployment, totals: SpeculationTotals
 ) -> SpeculationFacts:
-    """Return what a summary says of speculative decoding besides its counts.
+    """Return what a summary says about speculative decoding, besides its counts.
 
-    The speed-up is that of decode steps at the run's mean batch and context, against the same batch without drafts.
+    The speed-up applies to decode steps at the run's mean batch and context, against the same batch without drafts.
     """
     from simserve.perf.speculation import decode_speedup
     from simserve.workload.acceptance import expected_tokens

@@ -1,4 +1,4 @@
-"""Verification: the fast plane and the reference on the same requests, compared one by one. Mends nothing."""
+"""Verification: the fast plane and the reference on the same requests, compared one by one. Corrects nothing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from simserve.workload.requests import RequestSpecs
 
 NEAR = 1e-9
-"""Times that differ by no more, in seconds or relative to themselves, are equal: the two sum in another order."""
+"""Times that differ by no more than this, in seconds or relatively, are equal: the two sum in a different order."""
 
 MOST_REQUESTS, FEWEST_REQUESTS, MOST_TOKENS = 500, 20, 50_000
-"""Unless told otherwise so many requests are compared, or fewer that generate so many tokens: some seconds."""
+"""Default number of requests compared; fewer (at least the second) if they generate more tokens than the third: it
+takes some seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +36,11 @@ class Verification:
 
     Attributes:
         requests: How many were compared.
-        differing: Numbers of those that fared differently, ascending, with the columns that differ.
+        differing: Numbers of the requests that differ, ascending, with the columns that differ.
         drawn: How many the scenario has; the first of them were compared.
-        largest_difference: Of any two times that should be equal, seconds; inf: one of the two is undefined.
-        formats: Number formats of what was run, as in `result.json`; empty: records alone were compared.
+        largest_difference: Largest difference of two times that should be equal, seconds; inf: one of them is
+            undefined.
+        formats: Number formats of the run, as in `result.json`; empty: only records were compared.
     """
 
     requests: int
@@ -49,7 +51,7 @@ class Verification:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every request fared the same."""
+        """Whether every request has equal results."""
         return not self.differing
 
     @property
@@ -89,7 +91,7 @@ def compared(reference: RequestRecords, plane: RequestRecords) -> Verification:
 
 
 def _largest_gap(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> float:
-    """Return by how much two columns of times differ at most; inf where only one of the two has a time."""
+    """Return the largest difference between two columns of times; inf if only one of the two has a time."""
     if (np.isnan(expected) != np.isnan(actual)).any():
         return math.inf
     return float(np.nanmax(np.abs(expected - actual), initial=0.0))
@@ -107,7 +109,7 @@ def verify(
         accelerate: Whether the plane runs compiled.
 
     Raises:
-        ScenarioError: The reference does not cover it.
+        ScenarioError: The reference does not cover the scenario.
         InfeasibleError: The model does not fit.
     """
     resolved = resolve(asked)
@@ -128,17 +130,17 @@ def verify(
 
 
 def affordable(specs: RequestSpecs) -> int:
-    """Return how many requests the reference serves within seconds."""
+    """Return how many requests the reference can serve within seconds."""
     by_tokens = int(np.searchsorted(np.cumsum(specs.output_tokens), MOST_TOKENS, side="right"))
     return max(min(by_tokens, MOST_REQUESTS), FEWEST_REQUESTS)
 
 
 def beginning(specs: RequestSpecs, num_requests: int) -> RequestSpecs:
-    """Return the first requests, some ``num_requests`` of them: whole conversations and tasks, a part of each loop."""
+    """Return about the first ``num_requests`` requests: whole conversations and tasks, a part of each loop."""
     rows = np.arange(len(specs))
     first = rows
     if specs.session is not None:
-        # Those of a conversation stand side by side.
+        # Requests of a conversation are adjacent.
         first = np.maximum.accumulate(np.where(np.diff(specs.session, prepend=specs.session[0] - 1) != 0, rows, 0))
     source = np.zeros(len(specs), dtype=np.int64)
     if specs.loop is not None:

@@ -1,9 +1,10 @@
-"""Compiling the kernel: its functions as they stand, each with the compiled others in place of those it calls.
+"""Compiling the kernel: its functions unchanged, except that each calls the other compiled functions.
 
-Fetching ahead: asking the processor for the entries of columns that the next steps of a replica will touch.
+Prefetching: the processor loads in advance the column entries that the next steps of a replica will touch.
 
-Requests finish in another order than they arrive in, so that each column would be waited for once a request. What is
-fetched is known when a leap is planned, and there by the time other replicas have had their turn. It changes no value.
+Requests finish in another order than they arrive in, so without this each column would cost a wait per request. The
+entries needed are known when a leap is planned, and loaded by the time other replicas have had their turn. It changes
+no value.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ARRIVALS_AHEAD = 24
 
 @intrinsic
 def fetch(typing_context: Any, column: Any, index: Any) -> Any:
-    """Begin to load the cache line of an entry; wait for nothing."""
+    """Begin to load the cache line of an entry, without waiting."""
     if not isinstance(column, ColumnType):
         return None
 
@@ -55,7 +56,7 @@ def fetch(typing_context: Any, column: Any, index: Any) -> Any:
 def plan_and_fetch(replica: Any, requests: Any) -> None:
     """Plan as `simserve.engine.kernel.plan` does, and fetch what the end of the leap and the next one will touch."""
     plan(replica, requests)
-    # Who finishes next is first in the heap, who comes after that second or third.
+    # The next request to finish is first in the heap, the one after that second or third.
     heap = replica.finish_heap
     for position in range(min(len(heap), 3)):
         fetch_finishing(requests, heap[position] & MASK)
@@ -66,14 +67,14 @@ def plan_and_fetch(replica: Any, requests: Any) -> None:
 def submit_and_fetch(replica: Any, requests: Any, index: int, now: float) -> None:
     """Submit as `simserve.engine.kernel.submit` does, and fetch what arrivals to come will touch."""
     submit(replica, requests, index, now)
-    # Columns in their order too: others are touched so often in between that the processor sees no order.
+    # Also columns accessed in order: others are touched so often in between that the processor does not detect it.
     fetch(requests.ready_time, index + _ARRIVALS_AHEAD)
     if len(replica.waiting) == 1:
         fetch_waiting(requests, index + _ARRIVALS_AHEAD)
 
 
 def fetch_finishing(requests: Any, index: int) -> None:
-    """Fetch what a request is asked for and told when it finishes."""
+    """Fetch the entries of a request that are read and written when it finishes."""
     fetch(requests.joined_leap, index)
     fetch(requests.itl_max, index)
     fetch(requests.context_base, index)
@@ -84,7 +85,7 @@ def fetch_finishing(requests: Any, index: int) -> None:
 
 
 def fetch_waiting(requests: Any, index: int) -> None:
-    """Fetch what a request is asked for and told when it is admitted."""
+    """Fetch the entries of a request that are read and written when it is admitted."""
     fetch(requests.prompt_tokens, index)
     fetch(requests.generated_tokens, index)
     fetch(requests.scheduled_time, index)
@@ -100,9 +101,9 @@ def fetch_waiting(requests: Any, index: int) -> None:
 
 _PLANE, _REQUESTS, _SENDING = (RecordType(each) for each in (fields.PLANE, fields.REQUESTS, fields.SENDING))
 _FETCHING = {"plan_rank": plan_and_fetch, "submit_to_rank": submit_and_fetch}
-"""What moves a scheduler, by the name that the plane calls it, with what it will touch next fetched ahead."""
+"""Functions that drive a scheduler, by their names in the plane, with versions that prefetch what they touch next."""
 _LIBRARY = {REALLOCATE, "sqrt"}
-"""What compiled code may call outside: all of it is in the process without numba."""
+"""Outside functions that compiled code may call: all of them are in the process without numba."""
 
 
 def compile_kernel(target_machine: Any) -> bytes:
@@ -137,7 +138,7 @@ def _nextafter(time: float, towards: float) -> float:
 
 
 class _Rebinding:
-    """Functions that have been compiled, by what they were made of."""
+    """Compiled functions, by the functions that they were made from."""
 
     def __init__(self) -> None:
         self._done: dict[Any, Any] = {}
@@ -157,7 +158,7 @@ class _Rebinding:
         return self._done[function]
 
     def _seen_as(self, name: str, value: Any) -> Any:
-        """Return what compiled code finds under a name."""
+        """Return what a name refers to in compiled code."""
         if name == "nextafter":
             return self.dispatcher(_nextafter)
         if name == "exchange_queues":
@@ -171,7 +172,7 @@ class _Rebinding:
 
 
 def _for_any_number(dispatcher: Any) -> Any:
-    """Return a numba function that is compiled by types alone, not again for each number that calls write out."""
+    """Return a numba function that is compiled by types only, not again for each literal number in calls."""
     get_call_template = dispatcher.get_call_template
 
     def get_without_literals(arguments: Any, keywords: Any) -> Any:
@@ -192,7 +193,7 @@ def _globals_of(code: python_types.CodeType, function: Any) -> set[str]:
 
 
 def _method(name: str, function: Any) -> None:
-    """Let a record have a method."""
+    """Add a method to a record."""
 
     @overload_method(RecordType, name, strict=False)
     def method(record: Any, *arguments: Any) -> Any:

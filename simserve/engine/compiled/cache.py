@@ -1,4 +1,5 @@
-"""Where the compiled kernel is kept: a folder of the user's, one for each state of the sources it was compiled from."""
+"""Where the compiled kernel is kept: a folder of the user's, one for each version of the sources it was compiled
+from."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ def cache_folder() -> Path:
 
 
 def is_warm() -> bool:
-    """Return whether a compiled kernel lies there."""
+    """Return whether it holds a compiled kernel."""
     return any(cache_folder().glob("*.kernel"))
 
 
 def read(path: Path) -> bytes | None:
-    """Return what `write` wrote, None where that is missing or damaged."""
+    """Return what `write` wrote, None if that is missing or damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -40,7 +41,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, code: bytes) -> None:
-    """Keep compiled code, whole or not at all; where the folder cannot be written to, not at all."""
+    """Store compiled code, whole or not at all; if the folder cannot be written to, not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(path.parent)
@@ -72,7 +73,7 @@ def _digest_of_sources() -> bytes:
 
 
 _SOURCES = _digest_of_sources()
-"""Of the sources as they were when they were imported: what is edited later is not what this process compiles."""
+"""Digest of the sources as they were imported: later edits are not what this process compiles."""
 
 
 @cache

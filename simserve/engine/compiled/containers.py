@@ -1,6 +1,6 @@
-"""What lists, columns, queues and the prefix cache's slots in flat memory can do in compiled code.
+"""Operations of compiled code on lists, columns, queues and the prefix cache's slots in flat memory.
 
-A list's header is its data, length and capacity; one that is full doubles. A queue is in a ring, or by rank
+A list's header is its data, length and capacity; a full list doubles. A queue is a ring, or sorted by rank
 (`layout.Queue`).
 """
 
@@ -115,7 +115,7 @@ def _not(container: Any) -> Any:
 
 
 def _is_from_end(position: Any) -> bool:
-    """Whether a position is one behind the last: only those that are written out may be."""
+    """Whether a position counts from the end: only literal ones may."""
     return isinstance(position, types.IntegerLiteral) and position.literal_value < 0
 
 
@@ -229,7 +229,7 @@ def _contains(container: Any, value: Any) -> Any:
     return None
 
 
-# Numbers by position: what dicts are to paces, and would be to a tier.
+# Numbers by position: the role of a dict for paces, and for a tier.
 
 
 @overload(operator.getitem, strict=False)
@@ -290,7 +290,7 @@ def _find(index: Any, key: int) -> Any:
 
 @overload_method(IndexType, "get", strict=False)
 def _get(index: Any, key: Any, default: Any) -> Any:
-    # What is absent is 0, whatever was asked for: the kernel asks for nothing else.
+    # An absent key is 0, whatever the default: the kernel passes no other.
     return lambda index, key, default: load_entry(index, _find(index, key))[1]
 
 
@@ -312,7 +312,7 @@ def _set(index: Any, key: Any, number: Any) -> Any:
 
 @register_jitable
 def _double(index: Any) -> None:
-    """Make room for twice as many; what is there waits behind the new room until it has its place."""
+    """Double the capacity; existing entries are kept after the new space until they have their place."""
     size = word_at(index, 2)
     reallocate(index, 2 * 3 * size)
     set_word(index, 2, 2 * size)
@@ -339,7 +339,7 @@ def _delete(container: Any, key: Any) -> Any:
         at = (hole + 1) & mask
         entry = load_entry(container, at)
         while entry[1]:
-            # Who was put behind the hole because that was taken moves up.
+            # An entry that was put after the hole because the hole was taken moves up.
             if (at - _home(entry[0], mask)) & mask >= (at - hole) & mask:
                 store_entry(container, hole, entry)
                 hole = at
@@ -390,7 +390,7 @@ def _first(order: Any) -> Any:
 
 
 def _queue_part(kind: Any, word: int, is_inside: bool = False) -> Any:
-    """Return a function for what lies in, or where a word of a queue points to."""
+    """Return a function for the content, or the target, of a word of a queue."""
 
     @intrinsic
     def part(typing_context: Any, queue: Any) -> Any:
@@ -420,7 +420,7 @@ def _push_by_rank(queue: Any, index: Any) -> None:
 
 @register_jitable
 def _widen(queue: Any) -> None:
-    """Double the ring; those who stand before its first place go behind its last."""
+    """Double the ring; entries before its first place move to after its last."""
     capacity = word_at(queue, _CAPACITY)
     wider = 2 * capacity if capacity else _LEAST_CAPACITY
     ring = _ring(queue)
@@ -432,7 +432,7 @@ def _widen(queue: Any) -> None:
 
 @register_jitable
 def _ring_place(queue: Any, position: int) -> Any:
-    """Return where in the ring somebody stands."""
+    """Return the place in the ring of a position in the queue."""
     return (word_at(queue, _FIRST) + position) & (word_at(queue, _CAPACITY) - 1)
 
 
@@ -470,7 +470,7 @@ def _queue_appendleft(queue: Any, index: Any) -> Any:
 
 @overload_method(QueueType, "requeue", strict=False)
 def _queue_requeue(queue: Any, index: Any, time: Any) -> Any:
-    # As `simserve.engine.queue.OrderedQueue.requeue`.
+    # Like `simserve.engine.queue.OrderedQueue.requeue`.
     def requeue(queue: Any, index: Any, time: Any) -> Any:
         ready = _ready(queue)[index]
         _heappush(_heap(queue), (_ranks(queue)[index] + ready * _ageing(queue), time, index))
@@ -500,7 +500,7 @@ def _remove_from_heap(queue: Any, index: Any) -> None:
         position += 1
     last = heap.pop()
     if position < len(heap):
-        # What takes its place goes down, or up, to where it belongs.
+        # The entry that replaces it moves down, or up, to its place.
         while position and last < load_entry(heap, (position - 1) >> 1):
             store_entry(heap, position, load_entry(heap, (position - 1) >> 1))
             position = (position - 1) >> 1
@@ -519,7 +519,7 @@ def _remove_from_ring(queue: Any, index: Any) -> None:
 
 @overload_method(QueueType, "pop", strict=False)
 def _queue_pop(queue: Any) -> Any:
-    # Nobody takes the last one of those that are by rank.
+    # The last entry of a queue by rank is never popped.
     def pop(queue: Any) -> Any:
         last = word_at(queue, _LENGTH) - 1
         set_word(queue, _LENGTH, last)
@@ -547,7 +547,7 @@ def _queue_contains(queue: Any, index: Any) -> Any:
 
 @register_jitable
 def exchange_queues(replica: Any) -> None:
-    """As `simserve.engine.data_parallel.exchange_queues`."""
+    """Like `simserve.engine.data_parallel.exchange_queues`."""
     waiting, held_back = replica.waiting, replica.held_back
     for word in range(_IS_RANKED + 1):
         other = word_at(held_back, word)
@@ -569,7 +569,7 @@ def _queue_remove(queue: Any, index: Any) -> Any:
 
 @overload_method(QueueType, "rank", strict=False)
 def _queue_rank(queue: Any, index: Any) -> Any:
-    # As `simserve.engine.queue.OrderedQueue.rank`.
+    # Like `simserve.engine.queue.OrderedQueue.rank`.
     return lambda queue, index: _ranks(queue)[index] + _ready(queue)[index] * _ageing(queue)
 
 

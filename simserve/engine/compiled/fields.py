@@ -1,4 +1,4 @@
-"""The kernel's records in flat memory: which fields `Replica`, `RequestTable` and what they refer to have there."""
+"""The kernel's records in flat memory: the fields of `Replica`, `RequestTable` and the records that they refer to."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ CACHE = Record(
         "tree": Pointer(TREE),
     },
 )
-"""``reaches`` holds chains of (blocks, requests, next), 1 added to positions; ``reach_heads``: where each begins."""
+"""``reaches`` holds chains of (blocks, requests, next), with 1 added to positions; ``reach_heads``: where each
+begins."""
 LORAS = Record(
     "loras",
     {
@@ -108,7 +109,7 @@ PROGRESS = Record(
         "remainders": Counts(),
     },
 )
-"""Requests by pace, the paces there are, and by pace and remainder, two periods each."""
+"""Requests by pace, the existing paces, and requests by pace and remainder, two periods each."""
 
 _COLUMNS = {
     **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
@@ -239,7 +240,7 @@ _REPLICA: dict[str, Kind] = {
     "window_progress": Pointer(PROGRESS),
 }
 _UNSEEN = ("batch_rows", "free_ranges")
-# What most leaps of most runs touch, in about the order in which they do: sixteen replicas share a small cache.
+# What most leaps of most runs touch, in about the order of use: sixteen replicas share a small cache.
 _HOT = (
     *("num_steps", "mode", "is_open", "end_time", "start_time", "first_seconds", "increment_seconds", "blocked_by"),
     *("num_scheduled_decodes", "grows", "block_size", "context_sum", "prefilled_tokens", "has_extras", "num_blocks"),

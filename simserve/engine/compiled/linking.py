@@ -1,7 +1,8 @@
-"""Functions that numba compiles, brought into one module of LLVM's and optimised there, once.
+"""Functions compiled by numba, merged into one LLVM module and optimised there, once.
 
-numba optimises each function with all that it calls, makes machine code of it that can be called from Python, and does
-so again in each of its callers: six hundred times here, of which one is used. Nothing here knows what the functions do.
+numba optimises each function together with all that it calls, generates machine code that can be called from Python,
+and does so again in each of its callers: six hundred times here, of which one is used. Nothing here knows what the
+functions do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _WRAPPERS = "create_cpython_wrapper", "create_cfunc_wrapper"
 
 
 class _Library(JITCodeLibrary):
-    """A function as numba translated it, beside the libraries of those that it calls; nobody calls it from Python."""
+    """A function as numba translated it, beside the libraries of those that it calls; never called from Python."""
 
     _shared_module: Any = None
 
@@ -32,7 +33,7 @@ class _Library(JITCodeLibrary):
         self._finalized = True
 
     def _get_module_for_linking(self) -> Any:
-        """Return what a library of numba's own, later in the same process, needs of this one: all that it calls too."""
+        """Return what a later library of numba's own in the same process needs of this one: all that it calls too."""
         if self._shared_module is None:
             module = _merged(_modules([self]))
             for function in module.functions:
@@ -46,19 +47,19 @@ class _Library(JITCodeLibrary):
 
 
 class _Codegen(JITCPUCodegen):
-    """What makes such libraries."""
+    """Makes such libraries."""
 
     _library_class = _Library
 
     def set_env(self, name: str, environment: Any) -> None:
-        """Leave out what only Python's objects need."""
+        """Leave out what only Python objects need."""
 
 
 def linked(functions: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]], target_machine: Any) -> Any:
-    """Return a module of LLVM's with functions and all that they call, optimised.
+    """Return an LLVM module with functions and all that they call, optimised.
 
     Args:
-        functions: Under which name which function goes, compiled for arguments of which types.
+        functions: Name -> function, and the types of the arguments to compile it for.
         target_machine: LLVM's description of the machine.
     """
     names, libraries = {}, []
@@ -74,16 +75,16 @@ def linked(functions: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]], 
         if function.name in names:
             function.name = names[function.name]
         elif not function.is_declaration:
-            # Whoever knows all callers of a function may leave it out.
+            # If all callers of a function are known, the function itself may be left out.
             function.linkage = "internal"
     _optimize(module, target_machine)
     return module
 
 
 def _merged(modules: list[Any]) -> Any:
-    """Return one of some modules with all of the others in it.
+    """Return one of some modules with all of the others merged into it.
 
-    Two by two: each time LLVM looks through all that is there already.
+    Pairwise: at each merge, LLVM looks through everything that is already there.
     """
     while len(modules) > 1:
         for one, other in zip(modules[::2], modules[1::2], strict=False):
@@ -95,27 +96,27 @@ def _merged(modules: list[Any]) -> Any:
 def _optimize(module: Any, target_machine: Any) -> None:
     options = binding.create_pipeline_tuning_options(_SPEED_LEVEL)
     options.loop_vectorization = True
-    options.slp_vectorization = False  # As numba has it.
+    options.slp_vectorization = False  # As in numba.
     builder = binding.create_pass_builder(target_machine, options)
     builder.getModulePassManager().run(module, builder)
 
 
 def _modules(libraries: list[_Library]) -> list[Any]:
-    """Return copies of the modules of some libraries and of those that they need."""
+    """Return copies of the modules of some libraries and of the libraries that they need."""
     found: dict[_Library, Any] = {}
     waiting = [*libraries]
     while waiting:
         each = waiting.pop()
         if each not in found:
             found[each] = each._final_module.clone()
-            # The others are numba's own, which count references to Python's objects.
+            # The others are numba's own, which count references to Python objects.
             waiting += [needed for needed in each._linking_libraries if isinstance(needed, _Library)]
     return list(found.values())
 
 
 @contextmanager
 def _translating() -> Iterator[None]:
-    """Let numba translate functions to LLVM's language, and no further."""
+    """Let numba translate functions to LLVM's language, and go no further."""
     context = cpu_target.target_context
     context.refresh()
     others: dict[str, Any] = {"_internal_codegen": _Codegen("simserve"), "cached_internal_func": {}}
@@ -136,7 +137,7 @@ def _nothing(*arguments: Any, **options: Any) -> None:
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Keep Python from looking for garbage among millions of objects that are all in use."""
+    """Keep Python from searching for garbage among millions of objects that are all in use."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""From compiled code to a function: machine code is linked into the process by llvmlite, without numba.
+"""From compiled code to a function: llvmlite links machine code into the process, without numba.
 
-numba is imported only where the kernel has to be compiled; the code of every later run comes from disk.
+numba is imported only if the kernel has to be compiled; every later run loads the code from disk.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SendingFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_WORD), _ADDR
 
 
 def load_kernel(is_kept: bool = True) -> Drive:
-    """Return the compiled loop of the data plane, compiling it if it has not been.
+    """Return the compiled loop of the data plane, compiling it if needed.
 
-    It takes the addresses of the plane and of the table, and the time to drive to; it leaves the GIL to others.
+    It takes the addresses of the plane and of the table, and the time to drive to; it releases the GIL.
 
     Args:
-        is_kept: Whether it may come from disk, and is put there.
+        is_kept: Whether the code may be loaded from disk, and is stored there.
     """
     engine = _kept_engine() if is_kept else _linked(_compiled())
     function = _Function(engine.get_function_address(ENTRY))
@@ -48,7 +48,7 @@ def load_kernel(is_kept: bool = True) -> Drive:
 
 
 def send_all(sending: Sending) -> Sending:
-    """Send events on compiled code (`simserve.engine.sending.send_all`), and return what became of them."""
+    """Send events on compiled code (`simserve.engine.sending.send_all`), and return the results."""
     engine, memory = _kept_engine(), Memory(SENDING)
     for name in SENDING.fields:
         memory.put(name, getattr(sending, name))
@@ -62,7 +62,7 @@ def send_all(sending: Sending) -> Sending:
 
 @cache
 def _kept_engine() -> Any:
-    """Return the engine that owns the code, which comes from disk or is put there."""
+    """Return the engine that owns the code, which is loaded from disk or stored there."""
     path = _path()
     code = read(path)
     if code is None:

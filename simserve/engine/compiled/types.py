@@ -1,8 +1,8 @@
 """Flat memory seen as objects: numba types for records, columns, lists and queues that the kernel's source works on.
 
-Every value is a bare pointer, so that nothing is counted and nothing is copied: an attribute is a load at an offset.
-Lists own memory of the C library and grow by themselves; `simserve.engine.compiled.layout` lays the same memory out
-from Python and gives it back. It knows how fields look, not what they mean.
+Every value is a bare pointer, so nothing is reference-counted or copied: an attribute is a load at an offset. Lists own
+memory of the C library and grow by themselves; `simserve.engine.compiled.layout` lays the same memory out from Python
+and frees it. It knows how fields are stored, not what they mean.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RecordType(types.Type):
 
 
 class RecordsType(types.Type):
-    """Equal records side by side."""
+    """Records of one kind, side by side."""
 
     def __init__(self, record: Record) -> None:
         self.element = RecordType(record)
@@ -64,7 +64,7 @@ class RecordsType(types.Type):
 
 
 class ColumnType(types.Type):
-    """One entry a request, of a fixed size."""
+    """One entry per request, of a fixed size."""
 
     def __init__(self, code: str) -> None:
         self.stored = _STORED[code]
@@ -143,7 +143,7 @@ def type_of(kind: Any) -> Any:
 
 
 def place(builder: Any, address: Any, words: Any, element: Any) -> Any:
-    """Return a pointer to ``element`` so many words behind an address."""
+    """Return a pointer to ``element``, ``words`` words after an address."""
     if isinstance(words, int):
         words = ir.Constant(WORD_TYPE, words)
     moved = builder.gep(address, [builder.mul(words, ir.Constant(WORD_TYPE, WORD))], inbounds=True)
@@ -188,7 +188,7 @@ def _set_attribute(context: Any, builder: Any, sig: Any, args: Any, name: str) -
 def _is_none(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = args[0]
     if isinstance(sig.args[0], ItemsType):
-        # A list that somebody reads has memory from the start.
+        # A list that is read has memory from the start.
         value = builder.load(builder.bitcast(value, ADDRESS.as_pointer()))
     return builder.icmp_unsigned("==", value, ir.Constant(ADDRESS, None))
 
@@ -307,7 +307,7 @@ def store_entries(typing_context: Any, container: Any, position: Any, values: An
 
 @intrinsic
 def reallocate(typing_context: Any, container: Any, num_words: Any) -> Any:
-    """Give a list room for so many words."""
+    """Give a list space for ``num_words`` words."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(ADDRESS, [ADDRESS, WORD_TYPE])
