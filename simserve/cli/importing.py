@@ -155,11 +155,12 @@ def vllm_command(
 
     simserve import vllm-command 'vllm serve meta-llama/Llama-3.1-8B -tp 2' --gpus 2xH100 --out pasted.yaml
     """
-    from simserve.planner.importers.vllm_command import import_vllm_command
+    from simserve.planner.importers.server import import_line
+    from simserve.planner.importers.vllm_command import VLLM
 
     gpu, count = named_gpu(hardware)
     text = _text_of(command)
-    draft = import_vllm_command(text, hardware=gpu, version=engine_version, model=model)
+    draft = import_line(VLLM, text, hardware=gpu, version=engine_version, model=model)
     delivery.deliver(_with_refusal(on_gpus(draft, count, is_laid_out=True), text))
 
 
@@ -179,10 +180,11 @@ def sglang_command(
 
     simserve import sglang-command 'python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2' --out pasted.yaml
     """
-    from simserve.planner.importers.sglang_command import import_sglang_command
+    from simserve.planner.importers.server import import_line
+    from simserve.planner.importers.sglang_command import SGLANG
 
     gpu, count = named_gpu(hardware)
-    draft = import_sglang_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
+    draft = import_line(SGLANG, _text_of(command), hardware=gpu, version=engine_version, model=model)
     delivery.deliver(on_gpus(draft, count, is_laid_out=True))
 
 
@@ -202,10 +204,11 @@ def trtllm_command(
 
     simserve import trtllm-command 'trtllm-serve Qwen/Qwen3-8B --tp_size 2' --gpus 2xH100 --out pasted.yaml
     """
-    from simserve.planner.importers.trtllm_command import import_trtllm_command
+    from simserve.planner.importers.server import import_line
+    from simserve.planner.importers.trtllm_command import TRTLLM
 
     gpu, count = named_gpu(hardware)
-    draft = import_trtllm_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
+    draft = import_line(TRTLLM, _text_of(command), hardware=gpu, version=engine_version, model=model)
     delivery.deliver(on_gpus(draft, count, is_laid_out=True))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simserve.planner.measured.point import METRICS, MeasuredPoint
-from simserve.planner.measured.reports import Exclusion, read_exclusions
+from simserve.planner.measured.reports import Excluded, read_exclusions
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import grouped
 from simserve.planner.validation.validate import Validation
@@ -204,6 +204,6 @@ def _not_run(rows: Sequence[Mapping[str, Any]]) -> str:
     return "## What could not be run\n\n" + "\n".join(f"- {row['points']}: {row['reason']}." for row in rows) + "\n"
 
 
-def _excluded(rows: Sequence[Exclusion]) -> str:
-    lines = [f"- {row.report}: {row.what}: {row.why}." for row in rows]
+def _excluded(rows: Sequence[tuple[str, Excluded]]) -> str:
+    lines = [f"- {report}: {row.what}: {row.why}." for report, row in rows]
     return "## What the reports hold beside, and why it is left out\n\n" + "\n".join(lines) + "\n"

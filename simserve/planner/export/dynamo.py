@@ -9,21 +9,27 @@ from typing import Any
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.encoders import DYNAMO_ENCODER, KEY, dynamo_encoded_words, encoders_of, refuse_unencoded
-from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
+from simserve.planner.export.kubernetes import ON_GPU_NODES, applied, node_selector, variables
 from simserve.planner.export.trtllm import options_text, role_options
 from simserve.planner.export.workers import (
     VLLM_NIXL,
+    WITHOUT_SCALING,
+    Target,
     Worker,
     gib,
     is_disaggregated,
     link_note,
-    refuse_other_engines,
-    refuse_other_makers,
-    refuse_scaling,
     shared_notes,
     together,
 )
 
+_TARGET = Target(
+    name="dynamo",
+    engines=("vllm", "sglang", "trtllm"),
+    has_roles=True,
+    spans_nodes=True,
+    without_scaling=WITHOUT_SCALING,
+)
 RELEASE = "1.4.0"
 """Release of Dynamo whose API, examples and images these manifests follow (ai-dynamo/dynamo, examples/backends)."""
 MODES = {
@@ -88,9 +94,7 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: Dynamo cannot do what was simulated; names the key.
     """
-    refuse_other_makers(workers, "dynamo")
-    refuse_other_engines(workers, "dynamo", ("vllm", "sglang", "trtllm"))
-    refuse_scaling(workers, "dynamo", "size the pools without it, or use --to keda")
+    _TARGET.check(workers)
     _refuse_other_pools(workers)
     target = workers[0].serving.target
     if target == "trtllm":
@@ -102,11 +106,12 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     if encoders is not None:
         refuse_unencoded(encoders, "dynamo")
     image = f"nvcr.io/nvidia/ai-dynamo/{_BACKENDS[target]}-runtime:{RELEASE}"
+    mode = _TARGET.route(workers, MODES, MODES["round_robin"], "whose frontend has no such policy")
     frontend = _component(
         "Frontend",
         "frontend",
         1,
-        {"image": image, "env": [{"name": key, "value": value} for key, value in _router_mode(workers).items()]},
+        {"image": image, "env": [{"name": key, "value": value} for key, value in mode.items()]},
     )
     graph_workers = [_worker(worker, image) for worker in workers]
     labels, affinity = together(name, workers)
@@ -121,16 +126,14 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         "metadata": {"name": name},
         "spec": {"components": [frontend, *graph_workers]},
     }
-    file = f"{name}.dynamo.yaml"
-    engine = workers[0].deployment.label
-    return Export(
-        target="dynamo",
-        version=RELEASE,
-        command=("kubectl", "apply", "-f", file),
-        files={file: document([*(_options(worker) for worker in workers if target == "trtllm"), graph])},
-        main_file=file,
+    simulated = workers[0].deployment.label
+    return applied(
+        "dynamo",
+        name,
+        [*(_options(worker) for worker in workers if target == "trtllm"), graph],
+        RELEASE,
         notes=(
-            _own_engine(target, engine),
+            f"the image of Dynamo {RELEASE} holds {_OWN[target]}; {simulated} was simulated",
             *(_TRTLLM_NOTES if target == "trtllm" and is_disaggregated(workers) else []),
             *link_note(workers),
             *([] if encoders is None else [_ENCODER_NOTE]),
@@ -150,10 +153,6 @@ _ENCODER_NOTE = (
     "the encode workers are those of Dynamo's arguments and were not run; embeddings go over NIXL, at the speed of "
     "your network"
 )
-
-
-def _own_engine(target: str, engine: str) -> str:
-    return f"the image of Dynamo {RELEASE} holds {_OWN[target]}; {engine} was simulated"
 
 
 def _refuse_many_hosts(workers: list[Worker]) -> None:
@@ -206,21 +205,6 @@ def _refuse_other_pools(workers: list[Worker]) -> None:
             value=", ".join(engines),
             remedy="use --to k8s, or one engine and version in every pool",
         )
-
-
-def _router_mode(workers: list[Worker]) -> dict[str, str]:
-    """Return the frontend's routing variables; any policy will do where no role has more than one worker."""
-    routing = workers[0].whole.routing
-    is_alone = all(worker.replicas == 1 for worker in workers)
-    mode = MODES.get(routing.policy, MODES["round_robin"] if is_alone else None)
-    if mode is None:
-        raise ScenarioError(
-            "cannot be exported to dynamo, whose frontend has no such policy",
-            key="deployment.routing.policy",
-            value=routing.policy,
-            remedy="simulate and export with one of " + ", ".join(MODES),
-        )
-    return mode
 
 
 def _told_events(worker: Worker) -> list[str]:

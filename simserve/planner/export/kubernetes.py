@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -14,11 +14,9 @@ from simserve.planner.export.deployment import Export
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     PORT,
+    Target,
     Worker,
     gib,
-    refuse_disaggregated,
-    refuse_many_nodes,
-    refuse_other_makers,
     shared_notes,
 )
 from simserve.sim.control import UpdateSpec
@@ -83,6 +81,21 @@ def document(manifests: Sequence[Mapping[str, Any]]) -> str:
     return yaml.dump_all([dict(each) for each in manifests], Dumper=_PlainDumper, sort_keys=False, width=110)
 
 
+def applied(
+    target: str, name: str, manifests: Sequence[Mapping[str, Any]], version: str, notes: Iterable[str]
+) -> Export:
+    """Return manifests as one file that kubectl applies."""
+    file = f"{name}.{target}.yaml"
+    return Export(
+        target=target,
+        version=version,
+        command=("kubectl", "apply", "-f", file),
+        files={file: document(manifests)},
+        main_file=file,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
 def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False) -> Export:
     """Return the manifests that serve a deployment.
 
@@ -95,11 +108,13 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
         ScenarioError: Kubernetes cannot do what was simulated; names the key.
     """
     target = "keda" if is_keda else "k8s"
-    refuse_other_makers(workers, target)
-    refuse_disaggregated(workers, target)
-    refuse_many_nodes(workers, target)
+    Target(name=target).check(workers)
     if is_keda and all(worker.scaling is None for worker in workers):
-        refuse_nothing_to_scale()
+        raise ScenarioError(
+            "is absent, so that there is nothing for KEDA to scale",
+            key="deployment.autoscaling",
+            remedy="use --to k8s, or simulate with an autoscaler",
+        )
     manifests: list[dict[str, Any]] = []
     notes = shared_notes(workers)
     for worker in workers:
@@ -110,28 +125,7 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
             manifests.append(scaled_object(worker) if is_keda else horizontal_pod_autoscaler(worker))
             notes += scaling_notes(worker, is_keda=is_keda)
         notes += _notes(worker)
-    file = f"{name}.{target}.yaml"
-    return Export(
-        target=target,
-        version=workers[0].serving.version,
-        command=("kubectl", "apply", "-f", file),
-        files={file: document(manifests)},
-        main_file=file,
-        notes=tuple(dict.fromkeys(notes)),
-    )
-
-
-def refuse_nothing_to_scale() -> None:
-    """Refuse to write an autoscaler that was not simulated.
-
-    Raises:
-        ScenarioError: Always.
-    """
-    raise ScenarioError(
-        "is absent, so that there is nothing for KEDA to scale",
-        key="deployment.autoscaling",
-        remedy="use --to k8s, or simulate with an autoscaler",
-    )
+    return applied(target, name, manifests, workers[0].serving.version, notes)
 
 
 def node_selector(worker: Worker) -> dict[str, str]:

@@ -56,7 +56,6 @@ def export_role_servers(workers: list[Worker]) -> Export:
         ScenarioError: The engine's router cannot do what was simulated; names the key.
     """
     target, encoders = workers[0].serving.target, encoders_of(workers)
-    refuse_scaling(workers, target, "size the pools without it")
     refuse_other_pools(workers, target)
     servers = list(placed(workers if encoders is None else [*workers, encoders]))
     names = host_names(servers)
@@ -118,12 +117,13 @@ def _encoder_proxy(encoders: list[str], servers: list[Placed], names: list[str])
 
 
 def refuse_other_pools(workers: list[Worker], target: str) -> None:
-    """Refuse pools that both prefill and decode, workers over several hosts, and roles that load different weights.
+    """Refuse pools that both prefill and decode, autoscaling, workers over several hosts, and different weights.
 
     Raises:
         ScenarioError: There is one.
     """
     for worker in workers:
+        refuse_scaling(worker, target, "size the pools without it")
         if worker.role not in ROLES and worker.whole.pools:
             raise ScenarioError(
                 f"cannot be exported to {target}: every server behind its front prefills or decodes",

@@ -23,7 +23,7 @@ from simserve.planner.export.role_servers import (
     refuse_other_pools,
     start_script,
 )
-from simserve.planner.export.workers import PORT, Worker, refuse_scaling
+from simserve.planner.export.workers import PORT, Worker
 from simserve.profiles.engine_options import version_key
 
 OPTIONS_FILE = "extra_llm_api_options.yaml"
@@ -227,7 +227,6 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: TensorRT-LLM's router cannot do what was simulated; names the key.
     """
-    refuse_scaling(workers, "trtllm", "size the pools without it")
     refuse_other_pools(workers, "trtllm")
     servers = list(placed(workers))
     names = host_names(servers)

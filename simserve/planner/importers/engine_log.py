@@ -21,18 +21,20 @@ from typing import Any
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError, TraceError
 from simserve.perf.kv_layout import pool_block_bytes
-from simserve.planner.export.flags import Flags, flags_of
-from simserve.planner.importers import sglang_command, vllm_command
+from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft, moved
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import (
     ASSUMED_HARDWARE,
+    Program,
     Reading,
-    Vocabulary,
     draft_of,
+    read_server,
     read_speculation,
     unsimulated_note,
 )
+from simserve.planner.importers.sglang_command import SGLANG
+from simserve.planner.importers.vllm_command import VLLM, argument_text
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
@@ -274,7 +276,7 @@ def _vllm_arguments(said: _Lines, match: re.Match[str]) -> None:
 
 
 def _vllm_namespace(said: _Lines, match: re.Match[str]) -> None:
-    known = set(vllm_command.KNOWN_FLAGS)
+    known = VLLM.readers
     for key, text in fields_of(match[1]).items():
         if f"--{key.replace('_', '-')}" in known and text not in ("None", "False", "'auto'"):
             said.arguments[key] = value_of(text)
@@ -382,10 +384,9 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
 """Engine, text that a line must contain, pattern that starts there, and the function that reads the match."""
 
 
-def _words(vocabulary: Vocabulary, arguments: Mapping[str, Any], flags: Flags) -> list[str]:
+def _words(program: Program, arguments: Mapping[str, Any], version: str) -> list[str]:
     """Return as words of a command line those arguments of a printed object that a scenario has keys for."""
-    known = {*vocabulary.deployment_counts, *vocabulary.option_counts, *vocabulary.switches, *vocabulary.others}
-    known &= flags.takes.keys()
+    known = program.readers.keys() & flags_of(program.engine, version).takes.keys()
     words: list[str] = []
     for key, value in arguments.items():
         flag = f"--{key.replace('_', '-')}"
@@ -393,7 +394,7 @@ def _words(vocabulary: Vocabulary, arguments: Mapping[str, Any], flags: Flags) -
             continue
         words.append(flag)
         if value is not True:
-            words.append(vllm_command.argument_text(value))
+            words.append(argument_text(value))
     return words
 
 
@@ -412,7 +413,8 @@ def _finish_vllm(said: _Lines, where: str) -> Reading:
             words += [f"--no-{flag[2:]}"] if flags_of("vllm", version).takes.get(flag) == "toggle" else []
         else:
             words += [flag] if value is True else [flag, *_texts(value)]
-    reading = vllm_command.read_vllm_arguments(words, version, where)
+    reading = Reading("vllm", version, where)
+    read_server(VLLM, words, reading)
     reading.version = said.version
     reading.model = reading.model or said.arguments.get("model_tag")
     _resolved_vllm(said, reading)
@@ -421,7 +423,7 @@ def _finish_vllm(said: _Lines, where: str) -> Reading:
 
 def _texts(value: Any) -> list[str]:
     is_list = isinstance(value, list | tuple) and all(isinstance(each, str | int) for each in value)
-    return [*map(str, value)] if is_list else [vllm_command.argument_text(value)]
+    return [*map(str, value)] if is_list else [argument_text(value)]
 
 
 def _resolved_vllm(said: _Lines, reading: Reading) -> None:
@@ -451,8 +453,9 @@ def _resolved_vllm(said: _Lines, reading: Reading) -> None:
 
 def _finish_sglang(said: _Lines, where: str) -> Reading:
     version = said.version or load_engine("sglang").versions[-1].version
-    words = _words(sglang_command.VOCABULARY, said.arguments, flags_of("sglang", version))
-    reading = sglang_command.read_sglang_arguments(words, version, where)
+    words = _words(SGLANG, said.arguments, version)
+    reading = Reading("sglang", version, where)
+    read_server(SGLANG, words, reading)
     reading.version = said.version
     for name, key in (
         ("context_len", "max_model_len"),

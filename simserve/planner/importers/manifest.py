@@ -26,10 +26,10 @@ from simserve.planner.export.trtllm import GROUPS
 from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
 from simserve.planner.importers.command import refused_note
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.planner.importers.server import ASSUMED_HARDWARE
-from simserve.planner.importers.sglang_command import import_sglang_command
-from simserve.planner.importers.trtllm_command import import_trtllm_command
-from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.planner.importers.server import ASSUMED_HARDWARE, import_line
+from simserve.planner.importers.sglang_command import SGLANG
+from simserve.planner.importers.trtllm_command import with_files
+from simserve.planner.importers.vllm_command import VLLM
 
 _WHERE = "manifest"
 _BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
@@ -640,12 +640,9 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
     words, variables = _without(server.words, _ROLE_FLAGS), server.variables
     line = shlex.join([*(f"{key}={value}" for key, value in variables.items()), *words])
     asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
-    if engine == "sglang":
-        found = import_sglang_command(line, **asked)
-    elif engine == "trtllm":
-        found = import_trtllm_command(line, **asked, files=server.files)
-    else:
-        found = import_vllm_command(line, **asked)
+    program = {"sglang": SGLANG, "trtllm": with_files(server.files)}.get(str(engine), VLLM)
+    found = import_line(program, line, **asked)
+    if program is VLLM:
         refused = refused_note(line, found.scenario)
         if refused is not None:
             told = refused.replace("this line", f"the line of {server.name}")

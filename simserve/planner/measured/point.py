@@ -91,29 +91,6 @@ class RecordedRequests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPair:
-    """Separate workers for prompts and for answers, each described on its own.
-
-    Attributes:
-        prefill: One prefill worker as in a scenario file, workload included.
-        decode: One decode worker, likewise.
-        num_prefills: Number of prefill workers.
-        num_decodes: Number of decode workers.
-        num_drafts: Drafts a step of the decode workers' MTP layer; 0: none.
-        port_bandwidth: Bytes/s at which a KV cache leaves one GPU of a prefill worker for another node.
-        kv_transfer_seconds: Seconds from the last byte of a cache to the scheduler of the decode worker.
-    """
-
-    prefill: Mapping[str, Any]
-    decode: Mapping[str, Any]
-    num_prefills: int
-    num_decodes: int
-    num_drafts: int = 0
-    port_bandwidth: float = 25e9
-    kv_transfer_seconds: float = 0.001
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
     """One measured deployment under one load.
 
@@ -131,8 +108,9 @@ class MeasuredPoint:
         shown_only: Metrics that are compared but not scored, because the source's figure has artefacts.
         protocol: How the figures were taken.
         requests: The requests themselves, where they were recorded; they replace the scenario's workload.
-        pools: Separate workers, in place of the scenario; of several, the pair with the nearest TPOT is taken to have
-            run.
+        pools: Separate workers for prompts and answers, in place of the scenario
+            (`simserve.planner.validation.prediction.Workers`); of several, those with the nearest TPOT are taken to
+            have run.
         reason: Why the point cannot be replayed; empty where it can be tried.
         fitted: Metrics that a constant of the catalogue was fitted to.
         laboratory: Who measured it, if several reports are from one: the same nodes, client and habits; else empty.
@@ -151,7 +129,7 @@ class MeasuredPoint:
     shown_only: frozenset[Metric] = frozenset()
     protocol: Protocol = field(default_factory=Protocol)
     requests: RecordedRequests | None = None
-    pools: tuple[PoolPair, ...] = ()
+    pools: tuple[Any, ...] = ()
     reason: str = ""
     fitted: frozenset[Metric] = frozenset()
     laboratory: str = ""
