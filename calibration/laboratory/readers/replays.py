@@ -1,4 +1,4 @@
-"""Runs whose every request was recorded: APEX+ validation runs and LLMServingSim's vLLM runs."""
+"""Runs with a record of every request: APEX+ validation runs and LLMServingSim's vLLM runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ APEX_SHARE = 0.97
 """``gpu-memory-utilization`` of the APEX+ runs (their notes)."""
 
 APEX_MODEL_LEN = 8192
-"""Longest sequence of the APEX+ runs: an assumption that keeps chunked prefill off, as vLLM 0.6 has it by default; the
+"""Longest sequence of the APEX+ runs: an assumption that keeps chunked prefill off, as by default in vLLM 0.6; the
 longest request has 4,733 tokens."""
 
 _APEX_REQUESTS = "apex_plus_replay_requests.csv.gz"
 
 
 def read_apex(folder: Path) -> list[MeasuredPoint]:
-    """Return the APEX+ runs: server-side means, TPOT over generated tokens, corrected columns where filled."""
+    """Return the APEX+ runs: server-side means, TPOT over generated tokens, corrected columns if filled."""
     recorded: dict[str, list[Row]] = defaultdict(list)
     for row in read_rows(folder / _APEX_REQUESTS):
         recorded[row.text("run_id")].append(row)
@@ -62,7 +62,7 @@ def _apex_point(row: Row, recorded: list[Row]) -> MeasuredPoint:
 
 
 def read_llmservingsim(folder: Path) -> list[MeasuredPoint]:
-    """Return the LLMServingSim runs of vLLM: TTFT and E2E from the queue, as the engine stamped them."""
+    """Return the LLMServingSim runs of vLLM: TTFT and E2E from the queue, as recorded by the engine."""
     points = []
     for row in read_rows(folder / "llmservingsim_vllm_summary.csv"):
         file = f"llmservingsim_vllm_requests_{row.text('hardware')}_{row.text('model').rpartition('/')[2]}.csv"

@@ -1,4 +1,4 @@
-"""The page of the reports that nothing was fitted to: errors by report, engine and GPU. Replays nothing."""
+"""The page of reports to which nothing was fitted: errors by report, engine and GPU. Replays nothing."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def unseen_page(validation: Validation, date: str) -> str:
     """Return the page as Markdown.
 
     Args:
-        validation: Of this source alone.
-        date: When it was made, as the page shows it.
+        validation: Validation of this source only.
+        date: Date of the page, as shown.
 
     Raises:
         ProfileError: A file of reports is invalid.
