@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, version_number
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import MeasuredPoint, Protocol, RecordedRequests
+from simserve.planner.measured.point import MeasuredPoint, RecordedRequests
 
 APEX_SHARE = 0.97
 """``gpu-memory-utilization`` of the APEX+ runs (their notes)."""
