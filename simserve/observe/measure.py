@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import numpy as np
@@ -41,18 +41,7 @@ TICK_SECONDS = 0.25
 Tell = Callable[[int, int | None, str], None]
 
 
-class Answered(NamedTuple):
-    """One answered request; times in seconds of one clock."""
-
-    sent: float
-    """When it was sent."""
-    pieces: Sequence[float]
-    """When each piece of the answer arrived; at least one."""
-    prompt_tokens: int
-    output_tokens: int
-
-
-def held_back(answers: Sequence[Answered]) -> list[bool]:
+def held_back(answers: Sequence[Exchange]) -> list[bool]:
     """Return which answers arrived in one piece although the server produced several: their times are not the server's.
 
     A server that drafts sends several tokens per step: an answer no longer than a piece of its other answers is not a
@@ -64,7 +53,7 @@ def held_back(answers: Sequence[Answered]) -> list[bool]:
 
 
 def bench_file(
-    answers: Sequence[Answered],
+    answers: Sequence[Exchange],
     *,
     backend: str,
     model: str,
@@ -182,14 +171,9 @@ class Run:
     cut: int = 0
 
     @property
-    def answers(self) -> list[Answered]:
+    def answers(self) -> list[Exchange]:
         """The answered requests, in the order in which they were sent."""
-        found = [
-            Answered(each.sent, each.pieces, each.prompt_tokens, each.output_tokens)
-            for each in self.exchanges
-            if not each.error
-        ]
-        return sorted(found, key=lambda each: each.sent)
+        return sorted((each for each in self.exchanges if not each.error), key=lambda each: each.sent)
 
     @property
     def errors(self) -> list[str]:
