@@ -20,17 +20,6 @@ from simserve.calibrate.run_report import clock_lines, ending_line, spread_line
 from simserve.perf.efficiency import Array
 from simserve.profiles.model import ModelProfile
 
-UNITS = {
-    forms.START: "s",
-    forms.WAVE: "s",
-    forms.DOUBLING: "s",
-    forms.COMPUTE: "FLOP/s",
-    forms.TILE_RATE: "FLOP/s",
-    forms.MEMORY: "byte/s",
-    forms.SUSTAINED: "share",
-    forms.ROUNDING: "share",
-}
-
 _WORDS = {
     forms.START: "start",
     forms.WAVE: "waves",
@@ -90,7 +79,7 @@ def _kind(kind: FittedKind) -> dict[str, Any]:
             "value": regressor.constants_[name],
             "low": regressor.intervals_[name][0],
             "high": regressor.intervals_[name][1],
-            "unit": UNITS[name],
+            "unit": forms.UNITS[name],
         }
         for name in regressor.fitted_
     }
