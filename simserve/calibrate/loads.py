@@ -85,17 +85,11 @@ class Proposal:
     calibrated: Expectation
 
 
-def inner_places(count: int) -> tuple[int, int]:
-    """Return the indices of the two of ``count`` loads that have the mean and the variance of all of them.
-
-    Of four they are the first and the last, of seven the second and the last but one.
-    """
-    middle, deviation = (count - 1) / 2.0, math.sqrt((count**2 - 1) / 12.0)
-    return round(middle - deviation), round(middle + deviation)
-
-
 def inner_clients(most: int) -> tuple[int, int]:
-    """Return the same for all loads from one client to ``most``, on a logarithmic scale: 2 and 15 of 32."""
+    """Return the two loads with the mean and the variance of all from one client to ``most``, logarithmically.
+
+    2 and 15 of 32.
+    """
     span, deviation = math.log(max(most, FEWEST_OF_RANGE)), 1.0 / math.sqrt(12.0)
     low, high = (round(math.exp(span * (0.5 + sign * deviation))) for sign in (-1.0, 1.0))
     return low, high

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from simserve.metrics.latency import request_latencies
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Deployment
+from simserve.workload.requests import RequestSpecs
 
 Metric = Literal["tpot", "ttft", "e2e", "throughput"]
 METRICS: tuple[Metric, ...] = ("tpot", "ttft", "e2e", "throughput")
@@ -83,21 +84,6 @@ class Protocol:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRequests:
-    """The requests of a run whose arrivals and lengths were recorded.
-
-    Attributes:
-        arrival_time: Seconds from the start, ascending.
-        prompt_tokens: Tokens of each prompt.
-        output_tokens: Tokens of each answer.
-    """
-
-    arrival_time: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
     """One measured deployment under one load.
 
@@ -135,7 +121,7 @@ class MeasuredPoint:
     measured: Mapping[Metric, float]
     shown_only: frozenset[Metric] = frozenset()
     protocol: Protocol = field(default_factory=Protocol)
-    requests: RecordedRequests | None = None
+    requests: RequestSpecs | None = None
     pools: tuple[Any, ...] = ()
     reason: str = ""
     fitted: frozenset[Metric] = frozenset()

@@ -207,21 +207,10 @@ def _pool_figures(workers: Workers, protocol: Protocol, pricer: Pricer) -> Repla
 
 
 def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
-    recorded = point.requests
-    if recorded is None:
-        specs = generate(scenario.workload, seed=scenario.run.seed)
-        spec = scenario.deployment.speculative
-        return specs if spec is None else with_paces(specs, spec, scenario.run.seed, 0)
-    return RequestSpecs(
-        arrival_time=recorded.arrival_time,
-        prompt_tokens=recorded.prompt_tokens,
-        output_tokens=recorded.output_tokens,
-        max_tokens=recorded.output_tokens,
-        think_time=np.empty(0),
-        concurrency=None,
-        is_stationary=False,
-        offered_rate=float("nan"),
-    )
+    if point.requests is not None:
+        return point.requests
+    specs, spec = generate(scenario.workload, seed=scenario.run.seed), scenario.deployment.speculative
+    return specs if spec is None else with_paces(specs, spec, scenario.run.seed, 0)
 
 
 def _reason(failure: SimserveError) -> str:

@@ -11,11 +11,12 @@ import pytest
 
 from simserve.cli.main import main
 from simserve.errors import UsageError
-from simserve.planner.measured.point import METRICS, Protocol, RecordedRequests
+from simserve.planner.measured.point import METRICS, Protocol
 from simserve.planner.validation.prediction import Pricer, predict
 from simserve.planner.validation.validate import load_laboratory, replay, validate, write_parquet
 from simserve.profiles import catalog
 from simserve.scenario.run import run
+from simserve.workload.requests import RequestSpecs
 from tests.planner.builders import make_point
 from tests.scenario.builders import make_scenario, scenario_mapping
 
@@ -47,10 +48,15 @@ def test_the_server_sees_requests_later_than_the_client() -> None:
 
 def test_recorded_requests_replace_the_workload() -> None:
     """Two requests of the lengths that were recorded."""
-    requests = RecordedRequests(
+    requests = RequestSpecs(
         arrival_time=np.array([0.0, 1.0]),
         prompt_tokens=np.array([50, 60]),
         output_tokens=np.array([10, 30]),
+        max_tokens=np.array([10, 30]),
+        think_time=np.empty(0),
+        concurrency=None,
+        is_stationary=False,
+        offered_rate=float("nan"),
     )
     point = make_point(measured={"throughput": 1.0, "e2e": 1.0}, requests=requests)
 
