@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simserve.calibrate.curve_regressor import CurveForm, Sizes, Values, group_numbers
-from simserve.calibrate.kernels.points import ELEMENTWISE_BYTES, FORMATS
+from simserve.calibrate.kernels.points import ELEMENTWISE_BYTES, GEMM, work_of
 from simserve.perf.attention_curve import TILE
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import (
@@ -125,11 +125,10 @@ def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) 
 
     FP8 calls include the rounding of their inputs: half a start, and its bytes at a share of the rate of the weights.
     """
-    weight, element = FORMATS[name]
 
     def read(calls: pd.DataFrame) -> Sizes:
         m, n, k = _columns("m", "n", "k")(calls)
-        return m, n, k, n * k * weight + m * (k * element + n * 2.0)
+        return m, n, k, work_of(GEMM, {"gemm_dtype": name, "m": m, "n": n, "k": k})[1]
 
     def seconds(sizes: Sizes, values: Values) -> Array:
         m, n, k, num_bytes = sizes
