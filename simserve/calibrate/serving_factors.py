@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 
 from simserve.calibrate.factors import FEWEST_FOR_HOLDING_OUT, FactorFit, FactorSearch, Priors, kind_of, priors_on
-from simserve.calibrate.loads import FIGURES, ProposedLoad, benchmark_command, client_counts, closed_loop, model_id
+from simserve.calibrate.loads import (
+    FIGURES,
+    ProposedLoad,
+    benchmark_command,
+    client_counts,
+    closed_loop,
+    deviations,
+    model_id,
+    slopes_of,
+)
 from simserve.calibrate.serving import Explained, RunErrors, fit_figures, run_errors
 from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, replay_of
@@ -123,18 +132,12 @@ class FactorCalibration:
         if not new:
             return None
         replays = [closed_loop(self.model, self._replays[0].specs, clients) for clients in new]
-        search = FactorSearch(
-            [dict.fromkeys(FIGURES.values(), 1.0)] * len(new),
-            lambda run, factors: self.model.predict_slowed(replays[run], factors),
-            self.priors,
-        )
-        linear = search.linear_at(found.log_factors)
-        variances = np.einsum("ij,jk,ik->i", linear.slopes, found.covariance, linear.slopes).reshape(len(new), -1)
-        best = int(np.argmax(variances.sum(axis=1)))
-        deviations = dict(zip(("tpot", "ttft"), np.sqrt(variances[best]).tolist(), strict=True))
+        linear = slopes_of(self.model, replays, tuple(FIGURES.values()), self.priors, found.log_factors)
+        open_ = [deviations(FIGURES, linear.of(linear.runs == run).slopes, found.covariance) for run in range(len(new))]
+        best = max(range(len(new)), key=lambda run: sum(value**2 for value in open_[run].values()))
         name = next((each.result.model for each in self._replays if each.result.model), "") or model_id(self.model)
         command = benchmark_command(name, self._replays[0].specs, new[best])
-        return ProposedLoad(num_clients=new[best], deviations=deviations, command=command)
+        return ProposedLoad(num_clients=new[best], deviations=open_[best], command=command)
 
 
 def misfit(runs: Sequence[RunErrors]) -> str | None:

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +49,9 @@ HardwareOption = Annotated[
 ModelOption = Annotated[
     str | None,
     typer.Option(help="Model profile or config.json, where the name is near to none.", show_default=False),
+]
+EngineVersionOption = Annotated[
+    str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
 ]
 
 
@@ -139,101 +143,65 @@ def on_gpus(draft: Draft, count: int | None, *, is_laid_out: bool) -> Draft:
     return draft
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastedLine:
+    """A pasted line and what it does not say: a group of flags of `takes_flags`."""
+
+    command: CommandArgument
+    hardware: HardwareOption = None
+    model: ModelOption = None
+    engine_version: EngineVersionOption = None
+
+    def deliver(self, delivery: Delivery, engine: str | None = None) -> None:
+        """Deliver the scenario that the line describes, as one of an engine; None: of whichever it starts."""
+        from simserve.planner.importers.command import PROGRAMS, import_command
+        from simserve.planner.importers.server import import_line
+
+        gpu, count = named_gpu(self.hardware)
+        text = _text_of(self.command)
+        read = import_command if engine is None else partial(import_line, PROGRAMS[engine])
+        draft = read(text, hardware=gpu, version=self.engine_version, model=self.model)
+        delivery.deliver(_with_refusal(on_gpus(draft, count, is_laid_out=True), text))
+
+
 @app.command("vllm-command")
 @takes_flags()
-def vllm_command(
-    command: CommandArgument,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="vLLM's version, such as 0.12.", show_default=False)
-    ] = None,
-    *,
-    delivery: Delivery,
-) -> None:
+def vllm_command(*, line: PastedLine, delivery: Delivery) -> None:
     """Make a scenario of a pasted vllm serve line; what it cannot hold is named.
 
     simserve import vllm-command 'vllm serve meta-llama/Llama-3.1-8B -tp 2' --gpus 2xH100 --out pasted.yaml
     """
-    from simserve.planner.importers.server import import_line
-    from simserve.planner.importers.vllm_command import VLLM
-
-    gpu, count = named_gpu(hardware)
-    text = _text_of(command)
-    draft = import_line(VLLM, text, hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(_with_refusal(on_gpus(draft, count, is_laid_out=True), text))
+    line.deliver(delivery, "vllm")
 
 
 @app.command("sglang-command")
 @takes_flags()
-def sglang_command(
-    command: CommandArgument,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="SGLang's version, such as 0.5.4.", show_default=False)
-    ] = None,
-    *,
-    delivery: Delivery,
-) -> None:
+def sglang_command(*, line: PastedLine, delivery: Delivery) -> None:
     """Make a scenario of a pasted sglang.launch_server line; what it cannot hold is named.
 
     simserve import sglang-command 'python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2' --out pasted.yaml
     """
-    from simserve.planner.importers.server import import_line
-    from simserve.planner.importers.sglang_command import SGLANG
-
-    gpu, count = named_gpu(hardware)
-    draft = import_line(SGLANG, _text_of(command), hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
+    line.deliver(delivery, "sglang")
 
 
 @app.command("trtllm-command")
 @takes_flags()
-def trtllm_command(
-    command: CommandArgument,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="TensorRT-LLM's version, such as 1.2.", show_default=False)
-    ] = None,
-    *,
-    delivery: Delivery,
-) -> None:
+def trtllm_command(*, line: PastedLine, delivery: Delivery) -> None:
     """Make a scenario of a pasted trtllm-serve line and its options file; what it cannot hold is named.
 
     simserve import trtllm-command 'trtllm-serve Qwen/Qwen3-8B --tp_size 2' --gpus 2xH100 --out pasted.yaml
     """
-    from simserve.planner.importers.server import import_line
-    from simserve.planner.importers.trtllm_command import TRTLLM
-
-    gpu, count = named_gpu(hardware)
-    draft = import_line(TRTLLM, _text_of(command), hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
+    line.deliver(delivery, "tensorrt-llm")
 
 
 @app.command("command")
 @takes_flags()
-def any_command(
-    command: CommandArgument,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
-    ] = None,
-    *,
-    delivery: Delivery,
-) -> None:
+def any_command(*, line: PastedLine, delivery: Delivery) -> None:
     """Make a scenario of a pasted line that starts a server, of whichever engine: TGI, LMDeploy, llama.cpp, Ollama too.
 
     simserve import command 'llama-server -hf unsloth/Qwen3-8B-GGUF -c 32768 -np 8' --gpus 4090 --out pasted.yaml
     """
-    from simserve.planner.importers.command import import_command
-
-    gpu, count = named_gpu(hardware)
-    text = _text_of(command)
-    draft = import_command(text, hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(_with_refusal(on_gpus(draft, count, is_laid_out=True), text))
+    line.deliver(delivery)
 
 
 def _with_refusal(draft: Draft, text: str) -> Draft:
@@ -294,9 +262,7 @@ def log(
     ] = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
-    ] = None,
+    engine_version: EngineVersionOption = None,
     set_: SetOption = None,
     out: OutFileOption = None,
     force: ForceOption = False,
@@ -474,9 +440,7 @@ def bench(
     ] = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
-    ] = None,
+    engine_version: EngineVersionOption = None,
     set_: SetOption = None,
     *,
     delivery: Delivery,
@@ -559,9 +523,7 @@ def metrics(
         str | None, typer.Option(metavar="[Nx]NAME", help="GPUs of one engine, such as 2xH100.", show_default=False)
     ] = None,
     model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
-    ] = None,
+    engine_version: EngineVersionOption = None,
     scrape_for: Annotated[
         str | None,
         typer.Option(

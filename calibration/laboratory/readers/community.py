@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import hardware_name, model_name, quantization_name, version_number
 from calibration.laboratory.readers.table import MS, Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric
 from simserve.profiles.engine_options import version_key
 
 _PROMPT_FILES = {"standard": "accelmark_sharegpt_standard_v1_inputs", "edge": "accelmark_sharegpt_edge_v1_inputs"}

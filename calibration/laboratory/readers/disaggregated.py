@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from calibration.laboratory.pools import PoolPair
+from calibration.laboratory.protocol import Protocol, closed_loop_throughput
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.disaggregated_recipes import Key, Prefill, Recipe, prefill_of, recipes_of
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, quantization_name
 from calibration.laboratory.readers.recipes import FLASHINFER_GEMM
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric, Protocol
-from simserve.planner.validation.prediction import closed_loop_throughput
+from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric
 
 SHORTEST_SHARE = 0.8
 """InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""

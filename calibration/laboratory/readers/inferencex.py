@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibration.laboratory.pools import MTP_ACCEPTANCE
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
@@ -34,7 +35,7 @@ from calibration.laboratory.readers.recipes import (
 )
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.workload.acceptance import expected_tokens
 
 SHORTEST_SHARE = 0.8

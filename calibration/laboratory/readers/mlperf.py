@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.mlperf_harness import (
     BENCHMARKS,
@@ -24,7 +25,7 @@ from calibration.laboratory.readers.mlperf_harness import (
 from calibration.laboratory.readers.names import hardware_name
 from calibration.laboratory.readers.table import MS, Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric
 
 REQUESTS_PER_SEAT = 12
 """Requests of a replay per seat of the one replica that is replayed: the runs last 10 to 40 minutes, and the middle of

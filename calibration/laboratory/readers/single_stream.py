@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
@@ -17,7 +18,7 @@ from calibration.laboratory.readers.names import (
 )
 from calibration.laboratory.readers.table import MS, Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric
 
 SHORT_PROMPT = 32
 """Prompt of the sources that call theirs short, tokens: an assumption, on which a single stream's decode hardly

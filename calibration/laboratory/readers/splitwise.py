@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import hardware_name, model_name
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import COMPUTED, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import COMPUTED, MeasuredPoint, Metric
 
 SPLITWISE_VERSION = "0.2.1"
 """The release nearest to the vLLM of autumn 2023 that Splitwise forked: its paper is from November 2023, and CUDA

@@ -161,7 +161,7 @@ def _load(point: MeasuredPoint) -> str:
 
 
 def _section(title: str, predictions: Sequence[Prediction], name_of: Callable[[MeasuredPoint], str], name: str) -> str:
-    groups = grouped(predictions, lambda point: (name_of(point),), (name,))
+    groups = grouped(predictions, **{name: name_of})
     groups = sorted(groups, key=lambda group: str(group[name]))
     lines = [_row([name, "points", "run", *METRICS]), _row(["---"] * (3 + len(METRICS)))]
     for group in groups:

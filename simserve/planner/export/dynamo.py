@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.encoders import DYNAMO_ENCODER, KEY, dynamo_encoded_words, encoders_of, refuse_unencoded
-from simserve.planner.export.kubernetes import ON_GPU_NODES, applied, node_selector, variables
+from simserve.planner.export.kubernetes import applied, on_gpu_nodes, variables
 from simserve.planner.export.trtllm import options_text, role_options
 from simserve.planner.export.workers import (
     VLLM_NIXL,
@@ -224,50 +225,36 @@ def _component(
 
 def _encoder(encoders: Worker, image: str) -> dict[str, Any]:
     """Return the component of the encoder pool: one GPU per worker, and no settings of the language model."""
-    target = encoders.serving.target
-    model = ["--model" if target == "vllm" else "--model-path", encoders.deployment.checkpoint]
-    container = {
-        "image": image,
-        "workingDir": f"/workspace/examples/backends/{target}",
-        "command": ["python3", "-m", f"dynamo.{target}"],
-        "args": [*model, *DYNAMO_ENCODER],
-        "envFrom": _TOKEN,
-        "resources": {"limits": {"nvidia.com/gpu": "1"}},
-    }
-    selector = node_selector(encoders)
-    pod = {"tolerations": ON_GPU_NODES, **({"nodeSelector": selector} if selector else {})}
-    return _component(f"{_NAMES[target]}EncodeWorker", "worker", encoders.replicas, container, pod)
+    container = _container(encoders, image, DYNAMO_ENCODER, 1)
+    name = f"{_NAMES[encoders.serving.target]}EncodeWorker"
+    return _component(name, "worker", encoders.replicas, container, on_gpu_nodes(encoders))
 
 
-def _worker(worker: Worker, image: str) -> dict[str, Any]:
-    target, gpus = worker.serving.target, min(worker.num_gpus, worker.gpus_per_node)
+def _container(worker: Worker, image: str, words: Sequence[str], gpus: int) -> dict[str, Any]:
+    target = worker.serving.target
     model = ["--model" if target == "vllm" else "--model-path", worker.deployment.checkpoint]
-    is_trtllm = target == "trtllm"
-    words = ["--extra-engine-args", f"{OPTIONS_FOLDER}/{OPTIONS}"] if is_trtllm else worker.flags
-    container: dict[str, Any] = {
+    return {
         "image": image,
         "workingDir": f"/workspace/examples/backends/{target}",
         "command": ["python3", "-m", f"dynamo.{target}"],
-        "args": [
-            *model,
-            *words,
-            *_ROLE_WORDS.get((target, worker.role), []),
-            *_told_events(worker),
-            *dynamo_encoded_words(worker),
-        ],
+        "args": [*model, *words],
         "envFrom": _TOKEN,
         "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
     }
-    pod: dict[str, Any] = {"tolerations": ON_GPU_NODES}
+
+
+def _worker(worker: Worker, image: str) -> dict[str, Any]:
+    is_trtllm = worker.serving.target == "trtllm"
+    words = ["--extra-engine-args", f"{OPTIONS_FOLDER}/{OPTIONS}"] if is_trtllm else worker.flags
+    words = [*words, *_ROLE_WORDS.get((worker.serving.target, worker.role), []), *_told_events(worker)]
+    words += dynamo_encoded_words(worker)
+    container, pod = _container(worker, image, words, worker.gpus_per_host), on_gpu_nodes(worker)
     if is_trtllm:
         container["volumeMounts"] = [{"name": "options", "mountPath": OPTIONS_FOLDER}]
         pod["volumes"] = [{"name": "options", "configMap": {"name": worker.name}}]
     found = [each for each in variables(worker) if "value" in each]
     if found:
         container["env"] = found
-    selector = node_selector(worker)
-    if selector:
-        pod["nodeSelector"] = selector
     kind = "worker" if worker.role == "both" else worker.role
     component = _component(_name(worker), kind, worker.replicas, container, pod)
     component["sharedMemorySize"] = gib(worker.shared_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import ON_GPU_NODES, applied, node_selector, probes, variables
+from simserve.planner.export.kubernetes import applied, on_gpu_nodes, probes, variables
 from simserve.planner.export.llm_d import by_role
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
@@ -110,12 +110,9 @@ def _workload(worker: Worker, port: int) -> dict[str, Any]:
     }
     template: dict[str, Any] = {
         "serviceAccountName": _ACCOUNT,
-        "tolerations": ON_GPU_NODES,
+        **on_gpu_nodes(worker),
         "containers": [container],
     }
-    selector = node_selector(worker)
-    if selector:
-        template["nodeSelector"] = selector
     found: dict[str, Any] = {"replicas": worker.replicas, "template": template}
     return found | {"parallelism": parallelism} if parallelism else found
 

@@ -134,6 +134,12 @@ def node_selector(worker: Worker) -> dict[str, str]:
     return {} if product is None else {"nvidia.com/gpu.product": product}
 
 
+def on_gpu_nodes(worker: Worker) -> dict[str, Any]:
+    """Return what places a pod on nodes with its GPU."""
+    selector = node_selector(worker)
+    return {"tolerations": ON_GPU_NODES} | ({"nodeSelector": selector} if selector else {})
+
+
 def _deployment(worker: Worker) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": worker.name}
     spec: dict[str, Any] = {
@@ -166,16 +172,14 @@ def pod(worker: Worker, *containers: dict[str, Any]) -> dict[str, Any]:
     )
     grace = math.ceil(seconds)
     hook = _drain(worker, grace - _UNROUTED_SECONDS - _SHUTDOWN_SECONDS)
-    spec: dict[str, Any] = {
-        "tolerations": ON_GPU_NODES,
+    return {
+        **on_gpu_nodes(worker),
         "enableServiceLinks": False,  # A Service named vllm would set VLLM_PORT, which vLLM reads as its own variable.
         "terminationGracePeriodSeconds": grace,
         **_download(worker),
         "containers": [{**each, **hook} if "readinessProbe" in each else each for each in containers],
         "volumes": _volumes(worker),
     }
-    selector = node_selector(worker)
-    return {"nodeSelector": selector, **spec} if selector else spec
 
 
 def _drain(worker: Worker, seconds: int) -> dict[str, Any]:
@@ -220,7 +224,7 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
         worker: The worker.
         command: Words that start the server; None: the worker's own command.
     """
-    gpus = min(worker.num_gpus, worker.gpus_per_node)
+    gpus = worker.gpus_per_host
     mounts = [
         {"name": "shared-memory", "mountPath": "/dev/shm"},
         {"name": "weights", "mountPath": worker.server.cache},

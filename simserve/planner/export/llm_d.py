@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, probes, variables
+from simserve.planner.export.kubernetes import document, on_gpu_nodes, probes, variables
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     PORT,
@@ -142,7 +142,7 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
     if found:
         container["env"] = found
     memory = {"medium": "Memory", "sizeLimit": gib(worker.shared_bytes)}
-    role: dict[str, Any] = {
+    return {
         "create": True,
         "replicas": worker.replicas,
         "parallelism": {
@@ -153,10 +153,8 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
         },
         "containers": [container],
         "volumes": [{"name": "shared-memory", "emptyDir": memory}],
+        **on_gpu_nodes(worker),
     }
-    role["tolerations"] = ON_GPU_NODES
-    selector = node_selector(worker)
-    return role | {"nodeSelector": selector} if selector else role
 
 
 def _pool(label: dict[str, str], scorers: list[tuple[str, int]], *, is_split: bool) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from simserve.planner.export.role_servers import (
     placed,
     refuse_other_pools,
     start_script,
+    started,
 )
 from simserve.planner.export.workers import PORT, Worker
 from simserve.profiles.engine_options import version_key
@@ -239,21 +240,12 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
     files[SERVERS_FILE] = start_script(servers, names, _command)
     policy, link = workers[0].whole.routing.policy, workers[0].whole.disaggregation
     assert link is not None  # pools have roles
-    notes = [note for worker in workers for note in worker.serving.notes]
-    return Export(
-        target="trtllm",
-        version=workers[0].serving.version,
-        command=("trtllm-serve", "disaggregated", "-c", CONFIG_FILE),
-        files=files,
-        notes=(
-            f"start the servers first ({SERVERS_FILE}); written from the documentation and not run",
-            "servers that prefill run without the overlapped scheduler, which TensorRT-LLM does not have for them",
-            f"the front hands requests round robin; {policy} was simulated",
-            f"KV caches were simulated to cross a link of {link.transfer_bandwidth / 1e9:g} GB/s: measure yours",
-            *(["replace node-1 and so on by the names of the hosts"] if len(names) > 1 else []),
-            *dict.fromkeys(notes),
-        ),
+    notes = (
+        "servers that prefill run without the overlapped scheduler, which TensorRT-LLM does not have for them",
+        f"the front hands requests round robin; {policy} was simulated",
+        f"KV caches were simulated to cross a link of {link.transfer_bandwidth / 1e9:g} GB/s: measure yours",
     )
+    return started(workers, ("trtllm-serve", "disaggregated", "-c", CONFIG_FILE), files, names, notes)
 
 
 def _options_file(worker: Worker) -> str:

@@ -156,6 +156,11 @@ class Worker:
         return self.deployment.resolved.shape.hardware.intra_node.num_host_gpus
 
     @property
+    def gpus_per_host(self) -> int:
+        """GPUs of the replica on one of its hosts."""
+        return min(self.num_gpus, self.gpus_per_node)
+
+    @property
     def startup(self) -> StartupSpec:
         """Start-up of a new replica: the scenario's, or the defaults."""
         return StartupSpec() if self.scaling is None else self.scaling.startup
@@ -203,12 +208,12 @@ class Worker:
     @property
     def shared_bytes(self) -> float:
         """Shared memory that the ranks on one host need."""
-        return max(_SHARED_BYTES, min(self.num_gpus, self.gpus_per_node) * GIB)
+        return max(_SHARED_BYTES, self.gpus_per_host * GIB)
 
     @property
     def host_bytes(self) -> float:
         """Host memory that the ranks on one host need."""
-        return min(self.num_gpus, self.gpus_per_node) * _PROCESS_BYTES + self.shared_bytes
+        return self.gpus_per_host * _PROCESS_BYTES + self.shared_bytes
 
     def metric(self, key: str) -> str:
         """Return the Prometheus name of the metric that the autoscaler follows.

@@ -26,8 +26,8 @@ from simserve.planner.importers.vllm_command import VLLM
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 
-_PROGRAMS = (TRTLLM, SGLANG, TGI, LMDEPLOY, LLAMA_CPP, OLLAMA, VLLM)
-"""Servers whose lines are read; the first whose sign occurs counts."""
+PROGRAMS = {each.engine: each for each in (TRTLLM, SGLANG, TGI, LMDEPLOY, LLAMA_CPP, OLLAMA, VLLM)}
+"""Engine -> its server, whose lines are read; the first whose sign occurs counts."""
 _BARE = (
     ("--model-path", "python -m sglang.launch_server", "SGLang"),
     ("--model-id", "text-generation-launcher", "TGI"),
@@ -59,7 +59,7 @@ def import_command(
         ScenarioError: A flag is invalid, or its model has no profile.
     """
     line, note = _with_program(_of_container(text, flag))
-    program = next((each for each in _PROGRAMS if each.sign.search(line)), None)
+    program = next((each for each in PROGRAMS.values() if each.sign.search(line)), None)
     if program is None:
         rule = f"starts no server whose lines are read ({_ENGINES})"
         remedy = "name the model instead: MODEL --gpus N --engine NAME (simserve engines lists them)"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
-from simserve.planner.export.flags import flags_of, read_words, similar
+from simserve.planner.export.flags import Flags, flags_of, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.pasted import read_pasted, without_shell
@@ -312,6 +312,22 @@ def _read_arguments(program: Program, words: Sequence[str], reading: Reading) ->
         reading.model = loose.pop(0)
     if loose:
         reading.notes.append("Not understood: " + " ".join(loose) + ".")
+
+
+def words_of(arguments: Mapping[str, Any], flags: Flags) -> list[str]:
+    """Return arguments by name, as a configuration or a log holds them, as words of a command line; None is unset."""
+    words: list[str] = []
+    for key, value in arguments.items():
+        flag = f"--{str(key).replace('_', '-')}"
+        if value is False:
+            words += [f"--no-{flag[2:]}"] if flags.takes.get(flag) == "toggle" else []
+        elif isinstance(value, list | tuple) and all(isinstance(each, str | int) for each in value):
+            words += [flag, *map(str, value)]
+        elif isinstance(value, Mapping | list | tuple):
+            words += [flag, json.dumps(value, default=str)]
+        elif value is not None:
+            words += [flag] if value is True else [flag, str(value)]
+    return words
 
 
 def counted(key: str, part: str = "options") -> Reader:

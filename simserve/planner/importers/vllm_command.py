@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from simserve.planner.importers.server import (
     said,
     switched,
     weights,
+    words_of,
 )
 from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend
 from simserve.profiles.engine_profile import load_engine
@@ -149,17 +149,8 @@ def _with_config(reading: Reading, words: Sequence[str], flags: Flags) -> list[s
     if not is_file(name):
         reading.notes.append(f"--config {name} is not here: what it sets is not simulated; run this where it lies.")
         return list(words)
-    found: list[str] = []
-    for key, value in read_mapping(path, ScenarioError).items():
-        flag = f"--{str(key).replace('_', '-')}"
-        if value is False:
-            found += [f"--no-{flag[2:]}"] if flags.takes.get(flag) == "toggle" else []
-        elif value is True or value is None:
-            found.append(flag)
-        elif isinstance(value, Mapping):
-            found += [flag, json.dumps(value)]
-        else:
-            found += [flag, *map(str, value if isinstance(value, list) else [value])]
+    settings = read_mapping(path, ScenarioError)
+    found = words_of({key: True if value is None else value for key, value in settings.items()}, flags)
     start = 1 if words and not words[0].startswith("-") else 0
     return [*words[:start], *found, *words[start:]]
 
@@ -275,11 +266,6 @@ def _compilation_config(reading: Reading, flag: str, value: Any) -> None:
 
 def _rope_scaling(reading: Reading, flag: str, value: Any) -> None:
     read_rope_scaling(reading, flag, json_object(reading, flag, value))
-
-
-def argument_text(value: Any) -> str:
-    """Return a value as a word of a command line: as JSON if it is a mapping or a list."""
-    return json.dumps(value, default=str) if isinstance(value, Mapping | list | tuple) else str(value)
 
 
 def _has_choice(option: str, version: str | None) -> bool:

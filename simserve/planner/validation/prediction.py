@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.errors import InputError, SimserveError
-from simserve.metrics.latency import request_latencies
 from simserve.metrics.throughput import conditions
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
@@ -26,15 +24,10 @@ from simserve.scenario.run import deployment_of, server_of
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
 from simserve.sim.control import Role
-from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
-
-LONG_RUN_WINDOW = (0.4, 0.8)
-"""Range of the requests of a long run, in order and as shares, that its figures are taken from: after the ramp, before
-the drain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +147,7 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
         deployment, specs = deployment_of(resolved, priced), _specs(point, scenario)
     except SimserveError as failure:
         return Prediction(point=point, reason=_reason(failure))
-    if point.protocol.is_in_process:
-        deployment = replace(deployment, engine=replace(resolved.engine, transfer_step_seconds=np.inf))
-    simulation = simulate(deployment, specs)
+    simulation = simulate(point.protocol.heard(deployment), specs)
     if simulation.was_interrupted:
         raise KeyboardInterrupt
     found = _replayed(simulation, point.protocol, resolved, has_pools=bool(resolved.pools))
@@ -174,7 +165,7 @@ def _replayed(
 ) -> Replayed:
     records = simulation.records
     return Replayed(
-        figures(records, protocol),
+        protocol.figures(records),
         int(np.isnan(records.finish_time).sum()),
         server_of(resolved, conditions(records, simulation.totals, simulation.num_replicas), has_pools=has_pools),
     )
@@ -216,21 +207,10 @@ def _pool_figures(workers: Workers, protocol: Protocol, pricer: Pricer) -> Repla
 
 
 def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
-    recorded = point.requests
-    if recorded is None:
-        specs = generate(scenario.workload, seed=scenario.run.seed)
-        spec = scenario.deployment.speculative
-        return specs if spec is None else with_paces(specs, spec, scenario.run.seed, 0)
-    return RequestSpecs(
-        arrival_time=recorded.arrival_time,
-        prompt_tokens=recorded.prompt_tokens,
-        output_tokens=recorded.output_tokens,
-        max_tokens=recorded.output_tokens,
-        think_time=np.empty(0),
-        concurrency=None,
-        is_stationary=False,
-        offered_rate=float("nan"),
-    )
+    if point.requests is not None:
+        return point.requests
+    specs, spec = generate(scenario.workload, seed=scenario.run.seed), scenario.deployment.speculative
+    return specs if spec is None else with_paces(specs, spec, scenario.run.seed, 0)
 
 
 def _reason(failure: SimserveError) -> str:
@@ -246,59 +226,3 @@ def _compared(point: MeasuredPoint, replayed: Replayed) -> Prediction:
     if predicted and not replayed.num_unserved:
         return Prediction(point=point, predicted=predicted, server=replayed.server)
     return Prediction(point=point, reason=f"{replayed.num_unserved} requests cannot be served")
-
-
-def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
-    """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol defines them."""
-    latencies = request_latencies(records)
-    late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
-    is_cold = records.arrival_time == np.nanmin(records.arrival_time)
-    late = late - protocol.front_seconds - protocol.cold_seconds * is_cold
-    late = late - protocol.polled_tokens / 2 * np.nan_to_num(latencies.tpot) * ~is_cold
-    stall = protocol.cold_stall_seconds * is_cold
-    counted = _counted(len(records), protocol)
-    ttft = (latencies.ttft - late)[counted]
-    decode_time = records.finish_time - records.first_token_time
-    tpot = _statistic((latencies.tpot + stall / np.maximum(records.output_tokens - 1, 1))[counted], protocol)
-    if protocol.is_token_weighted:
-        tpot = float(decode_time.sum() / records.output_tokens.sum())
-    first = float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol)
-    e2e = (latencies.e2e - late + stall)[counted]
-    throughput = _throughput(records, protocol)
-    if protocol.is_steady_throughput:
-        throughput = closed_loop_throughput(int(is_cold.sum()), float(records.output_tokens.mean()), first, tpot)
-    return {
-        "tpot": tpot,
-        "ttft": first,
-        "e2e": float(np.nanmax(e2e)) if protocol.is_last_answer else _statistic(e2e, protocol),
-        "throughput": throughput * protocol.num_copies / protocol.beam_width,
-    }
-
-
-def closed_loop_throughput(clients: int, output_tokens: float, ttft: float, tpot: float) -> float:
-    """Return the output tokens/s of clients whose every request takes these times, in seconds (Little's law)."""
-    return clients * output_tokens / (ttft + tpot * (output_tokens - 1.0))
-
-
-def _counted(num_requests: int, protocol: Protocol) -> slice:
-    """Return the requests whose latencies count, in order of arrival: all, or the middle of a long run."""
-    start, stop = LONG_RUN_WINDOW if protocol.is_long_run else (0.0, 1.0)
-    return slice(int(start * num_requests), max(int(stop * num_requests), 1))
-
-
-def _throughput(records: RequestRecords, protocol: Protocol) -> float:
-    """Return tokens/s over the whole run, or over the time in which the middle of a long run's requests finished."""
-    tokens = records.output_tokens + (records.prompt_tokens if protocol.is_total_throughput else 0)
-    if not protocol.is_long_run:
-        duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
-        return float(tokens.sum()) / duration if duration > 0 else float("nan")
-    start, end = np.nanquantile(records.finish_time, LONG_RUN_WINDOW)
-    inside = (records.finish_time > start) & (records.finish_time <= end)
-    return float(tokens[inside].sum() / (end - start)) if end > start else float("nan")
-
-
-def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
-    defined = values[np.isfinite(values)]
-    if not len(defined):
-        return float("nan")
-    return float(np.median(defined)) if protocol.statistic == "median" else float(np.mean(defined))
