@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
     from simserve.profiles.hardware import HardwareProfile
 
-NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Only those with this in their name.", show_default=False)
-]
+NameArgument = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only those with this in their name.")]
 TodayOption = Annotated[
     str | None,
     typer.Option(
@@ -37,12 +35,7 @@ DateOption = Annotated[
 ]
 OutOption = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="With --prices: write profiles there, for SIMSERVE_PROFILE_PATH.",
-        show_default=False,
-    ),
+    typer.Option("--out", metavar="DIR", help="With --prices: write profiles there, for SIMSERVE_PROFILE_PATH."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="With --out: replace existing profiles.")]
 _OLD = "old"

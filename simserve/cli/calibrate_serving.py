@@ -52,7 +52,6 @@ ResultsArgument = Annotated[
     typer.Argument(
         metavar="RESULTS...",
         help="Files of vllm bench serve, SGLang, GuideLLM, AIPerf, inference-perf, llm-d, or a documented CSV.",
-        show_default=False,
     ),
 ]
 ScenarioOption = Annotated[
@@ -66,9 +65,7 @@ def serving(
     scenario: ScenarioOption,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PROFILE", help="Write the calibrated engine profile there, NAME.yaml.", show_default=False
-        ),
+        typer.Option(metavar="PROFILE", help="Write the calibrated engine profile there, NAME.yaml."),
     ] = None,
     fit: Annotated[
         list[str] | None,
@@ -80,13 +77,11 @@ def serving(
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option("--log", metavar="FILE", help="Start-up log of the server: its KV blocks.", show_default=False),
+        typer.Option("--log", metavar="FILE", help="Start-up log of the server: its KV blocks."),
     ] = None,
     date: Annotated[
         str | None,
-        typer.Option(
-            metavar="YYYY-MM-DD", help="Day of the measurements. Default: as the files say.", show_default=False
-        ),
+        typer.Option(metavar="YYYY-MM-DD", help="Day of the measurements. Default: as the files say."),
     ] = None,
     statistic: Annotated[str, typer.Option(metavar="median|mean", help="TTFT and TPOT that are fitted.")] = "median",
     set_: SetOption = None,

@@ -25,18 +25,14 @@ def compare(
         typer.Option("--with", metavar="'NAME: KEY=VALUE, ...'", help="A variant: what it changes; repeats."),
     ],
     overrides: SetOption = None,
-    replications: Annotated[
-        int | None, typer.Option(min=2, help="Runs of each. Default: 10.", show_default=False)
-    ] = None,
+    replications: Annotated[int | None, typer.Option(min=2, help="Runs of each. Default: 10.")] = None,
     independent: Annotated[
         bool, typer.Option("--independent", help="Give each variant its own requests, instead of the same ones.")
     ] = False,
     seed: SeedOption = None,
     film: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write a page that plays a run of each variant, side by side.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Also write a page that plays a run of each variant, side by side."),
     ] = None,
     *,
     shown: Shown,

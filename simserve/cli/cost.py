@@ -25,7 +25,7 @@ _MOST_REQUESTS = 10**15
 
 
 def _number(text: str, *, maximum: float | None = None) -> Any:
-    return typer.Option(min=0, max=maximum, metavar="NUMBER", help=text, show_default=False)
+    return typer.Option(min=0, max=maximum, metavar="NUMBER", help=text)
 
 
 @takes_flags()

@@ -34,9 +34,7 @@ def explore(
     export: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            help="Write the page with precomputed answers, which needs no Python, instead of serving it.",
-            show_default=False,
+            metavar="DIR", help="Write the page with precomputed answers, which needs no Python, instead of serving it."
         ),
     ] = None,
     force: Annotated[
@@ -49,16 +47,12 @@ def explore(
             metavar="SOURCE",
             help="Show a running deployment beside its simulation: saved metrics, or the address of an engine or of a "
             "Prometheus server.",
-            show_default=False,
         ),
     ] = None,
     scenario: Annotated[
         str | None,
         typer.Option(
-            "--scenario",
-            metavar="SCENARIO",
-            help="With --twin: the deployment and the traffic that are expected.",
-            show_default=False,
+            "--scenario", metavar="SCENARIO", help="With --twin: the deployment and the traffic that are expected."
         ),
     ] = None,
     overrides: SetOption = None,
@@ -72,11 +66,7 @@ def explore(
     ] = None,
     calibrate_for: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="With --twin: calibrate to this first part of what was observed.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TIME", help="With --twin: calibrate to this first part of what was observed."),
     ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="Allow --host to be an address that other machines can reach.")

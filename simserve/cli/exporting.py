@@ -27,7 +27,6 @@ def export(
             metavar="TARGET",
             help="A command: vllm, sglang, trtllm, tgi, ollama. The whole deployment: k8s, keda, lws, compose, dynamo, "
             "llm-d, kserve, production-stack.",
-            show_default=False,
         ),
     ],
     out: Annotated[
@@ -36,12 +35,11 @@ def export(
             "--out",
             metavar="FILE",
             help="File to write, together with the files it needs and benchmark.sh, which measures the server.",
-            show_default=False,
         ),
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="ORG/NAME", help="Weights to load instead of the model's own.", show_default=False),
+        typer.Option(metavar="ORG/NAME", help="Weights to load instead of the model's own."),
     ] = None,
     explicit: Annotated[
         bool, typer.Option("--explicit", help="Also write settings that equal the engine's defaults.")

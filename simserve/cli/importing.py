@@ -29,25 +29,17 @@ app = typer.Typer(
 
 OutFileOption = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="Write it there. Default: to stdout.", show_default=False),
+    typer.Option("--out", metavar="FILE", help="Write it there. Default: to stdout."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
-CommandArgument = Annotated[
-    str, typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.", show_default=False)
-]
+CommandArgument = Annotated[str, typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.")]
 HardwareOption = Annotated[
     str | None,
-    typer.Option(
-        "--gpus",
-        "--hardware",
-        metavar="[Nx]NAME",
-        help="With --scenario: its GPUs, such as 2xH100.",
-        show_default=False,
-    ),
+    typer.Option("--gpus", "--hardware", metavar="[Nx]NAME", help="With --scenario: its GPUs, such as 2xH100."),
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(help="Model profile or config.json, where the name is near to none.", show_default=False),
+    typer.Option(help="Model profile or config.json, where the name is near to none."),
 ]
 
 
@@ -145,9 +137,7 @@ def vllm_command(
     command: CommandArgument,
     hardware: HardwareOption = None,
     model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="vLLM's version, such as 0.12.", show_default=False)
-    ] = None,
+    engine_version: Annotated[str | None, typer.Option(metavar="VERSION", help="vLLM's version, such as 0.12.")] = None,
     *,
     delivery: Delivery,
 ) -> None:
@@ -170,7 +160,7 @@ def sglang_command(
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="SGLang's version, such as 0.5.4.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="SGLang's version, such as 0.5.4.")
     ] = None,
     *,
     delivery: Delivery,
@@ -193,7 +183,7 @@ def trtllm_command(
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="TensorRT-LLM's version, such as 1.2.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="TensorRT-LLM's version, such as 1.2.")
     ] = None,
     *,
     delivery: Delivery,
@@ -216,7 +206,7 @@ def any_command(
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.")
     ] = None,
     *,
     delivery: Delivery,
@@ -251,14 +241,13 @@ def manifest(
             readable=False,
             help="Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack; or the scripts "
             "that start servers and their router, with the files that these read.",
-            show_default=False,
         ),
     ],
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="The engine's version, where no image says it.", show_default=False),
+        typer.Option(metavar="VERSION", help="The engine's version, where no image says it."),
     ] = None,
     *,
     delivery: Delivery,
@@ -281,18 +270,16 @@ def manifest(
 def log(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", readable=False, help="The log, plain or gzip.", show_default=False),
+        typer.Argument(metavar="FILE", readable=False, help="The log, plain or gzip."),
     ],
     scenario: Annotated[
         str | None,
-        typer.Option(
-            "--scenario", metavar="SCENARIO", help="What the log's settings are put into.", show_default=False
-        ),
+        typer.Option("--scenario", metavar="SCENARIO", help="What the log's settings are put into."),
     ] = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.")
     ] = None,
     set_: SetOption = None,
     out: OutFileOption = None,
@@ -420,9 +407,7 @@ def write_all(texts: Mapping[Path, str], *, force: bool) -> None:
 def hf_config(
     config: Annotated[
         Path,
-        typer.Argument(
-            metavar="PATH", readable=False, help="A Hugging Face config.json, or its folder.", show_default=False
-        ),
+        typer.Argument(metavar="PATH", readable=False, help="A Hugging Face config.json, or its folder."),
     ],
     out: OutFileOption = None,
     force: ForceOption = False,
@@ -454,25 +439,19 @@ def bench(
             readable=False,
             help="A result of vllm bench serve, SGLang, AIPerf, GuideLLM, inference-perf or llm-d, a documented CSV, "
             "or the text that the first two print.",
-            show_default=False,
         ),
     ],
     scenario: Annotated[
         str | None,
         typer.Option(
-            "--scenario",
-            metavar="SCENARIO",
-            help="What served it, and lengths and load that the file lacks.",
-            show_default=False,
+            "--scenario", metavar="SCENARIO", help="What served it, and lengths and load that the file lacks."
         ),
     ] = None,
-    run: Annotated[
-        int | None, typer.Option(metavar="N", help="Which run of a file that holds several.", show_default=False)
-    ] = None,
+    run: Annotated[int | None, typer.Option(metavar="N", help="Which run of a file that holds several.")] = None,
     hardware: HardwareOption = None,
     model: ModelOption = None,
     engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.")
     ] = None,
     set_: SetOption = None,
     *,
@@ -512,9 +491,7 @@ def bench(
 @app.command("trace")
 @takes_flags()
 def trace(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.")],
     trace_format: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="As of simserve trace; auto tells it by the first row.")
     ] = "auto",
@@ -549,15 +526,12 @@ def metrics(
             metavar="SOURCE",
             help="A saved page of /metrics, a file or folder of several, the answer of a Prometheus server, or the "
             "address of an engine or of a Prometheus server.",
-            show_default=False,
         ),
     ],
-    gpus: Annotated[
-        str | None, typer.Option(metavar="[Nx]NAME", help="GPUs of one engine, such as 2xH100.", show_default=False)
-    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="[Nx]NAME", help="GPUs of one engine, such as 2xH100.")] = None,
     model: ModelOption = None,
     engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.")
     ] = None,
     scrape_for: Annotated[
         str | None,

@@ -33,13 +33,11 @@ def observe(
     budget: Annotated[str, typer.Option(metavar="TIME", help="Total time; nothing is sent after it.")] = "2 min",
     concurrency: Annotated[
         list[int] | None,
-        typer.Option(
-            metavar="N", help="Measure with this many clients; repeats. Default: 2 and 16.", show_default=False
-        ),
+        typer.Option(metavar="N", help="Measure with this many clients; repeats. Default: 2 and 16."),
     ] = None,
     rate: Annotated[
         list[float] | None,
-        typer.Option("--rate", metavar="RATE", help="Measure at this many requests/s; repeats.", show_default=False),
+        typer.Option("--rate", metavar="RATE", help="Measure at this many requests/s; repeats."),
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=4, max=1_000_000, help="Mean length of prompts.")] = 512,
     output_tokens: Annotated[int, typer.Option(min=4, max=100_000, help="Mean length of answers.")] = 128,
@@ -49,12 +47,10 @@ def observe(
             min=1, max=1_000_000, help="Most requests in all, besides a dozen of two tokens that find out how to ask."
         ),
     ] = 1_000,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which of the server's models to measure.", show_default=False)
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Which of the server's models to measure.")] = None,
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="VARIABLE", help="Environment variable that holds the API key.", show_default=False),
+        typer.Option(metavar="VARIABLE", help="Environment variable that holds the API key."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of lengths, prompts and arrivals.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,

@@ -115,7 +115,6 @@ def models(
         typer.Argument(
             metavar="[NAME]",
             help="Only those with this in their name, family or repository; or one repository or config.json.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -154,18 +153,16 @@ def models(
 def engines(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Print what this engine's knobs resolve to.", show_default=False),
+        typer.Argument(metavar="[NAME]", help="Print what this engine's knobs resolve to."),
     ] = None,
     version: Annotated[str | None, typer.Option("--engine-version", help="Version; the newest if absent.")] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(
-            "--hardware", "--gpus", help=f"GPU that the defaults depend on; {_HARDWARE} if absent.", show_default=False
-        ),
+        typer.Option("--hardware", "--gpus", help=f"GPU that the defaults depend on; {_HARDWARE} if absent."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help=f"Model that the longest request depends on; {_MODEL} if absent.", show_default=False),
+        typer.Option(help=f"Model that the longest request depends on; {_MODEL} if absent."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

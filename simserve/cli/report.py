@@ -12,9 +12,7 @@ from simserve.errors import UsageError
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", readable=False, help="Folder that a run wrote.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="Folder that a run wrote.")],
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="File of the page. Default: DIR/report.html.")
     ] = None,

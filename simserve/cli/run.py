@@ -42,24 +42,23 @@ _LONGEST_REFERENCE = 240
 @takes_flags()
 def run(
     asked: Asked,
-    model: Annotated[str | None, typer.Option(help="The model, in place of SCENARIO.", show_default=False)] = None,
-    hardware: Annotated[str | None, typer.Option(help="The same as --gpus.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="The model, in place of SCENARIO.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="The same as --gpus.")] = None,
     overrides: SetOption = None,
     seed: SeedOption = None,
     replications: Annotated[
         int | None,
-        typer.Option(min=1, help="Independent runs; two or more give 95% confidence intervals.", show_default=False),
+        typer.Option(min=1, help="Independent runs; two or more give 95% confidence intervals."),
     ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Run longer until runs settle, then more of them, until 95% intervals are this narrow, such as 2%.",
-            show_default=False,
+            help="Run longer until runs settle, then more of them, until 95% intervals are this narrow, such as 2%."
         ),
     ] = None,
     max_replications: Annotated[
         int | None,
-        typer.Option(min=2, help="With --precision: the most runs, 50 if absent.", show_default=False),
+        typer.Option(min=2, help="With --precision: the most runs, 50 if absent."),
     ] = None,
     out: OutOption = None,
     timeline: Annotated[

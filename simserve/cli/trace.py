@@ -28,20 +28,16 @@ FormatOption = Annotated[
         "aiperf-messages, aiperf-conversations, dynamo, weka or columns.",
     ),
 ]
-TraceModelOption = Annotated[str | None, typer.Option(help="With --scenario: its model.", show_default=False)]
+TraceModelOption = Annotated[str | None, typer.Option(help="With --scenario: its model.")]
 
 
 def trace(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.")],
     trace_format: FormatOption = "auto",
     columns: ColumnsOption = None,
     scenario: Annotated[
         Path | None,
-        typer.Option(
-            "--scenario", metavar="OUT.yaml", help="Also write a scenario with traffic like it.", show_default=False
-        ),
+        typer.Option("--scenario", metavar="OUT.yaml", help="Also write a scenario with traffic like it."),
     ] = None,
     model: TraceModelOption = None,
     hardware: HardwareOption = None,

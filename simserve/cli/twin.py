@@ -53,26 +53,17 @@ def twin(
             metavar="SOURCE",
             help="Saved scrapes, a file or a folder; the answer of a Prometheus server; or the address of an engine "
             "or of a Prometheus server.",
-            show_default=False,
         ),
     ],
     scenario: Annotated[
         str,
-        typer.Option(
-            "--scenario",
-            metavar="SCENARIO",
-            help="The deployment and the traffic that are expected.",
-            show_default=False,
-        ),
+        typer.Option("--scenario", metavar="SCENARIO", help="The deployment and the traffic that are expected."),
     ],
     overrides: SetOption = None,
     scrape_for: Annotated[
         str | None,
         typer.Option(
-            "--for",
-            metavar="TIME",
-            help="How long to scrape an engine; for Prometheus, how far back to look.",
-            show_default=False,
+            "--for", metavar="TIME", help="How long to scrape an engine; for Prometheus, how far back to look."
         ),
     ] = None,
     interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s",
@@ -84,9 +75,7 @@ def twin(
     calibrate_for: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME",
-            help="Calibrate to this first part of what was observed, and compare the rest with that.",
-            show_default=False,
+            metavar="TIME", help="Calibrate to this first part of what was observed, and compare the rest with that."
         ),
     ] = None,
     once: Annotated[
@@ -97,9 +86,7 @@ def twin(
     ] = False,
     watch: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="Repeat after this time, one line a round, until Ctrl-C.", show_default=False
-        ),
+        typer.Option(metavar="TIME", help="Repeat after this time, one line a round, until Ctrl-C."),
     ] = None,
     metrics_address: Annotated[
         str | None,
@@ -107,12 +94,11 @@ def twin(
             metavar="[HOST:]PORT",
             help="With --watch: serve the last round's figures at /metrics, for Prometheus. Without HOST, to this "
             "machine alone.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder for twin.json, and for what is scraped.", show_default=False),
+        typer.Option(metavar="DIR", help="Folder for twin.json, and for what is scraped."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: JsonOption = False,

@@ -29,7 +29,6 @@ def validate(
         typer.Argument(
             metavar="[FILE]...",
             help="Your own measurements, as docs/measurements.md has them. Default: the published figures that ship.",
-            show_default=False,
         ),
     ] = None,
     data: Annotated[
