@@ -18,11 +18,11 @@ from simserve.cli.options import (
     JsonOption,
     QuietOption,
     SetOption,
-    budget_seconds,
     print_json,
     print_lines,
     print_table,
     print_version_notes,
+    seconds_of,
     share,
     takes_flags,
 )
@@ -105,7 +105,7 @@ def kernels(
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
     """
-    seconds = budget_seconds(budget)
+    seconds = seconds_of(budget, "--budget")
     deadline = time.monotonic() + seconds - min(SPARE_SECONDS, SPARE_SHARE * seconds)
     from simserve.calibrate.kernels.cpu_engine import engine_kernels
     from simserve.calibrate.kernels.measure import check_choices, measure

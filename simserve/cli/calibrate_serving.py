@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.importing import ForceOption, write_text
+from simserve.cli.importing import ForceOption
 from simserve.cli.options import (
     JsonOption,
     QuietOption,
@@ -20,6 +20,7 @@ from simserve.cli.options import (
     print_json,
     print_lines,
     print_table,
+    write_all,
 )
 from simserve.cli.progress import progress
 from simserve.errors import UsageError
@@ -135,7 +136,7 @@ def serving(
     if doubt is not None and not quiet:
         print(f"simserve: warning: {doubt}", file=sys.stderr)
     if out is not None:
-        write_text(out, text, force=force)
+        write_all({out: text}, force=force)
     if as_json:
         print_json(answer | said)
     elif not quiet and fit:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.metrics_source import Source, seconds_of
+from simserve.cli.metrics_source import Source
 from simserve.cli.one_line import refuse_flags
-from simserve.cli.options import SetOption
+from simserve.cli.options import SetOption, seconds_of
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import JsonOption, QuietOption, SetOption, misfit_printed, print_json, takes_flags
-from simserve.errors import UsageError
+from simserve.cli.options import JsonOption, QuietOption, SetOption, misfit_printed, print_json, takes_flags, write_all
 
 if TYPE_CHECKING:
     from simserve.planner.export.deployment import Export
@@ -116,19 +115,8 @@ def _write(result: Export, out: Path, measuring: Mapping[Path, str], *, force: b
     if result.main_file is not None:
         text = "".join(f"# {note}\n" for note in result.notes) + result.files[result.main_file]
         others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}
-        _write_files({out: text, **others, **measuring}, force=force)
+        write_all({out: text, **others, **measuring}, force=force)
         return
     files = {out: "#!/bin/sh\n" + "".join(f"# {note}\n" for note in result.notes) + f"exec {result.lines}\n"}
     files |= {out.parent / name: text for name, text in result.files.items()}
-    _write_files(files | dict(measuring), force=force)
-
-
-def _write_files(files: Mapping[Path, str], *, force: bool) -> None:
-    for path in files:
-        if path.exists() and not force:
-            raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
-    for path, text in files.items():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as failure:
-            raise UsageError(f"cannot be written: {failure.strerror}", file=path) from None
+    write_all(files | dict(measuring), force=force)

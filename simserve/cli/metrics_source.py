@@ -7,29 +7,13 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+from simserve.cli.options import seconds_of
 from simserve.errors import InputError, UsageError
 from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes, text_of
 
 SHORTEST_INTERVAL = 0.5
 DEFAULT_BACK = 3600.0
 """Default seconds of history asked of a Prometheus server."""
-
-
-def seconds_of(text: str, key: str, least: float = 0.0) -> float:
-    """Return the seconds of a flag such as ``15s``.
-
-    Raises:
-        UsageError: It is not a time, or too short.
-    """
-    from simserve.units import parse
-
-    try:
-        value = parse(text, "time")
-    except ValueError as failure:
-        raise UsageError(str(failure), key=key, value=text) from None
-    if value <= 0 or value < least:
-        raise UsageError(f"must be at least {least:g} s" if least else "must be above 0", key=key, value=text)
-    return value
 
 
 class Source:

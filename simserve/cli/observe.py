@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, budget_seconds, print_json, print_lines, print_table
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    make_folder,
+    print_json,
+    print_lines,
+    print_table,
+    seconds_of,
+)
 from simserve.cli.progress import progress
 from simserve.errors import InputError, InterruptedRunError, UsageError
 
@@ -76,7 +84,7 @@ def observe(
         loads=loads,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        budget=budget_seconds(budget),
+        budget=seconds_of(budget, "--budget"),
         max_requests=max_requests,
         seed=seed,
     )
@@ -144,18 +152,7 @@ class _Kept:
         self.server: Server | None = None
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        if folder.exists() and not folder.is_dir():
-            raise UsageError("is not a folder", key="--out", value=str(folder))
-        there = [name for name in names if self._file(name).exists()]
-        if there and not force:
-            remedy = "name another folder, or replace it with --force"
-            raise UsageError("is there already", file=self._file(there[0]), remedy=remedy)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as failure:
-            raise UsageError(f"cannot be made: {failure.strerror}", key="--out", value=str(folder)) from None
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise UsageError("cannot be written: permission denied", key="--out", value=str(folder))
+        make_folder(folder, [self._file(name).name for name in names], force=force)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.json"

@@ -22,7 +22,7 @@ from simserve.cli.options import (
     set_words,
     takes_flags,
 )
-from simserve.cli.run import progress_bar
+from simserve.cli.progress import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def plan(
     is_default = source is not None and source.name == "DEFAULT"
     if is_default and not spot and horizon is None and budget is None:
         objective = _objective(loaded, names)
-    with progress_bar(is_shown=not shown.quiet and sys.stderr.isatty(), label="planning") as progress:
+    with progress_bar(is_shown=not shown.quiet, label="planning") as progress:
         result = api.plan(
             loaded,
             hardware=names,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,11 +26,11 @@ from simserve.cli.options import (
     share,
     takes_flags,
 )
-from simserve.cli.progress import progress
+from simserve.cli.progress import progress_bar
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InterruptedRunError
 
 if TYPE_CHECKING:
-    from simserve.api import Progress, RunResult, Scenario
+    from simserve.api import RunResult, Scenario
 
 
 _LONGEST_REFERENCE = 240
@@ -148,7 +146,7 @@ def _run(
         files = {**files, "reference": (str(folder / STORED[0]),)}
     with (
         misfit_printed(scenario, as_json=as_json),
-        progress_bar(is_shown=not quiet and sys.stderr.isatty()) as told,
+        progress_bar(is_shown=not quiet) as told,
     ):
         result = api.run(scenario, out=folder, progress=told, **files)
     if as_json:
@@ -194,10 +192,3 @@ def _with_model(asked: Asked, model: str | None, hardware: str | None) -> Asked:
     if hardware is not None and asked.gpus is not None:
         refuse_flags({"--hardware": hardware}, "says the same as --gpus", "keep one of the two")
     return replace(asked, scenario=asked.scenario or model, gpus=asked.gpus or hardware)
-
-
-@contextmanager
-def progress_bar(*, is_shown: bool, label: str = "simulating") -> Iterator[Progress | None]:
-    """Yield a function that shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
-    with progress(is_shown=is_shown) as tell:
-        yield None if tell is None else lambda done, total: tell(done, total, label)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.importing import ForceOption, HardwareOption, named_gpu, on_gpus, write_all
+from simserve.cli.importing import ForceOption, named_gpu, on_gpus
 from simserve.cli.one_line import ColumnsOption
-from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table
+from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table, write_all
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def trace(
         typer.Option("--scenario", metavar="OUT.yaml", help="Also write a scenario with traffic like it."),
     ] = None,
     model: TraceModelOption = None,
-    hardware: HardwareOption = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option("--gpus", "--hardware", metavar="[Nx]NAME", help="With --scenario: its GPUs, such as 2xH100."),
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,15 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from simserve.cli.metrics_source import Source, seconds_of
+from simserve.cli.metrics_source import Source
 from simserve.cli.options import (
     JsonOption,
     QuietOption,
     SetOption,
+    make_folder,
     misfit_printed,
     print_json,
     print_lines,
     print_table,
+    seconds_of,
 )
 from simserve.errors import EXIT_THRESHOLD_FAILED, InputError, InterruptedRunError, UsageError
 
@@ -121,7 +122,8 @@ def twin(
     measured = 0.0 if calibrate_for is None else seconds_of(calibrate_for, "--calibrate-for")
     ahead = 0.0 if horizon.strip() in ("0", "0s", "0 s") else seconds_of(horizon, "--horizon")
     loaded = load(scenario, overrides or ())
-    _check_out(out, source, force=force)
+    if out is not None:
+        make_folder(out, ["twin.json", *([_SCRAPES] if "://" in source else [])], force=force)
     if watch is not None:
         if as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
@@ -157,23 +159,6 @@ def look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float,
 
     seen = observed(scrapes, source)
     return compare(seen, source, scenario, horizon=horizon, calibrate_for=measured)
-
-
-def _check_out(out: Path | None, source: str, *, force: bool) -> None:
-    if out is None:
-        return
-    if out.exists() and not out.is_dir():
-        raise UsageError("is not a folder", key="--out", value=str(out))
-    written = (out / "twin.json", *(() if "://" not in source else (out / _SCRAPES,)))
-    there = next((file for file in written if file.exists() and file.stat().st_size), None)
-    if there is not None and not force:
-        raise UsageError("is there already", file=there, remedy="name another folder, or replace it with --force")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as failure:
-        raise UsageError(f"cannot be made: {failure.strerror}", key="--out", value=str(out)) from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise UsageError("cannot be written: permission denied", key="--out", value=str(out))
 
 
 def _scrapes_file(out: Path | None, source: str) -> Path | None:
