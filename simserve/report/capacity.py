@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity import answer as capacity_answer
 from simserve.planner.plan.explain import plan_command
+from simserve.report import answer_plots
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
-from simserve.report.page import Page, Section, html_table
+from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
+from simserve.report.sketch_figure import sketch_figure
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -44,8 +47,6 @@ class Capacity(capacity_answer.Capacity):
             command: The command that reproduces it.
             brief: The brief at the top of the page; None: from a run of the deployment as it is.
         """
-        from simserve.report.page import write_page
-
         write_page(_capacity_page(self, command, brief), file)
 
     def _repr_html_(self) -> str:
@@ -60,17 +61,11 @@ class CapacityPlots:
 
     def latency(self) -> Figure:
         """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
-        from simserve.report.answer_plots import capacity_latency
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(capacity_latency(self.answer))
+        return sketch_figure(answer_plots.capacity_latency(self.answer))
 
     def goodput(self) -> Figure:
         """Return requests/s answered and within the SLO against the load, with the knee."""
-        from simserve.report.answer_plots import capacity_goodput
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(capacity_goodput(self.answer))
+        return sketch_figure(answer_plots.capacity_goodput(self.answer))
 
 
 def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> None:
@@ -294,9 +289,6 @@ def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brie
         command: The command that reproduces it.
         brief: The brief at the top of the page; None: it is made here.
     """
-    from simserve.report import answer_plots
-    from simserve.report.panels import panel
-
     lines = _answer_lines(capacity)
     levels = capacity.found.levels
     verdict: Verdict = "holds" if capacity.found.largest.value else "missed"

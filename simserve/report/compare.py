@@ -15,10 +15,13 @@ from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.explain import plan_command
 from simserve.planner.statistics import LEAST_PAIRS, Difference
 from simserve.profiles.expected_errors import load_error_model
+from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
-from simserve.report.page import Page, Section, html_table
+from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
+from simserve.report.sketch_figure import sketch_figure
 from simserve.scenario.formats import formats_line
 from simserve.units import HOURS_PER_MONTH
 
@@ -87,8 +90,6 @@ class Comparison(compare.Comparison):
             command: The command that reproduces it.
             brief: The brief at the top of the page; None: from a run of the deployment as it is.
         """
-        from simserve.report.page import write_page
-
         write_page(_comparison_page(self, command, brief), file)
 
     def _repr_html_(self) -> str:
@@ -103,10 +104,7 @@ class ComparisonPlots:
 
     def differences(self) -> Figure:
         """Return what each variant changes, in percent of the base, with 95 % intervals."""
-        from simserve.report.answer_plots import differences
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(differences(self.answer))
+        return sketch_figure(answer_plots.differences(self.answer))
 
 
 def render_comparison(comparison: compare.Comparison, console: Console) -> None:
@@ -335,9 +333,6 @@ def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief 
         command: The command that reproduces it.
         brief: The brief at the top of the page; None: it is made here.
     """
-    from simserve.report import answer_plots
-    from simserve.report.panels import panel
-
     lines = _told(comparison)
     opening = brief or comparison_brief(comparison)
     said = " ".join(each.text for each in opening.facts)

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan.explain import plan_command
+from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
 from simserve.report.brief import NOW, SLO_MISSED, STORED, Brief, Fact, Way, api_text, asked_by, fact_text
 from simserve.report.page import Page, Section, html_cells, write_page
+from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
+from simserve.report.sketch_figure import figure_or_none
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -391,9 +394,6 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
         command: How to reproduce it.
         brief: What opens the page; None: what the summary alone says.
     """
-    from simserve.report import answer_plots
-    from simserve.report.panels import panel
-
     told = answer(summary)
     panels = [
         panel(name, title, note, figure, f"{told} {note}")
@@ -531,14 +531,8 @@ class CostPlots:
 
     def break_even(self) -> Figure | None:
         """Return dollars a month of both sides against the requests of a month."""
-        from simserve.report.answer_plots import break_even
-        from simserve.report.sketch_figure import figure_or_none
-
-        return figure_or_none(break_even(self.summary))
+        return figure_or_none(answer_plots.break_even(self.summary))
 
     def tornado(self) -> Figure | None:
         """Return how much each input changes the saving of self-hosting."""
-        from simserve.report.answer_plots import tornado
-        from simserve.report.sketch_figure import figure_or_none
-
-        return figure_or_none(tornado(self.summary))
+        return figure_or_none(answer_plots.tornado(self.summary))

@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.report.panels import Panel, brief_panel
 from simserve.report.quantities import text_columns
 from simserve.unfinished import remove_abandoned, unfinished
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from simserve.report.brief import Brief
-    from simserve.report.panels import Panel
-
 _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[^\s;]+| \d[\d.]*%?(?:/[a-z]+)?)?)")
 """A command at the end of a sentence, and an option with its number (possibly per month) or with the key it sets."""
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
@@ -82,8 +81,6 @@ class Page:
 
 def render_page(page: Page) -> str:
     """Return the page as one file that fetches nothing; the same page gives the same bytes."""
-    from simserve.report.panels import brief_panel
-
     picture = None if page.brief is None else brief_panel(page.brief.latencies)
     return environment().get_template("answer.html").render(page=page, picture=picture)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.result import RunResult
 from simserve.report import facts
+from simserve.report.answer_plots import against_requests
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, clock
 from simserve.report.curves import TurningPoint, cumulative, cumulative_histogram, thinned
 from simserve.report.quantities import number, share
@@ -385,8 +386,6 @@ def dollars_a_month(month: Mapping[str, Any]) -> Sketch:
     Args:
         month: ``month`` of a run's summary, with an API.
     """
-    from simserve.report.answer_plots import against_requests
-
     api, requests, even = month["api"], month["requests_per_month"], month["break_even_requests_per_month"]
     return against_requests(
         api["name"],

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.sweep import sweep
 from simserve.planner.sweep.point import OK, Row
 from simserve.report.answer import warning_lines
-from simserve.report.page import Page, Section, html_table
+from simserve.report.answer_plots import sweep_curves
+from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, counted, dollars, listed, number, share
+from simserve.report.sketch_figure import figure_or_none
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,8 +44,6 @@ class Sweep(sweep.Sweep):
 
     def to_html(self, file: str | Path, command: str = "") -> None:
         """Write the answer as one self-contained page; ``command`` is the command that reproduces it."""
-        from simserve.report.page import write_page
-
         write_page(_sweep_page(self, command), file)
 
     def _repr_html_(self) -> str:
@@ -60,9 +61,6 @@ class SweepPlots:
 
         None if no key has two numbers, or the figure is undefined everywhere.
         """
-        from simserve.report.answer_plots import sweep_curves
-        from simserve.report.sketch_figure import figure_or_none
-
         return figure_or_none(sweep_curves(self.answer, figure, figure))
 
 
@@ -202,9 +200,6 @@ def _sweep_html(answer: sweep.Sweep) -> str:
 
 def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
     """Return the answer as a page: curves over the first numeric key, and the table."""
-    from simserve.report.answer_plots import sweep_curves
-    from simserve.report.panels import panel
-
     lines = _sweep_lines(answer)
     panels = []
     for label, name, _ in _FIGURES:

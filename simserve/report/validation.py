@@ -21,6 +21,7 @@ from simserve.report.page import environment, html_table, write_whole
 from simserve.report.panels import Panel, panel
 from simserve.report.quantities import counted, listed
 from simserve.report.sketch import DASHED, Axis, Curve, Dots, Mark, Shape, Sketch, log_reach
+from simserve.report.sketch_figure import sketch_figure
 from simserve.version import __version__
 
 if TYPE_CHECKING:
@@ -278,8 +279,6 @@ class ValidationPlots:
         series = _series(self.answer, metric, scale)
         if not series:
             return None
-        from simserve.report.sketch_figure import sketch_figure
-
         return sketch_figure(scatter(series, f"{METRICS[metric]} in {unit}"))
 
 
