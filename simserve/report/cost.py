@@ -83,17 +83,14 @@ def answer(summary: Mapping[str, Any]) -> str:
     if own["usd_per_month"] is None:
         per = f", {dollars(api['usd_per_request'])} a request" if api["usd_per_request"] is not None else ""
         month = f"{dollars(api['usd_per_month'])} a month{per}"
-        return f"{api['name']} costs {month if api['usd_per_month'] is not None else _per_million(api)}."
+        tokens = f"{dollars(api['usd_per_million_tokens'])} a million tokens"
+        return f"{api['name']} costs {tokens if api['usd_per_month'] is None else month}."
     verb = "costs" if own["gpus"] == 1 else "cost"
     text = f"{counted(own['gpus'], 'GPU')} {verb} {dollars(own['usd_per_month'])} a month"
     if own["usd_per_million_output_tokens"] is not None:
         text += f", {dollars(own['usd_per_million_output_tokens'])} a million output tokens"
     even = summary["break_even"]["tokens_per_month"]
     return text + (f"; break-even at {_tokens(even)} a month." if even is not None else ".")
-
-
-def _per_million(api: Mapping[str, Any]) -> str:
-    return f"{dollars(api['usd_per_million_tokens'])} a million tokens"
 
 
 def _tokens(amount: float | None) -> str:

@@ -43,6 +43,7 @@ from simserve.report.plan_lines import (
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
 from simserve.report.quantities import dollars, number, share, text_columns
 from simserve.report.sketch_figure import figure_or_none
+from simserve.report.terminal import columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
 from simserve.report.thresholds import load_sketch, thresholds_lines, thresholds_sketch, thresholds_table
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
@@ -352,7 +353,6 @@ def _sure(summary: Mapping[str, Any]) -> str:
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
     """Print every figure: why, how to run it, the runners-up, its headroom, and which optimisations pay."""
     from rich.padding import Padding
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
@@ -368,9 +368,8 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
             shown = Padding(text, (0, 0, 0, 2)) if line.startswith("  ") else text
             console.print(shown, width=None if is_command else width, soft_wrap=is_command)
         if table is not None:
-            drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-            for head, is_text in zip(table[0], text_columns(table[1]), strict=True):
-                drawn.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+            is_text = text_columns(table[1])
+            drawn = columns(table[0], is_text, breaks=is_text)
             for row in table[1]:
                 drawn.add_row(*row)
             console.print(drawn, width=width)

@@ -264,7 +264,8 @@ class Validation(Replayed):
         return ValidationPlots(self)
 
     def _repr_html_(self) -> str:
-        return _validation_html(self)
+        table = error_tables(self.summary)[0]
+        return html_table(validation_lines(self.summary), table.header, table.rows, [table.caption or READING])
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +312,6 @@ def validation_page(validation: Replayed, *, asked: str = "") -> str:
         "asked": asked,
     }
     return environment().get_template("validation.html").render(content)
-
-
-def _validation_html(validation: Replayed) -> str:
-    """Return the answer as a fragment of HTML: what was replayed, and the errors of the coarsest table."""
-    table = error_tables(validation.summary)[0]
-    return html_table(validation_lines(validation.summary), table.header, table.rows, [table.caption or READING])
 
 
 def _panel(validation: Replayed, metric: Metric) -> Panel | None:
