@@ -26,14 +26,14 @@ def report(
     from simserve.metrics.files import read_result
     from simserve.report.answer import answer
     from simserve.report.html import REPORT_FILE, render_report
-    from simserve.report.page import write_whole
+    from simserve.unfinished import write_text
     from simserve.version import __version__
 
     check_page(html)
     result = read_result(folder)
     path = html if html is not None else folder / REPORT_FILE
     try:
-        write_whole(path, render_report(result))
+        write_text(path, render_report(result))
     except OSError as failure:
         raise UsageError(f"cannot be written: {failure.strerror or failure}", file=path) from None
     written_by = result.summary["simserve"]["version"]

@@ -20,7 +20,8 @@ from simserve.explore.queries import Against
 from simserve.explore.tour import LONG_TAIL, STOPS
 from simserve.metrics.summary import in_json
 from simserve.profiles.catalog import bundled_file
-from simserve.report.page import TEMPLATES, write_whole
+from simserve.report.page import TEMPLATES
+from simserve.unfinished import write_text
 from simserve.validation import validate
 
 Options = Mapping[str, Sequence[Any]]
@@ -130,8 +131,8 @@ def write_pages(
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / ANSWERS, f"window.SIMSERVE={text};\n")
-        write_whole(folder / INDEX, page())
+        write_text(folder / ANSWERS, f"window.SIMSERVE={text};\n")
+        write_text(folder / INDEX, page())
     except OSError as failure:
         raise UsageError(f"cannot be written: {failure.strerror}", key="--export", value=str(folder)) from failure
     return is_whole

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.report.panels import Panel, brief_panel
 from simserve.report.quantities import text_columns
-from simserve.unfinished import remove_abandoned, unfinished
+from simserve.unfinished import write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -91,22 +90,7 @@ def write_page(page: Page, file: str | Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(Path(file), render_page(page))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    remove_abandoned(path.parent)
-    beside = unfinished(path)
-    try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_text(Path(file), render_page(page))
 
 
 @cache

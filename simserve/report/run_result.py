@@ -14,6 +14,7 @@ from simserve.report import plots
 from simserve.report.curves import turning_point
 from simserve.report.preemption import seats_points
 from simserve.report.sketch_figure import sketch_figure
+from simserve.unfinished import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,9 +37,8 @@ class RunResult(result.RunResult):
     def to_html(self, file: str | Path) -> None:
         """Write the report as one self-contained page."""
         from simserve.report.html import render_report
-        from simserve.report.page import write_whole
 
-        write_whole(Path(file), render_report(self))
+        write_text(Path(file), render_report(self))
 
     def film(self, **others: RunResult) -> Film:
         """Return some seconds of the run as a film, which plays in a notebook, beside other runs of the same requests.
@@ -79,11 +79,10 @@ def write_folder(found: RunResult, folder: Path, *, timeline: bool, prometheus: 
         write_prometheus(found, folder)
     if film:
         from simserve.report.film import FILM_FILE, film_of, film_page
-        from simserve.report.page import write_whole
 
         name = found.summary["simserve"]["scenario_name"]
         shown = film_of({name: found})
-        write_whole(folder / FILM_FILE, film_page(shown, name))
+        write_text(folder / FILM_FILE, film_page(shown, name))
         write_report(found, folder, shown)
     else:
         write_report(found, folder)

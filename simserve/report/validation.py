@@ -17,11 +17,12 @@ from simserve.planner.measured.point import Metric
 from simserve.planner.validation.scoring import OF_GPU, OF_KV, coverage_sentence, error_summary, errors_of
 from simserve.planner.validation.validate import Validation as Replayed
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY
-from simserve.report.page import environment, html_table, write_whole
+from simserve.report.page import environment, html_table
 from simserve.report.panels import Panel, panel
 from simserve.report.quantities import counted, listed
 from simserve.report.sketch import DASHED, Axis, Curve, Dots, Mark, Shape, Sketch, log_reach
 from simserve.report.sketch_figure import sketch_figure
+from simserve.unfinished import write_text
 from simserve.version import __version__
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") 
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(file, validation_page(validation, asked=asked))
+    write_text(file, validation_page(validation, asked=asked))
 
 
 def validation_page(validation: Replayed, *, asked: str = "") -> str:
