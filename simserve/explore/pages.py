@@ -157,7 +157,7 @@ def answer(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the server would answer, or its refusal."""
     asked = QUESTIONS[name]
     try:
-        found: dict[str, Any] = in_json(asked.answer(validate(asked.query, dict(values)), _unlimited))
+        found: dict[str, Any] = in_json(asked.answer(validate(asked.query, dict(values)), lambda _done, _total: None))
     except InfeasibleError as error:
         return {"error": str(error), "kind": "infeasible"}
     except (SimserveError, ValueError) as error:
@@ -195,7 +195,3 @@ def _combinations(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
     for places in itertools.product(*(range(len(values)) for values in options.values())):
         chosen = zip(options.items(), places, strict=True)
         yield ".".join(map(str, places)), {name: values[place] for (name, values), place in chosen}
-
-
-def _unlimited(_done: int, _total: int) -> None:
-    """Never stop a run."""
