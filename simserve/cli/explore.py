@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.metrics_source import Source
+from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.one_line import refuse_flags
 from simserve.cli.options import SetOption, seconds_of
 from simserve.cli.progress import progress
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simserve.explore.queries import Check
     from simserve.explore.twin import TwinFeed
 
-_WATCH, _INTERVAL = "5min", "15 s"
+_WATCH = "5min"
 _HORIZON = 86_400.0
 """Seconds that the twin's forecast looks ahead."""
 
@@ -149,20 +149,13 @@ def _feed(
     shown = shown or re.sub(r"//[^/@]*@", "//", source)
     if once or "://" not in source:
         refuse_flags({"--watch": watch, "--interval": interval}, "is for an address, not for saved metrics")
-        how_long = _WATCH if "://" in source else None
-        scrapes = Source(source, how_long, _INTERVAL, is_prometheus=False, match="", quiet=True).scrapes()
+        how = Scraping(scrape_for=_WATCH if "://" in source else None)
+        scrapes = Source(source, how, quiet=True).scrapes()
         only = partial(look, scrapes, source, loaded, _HORIZON, measured)
         return TwinFeed(lambda _tell: iter([only()]), source=shown, scenario=loaded.name, every=None, what_if=what_if)
-    every, between = watch or _WATCH, interval or _INTERVAL
-    seconds = round_seconds(every, between)
-    asked = partial(
-        looks,
-        *(source, every, between, seconds, loaded),
-        is_prometheus=False,
-        match="",
-        horizon=_HORIZON,
-        measured=measured,
-    )
+    every, scraping = watch or _WATCH, Scraping() if interval is None else Scraping(interval=interval)
+    seconds = round_seconds(every, scraping.interval)
+    asked = partial(looks, source, every, scraping, loaded, _HORIZON, measured)
     return TwinFeed(lambda tell: asked(tell=tell), source=shown, scenario=loaded.name, every=seconds, what_if=what_if)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.one_line import ColumnsOption
 from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags, write_all
 from simserve.errors import ScenarioError, UsageError
@@ -464,18 +465,8 @@ def metrics(
     engine_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.")
     ] = None,
-    scrape_for: Annotated[
-        str | None,
-        typer.Option(
-            "--for", metavar="TIME", help="How long to scrape an engine; for Prometheus, how far back to look."
-        ),
-    ] = None,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s",
-    prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False,
-    match: Annotated[
-        str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
-    ] = "",
     *,
+    scraping: Scraping,
     delivery: Delivery,
 ) -> None:
     """Make a scenario of what a running vLLM, SGLang or TensorRT-LLM counts at /metrics: its settings and its traffic.
@@ -486,11 +477,10 @@ def metrics(
 
     simserve import metrics http://localhost:8000/metrics --for 5min --gpus H100 --out observed.yaml
     """
-    from simserve.cli.metrics_source import Source
     from simserve.observe.windows import observed
     from simserve.planner.importers.metrics import import_metrics
 
-    found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=not delivery.is_printed)
+    found = Source(source, scraping, quiet=not delivery.is_printed)
     seen = observed(found.scrapes(), source)
     answer = import_metrics(
         seen,

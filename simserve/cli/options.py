@@ -214,33 +214,6 @@ def check_verbose(verbose: bool, flags: Mapping[str, bool]) -> None:
         raise UsageError("prints no answer that --verbose could lengthen", key=silent[0])
 
 
-def show_brief(
-    brief: Brief,
-    page: Path | None,
-    render: Callable[[Console], None],
-    *,
-    verbose: bool,
-    written: Path | None = None,
-) -> None:
-    """Print the brief of an answer, and with ``verbose`` what ``render`` prints below it.
-
-    Args:
-        brief: The brief of the answer.
-        page: Where its page was written; None without a page.
-        render: Prints every other figure.
-        verbose: Whether nothing is left out.
-        written: Another file of the answer; None without one.
-    """
-    from simserve.report.brief import with_page
-    from simserve.report.terminal import render_brief
-
-    out = console()
-    render_brief(with_page(brief, page, written), out, is_whole=verbose)
-    if verbose:
-        out.print()
-        render(out)
-
-
 def given_command(context: typer.Context) -> str:
     """Return the command line as given, without flags on how the answer is shown; empty if it was not passed on."""
     words: list[str] = list(context.find_root().obj or ())
@@ -312,8 +285,16 @@ class Shown:
             return
         made = brief()
         self.write_page(lambda file, command: write(file, command, made))
-        if self.is_printed:
-            show_brief(made, self.html, render, verbose=self.verbose, written=written)
+        if not self.is_printed:
+            return
+        from simserve.report.brief import with_page
+        from simserve.report.terminal import render_brief
+
+        out = console()
+        render_brief(with_page(made, self.html, written), out, is_whole=self.verbose)
+        if self.verbose:
+            out.print()
+            render(out)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from simserve.cli.metrics_source import Source
+from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.options import (
     JsonOption,
     QuietOption,
@@ -27,6 +28,7 @@ from simserve.cli.options import (
     print_lines,
     print_table,
     seconds_of,
+    takes_flags,
 )
 from simserve.errors import EXIT_THRESHOLD_FAILED, InputError, InterruptedRunError, UsageError
 
@@ -47,6 +49,7 @@ _LARGEST_PORT = 65_535
 LOOPBACK = "127.0.0.1"
 
 
+@takes_flags()
 def twin(
     source: Annotated[
         str,
@@ -61,17 +64,8 @@ def twin(
         typer.Option("--scenario", metavar="SCENARIO", help="The deployment and the traffic that are expected."),
     ],
     overrides: SetOption = None,
-    scrape_for: Annotated[
-        str | None,
-        typer.Option(
-            "--for", metavar="TIME", help="How long to scrape an engine; for Prometheus, how far back to look."
-        ),
-    ] = None,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s",
-    prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False,
-    match: Annotated[
-        str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
-    ] = "",
+    *,
+    scraping: Scraping,
     horizon: Annotated[str, typer.Option(metavar="TIME", help="How far ahead to forecast; 0: not at all.")] = "24 h",
     calibrate_for: Annotated[
         str | None,
@@ -127,9 +121,7 @@ def twin(
     if watch is not None:
         if as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
-        asked = (source, watch, interval, round_seconds(watch, interval))
-        how: dict[str, Any] = {"is_prometheus": prometheus, "match": match, "horizon": ahead, "measured": measured}
-        rounds = looks(*asked, loaded, **how, save=_scrapes_file(out, source))
+        rounds = looks(source, watch, scraping, loaded, ahead, measured, save=_scrapes_file(out, source))
         with contextlib.ExitStack() as stack:
             page = None
             if metrics_address is not None:
@@ -137,9 +129,7 @@ def twin(
                 print_lines([f"metrics at {page.url}"])
             _watch(rounds, page, out, until_drift=once)
         return
-    where: dict[str, Any] = {"is_prometheus": prometheus, "match": match}
-    save = _scrapes_file(out, source)
-    found = Source(source, scrape_for, interval, **where, quiet=quiet or as_json, save=save)
+    found = Source(source, scraping, quiet=quiet or as_json, save=_scrapes_file(out, source))
     with misfit_printed(loaded, as_json=as_json):
         answer = look(found.scrapes(), source, loaded, ahead, measured)
     if out is not None:
@@ -219,29 +209,43 @@ def _on_stderr(words: str) -> None:
 def looks(
     source: str,
     every: str,
-    interval: str,
-    seconds: float,
+    scraping: Scraping,
     scenario: Scenario,
-    *,
-    is_prometheus: bool,
-    match: str,
     horizon: float,
     measured: float,
+    *,
     save: Path | None = None,
     tell: Callable[[str], None] = _on_stderr,
 ) -> Iterator[Twin]:
-    """Yield a comparison every ``seconds``, without end; earlier scrapes of an engine are kept.
+    """Return comparisons, one ``every`` so often, without end; earlier scrapes of an engine are kept.
 
     A round in which the source does not answer is reported, by default on stderr, and skipped; only in the first round
     is that an error.
+
+    Raises:
+        UsageError: ``every`` is too short for the scrapes that one comparison needs.
     """
+    seconds = round_seconds(every, scraping.interval)
+    how = replace(scraping, scrape_for=every if "://" in source else None)
+    return _looks(source, seconds, how, scenario, horizon, measured, save, tell)
+
+
+def _looks(
+    source: str,
+    seconds: float,
+    how: Scraping,
+    scenario: Scenario,
+    horizon: float,
+    measured: float,
+    save: Path | None,
+    tell: Callable[[str], None],
+) -> Iterator[Twin]:
     from simserve.observe.scrapes import in_order
 
     kept: list[Scrape] = []
-    scraped_for = every if "://" in source else None
     while True:
         start = time.monotonic()
-        found = Source(source, scraped_for, interval, is_prometheus=is_prometheus, match=match, quiet=True, save=save)
+        found = Source(source, how, quiet=True, save=save)
         try:
             scrapes = found.scrapes()
         except InputError as failure:
