@@ -18,7 +18,7 @@ from simserve.report.curves import thinned, turning_point
 from simserve.report.kinds import audio_lines, image_lines, reasoning_lines, speculation_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import count, counted, dollars, listed, number, share
-from simserve.report.sketch import DASHED, DOTTED, Axis, Mark, Note, Rule, Sketch, Steps
+from simserve.report.sketch import DASHED, DOTTED, Axis, Mark, Note, Rule, Sketch, Steps, area
 from simserve.report.sketch_svg import sketch_svg
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ def figure_groups(result: RunResult) -> list[PanelGroup]:
     if points:
         requests = result.summary["simserve"]["bottleneck"]["seats_curve"]["requests"]
         runs = f"Short runs of {count(requests)} requests of this traffic, all queued at once, on one replica"
-        groups.append(PanelGroup("Up to which batch a larger one pays", runs, (_seats_panel(points),)))
+        best = turning_point(points)
+        text = f"Output is highest at max_num_seqs {count(best.at)}, {number(best.value)} tokens a second."
+        curve = panel("seats", "Throughput against max_num_seqs", "", plots.throughput_curve(points, best), text)
+        groups.append(PanelGroup("Up to which batch a larger one pays", runs, (curve,)))
     return groups
 
 
@@ -91,12 +94,6 @@ def _load_group(result: RunResult, found: Mapping[str, Any]) -> PanelGroup:
         panel("load-goodput", "Goodput against load", "", goodput_at_loads(found), f"{told}."),
     )
     return PanelGroup("At other loads", note, panels)
-
-
-def _seats_panel(points: list[tuple[int, float]]) -> Panel:
-    best = turning_point(points)
-    text = f"Output is highest at max_num_seqs {count(best.at)}, {number(best.value)} tokens a second."
-    return panel("seats", "Throughput against max_num_seqs", "", plots.throughput_curve(points, best), text)
 
 
 def _undefined(result: RunResult) -> str:
@@ -254,8 +251,7 @@ def replicas_over_time(result: RunResult) -> Sketch | None:
         x=Axis(label=label, high=float(times[-1])),
         y=Axis(label="replicas", high=max(1.0, 1.08 * float(launched.max())), is_whole=True),
         marks=[
-            Steps(edges=times, values=ready, color=SKY, is_filled=True),
-            Steps(edges=times, values=ready, label="ready", color=BLUE),
+            *area(times, ready, BLUE, "ready", SKY),
             Steps(edges=times, values=launched, label="paid for", color=VERMILION, dashes=DASHED),
         ],
     )
@@ -282,10 +278,7 @@ def attainment_over_time(result: RunResult) -> Sketch | None:
     return Sketch(
         x=Axis(label=label.replace("simulated time", "time of arrival"), high=float(times[-1])),
         y=Axis(label="requests within the SLO", ticks=_SHARE_TICKS),
-        marks=[
-            Steps(edges=times, values=shares, color=SKY, is_filled=True),
-            Steps(edges=times, values=shares, label="within the SLO", color=BLUE),
-        ],
+        marks=area(times, shares, BLUE, "within the SLO", SKY),
     )
 
 

@@ -180,7 +180,8 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         pictures = [panel("candidates", title, told, figure, f"Dollars a month against p95 TTFT. {told}")]
         steps = plan_waterfall(summary)
         if steps is not None:
-            how = _sizing(summary)
+            # The line of the arithmetic that gives the number of replicas.
+            how = next((f"{capital(line)}." for line in summary["best"]["arithmetic"] if "replica" in line), "")
             pictures.append(panel("waterfall", "From traffic to dollars", how, steps, f"{how} {answer[0]}"))
         sections.insert(0, Section(title="The answer in two pictures", panels=tuple(pictures)))
     if summary.get("purchase"):
@@ -211,11 +212,6 @@ def _full_sentence(line: str) -> str:
     if not any(sign.isdigit() for sign in told.split(" ", 1)[0]):  # product names keep their spelling
         told = capital(told)
     return told if ": simserve " in told else f"{told.rstrip('.')}."
-
-
-def _sizing(summary: Mapping[str, Any]) -> str:
-    """Return the line of the arithmetic that gives the number of replicas."""
-    return next((f"{capital(line)}." for line in summary["best"]["arithmetic"] if "replica" in line), "")
 
 
 def _purchase_panels(bought: Mapping[str, Any]) -> Iterator[Panel]:

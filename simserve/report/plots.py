@@ -33,6 +33,7 @@ from simserve.report.sketch import (
     Rule,
     Sketch,
     Steps,
+    area,
     bar_sketch,
     log_time,
 )
@@ -160,10 +161,7 @@ def kv_over_time(result: RunResult) -> Sketch:
     return Sketch(
         x=Axis(label=label, high=float(times[-1])),
         y=_share_axis("share of KV capacity", float(usage.max(initial=0.0))),
-        marks=[
-            Steps(edges=times, values=usage, color=SKY, is_filled=True),
-            Steps(edges=times, values=usage, label="KV memory reserved", color=BLUE),
-        ],
+        marks=area(times, usage, BLUE, "KV memory reserved", SKY),
     )
 
 
