@@ -112,11 +112,10 @@ def _measuring(scenario: Scenario, result: Export, out: Path, *, force: bool) ->
 
 def _write(result: Export, out: Path, measuring: Mapping[Path, str], *, force: bool) -> None:
     """Write the command as a script (or the only file), the files that it reads, and the script that measures it."""
+    text = "".join(f"# {note}\n" for note in result.notes)
     if result.main_file is not None:
-        text = "".join(f"# {note}\n" for note in result.notes) + result.files[result.main_file]
-        others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}
-        write_all({out: text, **others, **measuring}, force=force)
-        return
-    files = {out: "#!/bin/sh\n" + "".join(f"# {note}\n" for note in result.notes) + f"exec {result.lines}\n"}
-    files |= {out.parent / name: text for name, text in result.files.items()}
-    write_all(files | dict(measuring), force=force)
+        text += result.files[result.main_file]
+    else:
+        text = f"#!/bin/sh\n{text}exec {result.lines}\n"
+    others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}
+    write_all({out: text, **others, **measuring}, force=force)

@@ -24,19 +24,13 @@ Check = Callable[[int, int], None]
 """Passed to a run as its progress: stops it when its time is up."""
 
 
-def _name_of(kind: catalog.Kind) -> AfterValidator:
+def _name_of(kind: catalog.Kind, *, may_be_empty: bool = False) -> AfterValidator:
     def check(name: str) -> str:
-        if name not in catalog.names(kind):
+        if name not in catalog.names(kind) and (name or not may_be_empty):
             raise ValueError(f"is no {kind} of the catalogue")
         return name
 
     return AfterValidator(check)
-
-
-def _hardware_or_none(name: str) -> str:
-    if name and name not in catalog.names("hardware"):
-        raise ValueError("is no hardware of the catalogue")
-    return name
 
 
 Name = Annotated[str, Field(max_length=80)]
@@ -460,7 +454,7 @@ class ParallelQuery(DeploymentQuery):
 class TwinQuery(FrozenModel):
     """Changes to a deployment that the twin watches; settings left as they are stay those of the scenario."""
 
-    hardware: Annotated[Name, AfterValidator(_hardware_or_none)] = ""
+    hardware: Annotated[Name, _name_of("hardware", may_be_empty=True)] = ""
     """The GPU; empty: as it is."""
     replicas: Annotated[int, Field(ge=0, le=1024)] = 0
     """Replicas; 0: as they are."""

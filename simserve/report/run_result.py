@@ -77,15 +77,14 @@ def write_folder(found: RunResult, folder: Path, *, timeline: bool, prometheus: 
         from simserve.metrics.prometheus import write_prometheus
 
         write_prometheus(found, folder)
+    shown = None
     if film:
         from simserve.report.film import FILM_FILE, film_of, film_page
 
         name = found.summary["simserve"]["scenario_name"]
         shown = film_of({name: found})
         write_text(folder / FILM_FILE, film_page(shown, name))
-        write_report(found, folder, shown)
-    else:
-        write_report(found, folder)
+    write_report(found, folder, shown)
 
 
 class RunPlots:
