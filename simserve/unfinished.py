@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9]+")
@@ -17,6 +18,30 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9]+")
 def unfinished(path: Path) -> Path:
     """Return where this process writes the future ``path``: ``.NAME.MACHINE-PROCESS.unfinished`` beside it."""
     return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.unfinished")
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all: ``write`` gets a path beside it, which becomes ``path``.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    remove_abandoned(path.parent)
+    beside = unfinished(path)
+    try:
+        write(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def remove_abandoned(folder: Path) -> None:

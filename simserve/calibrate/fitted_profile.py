@@ -7,7 +7,6 @@ and curves, no measurements.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from simserve.perf.stage import LOGIT_BYTES
 from simserve.perf.tables import SAMPLING_PASSES
 from simserve.profiles import catalog
 from simserve.profiles.hardware import Calibration, HardwareProfile, load_hardware
-from simserve.unfinished import remove_abandoned, unfinished
+from simserve.unfinished import write_text
 from simserve.units import format_bandwidth, format_compute, format_seconds, parse, to_text
 from simserve.validation import validate
 
@@ -452,10 +451,4 @@ def write_profile(profile: HardwareProfile, file: Path, header: str = "") -> Non
     Raises:
         OSError: The file cannot be written.
     """
-    remove_abandoned(file.parent)
-    beside = unfinished(file)
-    try:
-        beside.write_text(profile_text(profile, header), encoding="utf-8", newline="\n")
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_text(file, profile_text(profile, header))
