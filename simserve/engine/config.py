@@ -1,4 +1,4 @@
-"""EngineConfig: what the scheduler of one replica obeys, as plain resolved numbers, and which lengths it takes.
+"""EngineConfig: the rules of one replica's scheduler as plain resolved numbers, and the request lengths it accepts.
 
 Presets and versions live in ``engine_profiles/``; nothing here has a default that depends on an engine.
 """
@@ -24,14 +24,14 @@ class KVTierConfig:
     """A place behind the prefix cache of a replica.
 
     Attributes:
-        name: How results call it.
+        name: Name in the results.
         num_blocks: KV blocks that it holds.
         block_seconds: Seconds that a replica takes to load one of them.
-        latency: Seconds that a step with loads waits besides.
+        latency: Additional seconds of a step with loads.
         is_shared: Whether it is one store of all replicas, not a tier of each.
-        store_block_seconds: Of a shared one: seconds for which a block occupies what all replicas load over; 0: nothing
-            is shared.
-        has_choice: Whether blocks are loaded only where that is faster than computing their tokens.
+        store_block_seconds: For a shared store: seconds for which a block occupies the bandwidth that all replicas
+            share; 0: none is shared.
+        has_choice: Whether blocks are loaded only if that is faster than computing their tokens.
         overlaps: Whether loads run beside the step that waits for them, layer by layer.
     """
 
@@ -51,114 +51,114 @@ class EngineConfig:
 
     Attributes:
         batching: ``continuous`` (iteration level, Orca) or ``static`` (collect, pad, answer together).
-        scheduler: Who goes first in a step. ``mixed``: decodes, then prefill chunks, share one token budget
+        scheduler: Which requests go first in a step. ``mixed``: decodes, then prefill chunks, share one token budget
             (vLLM V1, TensorRT-LLM). ``prefill_first``: a step is either prefill or decode, and prefill wins
             (SGLang, TGI, vLLM V0).
         admission: What admission requires. ``on_demand``: blocks for the next chunk. ``estimate``: SGLang's
             decaying new-token ratio. ``reserve``: blocks for the prompt and all of ``max_tokens``.
-        scheduling_policy: Order of the queue. ``fcfs``; ``priority``: smaller numbers first, then arrival, and the
-            victim of a preemption is who would come last (vLLM); ``shortest_first``: prompt plus ``max_tokens``.
+        scheduling_policy: Order of the queue. ``fcfs``; ``priority``: smallest number first, then by arrival, and
+            preemption takes the request that comes last in this order (vLLM); ``shortest_first``: prompt plus
+            ``max_tokens``.
         priority_ageing: ``priority``: seconds of waiting that outweigh one level; 0: waiting changes nothing.
-        priority_preemption: ``priority``: whether running requests of a worse priority make way for the head of the
-            queue when it finds no seat or no blocks. ``on_demand`` alone.
+        priority_preemption: ``priority``: whether running requests of a worse priority are preempted for the head of
+            the queue if it finds no seat or no blocks. ``on_demand`` only.
         ends_pass: ``priority``: whether a request that preempts itself ends the pass over the running ones, so that
-            those behind it compute nothing in that step (vLLM up to 0.32), where `has_ordered_pass` says so.
-        misses_next: ``ends_pass``: whether the pass misses the request behind one that takes the blocks of a request
-            before it that is done (vLLM up to 0.27; `simserve.engine.preemption`).
-        preemption_mode: What becomes of a victim's KV: ``recompute`` or ``swap`` (`simserve.engine.preemption`).
+            those after it compute nothing in that step (vLLM up to 0.32); effective if `has_ordered_pass`.
+        misses_next: ``ends_pass``: whether the pass misses the request after one that takes the blocks of a finished
+            request before it (vLLM up to 0.27; `simserve.engine.preemption`).
+        preemption_mode: What happens to a victim's KV: ``recompute`` or ``swap`` (`simserve.engine.preemption`).
         num_swap_blocks: ``swap``: KV blocks that host memory holds.
-        kv_allocation: ``paged`` blocks; ``static`` slots of ``max_model_len``; ``pow2`` and ``oracle``
-            contiguous ranges, first fit (baselines of the vLLM paper); ``none``: no cache.
+        kv_allocation: ``paged`` blocks; ``static`` slots of ``max_model_len``; ``pow2`` and ``oracle`` contiguous
+            ranges, first fit (baselines of the vLLM paper); ``none``: no cache.
         max_num_seqs: Seats: most requests that hold KV at once.
         max_num_batched_tokens: Token budget of a step.
         max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``.
-        lifts_chunk_limit: Whether a request that neither runs nor waits beside another is held to the budget alone, not
-            to ``max_chunk_tokens`` (vLLM 0.33).
-        checkpoint_tokens: With chunked prefill: so many tokens before the end of a prompt a chunk ends, so that a
+        lifts_chunk_limit: Whether a request is limited only by the budget, not by ``max_chunk_tokens``, while no other
+            request runs or waits (vLLM 0.33).
+        checkpoint_tokens: With chunked prefill: a chunk ends this many tokens before the end of a prompt, so that a
             checkpoint of a cache that cannot be rolled back is made there (llama.cpp); 0: nowhere.
-        last_checkpoint_tokens: The same once more, at most ``checkpoint_tokens``; the same number: there alone.
+        last_checkpoint_tokens: A second such point, at most ``checkpoint_tokens``; if equal, there is only one.
         max_model_len: Longest prompt plus output, tokens.
         enable_chunked_prefill: Whether a prompt may be split over steps.
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
             ``scheduler_reserve_full_isl``).
-        enable_prefix_caching: Whether requests that begin alike share KV blocks; ``continuous`` and ``paged`` alone.
+        enable_prefix_caching: Whether requests with the same prefix share KV blocks; ``continuous`` and ``paged`` only.
         caches_decoded: With ``enable_prefix_caching``: whether others find what a running request decodes (vLLM V1), or
-            what it has decoded when it ends.
-        evicts_by_block: With ``enable_prefix_caching``: whether cached blocks give way one by one, each by when it was
-            last used (vLLM), or segment by segment.
-        keeps_radix_tree: With ``enable_prefix_caching``: whether what requests share is a tree of what steps have
-            computed (SGLang; `simserve.engine.radix_tree`); where `has_radix_tree` says so alone.
-        evicts_missing: ``keeps_radix_tree``: whether nodes give way for what a step is short of (SGLang 0.5.18), or for
-            all that it takes.
-        touches_waiting: ``keeps_radix_tree``, ``fcfs``: whether every so many looks at the queue use what those in it
-            would find (SGLang 0.5.22; `simserve.engine.radix_tree`).
-        ages_empty_blocks: ``evicts_by_block``: whether free blocks that hold nothing to share wait for their turn among
+            only once it has ended.
+        evicts_by_block: With ``enable_prefix_caching``: whether cached blocks are evicted one by one, each by its last
+            use (vLLM), or segment by segment.
+        keeps_radix_tree: With ``enable_prefix_caching``: whether shared prefixes are a tree of what steps have computed
+            (SGLang; `simserve.engine.radix_tree`); effective only if `has_radix_tree`.
+        evicts_missing: ``keeps_radix_tree``: whether nodes are evicted for the blocks that a step lacks (SGLang
+            0.5.18), or for all that it takes.
+        touches_waiting: ``keeps_radix_tree``, ``fcfs``: whether looking at the queue periodically counts as a use of
+            what its requests would find (SGLang 0.5.22; `simserve.engine.radix_tree`).
+        ages_empty_blocks: ``evicts_by_block``: whether free blocks without shareable content wait for their turn among
             the cached ones (vLLM up to pull request 42656); else they are taken first.
         waits_for_prefix: With ``enable_prefix_caching``: whether a request waits while another computes the first block
-            that it lacks, and prompts are cached when all of them is computed (TensorRT-LLM;
-            `simserve.engine.prefix_cache`), where `has_prefix_waits` says so.
-        caches_at_end: ``waits_for_prefix``: whether others find a prompt once its request has ended, no sooner.
+            that it lacks, and prompts are cached when they are computed in full (TensorRT-LLM;
+            `simserve.engine.prefix_cache`); effective if `has_prefix_waits`.
+        caches_at_end: ``waits_for_prefix``: whether others find a prompt only once its request has ended.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
-            ``continuous`` alone.
-        max_cpu_loras: Adapters that host memory keeps, those on the GPU among them; at least ``max_loras``.
+            ``continuous`` only.
+        max_cpu_loras: Adapters that host memory keeps, including those on the GPU; at least ``max_loras``.
         lora_host_seconds: Seconds that a step waits for an adapter from host memory.
-        lora_disk_seconds: What it waits besides where it comes from disk.
+        lora_disk_seconds: Additional wait if it comes from disk, seconds.
         kv_tiers: With ``enable_prefix_caching``: the tiers behind the cache, the nearest first; one that replicas share
             is the last (`simserve.engine.kv_tier`).
-        block_size: Tokens a KV block.
+        block_size: Tokens per KV block.
         num_blocks: KV blocks of the replica; ``num_blocks * block_size`` tokens of KV, of ``full_groups +
-            window_groups`` groups of layers where windows are kept.
-        full_groups: Blocks of the pool that a KV block takes in the layers that see everything: 1, or 0 where no layer
-            does.
-        window_groups: Blocks of the pool that it takes in the layers with a window: groups of layers that share the
-            pool (vLLM). 0 with a pool of their own.
-        window_blocks: Blocks that a layer with a window holds of a request at most, but for the chunk that is being
-            computed (`simserve.engine.windows`); 0: all layers keep everything.
-        num_window_blocks: Blocks of the pool that layers with a window have to themselves (SGLang); 0: they share.
-        keeps_states: Whether what a layer with a window holds is a state, which no chunk makes longer.
+            window_groups`` groups of layers if windows are kept.
+        full_groups: Blocks of the pool per KV block for the layers that see everything: 1, or 0 if no layer does.
+        window_groups: Blocks of the pool per KV block for the layers with a window: groups of layers that share the
+            pool (vLLM). 0 if they have a pool of their own.
+        window_blocks: Most blocks of a request that a layer with a window holds, not counting the chunk being computed
+            (`simserve.engine.windows`); 0: all layers keep everything.
+        num_window_blocks: Blocks of a separate pool for layers with a window (SGLang); 0: they share the pool.
+        keeps_states: Whether a layer with a window holds a state, which chunks do not lengthen.
         watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
         static_batch_size: Most requests of a static batch.
         static_max_wait: Longest wait of a static batch's first request, seconds.
         new_token_ratio_initial: ``estimate``: share of ``max_tokens`` expected of a running request at first.
         new_token_ratio_minimum: ``estimate``: where the ratio stops decaying.
-        new_token_ratio_decay: ``estimate``: fall of the ratio a decode step.
-        strikes_at_once: ``estimate``: whether the batch has struck who is done when the next step is scheduled (SGLang
-            0.5.23), or the next one that decodes.
-        skips_ended: ``overlaps_results``: whether nobody decodes beyond an end that ``max_tokens`` sets, and a step
-            waits for those who end so instead of retracting others (SGLang 0.5.22).
-        keeps_ratio: ``estimate``: whether the ratio begins anew only where nobody waits either (SGLang 0.5.11), or
-            wherever a batch turns out to be empty.
-        expects_max_tokens: ``estimate``: whether requests that decode are expected to take all of ``max_tokens``
-            (SGLang 0.5.23 of those that ignore the end of the sequence), whatever the ratio.
-        reserves_page: ``estimate``: whether a request needs a block beyond its tokens to be admitted.
+        new_token_ratio_decay: ``estimate``: decrease of the ratio per decode step.
+        strikes_at_once: ``estimate``: whether finished requests have left the batch when the next step is scheduled
+            (SGLang 0.5.23), or only when the next decode step is.
+        skips_ended: ``overlaps_results``: whether requests do not decode beyond an end set by ``max_tokens``, and a
+            step waits for those that end so instead of retracting others (SGLang 0.5.22).
+        keeps_ratio: ``estimate``: whether the ratio is reset only if no request waits either (SGLang 0.5.11), or
+            whenever a batch turns out to be empty.
+        expects_max_tokens: ``estimate``: whether decoding requests are expected to take all of ``max_tokens``, whatever
+            the ratio (SGLang 0.5.23 for those that ignore the end of the sequence).
+        reserves_page: ``estimate``: whether admission needs a block beyond the request's tokens.
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
-        attention_dp_timeout_iters: With ranks: prompts wait until every rank has one, at most so many steps; 0: they
-            do not.
-        async_scheduling: Whether a step is scheduled while the one before it runs, so that an arrival joins the step
+        attention_dp_timeout_iters: With ranks: most steps for which prompts wait until every rank has one; 0: they do
+            not wait.
+        async_scheduling: Whether a step is scheduled while the previous one runs, so that an arrival joins the step
             after next.
-        releases_late: ``async_scheduling``: whether a finished request keeps seat and blocks until the step after its
-            last one is scheduled (vLLM; `simserve.engine.decoding`). Continuous batching with a KV cache alone.
-        overlaps_results: ``async_scheduling``: whether a step is scheduled before the results of the one before it are
-            known, so that who has ended decodes once more (SGLang; `simserve.engine.overlap`), where `has_overlap` says
-            so.
-        async_output: Whether tokens are handed over while the next step runs (`simserve.engine.kernel`); of ranks
-            that step together, none are.
-        transfer_step_seconds: ``async_output``: seconds of a step before the tokens of the one before are handed over.
-        transfer_request_seconds: ``async_output``: what a sequence of the step adds to that.
+        releases_late: ``async_scheduling``: whether a finished request keeps its seat and blocks until the step after
+            its last one is scheduled (vLLM; `simserve.engine.decoding`). Only continuous batching with a KV cache.
+        overlaps_results: ``async_scheduling``: whether a step is scheduled before the results of the previous one are
+            known, so that a finished request decodes once more (SGLang; `simserve.engine.overlap`); effective if
+            `has_overlap`.
+        async_output: Whether tokens are delivered while the next step runs (`simserve.engine.kernel`); not for ranks
+            that step together.
+        transfer_step_seconds: ``async_output``: seconds of a step before the tokens of the previous one are delivered.
+        transfer_request_seconds: ``async_output``: what each sequence of the step adds to that.
         transfer_prompt_seconds: ``async_output``: what launching prompts adds.
-        api_token_seconds: Seconds that the API server takes for a token of a request (`simserve.engine.kernel`); 0:
-            tokens are with the clients at once.
-        num_speculative_tokens: Drafts a decoding request has verified in a step; each takes a token of the budget
-            and a slot of KV, and so does the token behind them. 0: no speculative decoding.
-        pads_lone_token: With drafts: whether a request that is admitted with a single token to compute computes as many
-            as one that decodes, where `has_padding` says so: beside no chunk of a running prompt, and where requests
-            decode or its prefix was found (vLLM 0.30).
-        recomputes_last_token: Of a replica that decodes what others prefill: whether it computes the last token of a
-            prompt again, and with it the first of the answer (vLLM from 0.9), where `has_late_first_token` says so.
+        api_token_seconds: Seconds that the API server takes per token of a request (`simserve.engine.kernel`); 0:
+            clients get tokens immediately.
+        num_speculative_tokens: Drafts that a step verifies for a decoding request; each takes a token of the budget and
+            a slot of KV, and so does the token after them. 0: no speculative decoding.
+        pads_lone_token: With drafts: whether a request admitted with a single token to compute computes as many as a
+            decoding one, beside no chunk of a running prompt, and if requests decode or its prefix was found (vLLM
+            0.30); effective if `has_padding`.
+        recomputes_last_token: For a replica that decodes what others prefill: whether it computes the last token of a
+            prompt again, and with it the first of the answer (vLLM from 0.9); effective if `has_late_first_token`.
         frontend_latency: Seconds from arrival to the scheduler (HTTP).
-        tokenization_per_token: Seconds that a token of the prompt adds to that.
-        frontend_seconds_per_request: Seconds that any request adds to that, in which the API server does nothing else.
+        tokenization_per_token: Seconds that each token of the prompt adds to that.
+        frontend_seconds_per_request: Seconds that each request adds to that, in which the API server does nothing else.
     """
 
     batching: Batching = "continuous"
@@ -248,7 +248,7 @@ class EngineConfig:
 
     @property
     def has_ordered_pass(self) -> bool:
-        """Whether a step may pass over requests that decode: growing ones without drafts, of whom nobody is swapped."""
+        """Whether a step may pass over decoding requests: growing ones without drafts, none of which is swapped."""
         is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
         is_plain = self.num_speculative_tokens == 0 and self.preemption_mode == "recompute"
         is_ordered = self.scheduling_policy == "priority" and self.scheduler == "mixed"
@@ -256,7 +256,7 @@ class EngineConfig:
 
     @property
     def has_padding(self) -> bool:
-        """Whether lone tokens are padded: in steps of decodes and prompts, and without windows."""
+        """Whether lone tokens are padded: in mixed steps, and without windows."""
         is_plain = self.kv_allocation == "paged" and self.window_blocks == 0 and self.batching == "continuous"
         return self.pads_lone_token and self.num_speculative_tokens > 0 and self.scheduler == "mixed" and is_plain
 
@@ -268,7 +268,7 @@ class EngineConfig:
 
     @property
     def has_overlap(self) -> bool:
-        """Whether results are known a step late: one scheduler of growing requests that nobody preempts for another."""
+        """Whether results are known a step late: one scheduler of growing requests without preemption by priority."""
         is_growing = self.kv_allocation == "paged" and self.admission == "estimate" and self.batching == "continuous"
         is_alone = self.pipeline_parallel_size == self.data_parallel_size == 1
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.num_speculative_tokens)
@@ -280,13 +280,13 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """Requests after the limits, shape [N] each.
+    """Requests within the limits, shape [N] each.
 
     Attributes:
-        max_tokens: What each may generate.
-        output_tokens: What it generates; 0 where the prompt is too long.
-        is_truncated: Whether a limit cut what was asked for.
-        is_too_long: Whether the prompt is.
+        max_tokens: Tokens that each may generate.
+        output_tokens: Tokens that it generates; 0 if the prompt is too long.
+        is_truncated: Whether a limit shortened the request.
+        is_too_long: Whether the prompt is too long.
     """
 
     max_tokens: NDArray[np.int64]
@@ -301,14 +301,14 @@ def limited(
     max_tokens: NDArray[np.int64],
     config: EngineConfig,
 ) -> Limited:
-    """Return what the length limits of an engine leave of requests; ``max_tokens`` of -1 is the model's limit."""
+    """Return requests after the length limits of an engine; ``max_tokens`` of -1 is the model's limit."""
     prompt_limit = config.max_model_len - 1
     if config.batching == "continuous" and not config.enable_chunked_prefill and config.kv_allocation != "none":
         prompt_limit = min(prompt_limit, config.max_num_batched_tokens)
     if len(prompt_tokens) and int(max_tokens.min()) >= 0:
         longest_prompt = int(prompt_tokens.max())
         if longest_prompt <= prompt_limit and longest_prompt + int(max_tokens.max()) <= config.max_model_len:
-            # No limit reaches anybody, as in most runs.
+            # No limit applies, as in most runs.
             nobody = np.zeros(len(prompt_tokens), dtype=np.bool_)
             return Limited(max_tokens, np.minimum(output_tokens, max_tokens), nobody, nobody)
     longest = np.maximum(config.max_model_len - prompt_tokens, 0)
@@ -326,7 +326,7 @@ def limited(
 def finds_itself(config: EngineConfig, lengths: NDArray[np.int64]) -> bool:
     """Return whether a preempted request may find its own blocks in the prefix cache when it is computed again.
 
-    Where the longest requests that have seats fit the KV cache together, nobody is preempted for it.
+    If the longest requests that have seats fit the KV cache together, none is preempted.
 
     Args:
         config: The engine.

@@ -1,7 +1,7 @@
-"""The records of the data plane: who serves, who asks, what lies between them, and the router that joins the two.
+"""The records of the data plane: who serves, the clients, what lies between them, and the router that joins the two.
 
-Nothing here decides: the rules stand in the modules beside it, as functions of these records, so that the same source
-can be compiled. The schedulers of a replica have records of their own (`simserve.engine.state`).
+Nothing here decides. The rules are functions of these records in the neighbouring modules, so that the same source can
+be compiled. The schedulers of a replica have records of their own (`simserve.engine.state`).
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ from simserve.engine.gateway import Gateway
 from simserve.engine.state import INFINITY, DataParallelReplica, Finishes, Uniforms
 
 ASKS_ADMISSION, ASKS_SECONDS = 1, 2
-"""What of a plane is a user's own, beside its router: flags."""
+"""Which parts of a plane, besides its router, are a user's own functions: flags."""
 LEAST = 0
-"""Policy of a router that looks for the least loaded; the others are `simserve.engine.routing`'s."""
+"""Policy of a router that looks for the least loaded replica; the others are in `simserve.engine.routing`."""
 CALLS, DRAINS, FROZEN = 1, 2, 4
-"""Marks of a replica: it calls when its step ends; it calls when it holds nothing any more; it does nothing."""
+"""Flags of a replica: it reports when its step ends; it reports when it holds nothing any more; it does nothing."""
 BOTH, PREFILLS, DECODES = range(3)
 """What a replica does."""
 AT_REPLICA, ON_ITS_WAY, LANDED, STRANDED = range(4)
-"""Where a request is: at a replica or at none, on a link, or behind one, waiting for a seat; or for a replica."""
+"""Where a request is: at a replica or at none; on a link; across it, waiting for a seat; across it, waiting for a
+replica."""
 NEVER = -1.0
 ARRIVED = -1.0
-"""Instead of a time of arrival: the request is not on its way."""
+"""In place of an arrival time: the request is not on its way."""
 NOBODY = NOWHERE = -1
 PARKED = -2
-"""Of a request that waits for a replica to be ready."""
+"""The request waits for a replica to be ready."""
 ELSEWHERE = -3
-"""Of a request that the gateway has answered, or asks again."""
+"""The gateway has answered the request, or will ask again."""
 HELD = -4
-"""Of a request that its replica's scheduler, which works ahead, has yet to see: this less the number of the replica."""
+"""The request's replica has a scheduler that works ahead and has not seen it yet: this minus the replica's number."""
 NO_ORDER, HAND_OVER, LOSE, SETTLE, OFFER, ADMIT, LAND_AGAIN, BREAK_OFF = range(8)
-"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let
-those whose turn it is be routed; take a KV cache that has landed to a replica; let one land when its link has sent it
-after all; note which tokens a replica that is lost has sent."""
+"""Orders: route a request; a replica that held a request is gone; end the step of a replica on which none runs; let the
+requests whose turn it is be routed; take a KV cache that has landed to a replica; let one land once its link has sent
+it after all; record which tokens a lost replica has sent."""
 Event = tuple[float, int, int, int]
-"""Time, kind (`simserve.engine.clients`), request, and the attempt (or the replica) that it is about; of those to be
-taken in the order of their coming (`ARRIVE`, `SUBMIT`) that order, and the request."""
+"""Time, kind (`simserve.engine.clients`), request, and the attempt (or replica) concerned. For events taken in order of
+arrival (`ARRIVE`, `SUBMIT`), the last two are that order and the request."""
 
 
 class Judge(Protocol):
-    """Asks them."""
+    """Asks a user's own functions."""
 
     def choice(self, index: int, ready: Sequence[int]) -> int:
-        """Return which of some replicas a request goes to."""
+        """Return which of the ready replicas a request goes to."""
 
     def refusal(self, index: int, now: float) -> int:
         """Return why a request is refused (`simserve.engine.admission_control`)."""
@@ -63,18 +64,18 @@ class Judge(Protocol):
 class Affinity:
     """What a router remembers of the requests it has routed.
 
-    A request is known by a path of keys, and a key stands for the whole path to it. Where a router sent a key last,
-    that part of the request has probably been kept; it is not told what has been evicted since (as SGLang's and the
-    vLLM production stack's routers are not).
+    A request is known by a path of keys; each key stands for the whole path up to it. The replica to which the router
+    last sent a key has probably kept that part of the request. The router is not told what has been evicted since (as
+    with the routers of SGLang and the vLLM production stack).
 
     Attributes:
         offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1`` of the two columns, shape [N + 1].
         keys: Number of each key, from 0.
-        ends: What it is worth, in the replica of the loads, to be where that key is known; ascending within a request.
-        least: Of each request, what it must be worth for a detour, shape [N].
-        places: Key -> replica that it went to last; -1: none.
-        known: Key -> what it was worth there; a request may go on under the same key.
-        worth: Of the replica that was preferred last.
+        ends: Value, in the unit of the replica loads, of being where that key is known; ascending within a request.
+        least: For each request, the least value that is worth a detour, shape [N].
+        places: Key -> replica that it last went to; -1: none.
+        known: Key -> its value there; a request may continue under the same key.
+        worth: Value at the replica that was preferred last.
     """
 
     __slots__ = ("ends", "keys", "known", "least", "offsets", "places", "worth")
@@ -92,12 +93,12 @@ class Router:
     """One policy and its state.
 
     Attributes:
-        policy: How it chooses where nothing is known of a request.
+        policy: How it chooses when nothing is known of a request.
         affinity: What it remembers; None: nothing.
-        guard: Load over the mean load from which a replica that knows a request is passed over.
+        guard: Load, relative to the mean, from which a replica that knows a request is passed over.
         turn: Whose turn it is.
-        uniforms: Random numbers; the policies that need some take one or two a request.
-        judge: Asks a user's own function, where that decides.
+        uniforms: Random numbers; policies that need them take one or two per request.
+        judge: Asks a user's own function, if that decides.
     """
 
     __slots__ = ("affinity", "guard", "judge", "policy", "turn", "uniforms")
@@ -117,8 +118,8 @@ class Shares:
     """How pools share the requests that several of them may serve.
 
     Attributes:
-        weights: Of each pool.
-        credits: What each is owed.
+        weights: Weight of each pool.
+        credits: What each pool is owed.
     """
 
     __slots__ = ("credits", "weights")
@@ -132,8 +133,8 @@ class Part:
     """Some of the replicas of a plane.
 
     Attributes:
-        ready: Their numbers.
-        pools: Those that share them by weight, as the plane counts pools.
+        ready: Numbers of the ready replicas.
+        pools: The pools that share them by weight, as the plane numbers pools.
     """
 
     __slots__ = ("pools", "ready")
@@ -143,45 +144,46 @@ class Part:
 
 
 class DataPlane:
-    """Who serves, who is to come, and the router between them.
+    """Who serves, what is still to arrive, and the router between them.
 
     Args:
         replicas: Replicas, at least one, each with its ranks.
         router: What chooses between them.
         client_state: What is known of the clients.
-        weighs_tokens: Whether it goes by tokens: prompts and the most that they may generate; else by requests.
-        renew_interval: Seconds between two looks of the router at the replicas; 0: what it knows is never stale.
+        weighs_tokens: Whether the router counts load in tokens (prompts and the most that they may generate), else in
+            requests.
+        renew_interval: Seconds between two looks of the router at the replicas; 0: what it knows is always current.
         schedules_ahead: Whether the schedulers work a step ahead.
-        parts: Where replicas are not all alike, those that each kind of request may go to; empty: any may go to all.
-        kinds: Of each request an index into ``parts``; None: there are none.
+        parts: If not all replicas are alike, the ones that each kind of request may go to; empty: any may go to all.
+        kinds: Index into ``parts`` of each request; None: no kinds.
         shares: How pools share the requests of a part by weight; None: they do not, its replicas are all alike.
-        pools: The replicas of each pool, where they do.
-        comes_and_goes: Whether replicas do, so that ``parts`` say which are there.
-        counts_tokens: Whether somebody else than the router asks for the tokens at each replica.
+        pools: The replicas of each pool, if pools share by weight.
+        comes_and_goes: Whether replicas start and stop, so that ``parts`` say which are there.
+        counts_tokens: Whether anything besides the router needs the tokens at each replica.
 
     Attributes:
-        replicas: Those.
-        ranks: The schedulers of all of them, side by side.
-        num_schedulers: How many replicas; 0: they come and go.
-        has_ranks: Whether any of them has several schedulers.
+        replicas: The replicas.
+        ranks: The schedulers of all of them, in one list.
+        num_schedulers: Number of replicas; 0: they come and go.
+        has_ranks: Whether any replica has several schedulers.
         ends: When the plan of each ends, seconds.
-        end_order: Those in an order, where there are many replicas and nothing happens but arrivals and ends of steps.
-        load_order: Likewise the loads, where ``routes_least``.
-        loads: Requests at each, held back ones included.
+        end_order: The ends in order, if there are many replicas and the only events are arrivals and ends of steps.
+        load_order: Likewise the loads, if ``routes_least``.
+        loads: Requests at each, including those held back.
         counts_tokens: Whether ``tokens`` are counted.
-        tokens: Theirs, where they are.
-        seen: Which of the two the router saw at its last look, where that is not now.
-        is_stale: Whether it is not.
+        tokens: Tokens at each, if counted.
+        seen: Loads or tokens at the router's last look, if that was earlier.
+        is_stale: Whether the router's view may be old.
         renew_at: When it looks next; inf: never.
         ready: The numbers of all replicas.
         is_divided: Whether there are ``parts``.
-        routes_least: Whether the router looks for the fewest requests as they are, and for nothing else.
-        due: Replicas whose plans end at the instant at hand.
+        routes_least: Whether the router only looks for the fewest requests, as they are now.
+        due: Replicas whose plans end at the current instant.
         cursor: Open loop: requests that have arrived so far.
         num_scheduled: Open loop: how many arrive in all, in the order of the table.
-        conversations: Whose next turn is sent when the one before it is answered; None: there are none.
-        finished: Requests that finished at the instant at hand, where ``notes_finishes``.
-        notes_finishes: Whether the router or the conversations want to know which.
+        conversations: Those whose next turn is sent when the previous one is answered; None: there are none.
+        finished: Requests that finished at the current instant, if ``notes_finishes``.
+        notes_finishes: Whether the router or the conversations need to know which.
     """
 
     __slots__ = (
@@ -243,7 +245,7 @@ class DataPlane:
         self.weighs_tokens = weighs_tokens and not is_single
         self.counts_tokens = counts_tokens or self.weighs_tokens
         self.is_stale = renew_interval > 0.0 and not is_single
-        # Where replicas come and go, those who decide that say when the router looks, too.
+        # If replicas come and go, the code that decides that also says when the router looks.
         self.renew_at = 0.0 if self.is_stale and not comes_and_goes else INFINITY
         self.renew_interval = renew_interval
         self.routes_least = (
@@ -270,22 +272,23 @@ class DataPlane:
 
 
 class Port:
-    """A replica as its links see it.
+    """A replica as seen by its links.
 
     Args:
         role: What it does.
-        bytes_per_token: Of the KV caches that it computes.
-        readers: Replicas that take them in, those that are ready.
-        answers_lone_token: Whether it answers a request of a single token itself; not if they compute that again.
+        bytes_per_token: Bytes per token of the KV caches that it computes.
+        readers: Ready replicas that take these caches in.
+        answers_lone_token: Whether it answers a request of a single token itself; not if the readers compute that
+            again.
 
     Attributes:
         has_sent: Whether it has sent anything.
-        pace: How many times as long its link takes for a cache as at full bandwidth; inf: it is down.
-        free_at: When its link will have sent all that it has, seconds.
-        seconds: Seconds in which that was in use.
-        waited: Seconds that caches waited for it.
-        num_on_way: Caches that it has sent and nobody has taken in.
-        stalled_since: Since when it stands still because those are too many; negative: it does not.
+        pace: Factor on the time that its link takes for a cache, relative to full bandwidth; inf: the link is down.
+        free_at: When its link will have sent everything queued, seconds.
+        seconds: Seconds in which the link was in use.
+        waited: Seconds that caches waited for the link.
+        num_on_way: Caches that it has sent and no replica has taken in.
+        stalled_since: When it stopped because these are too many; negative: it is not stopped.
         landed: Caches that wait for a seat here.
     """
 
@@ -315,33 +318,33 @@ class Port:
 
 
 class Transfers:
-    """What is between prefill and decode replicas.
+    """What lies between prefill and decode replicas.
 
     Args:
-        ports: One a replica of the plane.
+        ports: One per replica of the plane.
         bandwidth: Of a link, bytes/s.
         latency: From the last byte sent to the scheduler of the decode replica, seconds.
-        token_latency: What a token of the prompt adds to that, seconds.
-        max_in_transfer: Caches of one prefill replica on their way, from which on it starts no further step.
-        num_requests: Of the run.
+        token_latency: Latency that each token of the prompt adds, seconds.
+        max_in_transfer: Number of caches of one prefill replica on their way at which it starts no further step.
+        num_requests: Requests of the run.
 
     Attributes:
-        stage: Where each request is; shape [N], as all columns here.
-        is_counted: Whether its cache counts as on its way where it was computed; not if that replica is gone.
-        asked_output: What the row of a request that prefills will say again of its answer; 0: it says so.
-        asked_max: Likewise of the most tokens that it may have.
+        stage: Where each request is; shape [N], like all columns here.
+        is_counted: Whether its cache counts as on its way at the replica that computed it; not if that replica is gone.
+        asked_output: Output tokens to restore to the row of a request that prefills; 0: the row has them.
+        asked_max: Likewise the most tokens that it may generate.
         prefill_end: When the prompt of each request was computed, seconds; NaN: it was not handed over.
         transfer_start: When its first byte was sent, likewise.
         transfer_end: When it had landed, likewise.
         prefill_replica: Which replica computed it; -1: none that handed it over.
         senders: Replicas that have sent anything, in the order of their first cache.
-        notes_sends: Whether somebody asks what was sent, because links may change their pace.
-        sends: What was, since somebody asked, `SEND_WIDTH` numbers each: from which replica, the request, when it was
+        notes_sends: Whether sends are recorded, because links may change their pace.
+        sends: Sends since the last query, `SEND_WIDTH` numbers each: the sending replica, the request, when it was
             ready to be sent, its seconds at full bandwidth, its start and its end (inf: the link is down), and its
             latency from there.
-        stranded: Requests whose caches have landed while nobody was ready who reads them, in that order.
+        stranded: Requests whose caches have landed while no reader was ready, in that order.
         num_transfers: Caches that were sent.
-        stalled: Seconds in which prefill replicas stood still.
+        stalled: Seconds for which prefill replicas were stopped.
     """
 
     __slots__ = (
@@ -395,19 +398,19 @@ class Regions:
     """Where clients and replicas are.
 
     Args:
-        home: Of each request, the region of its client; shape [N].
-        num_places: Regions that have pools.
-        nearest: Of each region of clients, those regions from the nearest to the farthest; one after the other.
-        seconds: Of each region of clients, the way to each region of pools, seconds.
-        place_of_pool: Of each pool that takes requests, its region.
-        place_of: Of each replica, its region.
-        spill_above: Requests a replica above which a request goes farther; inf: never.
-        is_streamed: Whether answers are on their way token by token, so that the way back is in no row.
+        home: For each request, the region of its client; shape [N].
+        num_places: Number of regions that have pools.
+        nearest: For each region of clients, the regions with pools from the nearest to the farthest; concatenated.
+        seconds: From each region of clients to each region of pools, seconds.
+        place_of_pool: For each pool that takes requests, its region.
+        place_of: For each replica, its region.
+        spill_above: Requests per replica above which a request goes to a farther region; inf: never.
+        is_streamed: Whether answers travel token by token, so that no row includes the way back.
         has_thinking: Whether requests think before they answer.
 
     Attributes:
-        arrives_at: When requests arrive that are on their way, seconds; `ARRIVED`: they are not.
-        way_back: Of each answer, where they are streamed, the seconds of its way.
+        arrives_at: When requests on their way arrive, seconds; `ARRIVED`: they are not on their way.
+        way_back: For each answer, if answers are streamed, the seconds of its way.
     """
 
     __slots__ = (
@@ -445,24 +448,24 @@ class Regions:
 
 
 class FleetState:
-    """Replicas that come and go, beside what the plane knows of them.
+    """Replicas that come and go, in addition to what the plane knows of them.
 
     Attributes:
-        marks: Of each replica, the flags above.
-        calls: Replicas that somebody must look after before anything else happens; -1: somebody waits for a request
-            that has ended.
-        parked: Requests that wait for a replica to be ready, in the order of their coming.
-        joined: Of each request, its place in the order of joining a replica.
-        num_joined: How many have.
-        last_joined: Of each replica, the request that joined it last; -1: none.
-        busy_seconds: Of each replica, seconds of its steps so far.
-        notes_ends: Whether somebody asks which requests have ended.
-        ended: Those since it was last asked.
-        heard_at: When the client of each hears of that, where somebody waits for it, seconds; else of none.
-        order: What is to be done at the next call of the drive, which then does nothing else.
-        subject: Which request, or replica, that is about.
+        marks: For each replica, the flags above.
+        calls: Replicas that must be handled before anything else happens; -1: a request has ended for which something
+            waits.
+        parked: Requests that wait for a replica to be ready, in order of arrival.
+        joined: For each request, its place in the order of joining a replica.
+        num_joined: How many have joined.
+        last_joined: For each replica, the request that joined it last; -1: none.
+        busy_seconds: For each replica, seconds of its steps so far.
+        notes_ends: Whether the requests that have ended are recorded.
+        ended: Those since the last query.
+        heard_at: When the client of each learns of its end, seconds, if anything waits for that; else empty.
+        order: What to do at the next call of the drive, which then does nothing else.
+        subject: The request, or replica, that the order concerns.
         reason: Of a loss, or `simserve.engine.entrance.RETRIED`.
-        time: When, seconds; else the instant at hand.
+        time: When, seconds; else the current instant.
     """
 
     __slots__ = (
@@ -497,13 +500,13 @@ class FleetState:
 
 
 class Patience:
-    """What clients of each class do; one entry a class in all columns, one in all without classes.
+    """What clients of each class do. All columns have one entry per class, or one entry without classes.
 
     Attributes:
         kinds: Class of each request, shape [N].
-        timeout: Seconds from its sending in which a request must be answered; inf: no limit.
+        timeout: Seconds from sending within which a request must be answered; inf: no limit.
         has_timeouts: Whether any class has one.
-        first_byte_timeout: Seconds in which the first token must come, of any class; inf: no limit.
+        first_byte_timeout: Seconds within which the first token must come, for any class; inf: no limit.
         max_tries: How often a request is sent again.
         backoff: Pause before the first retry, seconds; it doubles with each.
         max_backoff: Longest pause.
@@ -551,36 +554,37 @@ class Clients:
 
     Attributes:
         patience: What they do.
-        events: What is still to happen, a heap of `Event`.
-        latency: From its sending through the tokeniser, seconds, shape [N] as all columns.
-        own_wait: What each waits behind it by itself, seconds, where ``has_own_waits``: others pass it.
-        has_own_waits: Whether anybody does.
+        events: Future events, a heap of `Event`.
+        latency: From its sending through the tokeniser, seconds, shape [N] like all columns.
+        own_wait: Wait of each after that on its own, seconds, if ``has_own_waits``: others pass it.
+        has_own_waits: Whether any request has one.
         num_encoders: Places for workers of the encoder pool; 0: there is none.
-        encoders: When each of them is free; inf: it takes nothing.
+        encoders: When each of them is free; inf: it takes no work.
         encoder_given: Seconds of work that each has been given.
-        encoder_starts: When each part that was given begins, in that order, then NaN; empty: nobody asks.
-        num_encoder_starts: How many those are.
-        notes_encoder_starts: Whether somebody asks.
-        to_encode: Seconds that the images of each still take there, 0: none are left; this and the next three are empty
-            without a pool.
-        encoder_parts: Into how many equal parts those are divided at most; once given, into how many they were.
-        embedding_seconds: What its embeddings then take to its replica.
+        encoder_starts: When each part that was given begins, in that order, then NaN; empty: not recorded.
+        num_encoder_starts: How many these are.
+        notes_encoder_starts: Whether they are recorded.
+        to_encode: Remaining seconds of encoding the images of each there, 0: none are left; this and the next three are
+            empty without a pool.
+        encoder_parts: The largest number of equal parts to split them into; once given, the number they were split
+            into.
+        embedding_seconds: Time that its embeddings then take to its replica.
         encoder_wait: How long its images waited for the first worker, NaN: none were encoded.
-        sent_at: When the attempt at hand was sent.
-        tries: Which one that is, the first being 0.
-        tokenized_at: When the tokeniser is done with the one that was sent last, seconds.
-        spacing: How long its API servers work on one request, seconds, where that is one after another: those that have
-            come when they turn to the next are taken on, and handed over, together. 0: they hold up nobody.
-        will_parse: Whether there is an event at which they turn to the next.
-        first: Of those that have been sent and have not reached the router the one that will do so first, `NOBODY`:
-            there is none; last: the one that will do so last.
-        behind: Of each of them the next.
-        num_come: How many have been put into the order of their coming.
-        came: The place of each in that.
-        abandoned: Of every attempt that came to nothing and was followed by another: when it reached the scheduler, its
-            first step (NaN: none), its end; three entries each.
+        sent_at: When the current attempt was sent.
+        tries: Number of that attempt, the first being 0.
+        tokenized_at: When the tokeniser finishes the request that was sent last, seconds.
+        spacing: How long its API servers work on one request, seconds, if one after another: requests that have come by
+            the time they turn to the next are accepted, and handed over, together. 0: no request is held up.
+        will_parse: Whether an event is due at which they turn to the next.
+        first: Of the requests sent that have not reached the router, the one that will do so first, `NOBODY`: there is
+            none; last: the one that will do so last.
+        behind: For each of them the next one.
+        num_come: How many have been given a place in the order of arrival.
+        came: The place of each in that order.
+        abandoned: For every attempt that failed and was followed by another: when it reached the scheduler, its first
+            step (NaN: none), its end; three entries each.
         num_resent: How many of them clients sent again.
-        num_ended: Requests that have come to an end.
+        num_ended: Requests that have ended.
     """
 
     __slots__ = (
@@ -649,14 +653,14 @@ class Delivery:
     """The way of answers from the replicas to their clients.
 
     Args:
-        num_replicas: How many send them.
+        num_replicas: How many send answers.
         network_latency: From a server to its client, seconds.
-        cost: Seconds that an event adds to what its API server has to do.
-        cost_per_token: The same of a token, where those are sent as they come.
+        cost: Seconds of work that an event adds to its API server.
+        cost_per_token: Likewise for each token, if tokens are sent as they come.
         streams: Whether they are; if not, whole answers are the only events.
 
     Attributes:
-        backlog: Of the API server of each replica, seconds of work, as of ``seen_at``.
+        backlog: For the API server of each replica, seconds of work at ``seen_at``.
         seen_at: When its replica last ended a leap, seconds.
         batch: Seconds of work that a step of that leap made.
     """
@@ -674,35 +678,36 @@ class Delivery:
 
 
 class ClientState:
-    """What a plane knows of its clients beside who serves them.
+    """What a plane knows of its clients, besides who serves them.
 
     Args:
         clients: The clients.
-        admission_control: Who is turned away; None: nobody.
+        admission_control: Decides which requests are refused; None: none are.
         num_schedulers: Replicas of the plane.
-        delivery: How long answers are on their way to clients that wait for them; None: they hear of them at once.
-        fleet_state: Where replicas come and go, what is known of that; None: they are there throughout.
+        delivery: How long answers take to clients that wait for them; None: no time.
+        fleet_state: If replicas come and go, their state; None: they are there throughout.
 
     Attributes:
         draws: What takes random numbers: the flags above, added.
-        place: Of each request the replica that it is at, `NOWHERE`, `PARKED`, or that it is held back from.
-        has_left: 1 where a client has hung up, and the request leaves at the end of the running step.
+        place: For each request the replica that it is at, `NOWHERE`, `PARKED`, or the replica that it is held back
+            from.
+        has_left: 1 if a client has hung up and the request leaves at the end of the running step.
         leaving: Those requests: (replica, request, when that was decided), in the order of deciding.
         num_leaving: How many of them at each replica.
-        going: Those who leave at the instant at hand.
-        refusals: How often each reason was the answer at the admission control, repeated tries included.
-        finishes: How fast each replica finishes requests, where the admission control goes by it.
+        going: Those that leave at the current instant.
+        refusals: How often admission control gave each reason, including repeated tries.
+        finishes: How fast each replica finishes requests, if admission control uses it.
         lost_tokens: Tokens generated for requests that were then given up.
-        mid_time: The instant that a drive stopped in, to be given random numbers or answers; negative: in none.
+        mid_time: The instant within which a drive stopped to be given random numbers or answers; negative: none.
         mid_position: How many of the replicas whose steps end at that instant have ended them.
         transfers: KV caches between prefill and decode replicas; None: every replica does both.
-        gateway: What stands in front of the replicas; None: nothing but the router.
-        regions: Where clients and replicas are; None: it does not matter.
-        paces: What a step brings each request where pools draft for themselves; None: it is the same on all.
-        asks: What is asked of somebody outside: flags of `simserve.engine.judged`.
-        judge: Whom; interpreted only.
-        open: Replicas that have room for the request at hand.
-        open_pools: Pools that have such.
+        gateway: The gateway in front of the replicas; None: nothing but the router.
+        regions: Where clients and replicas are; None: not modelled.
+        paces: What each request gains per step, if pools have drafts of their own; None: the same on all.
+        asks: What is asked of a user's own functions: flags of `simserve.engine.judged`.
+        judge: Asks them; interpreted only.
+        open: Replicas that can take the current request.
+        open_pools: Pools with such replicas.
     """
 
     __slots__ = (
@@ -764,7 +769,7 @@ class ClientState:
     def asks_who_finished(self) -> bool:
         """Whether it matters which requests finish, and not only how many.
 
-        Whoever hangs up in the step that answers is not answered; what has prefilled goes on.
+        A request whose client hangs up in the step that answers is not answered; one that has prefilled goes on.
         """
         patience, fleet_state = self.clients.patience, self.fleet_state
         if patience.has_timeouts or patience.first_byte_timeout < INFINITY or self.transfers is not None:

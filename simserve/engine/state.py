@@ -1,12 +1,12 @@
-"""What the kernel reads and writes: one Replica with a few integers, one RequestTable of columns, and step times.
+"""What the kernel reads and writes: a Replica of a few integers, a RequestTable of columns, and step times.
 
-The state is flat (integers, floats, lists and typed arrays) so that the same kernel source can be compiled. It
-knows no clock but the times handed to it. Step times are arrays of seconds: `perf` fills them, and the engine never
-asks why. Every entry is seconds of one step of one replica (all its tensor- and pipeline-parallel ranks together).
+The state is flat (integers, floats, lists and typed arrays) so that the same kernel source can be compiled. It knows no
+clock; callers pass the time. Step times are arrays of seconds: `perf` fills them, and the engine does not know where
+they come from. Every entry is the seconds of one step of one replica (all its tensor- and pipeline-parallel ranks
+together).
 
-Leaps as the kernel writes them down: one row each, packed into bytes from Python, numbers in compiled code.
-
-A packed row takes a fifth of the memory of eighteen Python numbers, and is an array without looking at each of them.
+The kernel records leaps one row each: packed into bytes in Python, as numbers in compiled code. A packed row takes a
+fifth of the memory of eighteen Python numbers, and becomes an array without visiting each of them.
 """
 
 from __future__ import annotations
@@ -37,75 +37,75 @@ INFINITY = math.inf
 CONTIGUOUS = ("pow2", "oracle")
 """KV allocations that give a request one range."""
 LONGEST = 2**31 - 1
-"""Tokens of a prompt as the table holds them, at most; no model takes so many."""
+"""Largest number of prompt tokens that the table can hold; no model accepts this many."""
 LATE_NOTHING, LATE_DECODE, LATE_PROMPTS = range(3)
 """What the step did whose results the scheduler does not know yet (`simserve.engine.overlap`)."""
 ESTIMATE_CLIP = 4096
-"""Most new tokens SGLang's admission expects of one request (``CLIP_MAX_NEW_TOKENS``)."""
+"""Most new tokens that SGLang's admission expects of one request (``CLIP_MAX_NEW_TOKENS``)."""
 CONTINUOUS, STATIC, UNCACHED = range(3)
-"""How a replica batches: the hot path of the kernel is the first."""
+"""How a replica batches. The hot path of the kernel is the first."""
 BLOCKED_BY_NOTHING, BLOCKED_BY_SEATS, BLOCKED_BY_BLOCKS, BLOCKED_BY_BUDGET, BLOCKED_BY_SCATTER = range(5)
 BLOCKED_BY_LORAS, BLOCKED_BY_PREFIX = 5, 6
-"""What keeps the head of the queue out; scatter: enough KV memory is free, but in no range long enough; LoRAs: the
-batch has as many adapters as it may, and everybody who waits needs another one; prefix: others compute what everybody
-who waits begins with."""
+"""Why the head of the queue is not admitted. Scatter: enough KV memory is free, but no range is long enough. LoRAs: the
+batch has as many adapters as it may, and every waiting request needs another one. Prefix: other requests are computing
+the prefix of every waiting request."""
 EVICTED, READMITTED, RECOMPUTED, RETURNED, ADMITTED, FINISHED = range(6)
-"""What happens to a request in a batch: it loses its KV cache, has a seat again, has its KV cache again; comes back
-with it from host memory; has a seat for the first time; has all its tokens."""
+"""What happens to a request in a batch: it loses its KV cache, gets a seat again, has its KV cache again; comes back
+with it from host memory; gets a seat for the first time; has all its tokens."""
 SHIFT = 32
-"""An entry of the finish heap is ``finish_step << SHIFT | index``: one integer orders by step, then by request."""
+"""An entry of the finish heap is ``finish_step << SHIFT | index``: one integer sorts by step, then by request."""
 MASK = (1 << SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Seconds of a step, by what is in it.
+    """Seconds of a step by its contents.
 
-    A step that only decodes ``n`` sequences, whose tokens already in the KV cache sum to ``S``, takes::
+    A step that only decodes ``n`` sequences, which have ``S`` tokens in the KV cache in total, takes::
 
         decode_base[n] + decode_slope[n] * S
 
-    A step with ``c`` prefill tokens of ``r`` requests beside ``n`` decoding ones (``n`` may be 0) takes::
+    A step with ``c`` prefill tokens of ``r`` requests and ``n`` decoding sequences (``n`` may be 0) takes::
 
         token_seconds(x) + sequence_seconds[n + r] + decode_attention_base[n]
           + decode_slope[n] * mixed_decode_factor * S
           + prefill_request_seconds * r + prefill_pair_seconds * P + prefill_context_seconds * C
 
     ``x = max(n + c, p * largest chunk)`` with ``p`` the pipeline size (for ``p = 1`` that is ``n + c``).
-    ``P`` sums the attended pairs of the chunks, ``c_i * done_i + c_i * (c_i + 1) / 2``; ``C`` sums the keys
-    they read, ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C
-    are ``max(sum / p, largest of one chunk)``.
+    ``P`` sums the attended pairs of the chunks, ``c_i * done_i + c_i * (c_i + 1) / 2``; ``C`` sums the keys they read,
+    ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C are
+    ``max(sum / p, largest of one chunk)``.
 
-    Where the batch has requests with LoRA adapters, a step takes besides::
+    If the batch has requests with LoRA adapters, a step additionally takes::
 
         lora_step_seconds + lora_adapter_seconds * a + lora_token_seconds * t
 
-    ``a`` adapters are in the batch (in a step of prompts alone: among those), ``t`` tokens of the step are of requests
-    with one.
+    ``a`` is the number of adapters in the batch (in a step of prompts only: among those prompts), ``t`` the tokens of
+    the step that belong to requests with an adapter.
 
-    Ranks that step together (`simserve.engine.data_parallel`) each take that long, and all of them ``shared_seconds``
-    of the x of every rank together.
+    Ranks that step together (`simserve.engine.data_parallel`) each take that long, and additionally share
+    ``shared_seconds`` at the sum of x over all ranks.
 
     Attributes:
         decode_base: Index n = 0..max_num_seqs, ``decode_base[0] == 0``.
-        decode_slope: Index n = 0..max_num_seqs; seconds a context token.
-        token_seconds: Index x = 0..len-1, everything that depends on the tokens of a step, host time included;
-            beyond the last entry, ``token_seconds[-1] + token_seconds_beyond * (x - (len - 1))``.
-        token_seconds_beyond: Seconds a token beyond the table.
-        sequence_seconds: Index 0..max_num_seqs, LM head, sampling, host time a request.
+        decode_slope: Index n = 0..max_num_seqs; seconds per context token.
+        token_seconds: Index x = 0..len-1, everything that depends on the tokens of a step, including host time; beyond
+            the last entry, ``token_seconds[-1] + token_seconds_beyond * (x - (len - 1))``.
+        token_seconds_beyond: Seconds per token beyond the table.
+        sequence_seconds: Index 0..max_num_seqs, LM head, sampling, host time per request.
         decode_attention_base: Index n = 0..max_num_seqs; the part of decode attention that does not depend
             on the contexts; 0 at n = 0.
-        mixed_decode_factor: Times as long that a context token takes in a step that prefills too.
-        prefill_request_seconds: Seconds a prefilling request in the step.
-        prefill_pair_seconds: Seconds an attended pair.
-        prefill_context_seconds: Seconds a key read.
+        mixed_decode_factor: Factor on the time of a context token in a step that also prefills.
+        prefill_request_seconds: Seconds per prefilling request in the step.
+        prefill_pair_seconds: Seconds per attended pair.
+        prefill_context_seconds: Seconds per key read.
         swap_block_seconds: Seconds that copying a KV block to or from host memory adds to the step that does it.
-        lora_step_seconds: Seconds that adapters add to a step with any.
-        lora_adapter_seconds: Seconds of each adapter.
-        lora_token_seconds: Seconds of each token that passes one.
+        lora_step_seconds: Seconds that a step with any adapters takes longer.
+        lora_adapter_seconds: Seconds per adapter.
+        lora_token_seconds: Seconds per token that passes through an adapter.
         shared_seconds: Index x = 0..len-1, what ranks in lockstep do together: routed experts and the collectives
             around them; empty without such ranks.
-        shared_seconds_beyond: Seconds a token beyond that table.
+        shared_seconds_beyond: Seconds per token beyond that table.
     """
 
     decode_base: Sequence[float]
@@ -126,7 +126,7 @@ class StepTimes:
     shared_seconds_beyond: float = 0.0
 
     def as_lists(self) -> StepTimes:
-        """Return the same with plain lists of floats, which the interpreted kernel reads fastest."""
+        """Return the same times as plain lists of floats, which the interpreted kernel reads fastest."""
         return replace(
             self,
             decode_base=_plain_floats(self.decode_base),
@@ -143,20 +143,20 @@ def _plain_floats(values: Sequence[float]) -> list[float]:
 
 
 class RequestTable:
-    """Columns of all requests of a run, row i is request i.
+    """Columns of all requests of a run; row i is request i.
 
     =================  =====  ==============================================================================
     prompt_tokens      int    the prompt
-    output_tokens      int    tokens it generates, after the length limits; read only to declare it finished
+    output_tokens      int    tokens it generates, after the length limits; read only to detect that it is finished
     max_tokens         int    tokens it may generate, after the length limits; what admission sees
-    priority           int    the smaller the sooner
-    is_truncated       0/1    the model's length limit cut what was asked for
+    priority           int    the smallest goes first
+    is_truncated       0/1    the model's length limit shortened the request
     ready_time         s      when it reaches the scheduler
     scheduled_time     s      start of its first step
     first_token_time   s
     finish_time        s
     itl_max            s      largest gap between two of its tokens; negative: none yet
-    last_token_time    s      when it joined the decoding ones, or was preempted
+    last_token_time    s      when it joined the decoding requests, or was preempted
     generated_tokens   int    when it was last admitted, preempted or finished
     computed_tokens    int    KV tokens computed while it prefills
     context_base       int    while it decodes: its KV tokens minus the replica's step counter (speculative: in parts
@@ -164,19 +164,19 @@ class RequestTable:
     finish_step        int    while it decodes: the step counter at which it finishes
     joined_leap        int    first leap that counts towards its largest gap
     joined_step        int    speculative: the step counter at which it began to decode; else empty
-    pace               int    speculative: parts (`Progress`) of a token that it gains a step; else empty
+    pace               int    speculative: parts (`Progress`) of a token that it gains per step; else empty
     range_start        int    contiguous KV allocation: first token of its range
     num_preemptions    int
     swapped_tokens     int    its KV tokens in host memory while it waits; 0: none
-    thinking_tokens    int    tokens that it generates before those of its answer; empty: nobody thinks, as the next two
+    thinking_tokens    int    tokens that it generates before the answer; empty, like the next two, if no request thinks
     answer_step        int    while it thinks and decodes: the step counter at which its answer begins; else -1
-    encoder_seconds    s      what encoding its images adds to its first step; empty: there are none
-    earlier_images     int    the nearest request with images whose prompt its own begins with, -1: none; likewise
-    image_ends         int    token of its prompt with which its images end; likewise
-    answer_time        s      when the first token of its answer was there, where that is not its first token
+    encoder_seconds    s      time that encoding its images adds to its first step; empty if no request has images
+    earlier_images     int    the nearest request with images whose prompt its own begins with, -1: none; empty likewise
+    image_ends         int    token of its prompt at which its images end; empty likewise
+    answer_time        s      time of the first token of its answer, if that is not its first token
     replica_id         int    -1: none
-    adapter            int    LoRA adapter, -1: none; empty where no request has one
-    rank               int    which scheduler of its replica has it, where that has several; else 0, or empty
+    adapter            int    LoRA adapter, -1: none; empty if no request has one
+    rank               int    the scheduler of its replica that has it, if there are several; else 0, or empty
     status, reason     int
     =================  =====  ==============================================================================
     """
@@ -237,19 +237,18 @@ class RequestTable:
             prompt_tokens: >= 1, shape [N].
             output_tokens: >= 1, shape [N].
             max_tokens: >= 1, or -1 for the model's limit, shape [N].
-            config: The engine that all of them reach.
-            pace: With speculative decoding, parts of a token a decode step, shape [N]; None: not drawn.
-            priority: The smaller the sooner, shape [N]; None: all alike.
+            config: The engine that serves them all.
+            pace: With speculative decoding, parts of a token per decode step, shape [N]; None: not drawn.
+            priority: The smallest goes first, shape [N]; None: all equal.
             adapter: LoRA adapter of each, from 0, -1: none, shape [N]; None: no request has one.
             is_lean: Whether columns that ``config`` never reads stay empty: no other engine serves these requests.
-            thinking_tokens: Of ``output_tokens``, those before the answer, shape [N]; None: nobody thinks.
-            encoder_seconds: What encoding its images takes, shape [N]; None: there are none.
-            image_ends: Token of each prompt with which its images end, shape [N]; None: they end it.
-            earlier_images: The nearest request with images whose prompt its own begins with, -1: none, shape [N];
-                None: there is none for any.
-
+            thinking_tokens: The part of ``output_tokens`` before the answer, shape [N]; None: no request thinks.
+            encoder_seconds: Time to encode its images, shape [N]; None: no request has images.
+            image_ends: Token of each prompt at which its images end, shape [N]; None: at the end of the prompt.
+            earlier_images: The nearest request with images whose prompt its own begins with, -1: none, shape [N]; None:
+                none for any request.
         Raises:
-            InvariantError: The engine speculates, and no paces were drawn.
+            InvariantError: The engine speculates, but no paces were drawn.
         """
         if config.num_speculative_tokens and pace is None:
             raise InvariantError(f"{config.num_speculative_tokens} speculative tokens, and no pace was drawn")
@@ -439,11 +438,11 @@ class Replica:
     )
 
     def __init__(self, identity: int, config: EngineConfig, times: StepTimes, rank: int = 0) -> None:
-        # Of the replica, and which of its schedulers this is.
+        # The number of the replica, and the number of this scheduler within it.
         self.identity, self.rank = identity, rank
-        # Set by who builds the replica, where prompts share anything.
+        # Set by the builder of the replica if prompts share anything.
         self.cache: PrefixCache | None = None
-        # Likewise, where requests have LoRA adapters.
+        # Likewise, if requests have LoRA adapters.
         self.loras: Loras | None = None
         self.config = config
         self.times = times
@@ -459,7 +458,7 @@ class Replica:
         self.is_prefill_first = config.scheduler == "prefill_first"
         # Slots of `max_model_len` instead of blocks.
         self.has_slots = config.kv_allocation == "static"
-        # One range of KV memory a request, first fit, instead of blocks.
+        # One range of KV memory per request, first fit, instead of blocks.
         self.is_contiguous = config.kv_allocation in CONTIGUOUS
         self.grows = config.kv_allocation == "paged" and config.admission != "reserve"
         self.has_plain_admission = (
@@ -485,13 +484,13 @@ class Replica:
         # The queue, in the order of the scheduling policy (`simserve.sim.cluster`).
         self.waiting: deque[int] | OrderedQueue = deque()
         self.is_ordered = False
-        # Those who must not be seen to wait while a plan is made (`simserve.engine.data_parallel`).
+        # Requests hidden from the queue while a plan is made (`simserve.engine.data_parallel`).
         self.held_back: deque[int] = deque()
         self.running: list[int] = []
         self.prefilling: list[int] = []
         self.num_running = 0
         self.num_outstanding = 0
-        # Requests waiting when the plan was made, and the times at which others joined them since, summed.
+        # Requests waiting when the plan was made, and the sum of the times at which others have joined them since.
         self.num_queued = 0
         self.late_arrivals_sum = 0.0
 
@@ -501,7 +500,7 @@ class Replica:
         self.prefilled_tokens = 0
         self.step = 0
         self.finish_heap: list[int] = []
-        # Whether requests think before they answer, and those that do now, as in the heap of finishes.
+        # Whether requests think before they answer, and those that now do, in the form of the finish heap.
         self.has_thinking = False
         self.answer_heap: list[int] = []
 
@@ -509,8 +508,8 @@ class Replica:
         self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks
         self.free_blocks = self.num_blocks
         self.residues = [0] * config.block_size
-        # Layers with a window (`simserve.engine.windows`): a block weighs so much in the pool, and the window is full
-        # from so many blocks, or tokens, on.
+        # Layers with a window (`simserve.engine.windows`): what a block weighs in the pool, and the number of blocks,
+        # or tokens, from which the window is full.
         self.keeps_windows = self.grows and config.window_blocks > 0
         self.full_weight = config.full_groups if self.keeps_windows else 1
         self.window_weight = config.window_groups if self.keeps_windows else 0
@@ -520,7 +519,7 @@ class Replica:
         self.has_window_pool = self.keeps_windows and config.num_window_blocks > 0
         self.keeps_states = self.keeps_windows and config.keeps_states
         self.free_window_blocks = config.num_window_blocks
-        # Decoding requests whose windows are not full yet, and the tokens that windows hold of all decoding ones.
+        # Decoding requests whose windows are not full yet, and the tokens in the windows of all decoding requests.
         self.num_growing_windows = 0
         self.window_residues = [0] * config.block_size
         self.window_sum: float = 0
@@ -528,7 +527,8 @@ class Replica:
         self.window_progress: Progress | None = None
         if self.keeps_windows and config.num_speculative_tokens:
             self.window_progress = Progress(config.num_speculative_tokens, config.block_size)
-        # Finished requests that hold seat and blocks until the next step is scheduled (`simserve.engine.decoding`).
+        # Finished requests that hold their seat and blocks until the next step is scheduled
+        # (`simserve.engine.decoding`).
         self.has_overlap = config.has_overlap
         self.releases_late = config.releases_late and config.async_scheduling and self.mode == CONTINUOUS
         self.releases_late = self.releases_late or self.has_overlap
@@ -536,10 +536,10 @@ class Replica:
         self.departing_tokens: list[int] = []
         self.departing_blocks: list[int] = []
         self.departing_window_blocks: list[int] = []
-        # Where results are known late (`simserve.engine.overlap`): what the step that has ended did, whose prompts it
-        # has computed to the end, what is expected of its requests because their last tokens are not known yet, when it
-        # began and whether memory ran out for the one behind it; and how many of those that are done decode once more
-        # in the planned step, with how many tokens in the KV cache.
+        # Where results are known late (`simserve.engine.overlap`): what the step that has ended did, the requests whose
+        # prompts it completed, what is expected of its requests because their last tokens are not known yet, when it
+        # began and whether memory ran out for the step after it; and how many finished requests decode once more in the
+        # planned step, with how many tokens in the KV cache.
         self.late_results = LATE_NOTHING
         self.late_prompts: list[int] = []
         self.late_estimate: float = 0
@@ -548,19 +548,19 @@ class Replica:
         self.num_beyond = 0
         self.beyond_tokens = 0
         self.swaps = config.preemption_mode == "swap"
-        # A prefix cache, swapping or requests that a step passes over: one question on the hot path instead of several.
+        # A prefix cache, swapping or requests that a step passes over: one test on the hot path instead of several.
         self.has_late_first_token = config.has_late_first_token
         self.has_extras = self.swaps or self.has_ordered_pass or self.has_late_first_token
         self.free_swap_blocks = config.num_swap_blocks
-        # Blocks that the planned step copies, and those who come back in it, or come with their KV caches.
+        # Blocks that the planned step copies, and the requests that come back in it, or come with their KV caches.
         self.moved_blocks = 0
         self.num_swapped_blocks = 0
         self.swapped_in: list[int] = []
         # Running requests that compute nothing in the planned step (`simserve.engine.preemption`).
         self.passed_over: list[int] = []
-        # Whether requests wait for what others compute (`simserve.engine.prefix_cache`): the first blocks that those
-        # lack, by segment and place; who was passed over for it while a step was planned; whose prompts others will
-        # find in the step after next, and how many tokens of them.
+        # Whether requests wait for prefixes that others compute (`simserve.engine.prefix_cache`): the first blocks that
+        # those lack, by segment and place; the requests passed over for it while a step was planned; the requests whose
+        # prompts others will find in the step after next, and how many tokens of them.
         self.has_prefix_waits = config.has_prefix_waits
         self.contributed: list[int] = []
         self.deferred: list[int] = []
@@ -572,11 +572,11 @@ class Replica:
         self.estimate_shrinking: float = 0
         self.new_token_ratio = config.new_token_ratio_initial
         self.ratio_steps_skipped = 0
-        # SGLang's ``batch_is_full``: after a refusal nobody is asked until the batch has shrunk.
+        # SGLang's ``batch_is_full``: after a refusal no request is tried until the batch has shrunk.
         is_vllm = self.releases_late and not self.has_overlap
         self.keeps_full = self.uses_estimate and not (config.priority_preemption or is_vllm)
         self.is_full = False
-        # Those that ended with a decode step keep their seats in its batch until the next one is scheduled, and what
+        # Requests that ended with a decode step keep their seats in its batch until the next one is scheduled; and what
         # was expected of them (its ``filter_batch``).
         self.num_left = 0
         self.left_estimate: float = 0
@@ -592,34 +592,34 @@ class Replica:
         self.chunk_requests: list[int] = []
         self.chunk_tokens: list[int] = []
         self.prefill_tokens = 0
-        # Blocks that the chunks take in one step; -1: to be counted.
+        # Blocks that the chunks take in one step; -1: not counted yet.
         self.scheduled_blocks = 0
         self.priced_tokens = 0
         self.attended_pairs = 0.0
         self.attended_keys = 0.0
 
-        # Whether requests have images, and what encoding those of the ones just admitted takes, seconds.
+        # Whether requests have images, and the seconds to encode those of the requests just admitted.
         self.has_encoder = False
         self.encoder_seconds = 0.0
 
         self.leap_index = 0
         self.gap_step_runs: list[int] = []
         self.gap_values: list[float] = []
-        # Groups of decoding requests that a prefill keeps waiting: leap before it, last token, how many.
+        # Groups of decoding requests that a prefill delays: leap before it, last token, how many.
         self.stall_step_runs: list[int] = []
         self.stall_times: list[float] = []
         self.stall_counts: list[int] = []
         self.last_decode_time = self.last_requeue_time = 0.0
-        # Requests whose first token the last step computed, to be handed over in the next.
+        # Requests whose first token the last step computed, to be delivered in the next.
         self.late_tokens: list[int] = []
         self.step_runs = bytearray()
         # Speculative decoding: tokens that a step of each leap with decodes adds to the contexts.
         self.advances: list[float] = []
-        # Static batching: the leaps of the batch that runs, written down when it ends.
+        # Static batching: the leaps of the running batch, recorded when it ends.
         self.batch_rows: list[tuple[float, ...]] = []
         self.irregular_gaps: list[float] = []
         self.finished: list[int] | None = None
-        # For the step log: (request, seconds, what) of whoever enters and leaves the batch; None: nobody asks.
+        # For the step log: (request, seconds, what) of each that enters or leaves the batch; None: not logged.
         self.batch_log: list[float] | None = None
 
 
@@ -627,11 +627,11 @@ class DataParallelReplica:
     """The schedulers of one replica: one, or the ranks of data-parallel attention (`simserve.engine.data_parallel`).
 
     Attributes:
-        ranks: One or more, all of one configuration.
+        ranks: One or more, all with the same configuration.
         num_ranks: How many.
-        end_time: End of the common leap, or when a plan is due; inf: every rank is idle. Of one rank it is its own.
-        timeout_steps: Steps after which prompts wait no longer for other ranks; 0: they never do.
-        held_steps: Steps since they last could begin.
+        end_time: End of the common leap, or when a plan is due; inf: every rank is idle. With one rank, its own.
+        timeout_steps: Steps after which prompts no longer wait for other ranks; 0: they never wait.
+        held_steps: Steps since they could last begin.
     """
 
     __slots__ = ("end_time", "held_steps", "num_ranks", "ranks", "timeout_steps")
@@ -648,9 +648,9 @@ class Finishes:
     """How fast a replica finishes requests.
 
     Attributes:
-        last: When a request last finished there, or the first one came after a pause, seconds.
+        last: When a request last finished here, or the first one after a pause arrived, seconds.
         is_warm: Whether a request has finished since that pause.
-        interval: Running mean of the seconds between two finishes; 0: none seen.
+        interval: Running mean of the seconds between two finishes; 0: none yet.
     """
 
     __slots__ = ("interval", "is_warm", "last")
@@ -663,14 +663,14 @@ class Uniforms:
     """Numbers from [0, 1).
 
     Attributes:
-        values: They.
-        place: Where the next one lies, and how many there are: two entries, which whoever adds numbers sets anew.
+        values: The numbers.
+        place: Position of the next number, and how many there are: two entries, which whoever adds numbers resets.
     """
 
     __slots__ = ("place", "values")
 
     def __init__(self, room: int) -> None:
-        """Make room for so many, of which none has been drawn."""
+        """Allocate space for ``room`` numbers, none of them drawn yet."""
         self.values = array("d", [0.0]) * room
         self.place = array("q", [0, 0])
 
@@ -679,7 +679,7 @@ _Code = Literal["b", "i", "q"]
 
 
 def _whole(code: _Code, values: NDArray[np.generic]) -> memoryview[int]:
-    """Return a column of whole numbers. Python sets an entry of a view in half the time that an array takes."""
+    """Return a column of whole numbers. Python sets an entry of a view in half the time of an array."""
     return memoryview(cast(bytes, np.array(values, dtype=np.dtype(code))))
 
 
@@ -688,36 +688,36 @@ def _zeros(code: _Code, count: int) -> memoryview[int]:
 
 
 def _floats(count: int, value: float) -> array[float]:
-    """Return a column of floats, a view too: the stubs of numpy know no views of floats."""
+    """Return a column of floats, also a view: numpy's type stubs have no views of floats."""
     return cast("array[float]", memoryview(cast(bytes, np.full(count, value))))
 
 
 def column(values: Any, kind: type[np.generic] = np.float64) -> Any:
-    """Return a copy of some numbers as both Python and compiled code read and write it."""
+    """Return a copy of numbers in the form that both Python and compiled code read and write."""
     return memoryview(cast(bytes, np.array(values, dtype=kind)))
 
 
 def num_left(uniforms: Uniforms) -> int:
-    """Return how many have not been taken."""
+    """Return how many numbers have not been taken."""
     return uniforms.place[1] - uniforms.place[0]
 
 
 def take_uniform(uniforms: Uniforms) -> float:
-    """Return the next one, of which there is at least one left."""
+    """Return the next number; at least one must be left."""
     place = uniforms.place[0]
     uniforms.place[0] = place + 1
     return uniforms.values[place]
 
 
 def sum_around(values: list[int], start: int, count: int) -> int:
-    """Return the sum of ``count`` values from a position on, fewer than all, the first behind the last."""
+    """Return the sum of ``count`` values from a position on, wrapping around at the end; ``count`` < their number."""
     stop = start + count
     around = stop - len(values)
     return sum(values[start:stop]) if around <= 0 else sum(values[start:]) + sum(values[:around])
 
 
 def use_times(replica: Replica, times: StepTimes) -> None:
-    """Let the steps of a replica take ``times`` from the next one on; between `complete` and `plan` only."""
+    """Let the steps of a replica take ``times`` from the next step on; call only between `complete` and `plan`."""
     replica.times = times
     replica.decode_base = times.decode_base
     replica.decode_slope = times.decode_slope
@@ -731,10 +731,10 @@ LEAP_FIELDS = (
     "start_time",  # seconds
     "num_steps",
     "first_seconds",  # duration of the first step
-    "increment_seconds",  # by how much each further step is longer
+    "increment_seconds",  # by how much each further step takes longer
     "num_decoding",  # sequences that decode in the step
     "context_tokens",  # their tokens in the KV cache, at the first step
-    "prefill_tokens",  # a step
+    "prefill_tokens",  # per step
     "num_prefilling",  # requests with a chunk in the step
     "priced_tokens",  # x of StepTimes
     "attended_pairs",  # P of StepTimes, at the first step
@@ -745,27 +745,27 @@ LEAP_FIELDS = (
     "used_before",  # KV tokens reserved before the leap
     "used_after",  # KV tokens reserved in its last step
     "waiting_seconds",  # requests waiting, summed over the seconds of the leap
-    "blocked_by",  # what kept the head of the queue out
+    "blocked_by",  # why the head of the queue was not admitted
 )
 LEAP_WIDTH = len(LEAP_FIELDS)
 _ROW = Struct("dqddqdqqqddqqdqqdq")
-"""Floats, and whole numbers as such: a float is made of neither."""
+"""Floats and integers stored as themselves, without conversion."""
 _END = Struct("dq")
 _WHOLE = [position for position, code in enumerate(_ROW.format) if code == "q"]
 LEAP_BYTES = _ROW.size
 _BLOCK = 256
-"""Rows that are turned together: as many as stay in the processor's first cache."""
+"""Rows transposed at a time: as many as fit in the processor's first-level cache."""
 leap_row = _ROW.pack
-"""Return a leap, its fields given in order, as `take_step_runs` reads it."""
+"""Pack a leap, its fields given in order, as `take_step_runs` reads it."""
 
 
 def end_row(step_runs: bytearray, waiting_seconds: float, blocked_by: int) -> None:
-    """Write the last two fields of the last leap anew."""
+    """Overwrite the last two fields of the last leap."""
     _END.pack_into(step_runs, len(step_runs) - _END.size, waiting_seconds, blocked_by)
 
 
 def take_step_runs(step_runs: bytearray, rows: NDArray[np.float64]) -> None:
-    """Put leaps into ``rows``, shape [fields, leaps], and forget them."""
+    """Copy leaps into ``rows``, shape [fields, leaps], and clear them."""
     turn_into(rows, np.frombuffer(step_runs).reshape(-1, LEAP_WIDTH))
     step_runs.clear()
     for position in _WHOLE:

@@ -46,13 +46,13 @@ from simserve.workload.spec import LorasSpec
 
 TierName = Literal["host", "disk", "remote"]
 HardwareName = Annotated[str, AfterValidator(hardware_name)]
-"""Name of a GPU: a short one becomes the full name that results carry."""
+"""Name of a GPU; a short name is expanded to the full one, which results carry."""
 _ORDER: tuple[TierName, ...] = ("host", "disk", "remote")
 _COUNTS_BASE = ("sglang",)
-"""Engines whose limit of adapters in a batch counts requests without one as one more ("including base-only request",
-SGLang's help of ``--max-loras-per-batch``)."""
+"""Engines whose limit of adapters per batch counts requests without an adapter as one more ("including base-only
+request", SGLang's help of ``--max-loras-per-batch``)."""
 _KEEPS_ALL = ("sglang",)
-"""Engines whose host memory keeps every adapter unless it is told otherwise (``--max-loaded-loras``)."""
+"""Engines that keep every adapter in host memory by default (``--max-loaded-loras``)."""
 MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
 _OF_POOL = (
@@ -70,64 +70,64 @@ _OF_POOL = (
     "engine",
     "speculative",
 )
-"""Keys of a pool that are keys of a deployment."""
+"""Keys of a pool that are also keys of a deployment."""
 
 
 class KVOffloadSpec(FrozenModel):
-    """Host memory, or a disk, behind the prefix cache: blocks that give way on the GPU go there, and a request that
-    finds its prefix there has it loaded instead of computed (vLLM's offloading connector, LMCache, SGLang's HiCache).
+    """Host memory, or a disk, behind the prefix cache. Blocks evicted from the GPU go there, and a request that finds
+    its prefix there loads it instead of computing it (vLLM's offloading connector, LMCache, SGLang's HiCache).
 
-    The step that admits such a request waits for the copy, as with LMCache's default; copies to the tier run beside
-    the steps.
+    The step that admits such a request waits for the copy, as is LMCache's default. Copies to the tier run beside the
+    steps.
     """
 
     size: PositiveBytes
-    """Bytes of the tier, of one replica over all its GPUs (vLLM's `--kv-offloading-size`)."""
+    """Size of the tier in bytes, of one replica over all its GPUs (vLLM's `--kv-offloading-size`)."""
     bandwidth: PositiveBytesPerSecond | None = None
-    """Bandwidth at which one GPU loads; all GPUs of a replica load their parts at once. Of a disk that they share, its
-    bandwidth over their number. Absent: the host link of the GPU, as far as copies reach it."""
+    """Bandwidth at which one GPU loads; all GPUs of a replica load their parts at once. For a disk that they share: its
+    bandwidth divided by their number. Absent: the share of the GPU's host link that copies reach."""
     latency: Seconds = 0.0
-    """What a step with loads waits besides, such as for a disk."""
+    """Additional time of a step with loads, such as the latency of a disk."""
 
 
 class KVTierSpec(FrozenModel):
-    """A tier behind the prefix cache, as LMCache, Mooncake's store, SGLang's HiCache and Dynamo (G2 to G4) have them.
+    """A tier behind the prefix cache, as in LMCache, Mooncake's store, SGLang's HiCache and Dynamo (G2 to G4).
 
-    What gives way on the GPU goes to the first tier that is not shared, from there to the next, the least recently used
-    first. A shared store gets a copy of every prompt when it has been computed, and of the answer when it is done; all
-    replicas read it. A request takes the blocks of its prefix from the nearest tier that has them. Copies to a tier run
-    beside the steps and take no time.
+    Blocks evicted from the GPU go to the first tier that is not shared, and from there to the next, the least recently
+    used first. A shared store gets a copy of every prompt when it has been computed, and of the answer when it is
+    complete; all replicas read it. A request takes the blocks of its prefix from the nearest tier that has them. Copies
+    to a tier run beside the steps and take no time.
     """
 
     tier: TierName
-    """Where it is. They stand in this order, each once: `host`, `disk`, `remote`."""
+    """Where the tier is. Tiers are given in this order, each at most once: `host`, `disk`, `remote`."""
     capacity: PositiveBytes
-    """Bytes of it: of one replica over all its GPUs, or of the whole store where it is `shared`."""
+    """Size in bytes: of one replica over all its GPUs, or of the whole store if it is `shared`."""
     bandwidth: PositiveBytesPerSecond | None = None
-    """Bandwidth at which a replica loads, all its GPUs together. Absent, for `host` alone: the host links of its GPUs,
-    as far as copies reach it."""
+    """Bandwidth at which a replica loads, all its GPUs together. Absent (`host` only): the share of its GPUs' host
+    links that copies reach."""
     latency: Seconds = 0.0
-    """What a step with loads from it waits besides."""
+    """Additional time of a step that loads from the tier."""
     shared: bool = False
-    """Whether it is one store of all replicas (of a pool): what one writes another can load. The last tier only."""
+    """Whether it is one store of all replicas (of a pool): what one writes, the others can load. Only the last tier."""
     total_bandwidth: PositiveBytesPerSecond | None = None
-    """Of a `shared` tier: bandwidth that all replicas load over together, one after the other. Absent: each has its
-    own."""
+    """For a `shared` tier: bandwidth of all replicas together, which load one after the other. Absent: each replica has
+    its own."""
     fetch: Literal["if_faster", "always"] = "if_faster"
-    """`if_faster`: a request loads what it finds as far as that brings its first token sooner than computing would, so
+    """`if_faster`: a request loads as much of what it finds as brings its first token sooner than computing would, so
     that a tier that is too slow is not used. `always`: it loads all that it finds, as LMCache and HiCache do."""
     overlap: bool = False
-    """Whether blocks are loaded layer by layer while the step computes, which then waits only for what takes longer
-    (HiCache, LMCache's layerwise mode). Otherwise the step waits for the copies."""
+    """Whether blocks are loaded layer by layer while the step computes; the step then waits only for whichever takes
+    longer (HiCache, LMCache's layerwise mode). Otherwise the step waits for the copies."""
     usd_per_gib_hour: Annotated[float, Field(ge=0)] = 0.0
-    """Price of a GiB of it for an hour, added to that of the GPUs; 0: it is in their price."""
+    """Price per GiB and hour, added to that of the GPUs; 0: included in their price."""
 
 
 def _check_tiers(tiers: Sequence[KVTierSpec]) -> None:
-    """Do nothing where tiers go together.
+    """Check that tiers can be combined.
 
     Raises:
-        ValueError: They do not; the message is a rule and a remedy, ready to stand behind a key path.
+        ValueError: They cannot; the message is a rule and a remedy, ready to follow a key path.
     """
     names = [each.tier for each in tiers]
     if names != sorted(set(names), key=_ORDER.index):
@@ -148,10 +148,10 @@ def with_tiers(
     shape: ReplicaShape,
     memory: MemoryPlan,
 ) -> EngineConfig:
-    """Return what a scheduler with these tiers obeys: the one behind the cache, or several.
+    """Return the scheduler's configuration with these tiers behind the cache.
 
     Raises:
-        ScenarioError: There is no prefix cache that they could stand behind, or one holds no block.
+        ScenarioError: There is no prefix cache for them to stand behind, or one holds no block.
     """
     key = "engine.kv_tiers" if offload is None else "engine.kv_offload"
     if not config.enable_prefix_caching:
@@ -195,7 +195,7 @@ def _tier(spec: KVTierSpec, gpu_block: float, shape: ReplicaShape, key: str) -> 
 
 
 def _blocks(size: float, block_bytes: float, key: str) -> int:
-    """Return the blocks that so many bytes hold.
+    """Return the number of blocks that ``size`` bytes hold.
 
     Raises:
         ScenarioError: They hold none.
@@ -208,16 +208,17 @@ def _blocks(size: float, block_bytes: float, key: str) -> int:
 
 
 def tiers_usd_per_hour(tiers: Sequence[KVTierSpec], count: int, *, is_shared: bool) -> float:
-    """Return what ``count`` of each tier cost an hour: of those that replicas share, or of the others."""
+    """Return the price of ``count`` of each tier per hour: of the tiers that replicas share, or of the others."""
     return count * sum(each.capacity / GIB * each.usd_per_gib_hour for each in tiers if each.shared == is_shared)
 
 
 def tier_lines(config: EngineConfig, bytes_per_token: float) -> list[str]:
-    """Return what each tier holds and what a block takes to load, as lines a person can check; none without one.
+    """Return what each tier holds and how long a block takes to load, as lines for a person to check; none without
+    tiers.
 
     Args:
         config: The scheduler that has them.
-        bytes_per_token: KV bytes of a token over all GPUs of a replica.
+        bytes_per_token: KV bytes per token over all GPUs of a replica.
     """
     size = config.block_size
     lines = []
@@ -238,19 +239,20 @@ class LoraLoadSpec(FrozenModel):
     """How adapters reach the GPU. The step that admits a request whose adapter has no slot waits for it, as in vLLM."""
 
     disk_bandwidth: PositiveBytesPerSecond | None = None
-    """Bandwidth from disk, or a network, to host memory; absent: 2.7 GB/s, as measured of safetensors on NVMe
+    """Bandwidth from disk, or a network, to host memory; absent: 2.7 GB/s, as measured for safetensors on NVMe
     (ServerlessLLM, OSDI 2024)."""
     latency: Seconds = 0.0
-    """What a load from there takes besides, such as a download's first byte."""
+    """Additional time of a load from there, such as the first byte of a download."""
     host_bandwidth: PositiveBytesPerSecond | None = None
-    """Bandwidth from host memory to a GPU; absent: its host link, as far as copies reach it."""
+    """Bandwidth from host memory to a GPU; absent: the share of its host link that copies reach."""
 
 
 def with_loras(config: EngineConfig, loras: LorasSpec, load: LoraLoadSpec | None, shape: ReplicaShape) -> EngineConfig:
-    """Return what a scheduler obeys whose requests have adapters.
+    """Return the scheduler's configuration for requests with adapters.
 
     Raises:
-        ScenarioError: The adapters do not fit the engine's options, or they are not simulated with another option.
+        ScenarioError: The adapters do not fit the engine's options, or their combination with another option is not
+            simulated.
     """
     _check_options(config, loras, shape)
     seats = config.max_loras - (shape.engine.name in _COUNTS_BASE and loras.base_share > 0)
@@ -267,7 +269,7 @@ def with_loras(config: EngineConfig, loras: LorasSpec, load: LoraLoadSpec | None
 
 
 def _kept_by_default(shape: ReplicaShape, loras: LorasSpec) -> int:
-    """Return the adapters that host memory keeps where nobody says: SGLang's all, vLLM's no more than the GPU."""
+    """Return the adapters that host memory keeps by default: all in SGLang, no more than the GPU in vLLM."""
     return loras.num_adapters if shape.engine.name in _KEEPS_ALL else shape.engine.max_loras
 
 
@@ -297,7 +299,8 @@ def _check_options(config: EngineConfig, loras: LorasSpec, shape: ReplicaShape) 
 
 
 def lora_lines(config: EngineConfig, shape: ReplicaShape, loras: LorasSpec | None) -> list[str]:
-    """Return what slots for adapters take and how long loads do, as lines a person can check; none without slots."""
+    """Return the memory of adapter slots and how long loads take, as lines for a person to check; none without
+    slots."""
     engine, size = shape.engine, slot_bytes(shape)
     if not size:
         return []
@@ -314,7 +317,7 @@ def lora_lines(config: EngineConfig, shape: ReplicaShape, loras: LorasSpec | Non
 
 def _as_text(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        # An unquoted 0.10 has lost its zero by now.
+        # An unquoted 0.10 has already lost its zero.
         meant = f' or "{value}0"' if isinstance(value, float) and len(str(value).partition(".")[2]) == 1 else ""
         raise ValueError(f'is a number, and a version is a text; put it in quotes: version: "{value}"{meant}')
     return value
@@ -326,17 +329,18 @@ class EngineChoice(FrozenModel):
     name: str = "vllm"
     """Engine profile: a name that `simserve engines` lists, or the path of a profile file."""
     version: Annotated[str | None, BeforeValidator(_as_text)] = None
-    """Version in quotes, such as "0.12"; the nearest older known one is used and named. Absent: newest."""
+    """Version in quotes, such as "0.12"; if it is not known, the nearest older known one is used and named. Absent:
+    newest."""
 
 
 class EngineSpec(EngineOptions, EngineChoice):
     """The serving engine: which one, which version, and the options that differ from its defaults.
 
-    An option that is absent resolves as that version sets it on that GPU; `simserve engines NAME` prints them.
+    An absent option takes the default of that version on that GPU; `simserve engines NAME` prints the defaults.
     """
 
     kv_offload: KVOffloadSpec | None = None
-    """A second tier behind the prefix cache, in host memory or on disk; absent: what gives way is computed again."""
+    """A second tier behind the prefix cache, in host memory or on disk; absent: evicted blocks are computed again."""
     lora_load: LoraLoadSpec | None = None
     """How LoRA adapters reach the GPU, with `max_loras`; absent: from NVMe and over the GPU's host link."""
     kv_tiers: tuple[KVTierSpec, ...] | None = None
@@ -352,10 +356,10 @@ class EngineSpec(EngineOptions, EngineChoice):
 
 
 class PoolSpec(FrozenModel):
-    """Equal replicas. What a pool leaves out is the deployment's."""
+    """Identical replicas. Keys that a pool omits are taken from the deployment."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
-    """Name in the results, and of `pool` in a class of requests."""
+    """Name in the results, and in the key `pool` of a class of requests."""
     role: Role = "both"
     """`both`, or, with `deployment.disaggregation`, `prefill` or `decode`."""
     replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
@@ -375,7 +379,7 @@ class PoolSpec(FrozenModel):
     all2all_backend: Literal["auto"] | All2AllBackend | None = None
     """How tokens reach the GPUs that hold their experts."""
     num_redundant_experts: Annotated[int, Field(ge=0, le=1024)] | None = None
-    """Further copies of the most popular experts in each layer."""
+    """Additional copies of the most popular experts in each layer."""
     enable_two_batch_overlap: bool | None = None
     """Whether a step runs as two halves, as `deployment.enable_two_batch_overlap`."""
     quantization: AskedQuantization | None = None
@@ -383,11 +387,11 @@ class PoolSpec(FrozenModel):
     kv_cache_dtype: KVCacheDtype | None = None
     """Format of the KV cache."""
     engine: EngineSpec | None = None
-    """The serving engine and its knobs, all of them: nothing is taken from `deployment.engine` then."""
+    """The serving engine and all its options: none are then taken from `deployment.engine`."""
     speculative: SpeculativeSpec | None = None
-    """Speculative decoding on this pool; absent: as `deployment.speculative` says."""
+    """Speculative decoding on this pool; absent: as in `deployment.speculative`."""
     autoscaling: AutoscalingSpec | None = None
-    """How the number of its replicas follows its load; absent: as `deployment.autoscaling` says."""
+    """How the number of its replicas follows its load; absent: as in `deployment.autoscaling`."""
     region: str | None = None
     """Where it is, with `deployment.regions`."""
 
@@ -397,7 +401,7 @@ def _as_routing(value: object) -> object:
 
 
 def _with_start(owner: object, scaling: object) -> object:
-    """Return a deployment or pool that starts with the least replicas its autoscaling allows at least."""
+    """Return a deployment or pool that starts with at least the fewest replicas that its autoscaling allows."""
     least = scaling.get("min_replicas") if isinstance(scaling, Mapping) else getattr(scaling, "min_replicas", None)
     if not isinstance(owner, Mapping) or not isinstance(least, int):
         return owner
@@ -406,25 +410,26 @@ def _with_start(owner: object, scaling: object) -> object:
 
 
 class EncoderDisaggregationSpec(FrozenModel):
-    """Images and audio are encoded by a pool of GPUs of its own before the router sees the request (vLLM's
+    """Images and audio are encoded by a separate pool of GPUs before the router sees the request (vLLM's
     `--ec-transfer-config`, SGLang's `--encoder-only`, the encode worker of Dynamo).
 
-    A worker is one GPU, which encodes first what comes first. The images and recordings of a request go in equal parts
-    to as many workers as it has of them, those that are free soonest; when the last part is done, the embeddings cross
-    the link in 16 bit, and the request goes on to the router. The pool keeps what it has encoded: neither a further try
+    A worker is one GPU, which encodes in order of arrival. The images and recordings of a request are split equally
+    over as many workers as it has of them, those that are free soonest. When the last part is done, the embeddings
+    cross the link in 16 bit, and the request goes on to the router. The pool keeps what it has encoded: neither a retry
     nor a later turn of a conversation encodes an image again.
     """
 
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
-    """How many workers; with `autoscaling` those at the start, its `min_replicas` at least."""
+    """Number of workers; with `autoscaling` the number at the start, at least its `min_replicas`."""
     hardware: HardwareName | None = None
     """GPU of each; absent: `deployment.hardware`."""
     transfer_bandwidth: PositiveBytesPerSecond = 25e9
-    """At which the embeddings of a request reach its replica; requests do not slow each other down on that way."""
+    """Bandwidth at which the embeddings of a request reach its replica; requests do not slow each other down on the
+    link."""
     transfer_latency: Seconds = 0.001
-    """What that way takes besides."""
+    """Additional latency of the link."""
     autoscaling: EncoderAutoscalingSpec | None = None
-    """How the number of workers follows their load; absent: it does not."""
+    """How the number of workers follows their load; absent: it is fixed."""
 
     @model_validator(mode="before")
     @classmethod
@@ -433,17 +438,17 @@ class EncoderDisaggregationSpec(FrozenModel):
 
     @property
     def max_workers(self) -> int:
-        """The most workers there may be."""
+        """The largest number of workers."""
         return self.replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
     @property
     def min_workers(self) -> int:
-        """The fewest workers there may be."""
+        """The smallest number of workers."""
         return self.replicas if self.autoscaling is None else self.autoscaling.min_replicas
 
 
 class DeploymentSpec(FrozenModel):
-    """What serves: hardware, how the model is cut over it, number formats, engine, replicas."""
+    """What serves: hardware, how the model is split over it, number formats, engine, replicas."""
 
     hardware: HardwareName
     """GPU: a name that `simserve gpus` lists, a short one such as `h100` or `m4-max-64gb` in any case, or the path of a
@@ -455,43 +460,45 @@ class DeploymentSpec(FrozenModel):
     pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
     """Groups of GPUs that hold consecutive layers."""
     pipeline_layer_partition: list[Annotated[int, Field(ge=1)]] | None = None
-    """Layers of each pipeline stage, first to last (vLLM's VLLM_PP_LAYER_PARTITION). Absent: as vLLM deals them."""
+    """Layers of each pipeline stage, first to last (vLLM's VLLM_PP_LAYER_PARTITION). Absent: as vLLM distributes
+    them."""
     data_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Data-parallel attention inside a replica, for models with experts: so many groups of `tensor_parallel_size` GPUs,
-    each with attention, a scheduler and a KV cache of its own (limits such as `max_num_seqs` are of one group), share
-    the routed experts and step together, at the pace of the slowest."""
+    """Data-parallel attention inside a replica, for models with experts: the number of groups of `tensor_parallel_size`
+    GPUs. Each group has its own attention, scheduler and KV cache (limits such as `max_num_seqs` apply to one group);
+    all share the routed experts and step together, at the pace of the slowest."""
     enable_expert_parallel: bool = False
-    """Whether each routed expert lies whole on one of the GPUs that share the experts, instead of cut over all."""
+    """Whether each routed expert is held whole by one of the GPUs that share the experts, instead of split over all."""
     all2all_backend: Literal["auto"] | All2AllBackend = "auto"
     """How tokens reach the GPUs that hold their experts, with `data_parallel_size` above 1 and
-    `enable_expert_parallel`: every GPU gets the tokens of all, or each is sent only where its experts are, by DeepEP,
-    `deepep_low_latency` for decoding, `deepep_high_throughput` for prompts, or over the NVLink that joins hosts, as
-    TensorRT-LLM does (`nvlink_one_sided`; `nvlink_two_sided` with its WIDEEP experts and before 1.2). `auto`: DeepEP's
-    for decoding where the experts lie on several nodes and the engine has it, as such servers are run (engines start
-    without); what TensorRT-LLM takes by itself where NVLink joins several hosts."""
+    `enable_expert_parallel`. Either every GPU gets the tokens of all, or each token is sent only where its experts are:
+    by DeepEP, `deepep_low_latency` for decoding, `deepep_high_throughput` for prompts, or over the NVLink that joins
+    hosts, as TensorRT-LLM does (`nvlink_one_sided`; `nvlink_two_sided` with its WIDEEP experts and before 1.2). `auto`:
+    DeepEP's for decoding if the experts are on several nodes and the engine has it, as such servers are run (engines
+    start without it); what TensorRT-LLM chooses by itself if NVLink joins several hosts."""
     num_redundant_experts: Annotated[int, Field(ge=0, le=1024)] | None = None
-    """Further copies of the most popular experts in each layer, with `enable_expert_parallel`: experts are placed so
-    that all GPUs have about the same load (EPLB). Absent: experts lie in their order."""
+    """Additional copies of the most popular experts in each layer, with `enable_expert_parallel`: experts are placed so
+    that all GPUs have about the same load (EPLB). Absent: experts stay in their order."""
     enable_two_batch_overlap: bool | None = None
-    """Whether a step of 32 tokens a GPU and more runs as two halves, one of which computes while the tokens of the
+    """Whether a step of 32 or more tokens per GPU runs as two halves, one of which computes while the tokens of the
     other travel to their experts (SGLang's two-batch overlap, vLLM's DBO); with an `all2all_backend` of DeepEP. Absent:
-    where `all2all_backend: auto` is DeepEP and the engine has it."""
+    on if `all2all_backend: auto` is DeepEP and the engine has it."""
     quantization: AskedQuantization = "auto"
-    """Format of the linear weights. `auto`: as the checkpoint is stored, which its profile, its `config.json` or
-    `hf_quant_config.json` says. `none`: 16 bit, of a checkpoint with fewer bits a dequantised one. fp8 and int8 also
-    compute in 8 bit. What a checkpoint of the format keeps in 16 bit stays so: of gpt-oss all but the experts."""
+    """Format of the linear weights. `auto`: as the checkpoint is stored, according to its profile, its `config.json` or
+    `hf_quant_config.json`. `none`: 16 bit; for a checkpoint with fewer bits, a dequantised one. fp8 and int8 also
+    compute in 8 bit. Weights that a checkpoint of the format keeps in 16 bit stay so: for gpt-oss, all but the
+    experts."""
     kv_cache_dtype: KVCacheDtype = "auto"
-    """Format of the KV cache. `auto`: what this engine and version makes of this checkpoint: 16 bit, or FP8 where the
-    checkpoint asks for it and the engine heeds it (ModelOpt's under TensorRT-LLM)."""
+    """Format of the KV cache. `auto`: what this engine and version uses for this checkpoint: 16 bit, or FP8 if the
+    checkpoint asks for it and the engine follows it (ModelOpt's under TensorRT-LLM)."""
     operator_tables: str | None = None
-    """Folder of your own measured operator tables (NVIDIA AIConfigurator's layout, latency in ms). What they cover is
-    read from them, inside the measured sizes; the rest stays a curve."""
+    """Folder of your own measured operator tables (NVIDIA AIConfigurator's layout, latency in ms). Operators that they
+    cover are read from them, within the measured sizes; for the rest, curves are used."""
     attention: Literal["flash", "standard"] = "flash"
     """Attention kernel: `flash`, or `standard`, which writes and reads the score matrix."""
     engine: EngineSpec = EngineSpec()
-    """The serving engine and its knobs."""
+    """The serving engine and its options."""
     speculative: SpeculativeSpec | None = None
-    """Speculative decoding; absent: one token a step."""
+    """Speculative decoding; absent: one token per step."""
     routing: Annotated[
         RoutingSpec, BeforeValidator(_as_routing, json_schema_input_type=RoutingPolicy | RoutingSpec)
     ] = RoutingSpec()
@@ -499,32 +506,32 @@ class DeploymentSpec(FrozenModel):
     admission: AdmissionSpec | None = None
     """Admission control: which requests are refused; absent: none."""
     autoscaling: AutoscalingSpec | None = None
-    """How the number of replicas follows the load; absent: it does not. `replicas` are those at the start, its
-    `min_replicas` at least."""
+    """How the number of replicas follows the load; absent: it is fixed. `replicas` is the number at the start, at least
+    its `min_replicas`."""
     faults: tuple[FaultSpec, ...] = ()
-    """What goes wrong, and when."""
+    """What fails, and when."""
     liveness: LivenessSpec | None = None
-    """The probe that restarts replicas which answer too late; absent: nothing is restarted for being slow."""
+    """The probe that restarts replicas which answer too late; absent: slow replicas are not restarted."""
     updates: tuple[UpdateSpec, ...] = ()
     """Rolling updates: when replicas are replaced, a few at a time."""
     regions: RegionsSpec | None = None
-    """Where clients and pools are, and how far apart; absent: the network is not looked at."""
+    """Where clients and pools are, and the latencies between them; absent: the network is not modelled."""
     streaming: StreamingSpec | None = None
-    """How tokens reach the client; absent: at once, as the engine has them."""
+    """How tokens reach the client; absent: immediately, as the engine produces them."""
     overflow: OverflowSpec | None = None
     """Requests that an API serves instead of the replicas; absent: they wait."""
     response_cache: ResponseCacheSpec | None = None
-    """Answers that are given again without asking a model; absent: every request is computed."""
+    """Cached answers that are returned without asking a model; absent: every request is computed."""
     fairness: FairnessSpec | None = None
-    """Whose turn it is where classes are tenants; absent: who comes first, at each replica."""
+    """Whose turn it is when classes are tenants; absent: in order of arrival, at each replica."""
     pools: Annotated[tuple[PoolSpec, ...], Field(max_length=100)] = ()
-    """Replicas of several kinds behind one router, instead of `replicas` equal ones; the keys above are what a pool
-    leaves out."""
+    """Replicas of several kinds behind one router, instead of `replicas` identical ones; the keys above apply where a
+    pool omits them."""
     disaggregation: DisaggregationSpec | None = None
     """How KV caches get from prefill to decode pools; absent: every replica prefills and decodes."""
     encoder_disaggregation: EncoderDisaggregationSpec | None = None
-    """GPUs that encode images and audio, with `workload.images` or `workload.audio`; absent: the replicas do, in their
-    steps."""
+    """GPUs that encode images and audio, with `workload.images` or `workload.audio`; absent: the replicas encode them,
+    in their steps."""
 
     @model_validator(mode="before")
     @classmethod
@@ -551,7 +558,7 @@ class DeploymentSpec(FrozenModel):
         return self.replicas * self.gpus_per_replica
 
     def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
-        """Return a deployment of one pool alone: what it says, and where it says nothing, what this one says."""
+        """Return a deployment of one pool alone: its own keys, and where it omits one, that of this deployment."""
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
         front = ("admission", "overflow", "response_cache", "fairness")
         alone = {

@@ -1,14 +1,14 @@
-"""What a deployment finishes with its queue never empty, and how the traffic compares with it: the load ratio.
+"""What a deployment finishes if its queue is never empty, and how the traffic compares with it: the load ratio.
 
-Clients of a closed loop, more of them than the deployment can hold, send the scenario's own requests one after another;
-what they are answered a second, once all is under way, is the most that open arrivals can ever be answered (the
+Clients of a closed loop, more than the deployment can hold, send the scenario's own requests one after another. The
+rate at which they are answered in the steady state is the highest rate at which open arrivals can ever be answered (the
 saturation rule: Baccelli and Foss, "On the saturation rule for the stability of queues", J. Appl. Prob. 1995).
 
-That rule asks for a server that is no slower for a longer queue. Conversations with a prefix cache break it: the longer
-their answers take, the more of the others' prefixes come between two turns, and the fewer are still held. Up to one
-load the cache stays warm; once a queue has formed it does not, and less is finished. Between the two a deployment keeps
-up until chance brings a peak from which it does not recover. Open runs that begin empty, as a deployment does, and meet
-such a peak find the highest load after which their queue does not grow.
+That rule requires a server that a longer queue does not slow down. Conversations with a prefix cache break it: the
+longer their answers take, the more prefixes of others come between two turns, and the fewer are still cached. Up to
+some load the cache stays warm; once a queue has formed it does not, and less is finished. In between, a deployment
+keeps up until a random peak from which it does not recover. Open runs that begin empty, as a deployment does, and meet
+such a peak find the highest load after which the queue does not grow.
 """
 
 from __future__ import annotations
@@ -37,87 +37,90 @@ from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
 REPLICATION = 2**20
-"""Index of the draws: those of no replication of a run."""
+"""Index of the draws; no replication of a run uses it."""
 FEWEST_REQUESTS = 4000
-"""Requests of the run in which throughput is measured, at least."""
+"""Fewest requests of the run that measures throughput."""
 MOST_REQUESTS = 32_000
-"""Requests of one run at most, unless the clients alone are more."""
+"""Most requests of one run, unless there are more clients."""
 CANDIDATES = 8
-"""Requests, or conversations, that are drawn for each that is sent: those sent hold the traffic's mean work."""
+"""Requests, or conversations, drawn for each one that is sent, so that those sent have the traffic's mean work."""
 ROUNDS = 8
-"""Requests of each client at least: two until all are well under way, one at the end, the others measured."""
+"""Fewest requests of each client: two until all are well under way, one at the end; the others are measured."""
 SPARE_CLIENTS = 1.3
-"""Clients over the requests that a deployment can hold."""
+"""Clients, relative to the requests that a deployment can hold."""
 SPARE_CLIENTS_OF_BATCHES = 2.1
-"""The same where a batch is answered whole: as it ends a full one must wait, and all its clients have yet to come."""
+"""The same if a batch is answered as a whole: when it ends, a full one must be waiting before its clients return."""
 MOST_AT_FIRST = 512
-"""Requests at once of one scheduler that are tried first; more only where they bring throughput."""
+"""Most concurrent requests of one scheduler in the first try; more are tried only if they bring throughput."""
 MORE_CLIENTS = 1.5
-"""Times as many clients where too few of them wait."""
+"""Factor on the clients when too few of them wait."""
 MORE_CLIENTS_OF_ADAPTERS = 3.5
-"""The same of many adapters: each step brings more than the noise of a run for as long as batches fill up further. Of
-`hundred-tenants` the last queue is then about as long as those of runs of 400,000 requests near the limit."""
+"""The same with many adapters: while batches still fill up, each increase must bring more than the noise of a run. For
+`hundred-tenants` the last queue is then about as long as in runs of 400,000 requests near the limit."""
 FEWEST_WAITING = 0.02
-"""Requests that must wait in the queue on average, over those that a deployment can hold."""
+"""Fewest requests that must wait in the queue on average, relative to those that a deployment can hold."""
 HALF_WIDTH = 0.03
-"""Half the interval by batch means over the throughput, up to which a run is long enough. Requests of balanced work
-know it better than batches show: in 24 draws of three scenarios 1.5 % stood for a standard deviation of 0.55 %."""
+"""Largest half-width of the interval by batch means, relative to the throughput, of a run that is long enough. Requests
+of balanced work are more precise than batches show: in 24 draws of three scenarios, 1.5 % stood for a standard
+deviation of 0.55 %."""
 MORE_THROUGHPUT = 1.01
-"""Times the throughput with fewer clients up to which more clients bring nothing."""
+"""Largest factor on the throughput with fewer clients at which more clients count as no gain."""
 NUM_BATCHES = 20
 OPEN_REQUESTS, OPEN_REQUESTS_OF_AGENTS = 12_000, 20_000
-"""Requests of an open run that tells whether a load is kept up with, at least; of agents more, whose tasks are few."""
+"""Fewest requests of an open run that tells whether the deployment keeps up; more for agents, whose tasks are few."""
 MOST_OPEN_REQUESTS = 320_000
 NEARLY_FULL = 0.9
-"""Clients of the closed run that says where to begin, over those that a deployment holds: none of them waits long."""
+"""Clients of the closed run that finds the starting load, relative to what a deployment holds: none of them waits
+long."""
 OPEN_STAYS = 12.0
-"""Conversations of the mean length that an open run outlasts at least; a fleet for which that takes more than
-`MOST_OPEN_REQUESTS` is left to the backlogged run."""
+"""Shortest open run, in mean lengths of a conversation; if a fleet needs more than `MOST_OPEN_REQUESTS` for that, the
+backlogged run decides."""
 OPEN_STEP, LEAST_OPEN_STEP, MOST_OPEN_STEP = 1.05, 1.03, 1.12
-"""Factors between loads while none is kept up with, or all are: the first, squared each time, and what a guess by the
-growth that was seen is held to."""
+"""Factors between loads while the deployment keeps up with none, or with all: the first one, squared each time, and the
+bounds of a guess from the observed growth."""
 GROWTH_PER_LOAD = 0.12
-"""Growth (see `_OpenLoad`) that a load beyond the limit adds, over its logarithm, until two loads tell: 0.10 to 0.15 of
-`multi-turn`, `kv-tiers`, `kv-offload` and `prefix-routing`."""
+"""Growth (see `_OpenLoad`) of a load beyond the limit, divided by the logarithm of its ratio to the limit; used until
+two loads determine it: 0.10 to 0.15 for `multi-turn`, `kv-tiers`, `kv-offload` and `prefix-routing`."""
 LEAST_CAME = 0.85
-"""Requests that come over those asked for, below which a queue that grows says nothing about how far the limit is."""
+"""Share of the requested rate that arrives, below which a growing queue says nothing about how far the limit is."""
 OPEN_REACH, OPEN_REACH_OF_FALL = 1.04, 1.02
-"""Factors between a load that is kept up with and one that is not, up to which they are near: where as much is
-answered beyond the limit, so that what lies between is read off, and where less is."""
+"""Largest factors between the highest load kept up with and the lowest that is not: if as much is answered beyond the
+limit, so that it can be interpolated, and if less is."""
 LEAST_GROWTH_APART = 0.0015
-"""Growth of a load that is as good as none: 1 % of the load, by `GROWTH_PER_LOAD`."""
+"""Growth of a load that counts as none: 1 % of the load, by `GROWTH_PER_LOAD`."""
 MOST_OPEN_RUNS = 10
-"""Open runs after which a backlogged run's word stands."""
+"""Open runs after which the result of a backlogged run is used."""
 OPEN_HALF_WIDTH = 0.03
-"""Half the interval over the load: twice the root mean square of the errors against runs of 400,000 requests, which is
-0.4 to 1.5 % in `multi-turn`, `kv-offload`, `kv-tiers` and `prefix-routing` (docs/promises.md)."""
+"""Half the interval relative to the load: twice the root mean square of the errors against runs of 400,000 requests,
+which is 0.4 to 1.5 % in `multi-turn`, `kv-offload`, `kv-tiers` and `prefix-routing` (docs/promises.md)."""
 EVEN_BEGINNINGS = 100
-"""Beginnings of conversations that take as long as the rate says; among themselves chance spaces them."""
+"""Number of successive conversation starts that together take exactly as long as the rate says; within them, spacing is
+random."""
 PEAK_DEVIATIONS = 5.0
-"""Conversations that a peak brings beyond those under way, over the standard deviation of the work under way. Chosen
-on `multi-turn` and `coding-agents`, and tried on others (docs/promises.md): what runs of 400,000 requests meet."""
+"""Conversations that a peak adds to those under way, in standard deviations of the work under way. Chosen on
+`multi-turn` and `coding-agents`, and tried on others (docs/promises.md): what runs of 400,000 requests meet."""
 PEAK_FROM = 0.35
-"""Share of the conversations that have begun when the peak comes: they have come to their rate, and caches are full."""
+"""Share of the conversations that have begun when the peak comes: the rate is steady by then, and caches are full."""
 OPEN_WINDOW = 0.15
-"""Share of an open run, behind the peak and again at the end, over which the requests in the system are averaged."""
+"""Share of an open run, after the peak and again at the end, over which the requests in the system are averaged."""
 OPEN_POINTS = 60
 LEAST_OPEN_GROWTH = 0.003
-"""Of the requests that arrive meanwhile, those that a growing queue keeps."""
+"""Share of the requests arriving meanwhile that a growing queue keeps."""
 AT_ONCE = 1e-6
-"""Seconds of an answer, and of a token, of an API that keeps no client waiting."""
+"""Seconds per answer, and per token, of an API that keeps no client waiting."""
 KEPT_DRAWS, MOST_KEPT_REQUESTS = 4, 200_000
-"""Draws of requests that are kept, of so many at most: a search asks for the same ones of one fleet after another."""
+"""Draws of requests that are kept, and the most requests in one: a search reuses them for one fleet after another."""
 PEAK_SECONDS = 300.0
-"""Of varying rates the highest five minutes count beside the mean."""
+"""If the rate varies, its highest five minutes count besides the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finishable:
-    """What a deployment finishes of a traffic with its queue never empty.
+    """What a deployment finishes of a traffic if its queue is never empty.
 
     Attributes:
-        rate: Requests a second.
-        half_width: Half the 95 % interval of it, requests a second.
+        rate: Requests per second.
+        half_width: Half the 95 % interval of it, requests per second.
         requests: Requests that were simulated for it.
     """
 
@@ -127,11 +130,11 @@ class Finishable:
 
 
 KnownFinishable = dict[tuple[int, ...], Finishable | None]
-"""Replicas that were simulated, of each pool too -> what they finish."""
+"""Numbers of replicas that were simulated, also by pool -> what they finish."""
 
 
 def has_load_ratio(scenario: Scenario) -> bool:
-    """Return whether the traffic is offered at a rate of its own: no batch, burst, trace or closed loop."""
+    """Return whether the traffic has an arrival rate of its own: no batch, burst, trace or closed loop."""
     workload = scenario.workload
     sources = [workload.arrivals, *(each.arrivals for each in workload.classes or ())]
     given = [each for each in sources if each is not None]
@@ -141,9 +144,9 @@ def has_load_ratio(scenario: Scenario) -> bool:
 
 
 def offered_load(specs: RequestSpecs, finishable: Finishable) -> Offered:
-    """Return what the requests of a run ask of a deployment that finishes so much.
+    """Return what the requests of a run ask of a deployment, compared with what it finishes.
 
-    A steady rate is the scenario's own; of one that varies, the mean over the arrivals and the highest five minutes.
+    A steady rate is the scenario's own; if it varies, the mean over the arrivals and the highest five minutes.
     """
     if specs.is_stationary:
         return Offered(mean=specs.offered_rate / finishable.rate, peak=None)
@@ -158,20 +161,18 @@ def offered_load(specs: RequestSpecs, finishable: Finishable) -> Offered:
 def find_finishable(
     resolved: ResolvedScenario, deployment: Deployment, known: KnownFinishable | None = None
 ) -> Finishable | None:
-    """Return what the deployment finishes of the scenario's traffic; None where that has no load ratio, or
-    nothing of it can be served.
+    """Return what the deployment finishes of the scenario's traffic; None if it has no load ratio, or nothing can be
+    served.
 
-    A first, short run tells how long a request then stays, over which the clients of the second begin, and how many of
-    them it takes where people think between their turns. Conversations with a prefix cache are then sent in open runs.
-    All run compiled where that is to be had, whatever is asked of the run itself: the figures are the same to the bit.
+    A first, short run gives the time a request stays, over which the clients of the second run start, and how many
+    clients are needed if users think between their turns. Conversations with a prefix cache are then sent in open runs.
+    All runs are compiled if possible, whatever the run itself asks for: the figures are the same to the bit.
 
     Args:
         resolved: The scenario.
-        deployment: Of it.
-        known: What was found of the same deployment and traffic by the replicas that it was simulated with, which is
-            added to; None: nothing is kept. Replicas that are alike finish as many times what one of them does.
-
-    Raises:
+        deployment: Its deployment.
+        known: What was found for the same deployment and traffic, by number of replicas; new results are added; None:
+            nothing is kept. The result for one of several identical replicas is multiplied by their number.
         InputError: The traffic cannot be drawn.
     """
     scenario = resolved.scenario
@@ -192,7 +193,7 @@ def find_finishable(
 
 
 def _encoded_rate(scenario: Scenario) -> float:
-    """Return the requests a second whose images the encoder pool encodes when it never idles; inf: there is no pool."""
+    """Return the requests per second whose images the encoder pool encodes if it never idles; inf: there is no pool."""
     if scenario.deployment.encoder_disaggregation is None:
         return math.inf
     pool = _drawn(scenario, FEWEST_REQUESTS).encoder_pool
@@ -202,7 +203,7 @@ def _encoded_rate(scenario: Scenario) -> float:
 
 
 def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
-    """Return what a deployment that turns nobody away finishes."""
+    """Return what a deployment that refuses no request finishes."""
     sample = _drawn(scenario, FEWEST_REQUESTS)
     held, thinking = _held(relaxed, sample), _mean_pause(sample)
     clients = math.ceil(_spare_clients(relaxed) * min(held, MOST_AT_FIRST * _num_schedulers(relaxed)))
@@ -216,8 +217,8 @@ def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
     while True:
         seen = _run(scenario, relaxed, clients, requests, stay + thinking)
         spent += seen.requests
-        # A server may take in all there are and be no faster for it: then nobody waits. Of many adapters a longer queue
-        # fills the batches better, so that those who wait are never enough by themselves.
+        # A server may hold every client without getting faster; then none waits. With many adapters a longer queue
+        # fills the batches better, so that the number of waiting requests alone never suffices.
         has_queue = not has_adapters and seen.waiting >= FEWEST_WAITING * held
         has_queue = has_queue or seen.rate <= MORE_THROUGHPUT * fewer_clients_rate
         is_known = has_queue and seen.half_width <= HALF_WIDTH * seen.rate
@@ -232,9 +233,9 @@ def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
 
 
 def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
-    """Return the highest load at which no queue grows that begins empty, where that depends on how long it is.
+    """Return the highest load at which a queue that begins empty does not grow, if throughput depends on its length.
 
-    None where it does not, or where open runs do not tell: a backlogged run then says what is finished.
+    None if it does not, or if open runs give no answer: a backlogged run then says what is finished.
     """
     workload = scenario.workload
     if workload.trace is not None or not workload.has_sessions or not _caches_prefixes(relaxed):
@@ -248,7 +249,7 @@ def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
         return None
     traffic = _OpenTraffic.of(scenario, relaxed, requests, start)
     if traffic.last_beginning - traffic.peak_end < 2 * OPEN_WINDOW * traffic.last_beginning:
-        return None  # Few conversations, or very uneven ones: the peak leaves too little of them behind it.
+        return None  # Few conversations, or very uneven ones: too few follow the peak.
     rate = traffic.limit(start)
     if rate is None:
         return None
@@ -256,9 +257,9 @@ def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
 
 
 def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) -> tuple[float, int]:
-    """Return about what a deployment finishes that is nearly full, requests/s, and the requests it took.
+    """Return roughly what a deployment finishes when nearly full, requests/s, and the requests simulated for it.
 
-    Many clients without a pause tell about how many of them it takes once they pause.
+    A run without thinking tells how many clients are needed with it.
     """
     held = math.ceil(NEARLY_FULL * min(_held(relaxed, sample), MOST_AT_FIRST * _num_schedulers(relaxed)))
     hurried = _run(scenario, relaxed, held, 2 * held, 0.0, is_hurried=True)
@@ -272,7 +273,7 @@ def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) ->
 
 
 def _open_requests(relaxed: Deployment, sample: RequestSpecs, rate: float) -> int | None:
-    """Return the requests of an open run that outlasts its conversations; None where they are too many."""
+    """Return the requests of an open run that outlasts its conversations; None if they are too many."""
     conversation = (_held(relaxed, sample) / rate + _mean_pause(sample)) * len(sample) / (len(_edges(sample)) - 1)
     least = OPEN_REQUESTS if sample.dependencies is None else OPEN_REQUESTS_OF_AGENTS
     requests = max(least, math.ceil(OPEN_STAYS * rate * conversation))
@@ -281,14 +282,14 @@ def _open_requests(relaxed: Deployment, sample: RequestSpecs, rate: float) -> in
 
 @dataclass(frozen=True, slots=True)
 class _OpenLoad:
-    """What an open run shows of one load.
+    """What an open run shows at one load.
 
     Attributes:
-        rate: Requests/s that were asked for.
-        came: Requests/s that came behind the peak: fewer where conversations wait for answers, once a queue grows.
-        growth: Of the requests in the system from the peak to the end, over those that came meanwhile, above
-            `LEAST_OPEN_GROWTH`. It rises evenly with the load, since all loads are sent the same conversations, but
-            for a jump where a cache tips.
+        rate: Requested rate, requests/s.
+        came: Requests/s that arrived after the peak: fewer if conversations wait for answers, once a queue grows.
+        growth: Increase of the requests in the system from the peak to the end, relative to the arrivals meanwhile,
+            minus `LEAST_OPEN_GROWTH`. It rises smoothly with the load, since all loads get the same conversations,
+            except for a jump where a cache tips.
     """
 
     rate: float
@@ -297,16 +298,16 @@ class _OpenLoad:
 
     @property
     def is_kept_up_with(self) -> bool:
-        """Whether no queue grows."""
+        """Whether the queue does not grow."""
         return self.growth <= 0
 
 
 @dataclass(slots=True)
 class _OpenTraffic:
-    """One draw of steady open traffic with one peak, its work balanced, that a deployment is sent at any rate.
+    """One draw of steady open traffic of balanced work with one peak, which can be sent at any rate.
 
     Attributes:
-        deployment: Turns nobody away.
+        deployment: A deployment that refuses no request.
         specs: The requests.
         peak_end: When the last conversation of the peak begins, seconds.
         last_beginning: When the last conversation begins, seconds.
@@ -321,13 +322,13 @@ class _OpenTraffic:
 
     @classmethod
     def of(cls, scenario: Scenario, deployment: Deployment, num_requests: int, rate: float) -> _OpenTraffic:
-        """Return about so many requests of the scenario, which come at one rate.
+        """Return about ``num_requests`` requests of the scenario, which arrive at one rate.
 
         Args:
-            scenario: Whose traffic it is.
-            deployment: Turns nobody away.
-            num_requests: Requests, about.
-            rate: Requests/s, about those that the deployment finishes.
+            scenario: The scenario whose traffic it is.
+            deployment: A deployment that refuses no request.
+            num_requests: Number of requests, approximately.
+            rate: About the rate that the deployment finishes, requests/s.
         """
         specs = _drawn(scenario, CANDIDATES * num_requests)
         edges = _edges(specs)
@@ -338,7 +339,8 @@ class _OpenTraffic:
         rows = np.concatenate([np.arange(edges[each], edges[each + 1]) for each in chosen])
         began = specs.arrival_time[begins]
         later = specs.arrival_time - np.repeat(began, lengths)
-        # Of a renewal process the number that comes varies by the squared variation of its gaps, its work by its own.
+        # For a renewal process, the squared variation of the gaps gives the variance of the number of arrivals; that of
+        # the work adds to it.
         deviation = math.sqrt(under_way * (_squared_variation(np.diff(began)) + _squared_variation(work)))
         more = math.ceil(PEAK_DEVIATIONS * deviation)
         times, peak_end = _with_peak(_evened(began[: len(chosen)]), under_way, more)
@@ -347,7 +349,8 @@ class _OpenTraffic:
         return cls(deployment, moved, peak_end, float(times[-1]))
 
     def limit(self, start: float) -> float | None:
-        """Return the requests/s up to which a load is kept up with; None where no two loads come near it."""
+        """Return the highest rate, requests/s, that the deployment keeps up with; None if no two loads bracket it
+        closely."""
         low: _OpenLoad | None = None
         high: _OpenLoad | None = None
         rate, step = start, OPEN_STEP
@@ -360,7 +363,7 @@ class _OpenTraffic:
                 rate, step = (rate * step if seen.is_kept_up_with else rate / step), min(step**2, MOST_OPEN_STEP**2)
                 continue
             share = low.growth / (low.growth - high.growth)
-            if high.came < low.came:  # The cache has tipped: growth says nothing of where.
+            if high.came < low.came:  # The cache has tipped: growth does not locate the limit.
                 if high.rate <= OPEN_REACH_OF_FALL * low.rate:
                     return low.came
                 rate = math.sqrt(low.rate * high.rate)
@@ -371,7 +374,7 @@ class _OpenTraffic:
         return None
 
     def load(self, rate: float) -> _OpenLoad:
-        """Return what a run of so many requests/s shows."""
+        """Return what a run at this rate shows."""
         stretch = self.specs.offered_rate / rate
         sent = replace(self.specs, arrival_time=self.specs.arrival_time * stretch, offered_rate=rate)
         simulation = simulate(self.deployment, sent)
@@ -399,14 +402,15 @@ def _squared_variation(values: NDArray[np.float64]) -> float:
 
 
 def _evened(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return beginnings of which every `EVEN_BEGINNINGS` take equally long: short runs then meet one load."""
+    """Return starts of which every `EVEN_BEGINNINGS` take equally long, so that short runs have one load."""
     ends = np.append(np.arange(0, len(times) - 1, EVEN_BEGINNINGS), len(times) - 1)
     evened: NDArray[np.float64] = np.interp(times, times[ends], ends * (times[-1] / max(len(times) - 1, 1)))
     return evened
 
 
 def _with_peak(times: NDArray[np.float64], under_way: int, more: int) -> tuple[NDArray[np.float64], float]:
-    """Return beginnings among which ``more`` come within the time of ``under_way`` others, and when that ends."""
+    """Return starts of which ``more`` extra ones fall within the time of ``under_way`` others, and when that peak
+    ends."""
     first = int(PEAK_FROM * len(times))
     last = min(first + under_way + more, len(times) - 1)
     share = under_way / (under_way + more)
@@ -418,10 +422,10 @@ def _with_peak(times: NDArray[np.float64], under_way: int, more: int) -> tuple[N
 
 @dataclass(frozen=True, slots=True)
 class _Backlog:
-    """What a run with a queue that is never empty shows.
+    """What a run whose queue is never empty shows.
 
     Attributes:
-        rate: Requests answered a second.
+        rate: Requests answered per second.
         half_width: Half the 95 % interval of it.
         waiting: Requests in the queue on average.
         requests: Requests that were simulated.
@@ -442,7 +446,7 @@ def _run(
     *,
     is_hurried: bool = False,
 ) -> _Backlog:
-    """Return what so many clients show who send so many requests, and with ``is_hurried`` never think."""
+    """Return what ``clients`` show that send ``requests`` in all, and with ``is_hurried`` never think."""
     specs = _sent(scenario, deployment, requests, clients)
     changes: dict[str, Any] = {"ramp_up": ramp_up or None}
     if is_hurried:
@@ -456,8 +460,8 @@ def _run(
 def _measured(simulation: Simulation, clients: int) -> _Backlog:
     """Return throughput and queue in the window in which all clients are under way.
 
-    A request counts by the part of its service in the window. It ends as long as a request stays before
-    the last client begins anew: what is in service then must not gain from the emptier batches at the end.
+    A request counts by the part of its service in the window. The window ends one mean time in the system before a
+    client starts for the last time: requests in service then must not gain from the emptier batches at the end.
     """
     records = simulation.records
     sent = np.sort(records.arrival_time)
@@ -480,7 +484,7 @@ def _measured(simulation: Simulation, clients: int) -> _Backlog:
 
 
 def _relaxed(scenario: Scenario, deployment: Deployment) -> tuple[Deployment, float]:
-    """Return the deployment at its full size, that turns nobody away, and which share of it is enough to simulate."""
+    """Return the deployment at full size, refusing no request, and the share of it that needs to be simulated."""
     control = deployment.control or Control()
     scaling = control.autoscaling
     replicas = deployment.num_replicas if scaling is None else scaling.max_replicas
@@ -516,9 +520,9 @@ def _relaxed(scenario: Scenario, deployment: Deployment) -> tuple[Deployment, fl
 
 
 def _only_always(control: Control) -> OverflowSpec | None:
-    """Return the API where some requests go to it whatever the replicas do, answering at once so that no client waits.
+    """Return the API if some requests always go to it, answering at once so that no client waits.
 
-    How many it takes does not depend on the replicas, and what it takes is not what they can finish.
+    How many it takes does not depend on the replicas, and these requests do not count as what the replicas can finish.
     """
     api = control.overflow
     if api is None or not (api.always or control.routing.rules):
@@ -536,13 +540,14 @@ def _shares_prefixes(scenario: Scenario, deployment: Deployment) -> bool:
 
 
 def _caches_prefixes(deployment: Deployment) -> bool:
-    """Return whether any replica finds what it has computed before."""
+    """Return whether any replica caches prefixes."""
     engines = [pool.engine for pool in deployment.pools] or [deployment.engine]
     return any(each.enable_prefix_caching for each in engines)
 
 
 def _drawn(scenario: Scenario, num_requests: int, *, is_timed: bool = True) -> RequestSpecs:
-    """Return requests of the scenario's traffic that nobody gives up on; without ``is_timed`` at times of any kind."""
+    """Return requests of the scenario's traffic that are never abandoned; without ``is_timed``, their times are
+    arbitrary."""
     workload = scenario.workload
     changes: dict[str, object] = {}
     if workload.trace is None:
@@ -566,7 +571,7 @@ def _generated(workload: WorkloadSpec, seed: int, folder: Path | None) -> Reques
 
 
 def _reads_files(workload: WorkloadSpec) -> bool:
-    """Return whether lengths or requests come from a file, which may be another one next time."""
+    """Return whether lengths or requests come from a file, whose content may change."""
     return '"path":' in workload.model_dump_json(exclude_none=True)
 
 
@@ -597,12 +602,12 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
 
 
 def _of_conversations(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
-    """Return conversations, with one for each client to begin with that has lasted for a while.
+    """Return conversations: first one that is already under way for each client, then whole ones.
 
-    Those that are under way are taken from a draw of their own: they are long ones more often than not, and were they
-    taken from those that follow, short ones would be left. Both are chosen among many more, so that work is balanced.
+    Those under way come from a draw of their own: they tend to be long, and if they were taken from those that follow,
+    short ones would be left. Both are chosen among many more, so that work is balanced.
     """
-    # Of a conversation that is under way at the start, the turns before are not sent.
+    # The earlier turns of a conversation that is under way at the start are not sent.
     specs = _drawn(scenario, num_requests)
     if specs.turn is None or specs.session is None:
         return specs
@@ -619,23 +624,23 @@ def _of_conversations(scenario: Scenario, deployment: Deployment, num_requests: 
 
 
 def _edges(specs: RequestSpecs) -> NDArray[np.int64]:
-    """Return where each conversation begins, and the end of the last."""
+    """Return where each conversation begins, and the end of the last one."""
     assert specs.session is not None  # conversations
     return np.append(np.flatnonzero(np.append(True, np.diff(specs.session) != 0)), len(specs))
 
 
 def _under_way(specs: RequestSpecs, candidates: int, whole: NDArray[np.int64], clients: int, seed: int) -> RequestSpecs:
-    """Return some conversations, and before them a part of so many of the first candidates.
+    """Return the ``whole`` conversations, preceded by the last turns of ``clients`` of the first ``candidates``.
 
-    A turn drawn at random, and those behind it: long conversations as often as they are met. Else all contexts would
-    be short at first, and grow together.
+    The first turn kept is drawn at random, so that long conversations are as frequent as in traffic. Otherwise all
+    contexts would be short at first, and grow together.
     """
     edges = _edges(specs)
     stream = rng.stream(seed, "finishable_turns", REPLICATION)
     number = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
     begun_at = stream.permutation(int(edges[candidates]))
     _, first = np.unique(number[begun_at], return_index=True)
-    chosen = begun_at[np.sort(first)][:clients]  # one row of each of so many conversations, in the order of the draw
+    chosen = begun_at[np.sort(first)][:clients]  # one row of each of these conversations, in the order of the draw
     begun = [np.arange(row, edges[number[row] + 1]) for row in chosen]
     assert specs.turn is not None  # conversations
     dropped = [np.full(len(rows), specs.turn[rows[0]] - 1) for rows in begun]
@@ -650,14 +655,14 @@ def _under_way(specs: RequestSpecs, candidates: int, whole: NDArray[np.int64], c
 
 
 def _mean_pause(specs: RequestSpecs) -> float:
-    """Return for how long a client thinks before a request, seconds on average."""
+    """Return how long a client thinks before a request, seconds on average."""
     if specs.turn is None or not len(specs.think_time):
         return 0.0
     return float(np.where(specs.turn > 1, specs.think_time, 0.0).mean())
 
 
 def _work(deployment: Deployment, specs: RequestSpecs) -> NDArray[np.float64]:
-    """Return about how long each request keeps a replica busy, in seconds of full steps."""
+    """Return roughly how long each request keeps a replica busy, in seconds of full steps."""
     engine, times = deployment.engine, deployment.priced.step_times
     budget = min(engine.max_num_batched_tokens, len(times.token_seconds) - 1)
     seats = min(engine.max_num_seqs, len(times.decode_base) - 1)
@@ -668,9 +673,10 @@ def _work(deployment: Deployment, specs: RequestSpecs) -> NDArray[np.float64]:
 
 
 def _balanced(work: NDArray[np.float64], clients: int, seed: int) -> NDArray[np.int64]:
-    """Return one row of each `CANDIDATES` of neighbouring work, in an order whose every stretch holds all of them.
+    """Return one row out of each `CANDIDATES` of similar work, in an order in which every stretch has all sizes of
+    work.
 
-    The golden ratio deals them out; within stretches of two rounds of the clients chance decides, so that what is
+    The golden ratio spreads them; within stretches of two rounds of the clients the order is random, so that what is
     served together is as uneven as in the traffic itself.
     """
     stream = rng.stream(seed, "finishable", REPLICATION)
@@ -699,7 +705,7 @@ def _num_schedulers(deployment: Deployment) -> int:
 
 
 def _held(deployment: Deployment, specs: RequestSpecs) -> float:
-    """Return how many requests the seats and KV caches of a deployment hold at once, prefixes not shared."""
+    """Return how many requests the seats and KV caches of a deployment hold at once, without sharing prefixes."""
     engines = [(deployment.engine, deployment.num_replicas)]
     if deployment.pools:
         engines = [(pool.engine, pool.num_replicas) for pool in deployment.pools]

@@ -1,6 +1,6 @@
 """From a scenario to its result: resolve, price, draw the traffic, simulate, summarise. Writes no file.
 
-And how the model of errors sees a deployment and its run, and what it expects.
+Also how the error model sees a deployment and its run, and the errors that it expects.
 """
 
 from __future__ import annotations
@@ -67,23 +67,24 @@ from simserve.scenario.resolve import ResolvedScenario
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 LEAST_WAITING_SHARE = 0.1
-"""Below it, no limit of the scheduler is looked into; half of what `simserve.metrics.throughput` asks for."""
+"""Share of time spent waiting below which limits of the scheduler are not examined; half of what
+`simserve.metrics.throughput` requires."""
 MOST_LENGTHENED = 1_000_000
-"""Requests of one run, where a precision is asked of runs that are too short: longer ones take minutes."""
+"""Most requests of one run when runs are lengthened for a precision: longer ones take minutes."""
 MOST_TOGETHER = 1_000_000
-"""Requests of all runs together, where a precision is not reached by as many runs as there may be and they become
-longer instead: it takes some ten CPU seconds, compiled."""
+"""Most requests of all runs together when the maximum number of runs misses the precision and they are lengthened
+instead: it takes some ten CPU seconds, compiled."""
 LOOK_AGAIN = 1.1
-"""Times as many runs at which the precision is looked at again: pooling all requests takes as long as a run."""
+"""Factor on the number of runs before the precision is checked again: pooling all requests takes as long as a run."""
 Progress = Callable[[int, int], None]
-"""Called now and then with the requests done and all requests of the run."""
+"""Called periodically with the requests done and all requests of the run."""
 
 
 def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool = False) -> Server:
-    """Return what is asked of the model of errors.
+    """Return the query to the error model.
 
     Args:
-        resolved: The deployment; of separate workers that were measured, a decode worker.
+        resolved: The deployment; for separate workers that were measured, a decode worker.
         found: The conditions of the run.
         has_pools: Whether prompts and answers have replicas of their own.
     """
@@ -107,14 +108,15 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
 
 
 def expectation_of(resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None) -> Expectation:
-    """Return the errors to expect of a real server in place of a run; ``found``: its conditions, where known."""
+    """Return the errors to expect of a run compared with a real server; ``found``: the run's conditions, if known."""
     return expectations_of(resolved, simulation, found)[0]
 
 
 def expectations_of(
     resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None
 ) -> tuple[Expectation, Expectation]:
-    """Return the same, and those to expect once `FEWEST_CALIBRATED_RUNS` loads of the server have been measured."""
+    """Return the same, and the errors to expect once `FEWEST_CALIBRATED_RUNS` loads of the server have been
+    measured."""
     found = found or conditions(simulation.records, simulation.totals, simulation.num_replicas)
     server, errors = server_of(resolved, found), load_error_model()
     measured = replace(server, calibrated_runs=max(server.calibrated_runs, FEWEST_CALIBRATED_RUNS))
@@ -123,7 +125,8 @@ def expectations_of(
 
 
 def _calibration(resolved: ResolvedScenario) -> tuple[int, str]:
-    """Return how many loads of this very deployment its engine profile was calibrated on, and when; 0: of another."""
+    """Return how many loads of exactly this deployment its engine profile was calibrated on, and when; 0: of
+    another."""
     shape, engine = resolved.shape, resolved.scenario.deployment.engine
     measured = load_engine(engine.name, resolved.scenario.folder).nearest_version(engine.version).measured_factors
     if measured is None or resolved.pools:
@@ -135,7 +138,7 @@ def _calibration(resolved: ResolvedScenario) -> tuple[int, str]:
 
 
 def _mechanism(resolved: ResolvedScenario) -> str:
-    """Return what few servers do and most do not, in words; empty: nothing of the kind."""
+    """Return in words a mechanism that few servers have; empty: none."""
     if resolved.shape.speculation is not None:
         return SPECULATION
     models = [pool.shape.model for pool in resolved.pools] or [resolved.shape.model]
@@ -160,29 +163,29 @@ def run(
     ``simulation.was_interrupted``. Of several replications the interrupted one is left out, except the first.
 
     Args:
-        asked: What to run; a search has resolved it already.
-        progress: Called now and then.
-        explain: Whether to look, with more runs, into what another limit of the scheduler would bring. A search that
-            reads latencies and dollars alone has no use for it; the bottleneck is then named without that look, and
-            the seconds of the steps are not told by operator.
+        asked: What to run; a search has already resolved it.
+        progress: Called periodically.
+        explain: Whether to find, with more runs, what a change of another limit of the scheduler would bring. A search
+            that needs only latencies and dollars does without; the bottleneck is then named without these runs, and
+            step times are not broken down by operator.
         keep_steps: Whether the first replication keeps every step in ``simulation.steps``, for a timeline.
         accelerate: Whether the kernel runs compiled (`simserve.sim.acceleration`).
-        finishable: What the deployment finishes of this traffic, where a search knows it; ``find``: it is found first,
-            and kept in a mapping that is given instead; None: the queue's trend alone says whether the run keeps up.
-        by_reference: Whether the run is made by the reference in plain SimPy (`simserve.reference`), step by step. What
-            is said of other limits and of the load ratio comes from further runs, which are the plane's.
-        own: A user's own parts. Nothing is then said of other limits, nor of the load ratio: that comes from runs of
-            what the scenario says alone.
-        served: A run that clients of a user's own have made, whose result it is then; None: it is made here.
+        finishable: What the deployment finishes of this traffic, if a search knows it; ``find``: it is found first; a
+            mapping: it is found and kept there; None: only the queue's trend says whether the run keeps up.
+        by_reference: Whether the reference in plain SimPy (`simserve.reference`) makes the run, step by step.
+            Statements about other limits and the load ratio come from further runs by the data plane.
+        own: A user's own parts. Other limits and the load ratio are then left out: they come from runs of the scenario
+            alone.
+        served: A run made by a user's own clients, whose result is returned; None: the run is made here.
 
     Raises:
-        InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
-        InputError: A profile or a trace is missing or invalid, or they do not go together.
+        InfeasibleError: The model does not fit; the message carries the arithmetic and what would fit.
+        InputError: A profile or a trace is missing or invalid, or they are incompatible.
     """
     resolved = resolve(asked)
     scenario = resolved.scenario
     tells_operators = explain
-    # What another limit would bring is asked of one kind of replica.
+    # The effect of another limit is examined only for one kind of replica.
     explain = explain and not resolved.pools and own is None and served is None
     check_fit(resolved)
     if own is not None:
@@ -229,14 +232,14 @@ def run(
 
 
 def _has_queued(simulation: Simulation) -> bool:
-    """Return whether requests spent a noticeable share of their time waiting, so that a limit may bind."""
+    """Return whether requests spent a noticeable share of their time waiting, so that a limit may be the bottleneck."""
     records = simulation.records
     waited = float(np.nansum(records.scheduled_time - records.admitted_time))
     return waited > LEAST_WAITING_SHARE * float(np.nansum(records.finish_time - records.admitted_time))
 
 
 def _weigh_seats(bottleneck: dict[str, Any], curve: dict[str, Any] | None, resolved: ResolvedScenario) -> None:
-    """Add the curve over ``max_num_seqs``; where more seats would lower throughput, KV memory is what binds."""
+    """Add the curve over ``max_num_seqs``; if more seats would lower throughput, the bottleneck is KV memory."""
     bottleneck["seats_curve"] = curve
     seats = resolved.engine.max_num_seqs
     if curve is not None and curve["best_max_num_seqs"] <= seats and bottleneck["binding"] != LIMITS["blocks"]:
@@ -251,7 +254,7 @@ def _plans_several(scenario: Scenario) -> bool:
 
 
 def _replications(scenario: Scenario, runs: _Runs) -> dict[str, Any]:
-    """Return how many runs were asked for and done, how long each was, and whether a precision was reached."""
+    """Return how many runs were requested and done, how long each was, and whether a precision was reached."""
     precision = scenario.run.precision
     width = None if precision is None else widest(runs.summaries, precision, runs.samples)
     return {
@@ -272,16 +275,16 @@ def _replications(scenario: Scenario, runs: _Runs) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Runs:
-    """Replications as they are done.
+    """Replications done so far.
 
     Attributes:
-        scenario: What is run: as asked, or with longer runs.
-        first: The first run, marked as interrupted where fewer runs were done than asked for.
+        scenario: What is run: as given, or with longer runs.
+        first: The first run, marked as interrupted if fewer runs were done than requested.
         specs: Its traffic.
-        facts: What a summary says besides.
-        summaries: One a replication.
-        samples: The latencies of each, where several are asked for.
-        next_look: How many are done when the precision is looked at again.
+        facts: What else a summary says.
+        summaries: One per replication.
+        samples: The latencies of each, if several are requested.
+        next_look: Number of runs at which the precision is checked again.
     """
 
     scenario: Scenario
@@ -293,7 +296,7 @@ class _Runs:
     next_look: int = 0
 
     def add(self, simulation: Simulation, specs: RequestSpecs) -> None:
-        """Keep the figures of one more run."""
+        """Keep the results of one more run."""
         facts = self.facts
         measured = measure(simulation, slo=facts.slo, warmup=facts.warmup, offered=facts.offered)
         self.summaries.append(summarize(simulation, facts, measured, specs))
@@ -316,9 +319,9 @@ def _replicate(
     own: OwnParts | None = None,
     served: tuple[RequestSpecs, Simulation] | None = None,
 ) -> _Runs:
-    """Return every replication that is asked for; with a precision, of runs long enough to have settled.
+    """Return every requested replication; with a precision, from runs long enough to have settled.
 
-    Of the runs after the first, only figures are kept. Of an interrupted one nothing is, except of the first.
+    For runs after the first, only figures are kept. An interrupted run is dropped, unless it is the first.
     """
     scenario = resolved.scenario
     deployment = deployment_of(resolved, priced)
@@ -366,7 +369,7 @@ def _replicate(
 
 
 def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simulation]:
-    """Return what serves requests by the reference.
+    """Return the function that serves requests by the reference.
 
     Raises:
         ScenarioError: It does not cover the deployment.
@@ -408,15 +411,15 @@ def _add_more(
 
 
 def _of_run(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any]:
-    """Return the facts that depend on how long a run was."""
+    """Return the facts that depend on the length of a run."""
     found = conditions(simulation.records, simulation.totals, simulation.num_replicas)
     return {"expectation": expectation_of(resolved, simulation, found), "waiting": found.waiting}
 
 
 def _asks_longer(runs: _Runs) -> bool:
-    """Return whether a precision is asked of runs that are too short to have settled, and longer ones would be.
+    """Return whether a precision needs longer runs: they are too short to have settled, and may be lengthened.
 
-    Or of as many runs as there may be, which have, and do not reach it. A trace has no more requests than its own.
+    Or the maximum number of runs have settled, but do not reach it. A trace has no more requests than its own.
     """
     asked = runs.scenario.run
     if asked.precision is None or runs.first.was_interrupted or runs.scenario.workload.trace is not None:
@@ -444,17 +447,17 @@ def _lengthened(runs: _Runs) -> Scenario:
 
 
 def _with_load(facts: RunFacts, specs: RequestSpecs, finishable: Finishable | None) -> RunFacts:
-    """Return the facts of a run with how its traffic compares with what can be finished, where that is known."""
+    """Return the facts of a run with its traffic compared to what can be finished, if that is known."""
     if finishable is None:
         return facts
     return replace(facts, offered=offered_load(specs, finishable), finishable=finishable.rate)
 
 
 def _asks_another(runs: _Runs, count: int) -> bool:
-    """Return whether one more replication is to be run: the first ``count``, then until the precision is reached."""
+    """Return whether to run one more replication: the first ``count``, then until the precision is reached."""
     run, done = runs.scenario.run, len(runs.summaries)
     if run.precision is not None and _asks_longer(runs):
-        return False  # longer ones take their place
+        return False  # longer runs replace them
     if done < count or run.precision is None:
         return done < count
     if done >= run.max_replications or have_settled(runs.summaries) is False:
@@ -467,7 +470,7 @@ def _asks_another(runs: _Runs, count: int) -> bool:
 
 
 def _part(progress: Progress | None, replication: int, replications: int) -> Progress | None:
-    """Return the progress of one replication as a part of all that are foreseen."""
+    """Return the progress of one replication as a part of all planned ones."""
     if progress is None:
         return None
     return lambda done, total: progress(replication * total + done, replications * total)
@@ -532,7 +535,7 @@ def _facts(
 
 
 def _tier_prices(resolved: ResolvedScenario) -> TierPrices | None:
-    """Return what the KV tiers of all pools cost beside the GPUs; None: there are none."""
+    """Return the price of the KV tiers of all pools, in addition to the GPUs; None: there are none."""
     pools = [(each, each.scenario.deployment) for each in resolved.pools or (resolved,)]
     if not any(deployment.engine.kv_tiers for _, deployment in pools):
         return None
@@ -549,12 +552,12 @@ def _encoder_facts(resolved: ResolvedScenario) -> dict[str, Any]:
 
 
 def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:
-    """Return how many users the arrivals stand for; None where the scenario does not say."""
+    """Return how many users the arrivals represent; None if the scenario does not say."""
     arrivals = scenario.workload.arrivals
     users = getattr(arrivals, "users", None)
     if users is None:
         return None
-    # Beside classes with arrivals of their own, only the others are the users'.
+    # If classes have arrivals of their own, only the other requests are the users'.
     shares = np.array([each.share is not None for each in specs.classes], dtype=np.bool_)
     are_theirs = np.ones(len(specs), dtype=np.bool_) if specs.request_class is None else shares[specs.request_class]
     clients = getattr(arrivals, "concurrency", None)
@@ -571,7 +574,7 @@ def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:
 def _speculation(
     resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation
 ) -> SpeculationFacts | None:
-    """Return what is known of speculative decoding; of several pools, on the one that drafts most."""
+    """Return what is known of speculative decoding; with several pools, of the one that drafts most."""
     totals, own = drafted(simulation) if resolved.pools else simulation.totals.speculation, resolved
     if totals is None:
         return None
@@ -598,8 +601,8 @@ def deploy(resolved: ResolvedScenario) -> Deployment:
     """Return the deployment of a resolved scenario, priced.
 
     Raises:
-        InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
-        InputError: A profile does not go with the rest.
+        InfeasibleError: The model does not fit; the message carries the arithmetic and what would fit.
+        InputError: A profile is incompatible with the rest.
     """
     check_fit(resolved)
     with resolved.scenario.blaming("deployment"):
@@ -608,11 +611,11 @@ def deploy(resolved: ResolvedScenario) -> Deployment:
 
 
 def deployment_of(resolved: ResolvedScenario, priced: PricedDeployment) -> Deployment:
-    """Return what runs a resolved scenario whose replicas take the seconds of ``priced``, pools and control included.
+    """Return the deployment that runs a resolved scenario with step times from ``priced``, including pools and control.
 
     Raises:
         InfeasibleError: The model does not fit into a replica of a pool.
-        InputError: A profile of a pool does not go with the rest.
+        InputError: A profile of a pool is incompatible with the rest.
     """
     scenario = resolved.scenario
     return Deployment(
@@ -627,14 +630,14 @@ def deployment_of(resolved: ResolvedScenario, priced: PricedDeployment) -> Deplo
 
 
 class Replicator:
-    """Runs replications of one scenario by their index, for whoever compares them: resolved and priced once.
+    """Runs replications of one scenario by their index, for comparisons: resolved and priced once.
 
     Args:
-        scenario: What to run; its own number of replications is not looked at.
+        scenario: What to run; its own number of replications is ignored.
 
     Raises:
-        InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
-        InputError: A profile or a trace is missing or invalid, or they do not go together.
+        InfeasibleError: The model does not fit; the message carries the arithmetic and what would fit.
+        InputError: A profile or a trace is missing or invalid, or they are incompatible.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -643,10 +646,10 @@ class Replicator:
         self._known_facts: RunFacts | None = None
 
     def summary(self, replication: int) -> dict[str, Any]:
-        """Return the figures of one replication; what describes the scenario is that of the first one asked for.
+        """Return the figures of one replication; the part that describes the scenario is from the first one run.
 
         Raises:
-            KeyboardInterrupt: The user stopped it; part of a run is no replication.
+            KeyboardInterrupt: The user stopped it; part of a run is not a replication.
         """
         specs, simulation = replicate(self._deployment, self._resolved.scenario, replication)
         if simulation.was_interrupted:
@@ -658,10 +661,10 @@ class Replicator:
 
 
 def check_own_parts(own: OwnParts, resolved: ResolvedScenario) -> None:
-    """Refuse what a part of one's own would have no effect on, or is not told enough to decide.
+    """Refuse a user's own part that would have no effect, or would get too little information to decide.
 
     Raises:
-        UsageError: A part is no function, or does not go with the deployment.
+        UsageError: A part is not a function, or is incompatible with the deployment.
     """
     for name in own.names:
         if not callable(getattr(own, name)):
@@ -699,7 +702,7 @@ def _check_step_seconds(resolved: ResolvedScenario) -> None:
 
 
 def control_of(resolved: ResolvedScenario) -> Control:
-    """Return everything that decides while a run of the scenario goes on."""
+    """Return everything that makes decisions during a run of the scenario."""
     deployment = resolved.scenario.deployment
     encoders = deployment.encoder_disaggregation
     scaling = None if encoders is None else encoders.autoscaling
@@ -733,7 +736,7 @@ def control_of(resolved: ResolvedScenario) -> Control:
 
 
 def _links(resolved: ResolvedScenario) -> tuple[DisaggregationSpec | None, float]:
-    """Return the links, with the latency of the engine where the scenario says none, and what a token adds to it."""
+    """Return the links, with the engine's latency if the scenario sets none, and the latency added per token."""
     spec = resolved.scenario.deployment.disaggregation
     if spec is None or spec.transfer_latency is not None:
         return spec, 0.0
@@ -748,7 +751,7 @@ def _links(resolved: ResolvedScenario) -> tuple[DisaggregationSpec | None, float
 
 
 def _overflow(scenario: Scenario) -> OverflowSpec | None:
-    """Return what goes to an API; what the scenario does not say of its speed is that of the API's profile."""
+    """Return what goes to an API; speeds that the scenario omits come from the API's profile."""
     spec = scenario.deployment.overflow
     if spec is None:
         return None
@@ -771,7 +774,7 @@ def _overflow(scenario: Scenario) -> OverflowSpec | None:
 
 
 def _streaming(resolved: ResolvedScenario) -> StreamingSpec | None:
-    """Return how tokens reach the clients; an event costs what the engine takes for a token, where that is known."""
+    """Return how tokens reach the clients; an event costs what the engine takes for a token, if that is known."""
     spec, seconds = resolved.scenario.deployment.streaming, resolved.shape.engine.api_server_seconds_per_token
     if spec is None or "cost_per_event" in spec.model_fields_set or not seconds:
         return spec
