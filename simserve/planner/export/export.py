@@ -146,7 +146,7 @@ def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
     others = {pool.shape.engine.name for pool in resolve(scenario).pools} - {engine}
     if others:
         raise ScenarioError(
-            f"cannot be exported here: its front hands requests to servers of {engine} alone",
+            f"cannot be exported here: its gateway sends requests to servers of {engine} alone",
             key="deployment.pools",
             value=", ".join(sorted(others)),
             remedy="leave out deployment.pools.N.engine.name",

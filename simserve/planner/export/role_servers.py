@@ -134,7 +134,7 @@ def refuse_other_pools(workers: list[Worker], target: str) -> None:
         refuse_scaling(worker, target, "size the pools without it")
         if worker.role not in ROLES and worker.whole.pools:
             raise ScenarioError(
-                f"cannot be exported to {target}: every server behind its front prefills or decodes",
+                f"cannot be exported to {target}: every server behind its gateway prefills or decodes",
                 key="deployment.pools",
                 value=worker.name,
                 remedy="give every pool the role prefill or decode",

@@ -195,11 +195,11 @@ def _check_options(options: Mapping[str, Any], flags: Flags) -> None:
     parts = [f"{key}.{part}" for key, block in options.items() if isinstance(block, dict) for part in block]
     for name in [*options, *parts]:
         if not flags.has(name):
-            rule = f"cannot be told to TensorRT-LLM {flags.version}, whose options have no such key"
+            rule = f"cannot be passed to TensorRT-LLM {flags.version}, whose options have no such key"
             raise ScenarioError(rule, key=name)
     kind = options.get("speculative_config", {}).get("decoding_type")
     if kind is not None and not flags.accepts("speculative_config.decoding_type", kind):
-        rule = f"cannot be told to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
+        rule = f"cannot be passed to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
         raise ScenarioError(rule, key="deployment.speculative.method")
 
 

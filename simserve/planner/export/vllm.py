@@ -238,12 +238,12 @@ def _speculative(deployment: Deployment, flags: Flags, asked: Any) -> list[str]:
         names = (name for name in _METHODS[asked.method] if flags.accepts(_METHOD, name))
         method = next(names, None)
         if method is None:
-            rule = f"cannot be told to {deployment.label}, which has no such drafter"
+            rule = f"cannot be passed to {deployment.label}, which has no such drafter"
             raise ScenarioError(rule, key=key, value=asked.method, remedy=", ".join(flags.choices[_METHOD]))
         return flags.render("--speculative-config", json.dumps({**settings, "method": method}), key=key)
     if asked.method in ("eagle", "mtp"):
         raise ScenarioError(
-            f"cannot be told to {deployment.label}, which has no such drafter", key=key, value=asked.method
+            f"cannot be passed to {deployment.label}, which has no such drafter", key=key, value=asked.method
         )
     model = "[ngram]" if asked.method == "ngram" else settings["model"]
     words = flags.render("--speculative-model", model, key=key)

@@ -732,10 +732,10 @@ def _name(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) ->
 def _unsaid(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
     """Yield notes on what a run depends on and manifests do not give."""
     if "encoder_disaggregation" in deployment:
-        yield "Each request is assumed to have one image of 1024 x 1024: workload.images says yours."
-        yield "The link over which embeddings are sent is assumed: deployment.encoder_disaggregation says yours."
+        yield "Each request is assumed to have one image of 1024 x 1024; set yours with workload.images."
+        yield "The link over which embeddings are sent is assumed; set yours with deployment.encoder_disaggregation."
     if "disaggregation" in deployment:
-        yield "The link over which KV caches are sent is assumed: deployment.disaggregation says yours."
+        yield "The link over which KV caches are sent is assumed; set yours with deployment.disaggregation."
     is_many = deployment.get("replicas", 1) > 1 or len(deployment.get("pools", ())) > 1 or "autoscaling" in deployment
     if policy is None and is_many:
         yield "Which server a request goes to is not in it: set deployment.routing.policy."
