@@ -83,7 +83,7 @@ def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
     The result of ``read`` is shared by all clients, so it must be frozen. A file counts as unchanged while its size and
     time of modification are the same. Failures are not cached.
     """
-    memory: dict[Path, tuple[tuple[int, int, int], Profile]] = {}
+    memory: dict[str, tuple[tuple[int, int, int], Profile]] = {}
 
     @wraps(read)
     def read_once(path: Path) -> Profile:
@@ -91,7 +91,7 @@ def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
             state = os.stat(path)
         except OSError:
             return read(path)
-        stamp, place = (state.st_mtime_ns, state.st_size, state.st_ino), path.absolute()
+        stamp, place = (state.st_mtime_ns, state.st_size, state.st_ino), os.path.join(os.getcwd(), path)
         known = memory.get(place)
         if known is None or known[0] != stamp:
             known = memory[place] = (stamp, read(path))
