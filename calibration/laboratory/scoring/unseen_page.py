@@ -118,8 +118,9 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   that its report names. Without these two, 11, 27 and 10 %. Both were looked into afterwards.
 - Two files more with 12 loads, of an L40S pair and a GH200, followed what is said of these GPUs above: throughput 23 %,
   TTFT 9 %, TPOT 17 % (Qwen2.5-3B under SGLang 0.5.5 is a quarter to a third slower than predicted).
-- Six files more, of four laboratories that were not there and two that were, were predicted blind on 2026-11-29, with 44 loads, of
-  which 43 run: LMDeploy 0.4 and vLLM on RTX 3090, vLLM on an RTX A6000 and a Jetson Thor, TensorRT-LLM 1.3 on a GB10,
+- Six files more, of four laboratories that were not there and two that were, were predicted blind on 2026-11-29, with
+  44 loads, of which 43 run: LMDeploy 0.4 and vLLM on RTX 3090, vLLM on an RTX A6000 and a Jetson Thor, TensorRT-LLM 1.3
+  on a GB10,
   llama.cpp and Ollama on an RTX 4090. Throughput 17 % in the median of 37 figures, TTFT 23 % of 33, TPOT 21 % of 37.
   Ranges of 90 % held 89 % of the throughputs, all TTFTs and 97 % of the TPOTs. A seventh file was left out after it was
   compared: its first tokens are earlier than its prompts take at the peak of the GPU (16 prompts of 441 tokens of an 8B
