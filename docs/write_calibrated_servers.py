@@ -2,12 +2,13 @@
 
 The page, and the errors that are left, which `simserve` expects of a calibrated server. FOLDER holds the measurements
 (../shared/data/measured). Each server with four replayed runs or more is given the two loads that stand for all of its
-loads (`simserve.calibrate.loads.inner_places`), and beside that its lowest and its highest; the others are predicted.
+loads (`inner_places`), and beside that its lowest and its highest; the others are predicted.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from scipy.optimize import minimize
 
 from calibration.laboratory.sources import read_points
 from simserve.calibrate.factors import FREEDOM, PRIORS, SCALE, FactorSearch, Linear, Priors, believed, solve
-from simserve.calibrate.loads import inner_places
 from simserve.calibrate.simulated import slowed
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
@@ -171,6 +171,15 @@ def hoped_of(spreads: Sequence[Linear], priors: Priors, draws: int, seed: int = 
         worse = sum(after > before + 0.01 for before, after in near)
         found.append(Hoped(float(np.median(far)), worse, len(near)))
     return found
+
+
+def inner_places(count: int) -> tuple[int, int]:
+    """Return the indices of the two of ``count`` loads that have the mean and the variance of all of them.
+
+    Of four they are the first and the last, of seven the second and the last but one.
+    """
+    middle, deviation = (count - 1) / 2.0, math.sqrt((count**2 - 1) / 12.0)
+    return round(middle - deviation), round(middle + deviation)
 
 
 def _drawn_errors(spread: Linear, priors: Priors, rng: np.random.Generator) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""The public functions: load a scenario, run it, ask what fits, what to deploy, compare with measurements."""
+"""The public functions: load and run a scenario, ask what fits and what to deploy, compare with measurements."""
 
 from __future__ import annotations
 
@@ -78,44 +78,44 @@ def run(
     autoscaler: AutoscalerFunction | None = None,
     step_seconds: StepSecondsFunction | None = None,
 ) -> RunResult:
-    """Return what happens when the scenario's traffic meets its deployment.
+    """Return the results of running the scenario's traffic on its deployment.
 
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
         out: Folder for `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml` and
-            `report.html`, written all together or not at all; None: no file is written.
-        force: Whether ``out`` may hold the result of another scenario or seed, which is then replaced.
-        timeline: Whether every step is kept, and written to ``out`` as `timeline.json`, which Perfetto opens.
-        film: Whether every step is kept, and some seconds of them written to ``out`` as `film.html`, which plays them;
-            the report shows it as well.
-        steps: Whether every step is kept, for ``.steps`` of the result: the first 2,000,000 of the run.
-        prometheus: Whether ``out`` also gets `metrics.prom`: what vLLM's /metrics would say at the end of the run.
-        advise: Whether a run that misses what is asked is followed by runs of what would hold
-            (`simserve.planner.advice`: some 60,000 requests more), for ``advice`` of the summary, which is else None.
-            None: where ``out`` is given, so that files are the same whoever writes them; a loop over runs in memory
-            does not pay for it.
-        reference: What stands after ``simserve run`` to run the scenario; for the commands of the advice.
-        progress: Called now and then with the requests done and all requests.
-        accelerate: ``auto``: the kernel runs compiled where `simserve[fast]` is installed, covers the run and pays;
-            ``on``: wherever it covers the run; ``off``: never. The results are the same.
-        by_reference: Whether the run is made by the reference in plain SimPy instead, step by step: the same result,
-            some hundreds of requests a second. What it does not cover is refused.
-        router: A policy of one's own, ``router(request, replicas)``: it returns one of the replicas, or its number.
-            What it sees is `simserve.sim.own_parts.RequestView` and `ReplicaView`.
-        admission: Admission control of one's own, ``admission(request, replicas)``: True, False, or why not, as one of
-            ``rate_limit queue_full kv_headroom load deadline``; it is asked before that of the scenario.
-        autoscaler: ``autoscaler(pool)``, a `simserve.sim.own_parts.PoolView`: how many replicas the pool should have,
-            instead of the metric of ``deployment.autoscaling``.
+            `report.html`, written all together or not at all; None: no files.
+        force: Whether to replace the result of another scenario or seed in ``out``.
+        timeline: Whether to keep every step and write it to ``out`` as `timeline.json`, which Perfetto opens.
+        film: Whether to keep every step and write some seconds of them to ``out`` as `film.html`, which plays them; the
+            report shows it as well.
+        steps: Whether to keep every step for ``.steps`` of the result: the first 2,000,000 of the run.
+        prometheus: Whether to write `metrics.prom` to ``out`` too: what vLLM's /metrics would report at the end.
+        advise: Whether a run that misses its objective is followed by runs that look for one that meets it
+            (`simserve.planner.advice`: some 60,000 requests more), for ``advice`` of the summary, otherwise None. None:
+            if ``out`` is given, so that files do not depend on who writes them, while a loop over runs in memory does
+            not pay for it.
+        reference: Arguments after ``simserve run`` that run the scenario, for the commands of the advice.
+        progress: Called from time to time with the requests done and all requests.
+        accelerate: ``auto``: the kernel runs compiled if `simserve[fast]` is installed, covers the run and pays;
+            ``on``: whenever it covers the run; ``off``: never. The results are the same.
+        by_reference: Whether to run the reference in plain SimPy instead, step by step: the same result, at some
+            hundreds of requests a second. What it does not cover is refused.
+        router: A routing policy of your own, ``router(request, replicas)``: it returns one of the replicas, or its
+            number. It sees `simserve.sim.own_parts.RequestView` and `ReplicaView`.
+        admission: Admission control of your own, ``admission(request, replicas)``: True, False, or the reason to
+            refuse, one of ``rate_limit queue_full kv_headroom load deadline``; it is asked before the scenario's.
+        autoscaler: ``autoscaler(pool)``, with a `simserve.sim.own_parts.PoolView`: the number of replicas that the pool
+            should have, instead of the metric of ``deployment.autoscaling``.
         step_seconds: ``step_seconds(prompt_tokens, decode_tokens, context_tokens)``: the seconds of a step, instead of
-            those that the hardware's profile gives.
+            those from the hardware's profile.
 
-    With a part of one's own the run is interpreted, with an event an arrival; an exception of the function is raised as
-    it is, behind one line on stderr that says when.
+    With parts of your own the run is interpreted, with one event per arrival; an exception of the function is raised
+    unchanged, after one line on stderr that gives its time.
 
     Raises:
-        UsageError: ``out`` cannot be used, known before anything is simulated; ``on``, and numba does not work; a part
-            of one's own returns what it may not, or goes with nothing in the scenario.
-        InfeasibleError: The model does not fit; the message carries the arithmetic and what would.
+        UsageError: ``out`` cannot be used, which is checked before the simulation; ``on`` is set and numba does not
+            work; a part of your own returns an invalid value, or does not fit the scenario.
+        InfeasibleError: The model does not fit; the message has the arithmetic and what would fit.
         InputError: A scenario, profile or trace is missing or invalid.
     """
     if not isinstance(scenario, Scenario):
@@ -147,7 +147,7 @@ def run(
 
 
 class Simulation:
-    """A scenario's deployment on SimPy's clock, for clients of one's own: each is a SimPy process.
+    """A scenario's deployment on SimPy's clock, for clients of your own: each is a SimPy process.
 
         sim = ss.Simulation("chatbot")
 
@@ -164,17 +164,17 @@ class Simulation:
         env: The SimPy environment (``timeout``, ``process``, ``event``, ``now``).
 
     Args:
-        scenario: A loaded scenario, a path, or a bundled name. Its arrivals are not looked at; what its workload draws
-            of each request (lengths, class, prefix) is that of the request submitted next.
-        by_reference: Whether the reference in plain SimPy serves, as for `run`.
-        steps: Whether every step is kept, as for `run`.
-        router: As for `run`, and so are the next three.
+        scenario: A loaded scenario, a path, or a bundled name. Its arrivals are ignored; what its workload draws for
+            each request (lengths, class, prefix) applies to the next request submitted.
+        by_reference: Whether the reference in plain SimPy serves, as in `run`.
+        steps: Whether to keep every step, as in `run`.
+        router: As in `run`, like the next three.
         admission: Likewise.
         autoscaler: Likewise.
         step_seconds: Likewise.
 
     Raises:
-        UsageError: The scenario has what such clients do not go with.
+        UsageError: The scenario has a feature that does not work with such clients.
         InfeasibleError: The model does not fit.
         InputError: A scenario, profile or trace is missing or invalid.
     """
@@ -201,11 +201,11 @@ class Simulation:
     def submit(
         self, *, prompt_tokens: int | None = None, output_tokens: int | None = None, max_tokens: int | None = None
     ) -> Event:
-        """Send a request now; the event that is returned fires when the answer is there, with what became of it.
+        """Send a request now; the returned event fires when the answer is complete, with its outcome.
 
         Args:
-            prompt_tokens: None: as the scenario's workload draws it.
-            output_tokens: Likewise. What the client asks for at most is then the same, unless it is given too.
+            prompt_tokens: None: drawn by the scenario's workload.
+            output_tokens: Likewise. It is also the most that the client asks for, unless ``max_tokens`` is given.
             max_tokens: Likewise.
 
         Returns:
@@ -213,15 +213,15 @@ class Simulation:
             replica_id``.
 
         Raises:
-            UsageError: The workload has no request left, or a length is none.
+            UsageError: The workload has no request left, or a length is invalid.
         """
         return self._clients.submit(prompt_tokens=prompt_tokens, output_tokens=output_tokens, max_tokens=max_tokens)
 
     def run(self, until: float | None = None) -> RunResult:
-        """Run until the processes begun so far are done and everything sent is answered, or for ``until`` seconds.
+        """Run until the current processes are done and all requests are answered, or for ``until`` seconds.
 
         Raises:
-            UsageError: There is no process, or it has been run.
+            UsageError: There is no process, or it has already run.
         """
         from simserve.report.background import background
 
@@ -233,7 +233,7 @@ class Simulation:
 def _run(
     scenario: Scenario, how: dict[str, Any], advised: Sequence[str] | None, *, with_page: bool = False
 ) -> RunResult:
-    """Return a run with what its pictures show, and with a way out where ``advised`` tells how it is called."""
+    """Return a run with the content of its charts, and with advice if ``advised`` says how it is called."""
     from simserve.planner.cost.month import month
     from simserve.report.background import background
 
@@ -242,7 +242,7 @@ def _run(
     result = run_scenario(resolved, finishable=finishable, **how)
     told: dict[str, Any] = {"month": month(resolved, result, finishable)}
     if advised is not None:
-        from simserve.planner.advice import advise  # the planner: needed by runs that write files
+        from simserve.planner.advice import advise  # the planner: needed only by runs that write files
 
         told["advice"] = advise(resolved, result, reference=advised, accelerate=how["accelerate"])
     inner = {**result.summary["simserve"], **told}
@@ -253,13 +253,13 @@ def _run(
 def verify(
     scenario: Scenario | str | Path, *, num_requests: int | None = None, accelerate: Accelerate = "auto"
 ) -> Verification:
-    """Return how a run of the fast plane compares with one by the reference in plain SimPy, request by request.
+    """Return how a run of the fast engine compares with one by the reference in plain SimPy, request by request.
 
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
-        num_requests: How many requests are compared; None: all, or of a long run the first 500, or those that generate
-            50,000 tokens; ``drawn`` of the answer says of how many.
-        accelerate: Whether the plane runs compiled, as for `run`.
+        num_requests: Number of requests to compare; None: all, or in a long run the first 500, or those that generate
+            50,000 tokens; ``drawn`` of the answer gives their total.
+        accelerate: Whether the engine runs compiled, as in `run`.
 
     Raises:
         InfeasibleError: The model does not fit.
@@ -272,7 +272,7 @@ def verify(
 
 
 def _dressed(answer: Any, page: type[PageT]) -> PageT:
-    """Return a plain answer as the subclass of its class that shows itself."""
+    """Return a plain answer as the subclass that can display itself."""
     return page(**{each.name: getattr(answer, each.name) for each in fields(answer)})
 
 
@@ -285,19 +285,19 @@ def capacity(
     num_requests: int | None = None,
     progress: LoadProgress | None = None,
 ) -> Capacity:
-    """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
+    """Return the largest rate, or number of clients in a closed loop, that meets the scenario's objective.
 
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
-        highest: Nothing above it is tried.
-        precision: Half width of the 95 % interval over the capacity that requests are added for; None: 2 %, as far as
-            a short search gets.
-        replications: Runs a load, at least 2; None: 6.
-        num_requests: Of one run; None: as many as it takes.
-        progress: Called before each run with the runs so far and the load.
+        highest: Highest load to try.
+        precision: Half-width of the 95 % interval of the capacity, relative to it, until which requests are added;
+            None: 2 %, as far as a short search gets.
+        replications: Runs per load, at least 2; None: 6.
+        num_requests: Requests per run; None: as many as needed.
+        progress: Called before each run with the number of runs so far and the load.
 
     Raises:
-        InputError: There is no objective, or no load that could be raised; or a profile or trace is missing.
+        InputError: There is no objective, or no load to raise; or a profile or trace is missing.
         InfeasibleError: The model does not fit.
     """
     from simserve.planner.capacity.answer import capacity as find_capacity
@@ -322,17 +322,17 @@ def compare(
     independent: bool = False,
     progress: RunsProgress | None = None,
 ) -> Comparison:
-    """Return what each variant changes, with 95 % intervals, on common random numbers.
+    """Return the effect of each variant, with 95 % intervals, on common random numbers.
 
     Args:
         scenario: The base: a loaded scenario, a path, or a bundled name.
-        variants: Name -> what it changes: a mapping of dotted keys to values, or texts ``"KEY=VALUE"``.
-        replications: Runs of each, at least 2; None: 10. A trace has one, and no intervals.
-        independent: Whether each deployment sees requests of its own, instead of the same ones.
-        progress: Called after each run with the runs done and all runs.
+        variants: Name -> changes: a mapping of dotted keys to values, or texts ``"KEY=VALUE"``.
+        replications: Runs of each, at least 2; None: 10. A trace has one, without intervals.
+        independent: Whether each deployment sees its own requests, instead of the same ones.
+        progress: Called after each run with the number of runs done and of all runs.
 
     Raises:
-        UsageError: There is no variant, or replications of a trace are asked for.
+        UsageError: There is no variant, or replications of a trace are requested.
         InfeasibleError: A model does not fit.
         InputError: A scenario, an override, a profile or a trace is missing or invalid.
     """
@@ -357,18 +357,18 @@ def diff(
     tolerances: Mapping[str, float] | None = None,
     allow: Sequence[str] = (),
 ) -> Diff:
-    """Return what moved between two results: ``.moved``, and ``.failures`` beyond what is tolerated.
+    """Return the differences between two results: ``.moved``, and ``.failures`` beyond the tolerance.
 
     Args:
-        first: A result's folder or its `result.json`.
+        first: The folder of a result, or its `result.json`.
         second: Likewise.
-        tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
+        tolerance: Allowed relative change of every watched figure, in either direction; None: only ``tolerances``.
         tolerances: The same for single figures, by name.
-        allow: In what the two may differ under a tolerance: ``scenario``, ``version``. Without one nothing is judged.
+        allow: Differences allowed under a tolerance: ``scenario``, ``version``. Without a tolerance nothing is judged.
 
     Raises:
-        InputError: A result is missing or is none.
-        UsageError: A name is no figure.
+        InputError: A result is missing or invalid.
+        UsageError: A name is not that of a figure.
     """
     from simserve.planner.diff import diff as find_differences
     from simserve.report.diff import Diff
@@ -377,7 +377,7 @@ def diff(
 
 
 def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
-    """Return what fits: bytes of one GPU by use, KV blocks, requests of full length at once, the arithmetic.
+    """Return what fits: bytes of one GPU by use, KV blocks, full-length requests at once, the arithmetic.
 
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
@@ -407,18 +407,18 @@ def sweep(
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
         grid: Key -> its values; every combination is a point.
-        sample: Run so many points of the grid, drawn by the scenario's seed; None: all.
-        out: Parquet file of the rows; what is finished is kept beside it until all are there. None: none is written.
-        force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
+        sample: Number of grid points to run, drawn by the scenario's seed; None: all.
+        out: Parquet file of the rows; finished rows are kept beside it until all are there. None: no file.
+        force: Whether to replace the rows of another sweep in ``out``.
         workers: Processes on this machine.
-        backend: What runs the points: ``auto``, ``loky``, ``dask``, ``ray``.
+        backend: Backend that runs the points: ``auto``, ``loky``, ``dask``, ``ray``.
         scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
-        progress: Called after each point with the points done and all points.
+        progress: Called after each point with the number of points done and of all points.
 
     Raises:
         UsageError: The grid is empty or too large, ``out`` cannot be written or holds another sweep, or the backend is
             not installed.
-        InputError: A scenario is missing or invalid, or no point of the grid is a scenario.
+        InputError: A scenario is missing or invalid, or no point of the grid is valid.
     """
     from simserve.planner.sweep.sweep import sweep as run_grid
     from simserve.report.sweep import Sweep
@@ -447,22 +447,22 @@ def cost(
     variants: Mapping[str, Overrides] | None = None,
     **terms: float,
 ) -> CostResult:
-    """Return what a month costs on GPUs of one's own and at an API: ``.summary``, with the keys of `simserve cost`.
+    """Return the monthly cost on your own GPUs and at an API: ``.summary``, with the keys of `simserve cost`.
 
     Args:
-        scenario: Whose deployment is simulated at its traffic, over a day where ``pricing.daily`` gives one; None:
+        scenario: Its deployment is simulated with its traffic, over a day if ``pricing.daily`` gives one; None:
             arithmetic on ``terms`` alone.
         api: Name of an API profile, or prices; None: the scenario's ``pricing.api``.
         requests_per_month: Volume; None: the scenario's traffic, round the clock or over its day.
-        today: Day (YYYY-MM-DD) that prices are judged old at; None: the newest date of the catalogue.
-        progress: Called now and then with the runs done and all runs.
-        variants: Name -> overrides of other deployments for the scenario's traffic; ``ways`` of the summary then says
-            from what volume the API, the scenario's deployment and each of them is cheapest.
+        today: Day (YYYY-MM-DD) from which the age of prices is judged; None: the newest date of the catalogue.
+        progress: Called from time to time with the number of runs done and of all runs.
+        variants: Name -> overrides of other deployments for the scenario's traffic; ``ways`` of the summary then gives
+            the volumes from which the API, the scenario's deployment and each of them is cheapest.
         terms: Without a scenario: fields of `simserve.planner.cost.cost.CostTerms`, such as ``gpus``,
             ``gpu_hour_usd``, ``prompt_tokens``.
 
     Raises:
-        UsageError: Terms beside a scenario, unknown ones, or too few to answer anything.
+        UsageError: Terms together with a scenario, unknown terms, or too few for an answer.
         InfeasibleError: The model does not fit.
         InputError: A scenario or profile is missing or invalid.
     """
@@ -505,35 +505,35 @@ def plan(
     reference: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> PlanPage:
-    """Return what to deploy for a scenario's traffic at its SLO: ``.summary`` holds what ``plan --json`` prints.
+    """Return what to deploy for a scenario's traffic at its SLO: ``.summary`` holds the output of ``plan --json``.
 
     Args:
         scenario: A loaded scenario, a path, or a bundled name.
         hardware: GPUs to choose from; empty: the scenario's, and those of the catalogue with an on-demand price.
-        max_gpus: GPUs of the fleet at most; None: 256, and for ``latency`` and ``throughput`` those of the
-            scenario. For ``throughput`` it may say how many there are of each of several kinds.
-        objective: What is to be small: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
+        max_gpus: Most GPUs of the fleet; None: 256, and for ``latency`` and ``throughput`` those of the scenario. For
+            ``throughput`` it may give the number of GPUs of each of several kinds.
+        objective: What to minimise: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
             ``throughput``: the most output tokens a second that ``max_gpus`` GPUs give within the SLO.
         headroom: Share of extra traffic that must be sustained.
-        spare_replicas: Replicas that may be lost; they are paid for.
-        over: ``KEY=V1,V2``: values to search for a dotted key, in place of the default ones.
-        keep: What stays as the scenario has it: ``gpus``, ``weights``, ``tensor-parallel``, ``replicas`` and so on.
+        spare_replicas: Replicas that may fail; they are paid for.
+        over: ``KEY=V1,V2``: values to search for a dotted key, instead of the default ones.
+        keep: Properties to keep from the scenario: ``gpus``, ``weights``, ``tensor-parallel``, ``replicas`` and so on.
         spot: Whether GPUs are bought at spot prices.
-        trials: Settings of engine knobs and options that are tried on a deployment where they are too many to try each.
-        confidence: Share of real servers on which the SLO must hold, 0.9; None: it must hold where it is simulated.
-        horizon: Months to buy for, ``12mo`` or ``3y``: what to commit to and what to buy by the hour then stands in
-            ``.summary["purchase"]``; None: nothing is bought.
+        trials: Settings of engine options to try on a deployment if there are too many to try all.
+        confidence: Share of real servers on which the SLO must hold, 0.9; None: it must hold in the simulation.
+        horizon: Period to buy for, ``12mo`` or ``3y``: ``.summary["purchase"]`` then says what to commit to and what to
+            buy by the hour; None: nothing is bought.
         growth: Growth of the traffic over the horizon, ``5%/month`` or ``60%/year``; None: the scenario's.
-        price_decline: Fall of the price of a GPU-hour, likewise; None: the scenario's.
-        budget: Dollars that a month may cost, ``20k``; None: any.
-        commitments: What is on offer beside hours on demand: years of a term and ``spot``, and how far below that is,
+        price_decline: Decline of the price of a GPU-hour, likewise; None: the scenario's.
+        budget: Most dollars a month, ``20k``; None: no limit.
+        commitments: Offers besides on-demand hours: years of a term and ``spot``, and their discounts,
             ``1y=30%,3y=50%,spot=60%``; ``none``; None: assumed ones, and the spot price of the catalogue.
-        interruptions: How spot replicas are taken back, ``mtbf=24h,mttr=10min,notice=30s``; None: every 24 hours.
-        autoscaler: Whether thresholds of an autoscaler that hold the SLO at least cost are sought for a load that
-            changes: they then stand in ``.summary["autoscaling"]``.
-        jobs: Worker processes; the plan is the same with any number.
-        reference: What stands after ``simserve run`` to run the scenario; for the commands that the plan prints.
-        progress: Called now and then with the pieces of work done and all that are known.
+        interruptions: Interruptions of spot replicas, ``mtbf=24h,mttr=10min,notice=30s``; None: every 24 hours.
+        autoscaler: Whether to search the cheapest autoscaler thresholds that meet the SLO for a load that changes: they
+            are then in ``.summary["autoscaling"]``.
+        jobs: Worker processes; the plan does not depend on their number.
+        reference: Arguments after ``simserve run`` that run the scenario, for the commands that the plan prints.
+        progress: Called from time to time with the pieces of work done and all known ones.
 
     Raises:
         UsageError: An option is out of range.
@@ -580,17 +580,17 @@ def validate(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Validation:
-    """Return measured servers beside what the simulator says of them: ``.summary`` and ``.points``.
+    """Return measured servers next to their predictions by the simulator: ``.summary`` and ``.points``.
 
     Args:
         data: Folder of measurements; None: the published figures that ship with simserve.
-        sources: Names of the sources to take; empty: all that are there, and none beside ``files``.
+        sources: Names of the sources to use; empty: all available ones, or none if there are ``files``.
         files: Your own measurements (docs/measurements.md).
         jobs: Worker processes.
-        progress: Called now and then with the points done and all points.
+        progress: Called from time to time with the number of points done and of all points.
 
     Raises:
-        UsageError: A source is unknown, or ``data`` is no folder.
+        UsageError: A source is unknown, or ``data`` is not a folder.
         InputError: A file is missing or cannot be read.
     """
     from simserve.planner.validation.validate import validate as replay_measurements  # joblib: needed here only

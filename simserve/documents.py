@@ -1,8 +1,6 @@
-"""Reading YAML and JSON documents strictly: duplicate keys are refused, errors name the file and the line.
+"""Reads YAML and JSON documents strictly: duplicate keys are refused, errors name the file and the line.
 
-Nesting and aliases are bounded before anything is built of them.
-
-Knows files, not what is in them.
+Nesting and aliases are bounded before anything is built. Knows files, not their content.
 """
 
 from __future__ import annotations
@@ -22,26 +20,26 @@ import yaml
 from simserve.errors import InputError
 
 MAX_DEPTH = 100
-"""Most levels of lists and mappings inside each other; parsers recurse, and crash on many thousands."""
+"""Most nested levels of lists and mappings; parsers recurse, and crash on many thousands."""
 
 _TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep"
 
 MAX_ALIASED_NODES = 100_000
-"""Most values that the aliases of a YAML document may stand for together, when each is written out."""
+"""Most values that the aliases of a YAML document may expand to in total."""
 
 MEGABYTE = 1_000_000
 MAX_DOCUMENT_BYTES = 16 * MEGABYTE
-"""Largest scenario, profile or result that is read: hundreds of times the largest that there is."""
+"""Largest scenario, profile or result that is read: hundreds of times the largest known one."""
 
 REMEMBERED_DOCUMENTS = 128
-"""Documents that are not parsed again while their text stays the same: a search resolves the same few profiles over
-and over, and parsing one takes longer than pricing a deployment."""
+"""Documents that are not parsed again while their text stays the same: a search resolves the same few profiles
+repeatedly, and parsing one takes longer than pricing a deployment."""
 
 _JSON_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader that refuses a key written twice and reads ``1e9`` as the number it is."""
+    """A safe loader that refuses duplicate keys and reads ``1e9`` as a number."""
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -81,11 +79,11 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
     """Return the one document in ``text``.
 
     Raises:
-        InputError: (or ``error``) the text is not valid YAML, a key stands twice, it is nested more than
-            `MAX_DEPTH` levels deep, or its aliases expand to more than `MAX_ALIASED_NODES` values; with the line.
+        InputError: (or ``error``) the text is not valid YAML, a key occurs twice, it is nested more than `MAX_DEPTH`
+            levels deep, or its aliases expand to more than `MAX_ALIASED_NODES` values; with the line.
     """
     try:
-        # mypy looks for the hash of an instance, and the class is what is hashed.
+        # mypy checks the hash of an instance, but the class is what is hashed.
         return pickle.loads(_parsed(text, None if file is None else str(file), error))  # type: ignore[arg-type]
     except _DuplicateKeyError as duplicate:
         raise error(
@@ -98,25 +96,25 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
         mark = broken.problem_mark or broken.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else None
         if "nesting depth" in (broken.problem or ""):
-            # Newer parsers have a limit of their own, and read ahead of what they report.
+            # Newer parsers have their own limit, and read ahead of what they report.
             raise error(_TOO_DEEP, file=file, key=where) from None
         raise error(f"not valid YAML: {broken.problem}", file=file, key=where) from None
     except yaml.YAMLError as broken:
         raise error(f"not valid YAML: {broken}".splitlines()[0], file=file) from None
-    except ValueError as broken:  # a date that is none, a number of thousands of digits
+    except ValueError as broken:  # an invalid date, a number with thousands of digits
         raise error(f"not valid YAML: {broken}", file=file) from None
 
 
 @functools.lru_cache(maxsize=REMEMBERED_DOCUMENTS)
 def _parsed(text: str, file: str | None, error: type[InputError]) -> bytes:
-    """Return the document, pickled: every caller gets values of its own."""
+    """Return the document, pickled: every caller gets its own values."""
     _check_size(text, file, error)
     return pickle.dumps(yaml.load(text, Loader=_StrictLoader))  # a subclass of SafeLoader
 
 
 @dataclass(slots=True)
 class _Extent:
-    """How far a value reaches with every alias in it written out.
+    """Size of a value with all its aliases expanded.
 
     Attributes:
         nodes: Values in it, itself included.
@@ -128,7 +126,7 @@ class _Extent:
 
 
 def _check_size(text: str, file: object, error: type[InputError]) -> None:
-    """Refuse what would crash a parser or not end: deep nesting, and aliases of aliases of aliases."""
+    """Refuse what would crash a parser or never end: deep nesting, and aliases of aliases of aliases."""
     extents: dict[str, _Extent] = {}
     opened: list[tuple[str | None, _Extent]] = []
     aliased = 0
@@ -164,7 +162,7 @@ def _check_size(text: str, file: object, error: type[InputError]) -> None:
 
 
 def read_bytes(path: Path, error: type[InputError] = InputError, most: int = MAX_DOCUMENT_BYTES) -> bytes:
-    """Return what a file holds, at most so many bytes; a device, which has no end, is not read.
+    """Return the content of a file, at most ``most`` bytes; a device, which has no end, is not read.
 
     Raises:
         InputError: (or ``error``) the file is missing, a folder, a device, unreadable or larger.
@@ -200,10 +198,10 @@ def read_text(path: Path, error: type[InputError] = InputError) -> str:
 
 
 def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, Any]:
-    """Return the mapping that a YAML or JSON file holds.
+    """Return the mapping in a YAML or JSON file.
 
     Raises:
-        InputError: (or ``error``) the file cannot be read or parsed, or holds something else than a mapping.
+        InputError: (or ``error``) the file cannot be read or parsed, or does not hold a mapping.
     """
     document = read_document(path, error)
     if not isinstance(document, dict):
@@ -212,7 +210,7 @@ def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, 
 
 
 def read_document(path: Path, error: type[InputError] = InputError) -> Any:
-    """Return what a YAML or JSON file holds.
+    """Return the content of a YAML or JSON file.
 
     Raises:
         InputError: (or ``error``) the file cannot be read or parsed.
@@ -225,7 +223,7 @@ def read_document(path: Path, error: type[InputError] = InputError) -> Any:
         except json.JSONDecodeError as broken:
             where = f"line {broken.lineno}, column {broken.colno}"
             raise error(f"not valid JSON: {broken.msg}", file=path, key=where) from None
-        except ValueError as broken:  # a number of thousands of digits
+        except ValueError as broken:  # a number with thousands of digits
             raise error(f"not valid JSON: {broken}", file=path) from None
     else:
         return parse_yaml(text, path, error)

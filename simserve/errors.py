@@ -26,7 +26,7 @@ EXIT_THRESHOLD_FAILED = 99
 
 
 class SimserveError(Exception):
-    """Base of every error simserve raises on purpose: one line made of where, what, the rule and the remedy.
+    """Base of every error that simserve raises on purpose: one line of place, value, rule and remedy.
 
     Args:
         rule: What must hold, or what went wrong, as a clause: ``must be > 0``.
@@ -34,7 +34,7 @@ class SimserveError(Exception):
         key: Dotted key path, column or flag.
         value: The offending value, shown as written.
         remedy: What to do instead.
-        others: What else is wrong with the same input, each an error of its own; all are said at once.
+        others: Further errors in the same input; all are reported at once.
     """
 
     exit_code: ClassVar[int] = 1
@@ -59,7 +59,7 @@ class SimserveError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """One line an error."""
+        """One line per error."""
         return [" ".join(each.splitlines()) for each in (self._message(), *(str(other) for other in self.others))]
 
     def _message(self) -> str:
@@ -110,15 +110,15 @@ class InvariantError(SimserveError):
 
 
 _MOST_CHOICES = 24
-"""Names that an error lists in full."""
+"""Most names that an error lists in full."""
 _WORD = re.compile(r"[a-z0-9.]+")
-"""A word of a name: what stands between hyphens, slashes and the like."""
+"""A word of a name: the text between hyphens, slashes and the like."""
 _LEAST_LIKENESS = 0.5
-"""Share of letters in common from which a name may be meant by what was written."""
+"""Least share of letters in common for a name to be suggested."""
 _LEAST_LIKENESS_OF_EXAMPLES = 0.35
-"""The same for the examples of what there is."""
+"""The same for examples of the choices."""
 _LIKENESS_BEHIND = 0.15
-"""A name that is so much less like what was written than the one most like it is not named beside it."""
+"""Names that are this much less similar than the most similar one are not suggested."""
 
 
 def nearest(
@@ -133,9 +133,9 @@ def nearest(
 
     Args:
         name: As written.
-        choices: What there is.
-        count: Choices named at most.
-        meaning: What a choice stands for; of choices that mean the same the nearest alone is named.
+        choices: The available names.
+        count: Most choices to name.
+        meaning: Meaning of a choice; of choices with the same meaning only the nearest is named.
         likeness: Least share of letters in common, from 0 to 1, of a choice that is named.
     """
     options = sorted(choices)
@@ -160,12 +160,12 @@ def nearest(
 
 
 def _joined(name: str) -> str:
-    """Return a name without what parts its words: ``gemma4`` and ``gemma-4`` are one."""
+    """Return a name without its word separators: ``gemma4`` and ``gemma-4`` are equal."""
     return "".join(re.findall(r"[a-z0-9]", name.lower()))
 
 
 def _with_its_words(name: str, options: Sequence[str]) -> list[str]:
-    """Return the options that have all words of a name of several: those that begin with it, or the newest first."""
+    """Return the options with all words of a name of several: those beginning with it, or the newest first."""
     words = _WORD.findall(name.lower())
     if len(words) < 2:
         return []
@@ -175,7 +175,7 @@ def _with_its_words(name: str, options: Sequence[str]) -> list[str]:
 
 
 def _most_like(name: str, options: Sequence[str], likeness_of_one: float) -> list[str]:
-    """Return the options that are like a name, whatever the case of its letters, the one most like it first."""
+    """Return the options similar to a name, ignoring case, the most similar first."""
     matcher = difflib.SequenceMatcher(b=name.lower())
     likeness = {}
     for option in options:
@@ -186,7 +186,7 @@ def _most_like(name: str, options: Sequence[str], likeness_of_one: float) -> lis
 
 
 def _shown(value: object) -> str:
-    """Return a value as it would be written in Python, cut while it is written: a container may expand hugely."""
+    """Return a value as Python would write it, truncated while it is written: a container may expand hugely."""
     shortened = reprlib.Repr()
     shortened.maxlevel, shortened.maxstring, shortened.maxother, shortened.maxlong = 2, 80, 80, 80
     if isinstance(value, int) and value.bit_length() > 1000:

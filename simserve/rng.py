@@ -1,4 +1,4 @@
-"""Named random streams: every source of chance has its own, so adding one moves no other.
+"""Named random streams: every source of randomness has its own, so that adding one changes no other.
 
 This module knows no distribution and no scenario.
 """

@@ -1,6 +1,6 @@
-"""Files and folders that are being written, beside where they go: their names, and what a killed process left behind.
+"""Files and folders that are being written, next to their destination: their names, and remains of killed processes.
 
-A name holds the machine and the process that writes, so that the next one tells litter from the work of another.
+A name contains the host and the process that writes, so that a later one can tell remains from another's work.
 """
 
 from __future__ import annotations
@@ -9,19 +9,44 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9]+")
 
 
 def unfinished(path: Path) -> Path:
-    """Return where this process writes what will be ``path``: ``.NAME.MACHINE-PROCESS.unfinished`` beside it."""
+    """Return where this process writes the future ``path``: ``.NAME.MACHINE-PROCESS.unfinished`` beside it."""
     return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}.unfinished")
 
 
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all: ``write`` gets a path beside it, which becomes ``path``.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    remove_abandoned(path.parent)
+    beside = unfinished(path)
+    try:
+        write(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8", newline="\n"))
+
+
 def remove_abandoned(folder: Path) -> None:
-    """Remove what processes of this machine that are gone have left in a folder: killed, they could not."""
-    if os.name != "posix":  # asking for a process by its number would end it elsewhere
+    """Remove what killed processes of this host have left in a folder."""
+    if os.name != "posix":  # on other systems, asking for a process by its number would end it
         return
     for left in folder.glob(f".*.{_machine()}-*.unfinished"):
         number = left.name.rpartition("-")[2].partition(".")[0]

@@ -48,9 +48,9 @@ _DIMENSIONS: dict[str, tuple[dict[str, float], str]] = {
     "power": (_WATTS, "700 W"),
 }
 DIMENSIONS_BY_EXAMPLE = {example: dimension for dimension, (_, example) in _DIMENSIONS.items()}
-"""Which dimension a schema's example text stands for."""
+"""The dimension for each example text of a schema."""
 _REMEMBERED = 4096
-"""Quantities whose text is kept: a search writes out the same few of a scenario for every deployment it looks at."""
+"""Quantities whose text is kept: a search writes the same few of a scenario for every deployment it evaluates."""
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*")
 
 
@@ -62,8 +62,8 @@ def parse(value: object, dimension: str) -> float:
         dimension: One of ``time, bytes, bandwidth, compute, power``.
 
     Raises:
-        ValueError: The value is a bare number, has an unknown unit, is negative or is not finite. The message
-            is a rule and a remedy without the value, ready to stand behind a key path.
+        ValueError: The value is a bare number, has an unknown unit, is negative or is not finite. The message is a rule
+            and a remedy without the value, ready to follow a key path.
     """
     units, example = _DIMENSIONS[dimension]
     if isinstance(value, bool) or not isinstance(value, str):
@@ -112,7 +112,7 @@ def to_text(value: float, dimension: str) -> str:
 def _reads_back(text: str, dimension: str, value: float) -> bool:
     try:
         return parse(text, dimension) == value
-    except ValueError:  # rounding up at the end of the numbers overflows
+    except ValueError:  # rounding up near the largest float overflows
         return False
 
 
@@ -128,7 +128,7 @@ Watts = Annotated[float, *_annotation("power")]
 
 
 def _whole_bytes(value: object) -> object:
-    """Return bytes that a text with its unit names; a number stays what it is."""
+    """Return the bytes named by a text with a unit; a number is returned unchanged."""
     return round(parse(value, "bytes")) if isinstance(value, str) else value
 
 
@@ -143,7 +143,7 @@ WholeBytes = Annotated[
         }
     ),
 ]
-"""Bytes of a key whose name says so: a bare number, or a text with a unit."""
+"""Bytes for a key whose name says so: a bare number, or a text with a unit."""
 
 PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 PositiveBytes = Annotated[Bytes, Field(gt=0)]
@@ -168,7 +168,7 @@ def format_compute(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Return a duration in the unit a person would choose: ``'4.18 ms'``, ``'12.3 s'``, ``'25.0 min'``."""
+    """Return a duration in a suitable unit: ``'4.18 ms'``, ``'12.3 s'``, ``'25.0 min'``."""
     if not math.isfinite(value):
         return "unbounded" if value > 0 else "undefined"
     if not value:

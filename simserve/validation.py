@@ -1,4 +1,4 @@
-"""From a plain mapping to a frozen model, with errors a user can act on. Knows pydantic, no schema."""
+"""Validates a plain mapping as a frozen model, with errors on which a user can act. Knows pydantic, no schema."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 _HOLDERS = ("schema", "items_schema", "keys_schema", "values_schema")
-"""Where pydantic's schemas hold one schema, or a list of them."""
+"""Keys under which pydantic's schemas hold one schema, or a list of them."""
 
 _CONTAINERS = (list, tuple, dict)
 _MOST_PLACES = 3
-"""Places that an error lists of a key that stands elsewhere."""
+"""Most places that an error lists for a key found elsewhere."""
 _WHOLE = 100
 """Percent."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""What names in files are made of, so that they can name folders and labels."""
+"""Allowed names in files, so that they can be names of folders and labels."""
 _MOST_KEYS = 8
-"""Keys that an error lists of a mapping."""
+"""Most keys of a mapping that an error lists."""
 
 _NAMED_HOLDERS = ("fields", "choices")
-"""Where they hold schemas by name."""
+"""Keys under which they hold schemas by name."""
 
 
 def _with_strict_numbers(schema: Any, model: type[BaseModel]) -> Any:
-    """Return a schema in which int and float take numbers only; a whole number such as 1e3 stays an integer.
+    """Return a schema in which int and float accept only numbers; a whole number such as 1e3 stays an integer.
 
-    Models within ``model`` have made theirs strict themselves.
+    Models inside ``model`` have already made theirs strict.
     """
     if isinstance(schema, list):
         return [_with_strict_numbers(each, model) for each in schema]
@@ -67,13 +67,12 @@ def _whole(value: object) -> object:
 
 
 class FrozenModel(BaseModel):
-    """Base of every configuration class: immutable, unknown keys refused, fields documented by docstrings.
+    """Base class of all configuration: immutable, unknown keys refused, fields documented by docstrings.
 
-    A number is a number: no switch and no text stands in for one, as pydantic would have it. Lists fill tuples.
+    A number must be a number: switches and texts are not converted, unlike in pydantic. Lists become tuples.
 
-    Built when first used, most of them as a part of another: of a hundred models a command reads a few by themselves.
-    Documented when first asked for a JSON Schema: reading the sources of all models takes as long as the rest of their
-    import.
+    Built on first use, usually as a part of another: of a hundred models a command reads a few directly. Documented
+    when a JSON Schema is first requested: reading the sources of all models takes as long as the rest of their import.
     """
 
     model_config = ConfigDict(
@@ -86,19 +85,19 @@ class FrozenModel(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return pydantic's schema with its numbers made strict."""
+        """Return pydantic's schema with strict numbers."""
         strict: CoreSchema = _with_strict_numbers(handler(source), cls)
         return strict
 
     @classmethod
     def model_json_schema(cls, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return pydantic's JSON Schema; the description of a field is the docstring below it."""
+        """Return pydantic's JSON Schema; a field's description is the docstring below it."""
         _describe_fields(cls, set())
         return super().model_json_schema(*arguments, **options)
 
 
 def _describe_fields(model: type[BaseModel], seen: set[type[BaseModel]]) -> bool:
-    """Give the fields of a model, and of all in it, their docstrings, once; return whether any was without.
+    """Give the fields of a model, and of all models in it, their docstrings once; return whether any had none.
 
     Inner models come first: the schema of an outer one holds theirs.
     """
@@ -120,7 +119,7 @@ def _describe_fields(model: type[BaseModel], seen: set[type[BaseModel]]) -> bool
 
 
 def _models_within(schema: Any) -> list[type[BaseModel]]:
-    """Return the models in a schema of pydantic's, its own first: also those that only a validator knows."""
+    """Return the models in a pydantic schema, its own first, including those that only a validator knows."""
     if isinstance(schema, list | tuple):
         return [model for part in schema for model in _models_within(part)]
     if not isinstance(schema, dict):
@@ -134,7 +133,7 @@ def _docstrings(module: str) -> dict[str, dict[str, str]]:
     """Return the docstrings below the annotated names of each class of a module, by the class's qualified name."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
-    except (OSError, TypeError):  # typed into a prompt: there is no source
+    except (OSError, TypeError):  # defined at a prompt: there is no source
         return {}
     found: dict[str, dict[str, str]] = {}
     _find_docstrings(tree, "", found)
@@ -180,7 +179,7 @@ def validate(
 def _as_input_error(
     model: type[BaseModel], failure: ValidationError, file: object, error: type[InputError]
 ) -> InputError:
-    """Return all violations as one error, unknown keys first; one that is taken for a missing key stands for both."""
+    """Return all violations as one error, unknown keys first; a misspelt key and the missing one count once."""
     details = sorted(failure.errors(include_url=False), key=lambda detail: not _is_unknown(detail))
     found = [_of_detail(model, detail, file, error) for detail in details]
     meant = " ".join(each.remedy or "" for each, detail in zip(found, details, strict=True) if _is_unknown(detail))
@@ -190,14 +189,14 @@ def _as_input_error(
         if detail["type"] != "missing" or f"'{detail['loc'][-1]}'" not in meant
     ]
     at_key: dict[str | None, InputError] = {}
-    for each in found:  # members of a union each complain of the same value
+    for each in found:  # each member of a union reports the same value
         at_key.setdefault(each.key, each)
     first, *others = (each for key, each in at_key.items() if not _holds_another(key, at_key))
     return error(first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others)
 
 
 def _holds_another(key: str | None, keys: Iterable[str | None]) -> bool:
-    """Return whether a key's own error follows from one below it, as a list without its wrong elements is short."""
+    """Return whether a key's error follows from one below it: a list without its wrong elements is too short."""
     return key is not None and any(other is not None and other.startswith(f"{key}.") for other in keys)
 
 
@@ -239,7 +238,7 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
 
 
 def _as_share(detail: ErrorDetails) -> str | None:
-    """Return how a percentage is written where a share of at most 1 is meant; None where it is none."""
+    """Return how to write a percentage where a share of at most 1 is meant; None if it is not one."""
     value = detail.get("input")
     is_share = detail["type"] == "less_than_equal" and detail["ctx"]["le"] == 1
     if not is_share or not isinstance(value, int | float) or not 1 < value <= _WHOLE:
@@ -248,7 +247,7 @@ def _as_share(detail: ErrorDetails) -> str | None:
 
 
 def _places(model: type[BaseModel], name: str, at: str = "") -> list[str]:
-    """Return the shortest dotted keys that end in ``name``, of mappings alone: in lists there is no one place."""
+    """Return the shortest dotted keys that end in ``name``, only inside mappings: lists have no single place."""
     if name in model.model_fields:
         return [at + name]
     found: dict[str, int] = {}
@@ -263,7 +262,7 @@ def _has_container(annotation: Any) -> bool:
 
 
 def _keys_remedy(models: list[type[BaseModel]], path: list[int | str]) -> str | None:
-    """Return which keys the mapping at a path has; None where it is no mapping of the schema."""
+    """Return which keys the mapping at a path has; None if the schema has no mapping there."""
     fields = [each.model_fields[str(path[-1])] for each in models if path and str(path[-1]) in each.model_fields]
     inner = [each for field in fields for each in _models_in(field.annotation)]
     keys = list(dict.fromkeys(key for each in inner for key in each.model_fields))
@@ -278,7 +277,7 @@ def _union_error(
     file: object,
     error: type[InputError],
 ) -> InputError:
-    """Return the error about the key that chooses the member of a union: absent, or without such a member."""
+    """Return the error about the key that chooses the member of a union: absent, or naming no member."""
     discriminator = str(detail["ctx"]["discriminator"]).strip("'")
     choices = _tags(models, discriminator)
     path = f"{key}.{discriminator}" if key else discriminator
@@ -293,12 +292,12 @@ def _resolve(
 ) -> tuple[list[int | str], list[type[BaseModel]]]:
     """Return the key path of a pydantic location, without tags of unions, and the models at its last mapping.
 
-    The models are those whose keys stand beside the last key; for an error on a union as a whole its members.
+    The models are those with keys next to the last key; for an error on a whole union, its members.
 
     Args:
-        model: Where the location starts.
+        model: Model at which the location starts.
         location: Keys and tags of unions.
-        ends_in_key: Whether its last part is a key as it was written, whatever it looks like.
+        ends_in_key: Whether its last part is a key as written, whatever it looks like.
     """
     path: list[int | str] = []
     models, inner, discriminator = [model], [model], None
@@ -326,7 +325,7 @@ def _tags(models: list[type[BaseModel]], discriminator: str) -> set[str]:
 
 
 def _discriminators_in(annotation: Any) -> list[str]:
-    """Return the names of the keys that choose between the members of the unions in an annotation."""
+    """Return the names of the keys that choose between union members in an annotation."""
     if isinstance(annotation, FieldInfo):
         own = [annotation.discriminator] if isinstance(annotation.discriminator, str) else []
         return own or _discriminators_in(annotation.annotation)

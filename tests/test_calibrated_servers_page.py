@@ -95,3 +95,15 @@ def test_what_could_be_hoped_for_follows_from_what_runs_scatter(misfit: float, l
 
     assert low <= np.median([each.share for each in drawn]) <= high
     assert script.hoped_of([server] * 2, priors, draws=2) == script.hoped_of([server] * 2, priors, draws=2)
+
+
+@pytest.mark.parametrize("count", range(4, 40))
+def test_inner_places_have_the_mean_and_the_variance_of_all(count: int) -> None:
+    """The mean to the digit, and of all pairs about the middle that variance which is nearest in its deviation."""
+    places = np.arange(count)
+    pairs = [(low, count - 1 - low) for low in range(count // 2)]
+
+    found = script.inner_places(count)
+
+    assert np.mean(found) == places.mean()
+    assert found == min(pairs, key=lambda pair: abs(np.std(pair) - places.std()))

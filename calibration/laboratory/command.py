@@ -1,4 +1,4 @@
-"""What `simserve validate` finds here: the measurements of a folder, the model of errors, the page of accuracy."""
+"""What `simserve validate` uses from here: the measurements of a folder, the model of errors, the accuracy page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["read_memory_logs", "read_points", "write_accuracy", "write_error_mod
 
 
 def write_error_model(result: Validation, file: Path, date: str, jobs: int) -> ErrorModel:
-    """Write and return what is learnt of the errors, the unseen reports replayed besides.
+    """Write and return the model of errors, which also uses a replay of the unseen reports.
 
     Args:
-        result: Of every source that is there.
-        file: Where to.
-        date: When it was made.
+        result: Validation of every available source.
+        file: File to write.
+        date: Date of the model.
         jobs: Worker processes.
 
     Raises:
@@ -45,12 +45,12 @@ def write_accuracy(
     """Write the error tables as Markdown, with the operators and acceptance lengths whose tables are in the folder.
 
     Args:
-        result: What was replayed.
-        file: Where to.
-        date: When it was made.
+        result: The validation.
+        file: File to write.
+        date: Date of the page.
         data: Folder of measurements; None: only what ships.
-        is_exam: Whether only the unseen reports were asked for, which have a page of their own.
-        model: Of the errors of foreign servers; None: the one that ships.
+        is_exam: Whether only the unseen reports were requested, which have a page of their own.
+        model: Model of errors of uncalibrated servers; None: the one that ships with the package.
     """
     page = unseen_page(result, date) if is_exam else _accuracy_page(result, date, data, model)
     file.write_text(page, encoding="utf-8")

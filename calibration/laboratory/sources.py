@@ -1,4 +1,4 @@
-"""The families of measurements by name: which reader, which files. Knows no figure."""
+"""The families of measurements by name: reader and files of each. Knows no figures."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Source:
     """A family of measurements.
 
     Attributes:
-        files: What the folder must hold.
-        read: Reads the points in that folder.
+        files: Files that the folder must hold.
+        read: Function that reads the points in that folder.
     """
 
     files: tuple[str, ...]
@@ -63,24 +63,24 @@ _ON_REQUEST = {
         ("inferencex_disagg_blackwell.csv",), disaggregated.read_disaggregated_blackwell
     ),
 }
-"""Read where they are asked for by name: nothing is fitted to them, and no interval is learnt from them."""
+"""Read only if requested by name: nothing is fitted to them, and no interval is learnt from them."""
 
 
 def source_names() -> list[str]:
-    """Return the names that can be asked for, the published figures first."""
+    """Return the names that can be requested, the published figures first."""
     return [*SHIPPED, *_SOURCES, *_ON_REQUEST, MEMORY]
 
 
 def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredPoint]:
-    """Return the points of the sources asked for.
+    """Return the points of the requested sources.
 
     Args:
         data: Folder of measurements, or one that holds them below ``measured``; None: only what ships.
-        sources: Names; empty: every one whose files are there, but for the reports that nothing may be fitted to.
+        sources: Names; empty: all with files, except the reports to which nothing may be fitted.
 
     Raises:
-        UsageError: A name is unknown, or ``data`` is no folder.
-        InputError: A source asked for by name has no files, or a file cannot be read.
+        UsageError: A name is unknown, or ``data`` is not a folder.
+        InputError: A source requested by name has no files, or a file cannot be read.
     """
     for name in sources:
         if name not in source_names():
@@ -104,11 +104,11 @@ def read_points(data: Path | None, sources: Sequence[str] = ()) -> list[Measured
 
 
 def read_memory_logs(data: Path | None, sources: Sequence[str] = ()) -> list[MeasuredMemory]:
-    """Return the measured KV rooms, none where the folder holds none or other sources were asked for.
+    """Return the measured KV memory; none if the folder has none or other sources were requested.
 
     Raises:
-        UsageError: ``data`` is no folder.
-        InputError: They were asked for by name, and there are none.
+        UsageError: ``data`` is not a folder.
+        InputError: They were requested by name, and there are none.
         TraceError: A file cannot be read.
     """
     shipped = read_shipped_memory(sources)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibration.reference_server.scheduler import Request
-from simserve.observe.measure import Answered, bench_file
+from simserve.observe.dialogue import Exchange
+from simserve.observe.measure import bench_file
 
 
 def detailed_result(
@@ -19,7 +20,16 @@ def detailed_result(
 ) -> dict[str, Any]:
     """Return the JSON of a run; definitions as of ``vllm bench serve``."""
     return bench_file(
-        [Answered(each.sent, each.token_times, each.num_prompt_tokens, len(each.token_times)) for each in requests],
+        [
+            Exchange(
+                prompt_tokens=each.num_prompt_tokens,
+                asked_tokens=len(each.token_times),
+                output_tokens=len(each.token_times),
+                sent=each.sent,
+                pieces=list(each.token_times),
+            )
+            for each in requests
+        ],
         backend="simserve reference server",
         model=model,
         request_rate=request_rate,

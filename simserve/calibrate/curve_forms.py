@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from simserve.calibrate.curve_regressor import CurveForm, Sizes, Values, group_numbers
-from simserve.calibrate.kernels.points import ELEMENTWISE_BYTES, FORMATS
+from simserve.calibrate.kernels.points import ELEMENTWISE_BYTES, GEMM, work_of
 from simserve.perf.attention_curve import TILE
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import (
@@ -32,6 +33,18 @@ from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCur
 START, COMPUTE, MEMORY = "start_s", "compute_flop_per_s", "memory_bytes_per_s"
 SUSTAINED, TILE_RATE, WAVE, DOUBLING = "sustained_ratio", "tile_flop_per_s", "wave_s", "start_per_doubling_s"
 ROUNDING = "rounding_ratio"
+
+UNITS = {
+    START: "s",
+    WAVE: "s",
+    DOUBLING: "s",
+    COMPUTE: "FLOP/s",
+    TILE_RATE: "FLOP/s",
+    MEMORY: "byte/s",
+    SUSTAINED: "share",
+    ROUNDING: "share",
+}
+"""Constant -> its unit."""
 
 CLASS_OF: Mapping[str, GemmClass] = {
     "bfloat16": "bf16",
@@ -58,7 +71,25 @@ SPLIT_STARTS = 0.7
 NO_TILE = 1e18
 """FLOP/s so high that nothing ever waits for the longest tile of a prompt."""
 
-RATE_BOUNDS = {START: (1e-9, 1.0), COMPUTE: (1e7, 1e17), MEMORY: (1e7, 1e15), SUSTAINED: (0.3, 1.0)}
+BOUNDS = {
+    START: (1e-9, 1.0),
+    COMPUTE: (1e7, 1e17),
+    MEMORY: (1e7, 1e15),
+    SUSTAINED: (0.3, 1.0),
+    ROUNDING: (0.01, 1.0),
+    TILE_RATE: (1e8, 1e16),
+    WAVE: (1e-10, 1.0),
+    DOUBLING: (1e-10, 1.0),
+}
+"""Constant -> least and greatest value."""
+FURTHER = {
+    SUSTAINED: (1.0, 0.85),
+    ROUNDING: (1.0, 0.5),
+    TILE_RATE: (NO_TILE, 1e12),
+    WAVE: (0.0, 1e-6),
+    DOUBLING: (0.0, 1e-6),
+}
+"""Constant that not every kernel shows -> value at which it has no effect, and where the search starts."""
 STARTS = {START: 5e-6, COMPUTE: 1e13, MEMORY: 1e12}
 
 
@@ -94,11 +125,10 @@ def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) 
 
     FP8 calls include the rounding of their inputs: half a start, and its bytes at a share of the rate of the weights.
     """
-    weight, element = FORMATS[name]
 
     def read(calls: pd.DataFrame) -> Sizes:
         m, n, k = _columns("m", "n", "k")(calls)
-        return m, n, k, n * k * weight + m * (k * element + n * 2.0)
+        return m, n, k, work_of(GEMM, {"gemm_dtype": name, "m": m, "n": n, "k": k})[1]
 
     def seconds(sizes: Sizes, values: Values) -> Array:
         m, n, k, num_bytes = sizes
@@ -111,16 +141,8 @@ def product_form(name: str, num_multiprocessors: int, shape: Mapping[str, Any]) 
             total + m * k * QUANTISED_BYTES / (values[MEMORY] * values[ROUNDING]) + ROUNDING_STARTS * values[START]
         )
 
-    further = {SUSTAINED: 1.0} | ({ROUNDING: 1.0} if name == "fp8" else {})
-    return CurveForm(
-        start=STARTS,
-        read=read,
-        seconds=seconds,
-        groups=lambda calls: group_numbers(calls, "n", "k") + group_numbers(calls, "m"),
-        further=further,
-        further_start={SUSTAINED: 0.85, ROUNDING: 0.5},
-        bounds=RATE_BOUNDS | {ROUNDING: (0.01, 1.0)},
-    )
+    further = (SUSTAINED, ROUNDING) if name == "fp8" else (SUSTAINED,)
+    return _form(STARTS, read, seconds, ("n", "k"), ("m",), further=further)
 
 
 def expert_form(num_multiprocessors: int) -> CurveForm:
@@ -134,13 +156,8 @@ def expert_form(num_multiprocessors: int) -> CurveForm:
         load = ExpertLoad(pairs=pairs, distinct=np.minimum(pairs, experts), routed=pairs, held=experts, tokens=tokens)
         return np.asarray(expert_seconds(grouped_curve(values), device, shape, load).total)
 
-    return CurveForm(
-        start=STARTS | {START: 3e-5},
-        read=_columns("num_tokens", "topk", "num_experts", "hidden_size", "inter_size", "up_projections"),
-        seconds=seconds,
-        groups=lambda calls: group_numbers(calls, "num_tokens"),
-        bounds=RATE_BOUNDS,
-    )
+    read = _columns("num_tokens", "topk", "num_experts", "hidden_size", "inter_size", "up_projections")
+    return _form(STARTS | {START: 3e-5}, read, seconds, ("num_tokens",))
 
 
 def grouped_curve(values: Values) -> GroupedGemmCurve:
@@ -170,15 +187,8 @@ def prefill_form() -> CurveForm:
         tile = tokens * 4.0 * TILE * width / values[TILE_RATE]
         return np.asarray(values[START] + 4.0 * heads * width * pairs / values[COMPUTE] + rows / values[MEMORY] + tile)
 
-    return CurveForm(
-        start=STARTS | {START: 1e-5},
-        read=_columns("batch_size", "isl", *_HEADS),
-        seconds=seconds,
-        groups=lambda calls: group_numbers(calls, "isl") + group_numbers(calls, "batch_size"),
-        further={TILE_RATE: NO_TILE},
-        further_start={TILE_RATE: 1e12},
-        bounds=RATE_BOUNDS | {TILE_RATE: (1e8, 1e16)},
-    )
+    read = _columns("batch_size", "isl", *_HEADS)
+    return _form(STARTS | {START: 1e-5}, read, seconds, ("isl",), ("batch_size",), further=(TILE_RATE,))
 
 
 ROW_BYTES = 4.0
@@ -195,15 +205,8 @@ def decode_form(num_multiprocessors: int) -> CurveForm:
         waves = np.maximum(batch * kv_heads / num_multiprocessors - 1.0, 0.0)
         return np.asarray(values[START] + waves * values[WAVE] + keys / values[MEMORY])
 
-    return CurveForm(
-        start={START: 1e-5, MEMORY: 1e12},
-        read=_columns("batch_size", "step", *_HEADS),
-        seconds=seconds,
-        groups=lambda calls: group_numbers(calls, "step") + group_numbers(calls, "batch_size"),
-        further={WAVE: 0.0},
-        further_start={WAVE: 1e-6},
-        bounds=RATE_BOUNDS | {WAVE: (1e-10, 1.0)},
-    )
+    read = _columns("batch_size", "step", *_HEADS)
+    return _form({START: 1e-5, MEMORY: 1e12}, read, seconds, ("step",), ("batch_size",), further=(WAVE,))
 
 
 def elementwise_form() -> CurveForm:
@@ -213,13 +216,10 @@ def elementwise_form() -> CurveForm:
         kernels, num_bytes = sizes
         return np.asarray(kernels * values[START] + num_bytes / values[MEMORY])
 
-    return CurveForm(
-        start={START: 2e-6, MEMORY: 1e12},
-        read=lambda calls: (calls["kernels"].to_numpy(dtype=np.float64), elementwise_bytes(calls)),
-        seconds=seconds,
-        groups=lambda calls: group_numbers(calls, "op_name") + group_numbers(calls, "m"),
-        bounds=RATE_BOUNDS,
-    )
+    def read(calls: pd.DataFrame) -> Sizes:
+        return calls["kernels"].to_numpy(dtype=np.float64), elementwise_bytes(calls)
+
+    return _form({START: 2e-6, MEMORY: 1e12}, read, seconds, ("op_name",), ("m",))
 
 
 def copy_form() -> CurveForm:
@@ -229,13 +229,7 @@ def copy_form() -> CurveForm:
         (num_bytes,) = sizes
         return np.asarray(values[START] + 2.0 * num_bytes / values[MEMORY])
 
-    return CurveForm(
-        start={START: 2e-6, MEMORY: 1e12},
-        read=_columns("bytes"),
-        seconds=seconds,
-        groups=lambda calls: group_numbers(calls, "bytes"),
-        bounds=RATE_BOUNDS,
-    )
+    return _form({START: 2e-6, MEMORY: 1e12}, _columns("bytes"), seconds, ("bytes",))
 
 
 def all_reduce_form() -> CurveForm:
@@ -246,21 +240,38 @@ def all_reduce_form() -> CurveForm:
         moved = 2.0 * (ranks - 1.0) / ranks * elements * ALL_REDUCE_ELEMENT_BYTES
         return np.asarray(values[START] + values[DOUBLING] * np.log2(ranks) + moved / values[MEMORY])
 
-    return CurveForm(
-        start={START: 1e-5, MEMORY: 1e11},
-        read=_columns("num_gpus", "message_size"),
-        seconds=seconds,
-        groups=lambda calls: group_numbers(calls, "message_size"),
-        further={DOUBLING: 0.0},
-        further_start={DOUBLING: 1e-6},
-        bounds=RATE_BOUNDS | {DOUBLING: (1e-10, 1.0)},
-    )
+    read = _columns("num_gpus", "message_size")
+    return _form({START: 1e-5, MEMORY: 1e11}, read, seconds, ("message_size",), further=(DOUBLING,))
 
 
 def elementwise_bytes(calls: pd.DataFrame) -> Array:
     """Return the bytes that memory-bound calls move, summed over launches."""
     row = calls["op_name"].map(ELEMENTWISE_BYTES).to_numpy(dtype=np.float64)
     return np.asarray(calls["m"].to_numpy(dtype=np.float64) * calls["width"].to_numpy(dtype=np.float64) * row)
+
+
+def _form(
+    start: Mapping[str, float],
+    read: Callable[[pd.DataFrame], Sizes],
+    seconds: Callable[[Sizes, Values], Array],
+    *groups: tuple[str, ...],
+    further: tuple[str, ...] = (),
+) -> CurveForm:
+    """Return a form whose calls are held out together where they agree in the columns of each group, added up."""
+
+    def numbers(calls: pd.DataFrame) -> NDArray[np.int64]:
+        found = [group_numbers(calls, *columns) for columns in groups]
+        return np.asarray(np.sum(found, axis=0), dtype=np.int64)
+
+    return CurveForm(
+        start=start,
+        read=read,
+        seconds=seconds,
+        groups=numbers,
+        further={name: FURTHER[name][0] for name in further},
+        further_start={name: FURTHER[name][1] for name in further},
+        bounds=BOUNDS,
+    )
 
 
 def _columns(*names: str) -> Callable[[pd.DataFrame], Sizes]:

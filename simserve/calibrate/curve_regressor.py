@@ -143,10 +143,6 @@ class CurveRegressor:
         """Return the seconds of calls."""
         return self.form.predict(calls, self.constants_)
 
-    def score(self, calls: pd.DataFrame, seconds: Array) -> float:
-        """Return the negative median absolute relative error: more is better, as in scikit-learn."""
-        return -float(np.median(np.abs(self.predict(calls) / seconds - 1.0)))
-
     def _is_worthwhile(self, calls: pd.DataFrame, seconds: Array, found: _Solution, wider: _Solution) -> bool:
         """Return whether a further constant explains more than chance and predicts held-out calls no worse."""
         freedom = len(calls) - len(wider.names)

@@ -117,21 +117,12 @@ class Drift:
             "profile": self.profile,
             "against": list(self.against),
             "passed": self.passed,
-            "compared": [
-                {
-                    "name": each.name,
-                    "expected": each.expected,
-                    "found": each.found,
-                    "ratio": each.ratio,
-                    "count": each.count,
-                    "unit": each.unit,
-                    "tolerance": each.tolerance,
-                    "verdict": each.verdict,
-                }
-                for each in self.comparisons
-            ],
+            "compared": [{name: getattr(each, name) for name in _SHOWN} for each in self.comparisons],
             "left_out": list(self.left_out),
         }
+
+
+_SHOWN = ("name", "expected", "found", "ratio", "count", "unit", "tolerance", "verdict")
 
 
 def check_kernels(hardware: HardwareProfile, folder: Path, engine: str, tolerance: float, name: str) -> Drift:

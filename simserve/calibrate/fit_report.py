@@ -20,17 +20,6 @@ from simserve.calibrate.run_report import clock_lines, ending_line, spread_line
 from simserve.perf.efficiency import Array
 from simserve.profiles.model import ModelProfile
 
-UNITS = {
-    forms.START: "s",
-    forms.WAVE: "s",
-    forms.DOUBLING: "s",
-    forms.COMPUTE: "FLOP/s",
-    forms.TILE_RATE: "FLOP/s",
-    forms.MEMORY: "byte/s",
-    forms.SUSTAINED: "share",
-    forms.ROUNDING: "share",
-}
-
 _WORDS = {
     forms.START: "start",
     forms.WAVE: "waves",
@@ -90,7 +79,7 @@ def _kind(kind: FittedKind) -> dict[str, Any]:
             "value": regressor.constants_[name],
             "low": regressor.intervals_[name][0],
             "high": regressor.intervals_[name][1],
-            "unit": UNITS[name],
+            "unit": forms.UNITS[name],
         }
         for name in regressor.fitted_
     }
@@ -217,50 +206,14 @@ def roofline_series(fit: KernelFit, peaks: Mapping[str, float]) -> list[Roofline
     """
     series = []
     for name, kind in fit.kinds_.items():
-        if kind.table not in _WORK:
+        if kind.table not in (points.GEMM, points.PREFILL, points.DECODE, points.MOE):
             continue
-        flops, num_bytes = _WORK[kind.table](kind)
+        sizes = {str(column): kind.calls[column].to_numpy() for column in kind.calls}
+        flops, num_bytes = points.work_of(kind.table, sizes | {"gemm_dtype": kind.number_format})
         peak = peaks.get(forms.PEAK_OF.get(kind.number_format, "bf16"), 0.0)
         fitted = flops / kind.regressor.predict(kind.calls)
         series.append(RooflineSeries(name, flops / num_bytes, flops / kind.seconds, fitted, peak))
     return series
-
-
-def _product_work(kind: FittedKind) -> tuple[Array, Array]:
-    m, n, k = (kind.calls[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k"))
-    weight, element = points.FORMATS[kind.number_format]
-    return 2.0 * m * n * k, n * k * weight + m * (k * element + n * 2.0)
-
-
-def _attention_work(kind: FittedKind) -> tuple[Array, Array]:
-    calls = kind.calls
-    batch, heads, kv_heads, width = (
-        calls[name].to_numpy(dtype=np.float64)
-        for name in ("batch_size", "num_heads", "num_key_value_heads", "head_dim")
-    )
-    if kind.table == points.DECODE:
-        keys = batch * (calls["step"].to_numpy(dtype=np.float64) + 1.0)
-        return 4.0 * heads * width * keys, 4.0 * kv_heads * width * keys + 4.0 * batch * heads * width
-    tokens = calls["isl"].to_numpy(dtype=np.float64)
-    rows = batch * tokens
-    return 2.0 * heads * width * rows * (tokens + 1.0), forms.ROW_BYTES * rows * width * (heads + kv_heads)
-
-
-def _expert_work(kind: FittedKind) -> tuple[Array, Array]:
-    tokens, topk, experts, hidden, width, ups = (
-        kind.calls[name].to_numpy(dtype=np.float64)
-        for name in ("num_tokens", "topk", "num_experts", "hidden_size", "inter_size", "up_projections")
-    )
-    pairs, weights = tokens * topk, (ups + 1.0) * hidden * width
-    return 2.0 * pairs * weights, 2.0 * np.minimum(pairs, experts) * weights + 4.0 * pairs * hidden
-
-
-_WORK = {
-    points.GEMM: _product_work,
-    points.PREFILL: _attention_work,
-    points.DECODE: _attention_work,
-    points.MOE: _expert_work,
-}
 
 
 def profile_header(run: KernelRun, fit: KernelFit, command: str) -> str:

@@ -7,7 +7,6 @@ and curves, no measurements.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import yaml
 
 from simserve.calibrate import curve_forms as forms
 from simserve.calibrate.device_factors import OWN_CURVE, SCALED, device_factors, scale
-from simserve.calibrate.kernel_fit import FittedKind, KernelFit
+from simserve.calibrate.kernel_fit import HELD_SHAPE, FittedKind, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
 from simserve.calibrate.run_report import ending_line
@@ -26,7 +25,7 @@ from simserve.perf.stage import LOGIT_BYTES
 from simserve.perf.tables import SAMPLING_PASSES
 from simserve.profiles import catalog
 from simserve.profiles.hardware import Calibration, HardwareProfile, load_hardware
-from simserve.unfinished import remove_abandoned, unfinished
+from simserve.unfinished import write_text
 from simserve.units import format_bandwidth, format_compute, format_seconds, parse, to_text
 from simserve.validation import validate
 
@@ -45,6 +44,9 @@ NO_TILE_COMPUTE = 1e6
 """Share of a multiprocessor's peak for the longest tile, so large that nothing ever waits for that tile."""
 
 _UNITS = {"time": ("us", 1e-6), "compute": ("TFLOP/s", 1e12), "bandwidth": ("GB/s", 1e9)}
+
+_EXPERT_SHAPE = ("loop_overhead", "overlap", "routed_passes", "local_passes", "tile_rows")
+"""Fixed constants of routed experts."""
 
 NOT_SHOWN = 100.0
 """Ratio of an interval's upper to its lower end above which the calls do not determine the constant."""
@@ -236,12 +238,7 @@ class _Builder:
         return {
             "start_latency": _text(curve.start_latency, "time"),
             "split_latency": _text(curve.split_latency, "time"),
-            "loop_overhead": curve.loop_overhead,
-            "wave_quantisation": curve.wave_quantisation,
-            "overlap": curve.overlap,
-            "max_splits": curve.max_splits,
-            "min_tile_rows": curve.min_tile_rows,
-            "max_tile_rows": curve.max_tile_rows,
+            **{name: getattr(curve, name) for name in HELD_SHAPE},
             "efficiency": self._share(constants[forms.COMPUTE], dtype),
             "sustained_efficiency": self._share(constants[forms.COMPUTE] * curve.sustained_efficiency, dtype),
             "memory_efficiency": self._memory_share(constants[forms.MEMORY]),
@@ -263,11 +260,7 @@ class _Builder:
         return {
             "start_latency": _text(curve.start_latency, "time"),
             "expert_latency": _text(curve.expert_latency, "time"),
-            "loop_overhead": curve.loop_overhead,
-            "overlap": curve.overlap,
-            "routed_passes": curve.routed_passes,
-            "local_passes": curve.local_passes,
-            "tile_rows": curve.tile_rows,
+            **{name: getattr(curve, name) for name in _EXPERT_SHAPE},
             "efficiency": self._share(constants[forms.COMPUTE], "bf16"),
             "memory_efficiency": self._memory_share(constants[forms.MEMORY]),
             "fit": self._fit(kind),
@@ -288,17 +281,14 @@ class _Builder:
         return quality | {"intervals": {name: interval_words(kind, name) for name in regressor.fitted_}}
 
     def _add_attention(self, prefill: FittedKind, decode: FittedKind) -> None:
-        curves = self.mapping.get("attention_curves")
-        cores = int(self.run.provenance["device"]["num_multiprocessors"])
-        kept = [each for each in (curves or {}).get("kernels", ()) if each["kind"] != "heads" or each["kv_bits"] == 8]
-        engines = list(
-            dict.fromkeys(each["engine"] for each in (curves or {}).get("kernels", ()) if each["kind"] == "heads")
-        )
-        if curves is None:
-            curves = {
-                "num_multiprocessors": cores,
-                "l2_cache": to_text(float(self.run.provenance["device"]["cache_bytes"]), "bytes"),
-            }
+        device = self.run.provenance["device"]
+        curves = self.mapping.get("attention_curves") or {
+            "num_multiprocessors": int(device["num_multiprocessors"]),
+            "l2_cache": to_text(float(device["cache_bytes"]), "bytes"),
+            "kernels": [],
+        }
+        kept = [each for each in curves["kernels"] if each["kind"] != "heads" or each["kv_bits"] == 8]
+        engines = list(dict.fromkeys(each["engine"] for each in curves["kernels"] if each["kind"] == "heads"))
         kernels = [
             {
                 "engine": engine,
@@ -402,11 +392,8 @@ def interval_words(kind: FittedKind, name: str) -> str:
 
 def constant_words(name: str, value: float) -> str:
     """Return a constant with its unit."""
-    if name in (forms.START, forms.WAVE, forms.DOUBLING):
-        return format_seconds(value)
-    if name == forms.MEMORY:
-        return format_bandwidth(value)
-    return format_compute(value) if name in (forms.COMPUTE, forms.TILE_RATE) else f"{value:.3g}"
+    shown = {"s": format_seconds, "byte/s": format_bandwidth, "FLOP/s": format_compute}.get(forms.UNITS[name])
+    return f"{value:.3g}" if shown is None else shown(value)
 
 
 def _rounded(value: float) -> float:
@@ -464,10 +451,4 @@ def write_profile(profile: HardwareProfile, file: Path, header: str = "") -> Non
     Raises:
         OSError: The file cannot be written.
     """
-    remove_abandoned(file.parent)
-    beside = unfinished(file)
-    try:
-        beside.write_text(profile_text(profile, header), encoding="utf-8", newline="\n")
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_text(file, profile_text(profile, header))

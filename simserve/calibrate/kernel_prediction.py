@@ -7,6 +7,7 @@ columns of tables and one profile; compares nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -167,14 +168,6 @@ def _attention_seconds(
     return np.asarray(start + batch * (pairs * pair + length * prefill_key_seconds(layer, machine)))
 
 
-def _decode(columns: Columns, hardware: HardwareProfile, engine: str) -> Array:
-    return _attention(columns, hardware, engine, is_decode=True)
-
-
-def _prefill(columns: Columns, hardware: HardwareProfile, engine: str) -> Array:
-    return _attention(columns, hardware, engine, is_decode=False)
-
-
 def _experts(columns: Columns, hardware: HardwareProfile, engine: str) -> Array:
     machine = machine_of(hardware, engine)
     seconds = np.full(len(columns["num_tokens"]), np.nan)
@@ -214,8 +207,8 @@ def _all_reduce(columns: Columns, hardware: HardwareProfile, engine: str) -> Arr
 
 PREDICTORS: Mapping[str, Callable[[Columns, HardwareProfile, str], Array]] = {
     "gemm_perf": _products,
-    "context_attention_perf": _prefill,
-    "generation_attention_perf": _decode,
+    "context_attention_perf": partial(_attention, is_decode=False),
+    "generation_attention_perf": partial(_attention, is_decode=True),
     "moe_perf": _experts,
     "custom_allreduce_perf": _all_reduce,
 }

@@ -10,6 +10,7 @@ that disregards the noise). Knows a deployment, its traffic and how far servers 
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,17 +86,11 @@ class Proposal:
     calibrated: Expectation
 
 
-def inner_places(count: int) -> tuple[int, int]:
-    """Return the indices of the two of ``count`` loads that have the mean and the variance of all of them.
-
-    Of four they are the first and the last, of seven the second and the last but one.
-    """
-    middle, deviation = (count - 1) / 2.0, math.sqrt((count**2 - 1) / 12.0)
-    return round(middle - deviation), round(middle + deviation)
-
-
 def inner_clients(most: int) -> tuple[int, int]:
-    """Return the same for all loads from one client to ``most``, on a logarithmic scale: 2 and 15 of 32."""
+    """Return the two loads with the mean and the variance of all from one client to ``most``, logarithmically.
+
+    2 and 15 of 32.
+    """
     span, deviation = math.log(max(most, FEWEST_OF_RANGE)), 1.0 / math.sqrt(12.0)
     low, high = (round(math.exp(span * (0.5 + sign * deviation))) for sign in (-1.0, 1.0))
     return low, high
@@ -165,10 +160,10 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
     priors = priors or priors_on(is_cpu=model.resolved.shape.hardware.is_cpu)
     counts = sorted({min(each, seats) for each in inner_clients(most)})
     replays = [closed_loop(model, specs, count) for count in (*counts, in_flight)]
-    linear = _linear(model, replays, tuple(asked.values()), priors, progress)
+    linear = slopes_of(model, replays, tuple(asked.values()), priors, progress=progress)
     target = linear.slopes[linear.runs == len(counts)]
     covariance, loads = priors.covariance(), list[ProposedLoad]()
-    open_before = _deviations(asked, target, covariance)
+    open_before = deviations(asked, target, covariance)
     for _ in counts:
         taken = {each.num_clients for each in loads}
         known = {
@@ -176,11 +171,11 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
             for run, count in enumerate(counts)
             if count not in taken
         }
-        best = min(known, key=lambda run: sum(value**2 for value in _deviations(asked, target, known[run]).values()))
+        best = min(known, key=lambda run: sum(value**2 for value in deviations(asked, target, known[run]).values()))
         covariance = known[best]
         command = benchmark_command(model_id(model), specs, counts[best])
-        deviations = _deviations(asked, target, covariance)
-        loads.append(ProposedLoad(num_clients=counts[best], deviations=deviations, command=command))
+        left = deviations(asked, target, covariance)
+        loads.append(ProposedLoad(num_clients=counts[best], deviations=left, command=command))
     expected, calibrated = expectations_of(model.resolved, own, found)
     return Proposal(most_clients=most, loads=loads, open_before=open_before, expected=expected, calibrated=calibrated)
 
@@ -209,21 +204,27 @@ def _own_run(model: ServingModel) -> tuple[Simulation, RequestSpecs]:
     return simulate(deployment, specs), specs
 
 
-def _linear(
-    model: ServingModel, replays: Sequence[Replay], asked: Sequence[str], priors: Priors, progress: Progress | None
+def slopes_of(
+    model: ServingModel,
+    replays: Sequence[Replay],
+    asked: Sequence[str],
+    priors: Priors,
+    log_factors: Array | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> Linear:
-    num_simulated = 0
+    """Return how the figures of some loads change with the factors, around some (None: the profile's)."""
+    num_simulated = itertools.count(1)
 
     def predicted(run: int, factors: Mapping[str, float]) -> Mapping[str, float]:
-        nonlocal num_simulated
         simulated = model.predict_slowed(replays[run], factors)
-        num_simulated += 1
         if progress is not None:
-            progress(num_simulated, None, "simulating loads")
+            progress(next(num_simulated), None, "simulating loads")
         return simulated
 
     measured = [dict.fromkeys(asked, 1.0) for _ in replays]
-    return FactorSearch(measured, predicted, priors).linear_at(np.zeros(len(FACTORS)))
+    place = np.zeros(len(FACTORS)) if log_factors is None else log_factors
+    return FactorSearch(measured, predicted, priors).linear_at(place)
 
 
 def _given(load: Linear, covariance: Array, priors: Priors) -> Array:
@@ -232,7 +233,8 @@ def _given(load: Linear, covariance: Array, priors: Priors) -> Array:
     return np.asarray(np.linalg.inv(slopes.T @ slopes + np.linalg.inv(covariance)))
 
 
-def _deviations(metrics: Iterable[str], slopes: Array, covariance: Array) -> dict[str, float]:
+def deviations(metrics: Iterable[str], slopes: Array, covariance: Array) -> dict[str, float]:
+    """Return the standard deviation of each metric, from its slopes and the covariance of the factors."""
     variances = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
     return dict(zip(metrics, np.sqrt(variances).tolist(), strict=True))
 

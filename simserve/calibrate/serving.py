@@ -1,4 +1,4 @@
-"""Fit of an engine's few constants to end-to-end benchmarks by simulation, leaving out what the files do not determine.
+"""Fit of some of an engine's few constants to end-to-end benchmarks by simulation.
 
 Least squares on the logarithm of simulated over measured: per run one TTFT, one TPOT and, where clients set the pace,
 one throughput. Intervals are those of the linearised problem, with at least the noise `NOISE`. Knows benchmark results
@@ -18,7 +18,6 @@ from simserve.calibrate.serving_search import (
     Problem,
     Progress,
     Solution,
-    problem_size,
     reason_of,
     search,
     untold,
@@ -75,21 +74,70 @@ class RunErrors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingFit:
+class Explained:
+    """Benchmarks before and after a fit.
+
+    Attributes:
+        runs: Every benchmark.
+    """
+
+    runs: Sequence[RunErrors]
+
+    def median_error(self, which: str, latency: str) -> float | None:
+        """Return the median absolute error of a latency or of ``output_throughput`` over all runs."""
+        errors = [
+            abs(error)
+            for run in self.runs
+            for figure in run.measured
+            if figure.endswith(latency) and (error := run.error(which, figure)) is not None
+        ]
+        return float(np.median(errors)) if errors else None
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        """Median errors and all benchmarks as plain values."""
+        return {
+            "median_error": {
+                latency: {which: self.median_error(which, latency) for which in _SIMULATED}
+                for latency in ("ttft", "tpot", "output_throughput")
+            },
+            "runs": [
+                {
+                    "label": run.replay.result.label,
+                    "file": run.replay.result.file,
+                    "tool": run.replay.result.tool,
+                    "definitions": dict(run.replay.result.definitions),
+                    "notes": [*run.replay.result.notes, *run.replay.notes],
+                    "figures": {
+                        figure: {
+                            "measured": measured,
+                            **{which: getattr(run, which).get(figure) for which in _SIMULATED},
+                        }
+                        for figure, measured in run.measured.items()
+                    },
+                }
+                for run in self.runs
+            ],
+        }
+
+
+_SIMULATED = ("before", "after", "held_out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFit(Explained):
     """What a fit found.
 
     Attributes:
         parameters: Parameter -> its value and interval, or why it was not fitted.
         before: The constants of the profile.
         after: The fitted constants.
-        runs: Every benchmark.
         noise: Relative noise that the intervals are based on.
     """
 
     parameters: Mapping[str, Fitted]
     before: EngineParameters
     after: EngineParameters
-    runs: Sequence[RunErrors]
     noise: float
 
     @property
@@ -97,28 +145,13 @@ class ServingFit:
         """The parameters that were fitted."""
         return tuple(name for name, each in self.parameters.items() if each.half_width is not None)
 
-    def median_error(self, which: str, latency: str) -> float | None:
-        """Return the median absolute error of a latency or of ``output_throughput`` over all runs."""
-        return median_error(self.runs, which, latency)
-
-
-def median_error(runs: Sequence[RunErrors], which: str, latency: str) -> float | None:
-    """Return the median absolute error of a latency or of ``output_throughput`` over some runs."""
-    errors = [
-        abs(error)
-        for run in runs
-        for figure in run.measured
-        if figure.endswith(latency) and (error := run.error(which, figure)) is not None
-    ]
-    return float(np.median(errors)) if errors else None
-
 
 class ServingCalibration:
     """Fits engine constants to benchmarks: `fit` returns the object itself, with the result in ``fit_``.
 
     Args:
         model: The deployment.
-        names: Parameters to fit; None: those of `PARAMETERS` that the results can tell apart.
+        names: Parameters to fit, of `PARAMETERS`.
         statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
         progress: Called now and then.
     """
@@ -128,11 +161,11 @@ class ServingCalibration:
     def __init__(
         self,
         model: ServingModel,
-        names: Sequence[str] | None = None,
+        names: Sequence[str],
         statistic: str = "median",
         progress: Progress | None = None,
     ) -> None:
-        unknown = next((name for name in names or () if name not in PARAMETERS), None)
+        unknown = next((name for name in names if name not in PARAMETERS), None)
         if unknown is not None:
             raise UsageError("is no parameter", key="--fit", value=unknown, remedy=nearest(unknown, PARAMETERS))
         self.model, self.names, self.statistic, self.progress = model, names, statistic, progress
@@ -141,68 +174,64 @@ class ServingCalibration:
         """Fit the constants.
 
         Raises:
-            InputError: The results cannot tell the parameters apart, or hold fewer figures than parameters.
+            InputError: The results do not determine the parameters, or hold fewer figures than parameters.
             InfeasibleError: The scenario's deployment cannot serve their requests.
         """
         replays = [replay_of(result, self.model.scenario) for result in results]
         problem = Problem(self.model, replays, [fit_figures(each, self.statistic) for each in results], self.progress)
+        names, size = list(dict.fromkeys(self.names)), problem.num_figures()
+        if "frontend_latency" in names and "frontend_latency" in self.model.scenario.deployment.engine.overrides():
+            raise _undetermined("frontend_latency", "the scenario sets it")
+        if not size:
+            raise InputError("hold neither TTFT nor TPOT", key="RESULTS", remedy="benchmark with streaming on")
+        if len(names) >= size and (least := [name for name in LEAST_TOLD if name in names]):
+            raise _undetermined(least[0], f"{size} figures cannot tell {len(names)} parameters apart")
         start = self.model.stated
-        left: dict[str, str] = {}
-        names = list(dict.fromkeys(self.names or PARAMETERS))
-        if "frontend_latency" in self.model.scenario.deployment.engine.overrides():
-            _leave(names, left, "frontend_latency", "the scenario sets it", asked=self.names is not None)
-        _check_count(names, problem, asked=self.names is not None, left=left)
         found = search(problem, start, names)
-        while names and (candidates := untold(found)):
-            # Of the undetermined parameters, drop the one without which the rest explains the files best.
-            trials = {
-                name: search(
-                    problem,
-                    found.with_value(name, getattr(start, name)),
-                    [each for each in names if each != name],
-                    stages=LAST_STAGE,
+        if missing := untold(found):
+            raise _undetermined(missing[0], reason_of(found, missing[0]))
+        widths = dict(zip(found.names, found.half_widths, strict=True))
+        held_out = _held_out(problem, found, names)
+        self.fit_ = ServingFit(
+            parameters={
+                name: Fitted(
+                    value=getattr(found.parameters, name),
+                    half_width=widths.get(name),
+                    reason="" if name in widths else "not asked for",
                 )
-                for name in candidates
-            }
-            worst = min(trials, key=lambda name: trials[name].noise)
-            _leave(names, left, worst, reason_of(found, worst), asked=self.names is not None)
-            found = trials[worst]
-        self.fit_ = self._summary(problem, start, found, left, _held_out(problem, found, names))
+                for name in PARAMETERS
+            },
+            before=start,
+            after=found.parameters,
+            runs=[
+                run_errors(
+                    replay,
+                    self.statistic,
+                    before=problem.simulated(index, start),
+                    after=problem.simulated(index, found.parameters),
+                    held_out=held_out[index] if held_out else {},
+                )
+                for index, replay in enumerate(replays)
+            ],
+            noise=found.noise,
+        )
         return self
 
-    def _summary(
-        self,
-        problem: Problem,
-        start: EngineParameters,
-        found: Solution,
-        left: Mapping[str, str],
-        held_out: Sequence[Mapping[str, float]],
-    ) -> ServingFit:
-        widths = dict(zip(found.names, found.half_widths, strict=True))
-        parameters = {
-            name: Fitted(
-                value=getattr(found.parameters, name),
-                half_width=widths.get(name),
-                reason="" if name in widths else left.get(name, "not asked for"),
-            )
-            for name in PARAMETERS
-        }
-        runs = []
-        for index, replay in enumerate(problem.replays):
-            measured = shown_figures(replay.result, self.statistic)
-            before, after = problem.simulated(index, start), problem.simulated(index, found.parameters)
-            runs.append(
-                RunErrors(
-                    replay=replay,
-                    measured=measured,
-                    before={key: before[key] for key in measured if key in before},
-                    after={key: after[key] for key in measured if key in after},
-                    held_out={key: held_out[index][key] for key in measured if key in held_out[index]}
-                    if held_out
-                    else {},
-                )
-            )
-        return ServingFit(parameters=parameters, before=start, after=found.parameters, runs=runs, noise=found.noise)
+
+LEAST_TOLD = ("frontend_latency", "host_seconds_per_request", "host_seconds_per_step")
+"""Parameters that few figures tell least, the least first."""
+
+
+def _undetermined(name: str, reason: str) -> InputError:
+    remedy = "leave it out, or add files at other loads and lengths"
+    return InputError(f"cannot be fitted: {reason}", key=f"--fit {name}", remedy=remedy)
+
+
+def run_errors(replay: Replay, statistic: str, **simulated: Mapping[str, float]) -> RunErrors:
+    """Return a benchmark with what was simulated ``before``, ``after`` and ``held_out``, by figure."""
+    measured = shown_figures(replay.result, statistic)
+    shown = {which: {key: found[key] for key in measured if key in found} for which, found in simulated.items()}
+    return RunErrors(replay=replay, measured=measured, **shown)
 
 
 def fit_figures(result: BenchResult, statistic: str) -> tuple[str, ...]:
@@ -226,39 +255,6 @@ def shown_figures(result: BenchResult, statistic: str) -> dict[str, float]:
     return {name: result.measured[name] for name in names if name in result.measured}
 
 
-def _leave(names: list[str], left: dict[str, str], name: str, reason: str, *, asked: bool) -> None:
-    """Take a parameter out of the fit.
-
-    Raises:
-        InputError: It was asked for by name.
-    """
-    if name not in names:
-        return
-    if asked:
-        raise InputError(
-            f"cannot be fitted: {reason}",
-            key=f"--fit {name}",
-            remedy="leave it out, or add files at other loads and lengths",
-        )
-    names.remove(name)
-    left[name] = reason
-
-
-def _check_count(names: list[str], problem: Problem, *, asked: bool, left: dict[str, str]) -> None:
-    """Leave out parameters until there are fewer parameters than figures.
-
-    Raises:
-        InputError: There is no figure to fit, or the parameters were asked for by name.
-    """
-    if not problem.num_figures:
-        raise InputError("hold neither TTFT nor TPOT", key="RESULTS", remedy="benchmark with streaming on")
-    for name in ("frontend_latency", "host_seconds_per_request", "host_seconds_per_step"):
-        if len(names) < problem.num_figures:
-            return
-        reason = f"{problem.num_figures} figures cannot tell {len(names)} parameters apart"
-        _leave(names, left, name, reason, asked=asked)
-
-
 def _held_out(problem: Problem, found: Solution, names: Sequence[str]) -> list[dict[str, float]]:
     """Return the figures of each run with constants fitted to the other files; empty below three files."""
     files = list(dict.fromkeys(replay.result.file for replay in problem.replays))
@@ -267,7 +263,7 @@ def _held_out(problem: Problem, found: Solution, names: Sequence[str]) -> list[d
     figures: list[dict[str, float]] = [{} for _ in problem.replays]
     for file in files:
         others = [index for index, replay in enumerate(problem.replays) if replay.result.file != file]
-        if problem_size(problem, others) <= len(names):
+        if problem.num_figures(others) <= len(names):
             return []
         without = search(problem, found.parameters, names, others, stages=LAST_STAGE)
         for index, replay in enumerate(problem.replays):
@@ -285,30 +281,5 @@ def as_mapping(fit: ServingFit) -> dict[str, Any]:
         },
         "before": {name: getattr(fit.before, name) for name in PARAMETERS},
         "noise": fit.noise,
-        "median_error": {
-            latency: {which: fit.median_error(which, latency) for which in ("before", "after", "held_out")}
-            for latency in ("ttft", "tpot", "output_throughput")
-        },
-        "runs": runs_as_mapping(fit.runs),
+        **fit.errors,
     }
-
-
-def runs_as_mapping(runs: Sequence[RunErrors]) -> list[dict[str, Any]]:
-    """Return benchmarks with their figures as plain values."""
-    return [
-        {
-            "label": run.replay.result.label,
-            "file": run.replay.result.file,
-            "tool": run.replay.result.tool,
-            "definitions": dict(run.replay.result.definitions),
-            "notes": [*run.replay.result.notes, *run.replay.notes],
-            "figures": {
-                figure: {
-                    "measured": measured,
-                    **{which: getattr(run, which).get(figure) for which in ("before", "after", "held_out")},
-                }
-                for figure, measured in run.measured.items()
-            },
-        }
-        for run in runs
-    ]

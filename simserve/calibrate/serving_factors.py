@@ -12,8 +12,17 @@ from typing import Any
 import numpy as np
 
 from simserve.calibrate.factors import FEWEST_FOR_HOLDING_OUT, FactorFit, FactorSearch, Priors, kind_of, priors_on
-from simserve.calibrate.loads import FIGURES, ProposedLoad, benchmark_command, client_counts, closed_loop, model_id
-from simserve.calibrate.serving import RunErrors, fit_figures, median_error, runs_as_mapping, shown_figures
+from simserve.calibrate.loads import (
+    FIGURES,
+    ProposedLoad,
+    benchmark_command,
+    client_counts,
+    closed_loop,
+    deviations,
+    model_id,
+    slopes_of,
+)
+from simserve.calibrate.serving import Explained, RunErrors, fit_figures, run_errors
 from simserve.calibrate.serving_search import Progress
 from simserve.calibrate.simulated import Replay, ServingModel, replay_of
 from simserve.errors import InputError
@@ -31,24 +40,18 @@ SAME_LENGTHS = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFactors:
+class ServerFactors(Explained):
     """What benchmarks show about a server.
 
     Attributes:
         fit: The factors.
-        runs: Every benchmark before and after the fit, and with the factors of runs at other loads.
         next_load: What to measure next; None: all loads have been measured.
         frontend_is_set: Whether the scenario sets the latency that `frontend` scales.
     """
 
     fit: FactorFit
-    runs: Sequence[RunErrors]
     next_load: ProposedLoad | None
     frontend_is_set: bool
-
-    def median_error(self, which: str, latency: str) -> float | None:
-        """Return the median absolute error of a latency or of ``output_throughput`` over all runs."""
-        return median_error(self.runs, which, latency)
 
     def state_of(self, name: str) -> str:
         """Return ``fitted``, or why a factor stays close to the profile."""
@@ -99,12 +102,10 @@ class FactorCalibration:
             raise InputError("hold neither TTFT nor TPOT", file=files, remedy="benchmark with streaming on")
         found = FactorSearch(measured, self._figures, self.priors, loads_of(results)).fit()
         held_out = found.held_out or [{}] * len(results)
-        runs = []
-        for number, replay in enumerate(self._replays):
-            shown = shown_figures(replay.result, self.statistic)
-            of_run = {"before": found.before[number], "after": found.after[number], "held_out": held_out[number]}
-            figures = {which: {key: f[key] for key in shown if key in f} for which, f in of_run.items()}
-            runs.append(RunErrors(replay=replay, measured=shown, **figures))
+        runs = [
+            run_errors(replay, self.statistic, before=before, after=after, held_out=others)
+            for replay, before, after, others in zip(self._replays, found.before, found.after, held_out, strict=True)
+        ]
         is_set = "frontend_latency" in self.model.scenario.deployment.engine.overrides()
         self.fit_ = ServerFactors(fit=found, runs=runs, next_load=self._next_load(found), frontend_is_set=is_set)
         return self
@@ -131,18 +132,12 @@ class FactorCalibration:
         if not new:
             return None
         replays = [closed_loop(self.model, self._replays[0].specs, clients) for clients in new]
-        search = FactorSearch(
-            [dict.fromkeys(FIGURES.values(), 1.0)] * len(new),
-            lambda run, factors: self.model.predict_slowed(replays[run], factors),
-            self.priors,
-        )
-        linear = search.linear_at(found.log_factors)
-        variances = np.einsum("ij,jk,ik->i", linear.slopes, found.covariance, linear.slopes).reshape(len(new), -1)
-        best = int(np.argmax(variances.sum(axis=1)))
-        deviations = dict(zip(("tpot", "ttft"), np.sqrt(variances[best]).tolist(), strict=True))
+        linear = slopes_of(self.model, replays, tuple(FIGURES.values()), self.priors, found.log_factors)
+        open_ = [deviations(FIGURES, linear.of(linear.runs == run).slopes, found.covariance) for run in range(len(new))]
+        best = max(range(len(new)), key=lambda run: sum(value**2 for value in open_[run].values()))
         name = next((each.result.model for each in self._replays if each.result.model), "") or model_id(self.model)
         command = benchmark_command(name, self._replays[0].specs, new[best])
-        return ProposedLoad(num_clients=new[best], deviations=deviations, command=command)
+        return ProposedLoad(num_clients=new[best], deviations=open_[best], command=command)
 
 
 def misfit(runs: Sequence[RunErrors]) -> str | None:
@@ -197,10 +192,6 @@ def as_mapping(server: ServerFactors) -> dict[str, Any]:
             for name in FACTORS
         },
         "simulations": fit.num_simulations,
-        "median_error": {
-            latency: {which: server.median_error(which, latency) for which in ("before", "after", "held_out")}
-            for latency in ("ttft", "tpot", "output_throughput")
-        },
         "fewest_runs_for_holding_out": FEWEST_FOR_HOLDING_OUT,
         "next_load": None
         if next_load is None
@@ -209,5 +200,5 @@ def as_mapping(server: ServerFactors) -> dict[str, Any]:
             "deviation": dict(next_load.deviations),
             "command": next_load.command,
         },
-        "runs": runs_as_mapping(server.runs),
+        **server.errors,
     }

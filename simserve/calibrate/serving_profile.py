@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from simserve.calibrate.serving import ServingFit
+from simserve.calibrate.serving import Explained, ServingFit
 from simserve.calibrate.serving_factors import ServerFactors
 from simserve.calibrate.serving_search import shown
 from simserve.documents import read_mapping
@@ -137,7 +137,7 @@ def _source(fit: ServingFit, scenario: Scenario) -> str:
     )
 
 
-def _errors(fit: ServingFit | ServerFactors) -> list[str]:
+def _errors(fit: Explained) -> list[str]:
     return [
         f"{latency.upper()} {_percent(fit.median_error('before', latency))} -> "
         f"{_percent(fit.median_error('after', latency))}{_held_out(fit, latency)}"
@@ -146,7 +146,7 @@ def _errors(fit: ServingFit | ServerFactors) -> list[str]:
     ]
 
 
-def _held_out(fit: ServingFit | ServerFactors, latency: str) -> str:
+def _held_out(fit: Explained, latency: str) -> str:
     error = fit.median_error("held_out", latency)
     return "" if error is None else f" ({_percent(error)} with the file left out)"
 

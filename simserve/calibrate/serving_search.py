@@ -30,7 +30,7 @@ MAX_EVALUATIONS = 8
 SPREADS = (8.0, 3.0)
 """Stages of the search by slopes: the number of steps (`Scale.step`) that slopes are taken over in each."""
 LAST_STAGE = 1
-"""Stages of a search that starts close to its result: from the constants of all files, or with one more parameter."""
+"""Stages of a search that starts close to its result: from the constants of all files."""
 
 RADII = (2.0, 1.0, 1.0)
 """Rounds of the search by planes: radius in steps around the best so far, ..."""
@@ -92,10 +92,9 @@ class Problem:
     num_simulated: int = field(default=0, init=False)
     _known: dict[tuple[int, EngineParameters], dict[str, float]] = field(default_factory=dict)
 
-    @property
-    def num_figures(self) -> int:
-        """Number of figures of all runs."""
-        return sum(len(each) for each in self.figures)
+    def num_figures(self, runs: Sequence[int] | None = None) -> int:
+        """Return the number of figures of some runs (None: all)."""
+        return sum(len(each) for run, each in enumerate(self.figures) if runs is None or run in runs)
 
     def simulated(self, index: int, parameters: EngineParameters) -> dict[str, float]:
         """Return all figures of one run with some constants."""
@@ -136,10 +135,6 @@ class Solution:
     half_widths: NDArray[Any]
     noise: float
 
-    def with_value(self, name: str, value: float) -> EngineParameters:
-        """Return the parameters with one of them changed."""
-        return replace(self.parameters, **{name: value})
-
 
 def search(
     problem: Problem,
@@ -167,7 +162,7 @@ def search(
         for each in np.diag(spread * steps):
             above, below = np.minimum(values + each, highs), np.maximum(values - each, lows)
             columns.append((residuals(above) - residuals(below)) / (above - below).sum())
-        return np.column_stack(columns) if columns else np.zeros((problem_size(problem, runs), 0))
+        return np.column_stack(columns) if columns else np.zeros((problem.num_figures(runs), 0))
 
     first = np.array([getattr(start, name) / SCALES[name].unit for name in names])
     if not len(names):
@@ -194,7 +189,7 @@ def search(
         best, jacobian = _plane(residuals, best, radius * steps, (lows, highs), seed=number)
     noise = _noise(residuals(best), len(names))
     covariance = np.linalg.pinv(jacobian.T @ jacobian) * noise**2
-    quantile = float(student.ppf(COVERAGE, max(problem_size(problem, runs) - len(names), 1)))
+    quantile = float(student.ppf(COVERAGE, max(problem.num_figures(runs) - len(names), 1)))
     deviations = np.where(_is_flat(jacobian), np.inf, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
     units = np.array([scale.unit for scale in scales])
     return Solution(tuple(names), parameters(best), quantile * deviations * units, noise)
@@ -226,11 +221,6 @@ def _cost(residuals: NDArray[np.float64]) -> float:
     return float(2.0 * LOSS_SCALE**2 * np.sum(np.sqrt(1.0 + (residuals / LOSS_SCALE) ** 2) - 1.0))
 
 
-def problem_size(problem: Problem, runs: Sequence[int]) -> int:
-    """Return the number of figures of some runs."""
-    return sum(len(problem.figures[index]) for index in runs)
-
-
 def _is_flat(slopes: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which parameters change no figure, or change figures only as the others do."""
     flat = np.zeros(slopes.shape[1], dtype=bool)
@@ -257,13 +247,9 @@ def untold(found: Solution) -> list[str]:
     return [
         name
         for name, width in zip(found.names, found.half_widths, strict=True)
-        if width > _widest(name, getattr(found.parameters, name))
+        for scale in [SCALES[name]]
+        if width > scale.widest * scale.unit + scale.widest_share * getattr(found.parameters, name)
     ]
-
-
-def _widest(name: str, value: float) -> float:
-    scale = SCALES[name]
-    return scale.widest * scale.unit + scale.widest_share * value
 
 
 def reason_of(found: Solution, name: str) -> str:

@@ -10,9 +10,7 @@ from simserve.version import __version__
 
 
 def help_(
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]", help="As import vllm-command.", show_default=False)
-    ] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]", help="As import vllm-command.")] = None,
 ) -> None:
     """Explain a command, or list them all."""
     from simserve.cli.app import command_of  # imports this module by name

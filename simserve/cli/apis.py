@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.one_line import refuse_flags
 from simserve.cli.options import JsonOption, print_json, print_table
 from simserve.errors import ProfileError, UsageError, nearest
 
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
     from simserve.profiles.hardware import HardwareProfile
 
-NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Only those with this in their name.", show_default=False)
-]
+NameArgument = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only those with this in their name.")]
 TodayOption = Annotated[
     str | None,
     typer.Option(
@@ -37,12 +36,7 @@ DateOption = Annotated[
 ]
 OutOption = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="With --prices: write profiles there, for SIMSERVE_PROFILE_PATH.",
-        show_default=False,
-    ),
+    typer.Option("--out", metavar="DIR", help="With --prices: write profiles there, for SIMSERVE_PROFILE_PATH."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="With --out: replace existing profiles.")]
 _OLD = "old"
@@ -74,7 +68,8 @@ def apis(
     from simserve.profiles.price_dates import check_today, newest
 
     if prices is None:
-        refuse_without_prices({"--only": only, "--date": date, "--out": out, "--force": force or None})
+        of_file = {"--only": only, "--date": date, "--out": out, "--force": force or None}
+        refuse_flags(of_file, "needs --prices FILE")
         every = [load_api(each) for each in catalog.names("api")]
         profiles = [each for each in every if is_named(name, [each.name, each.provider, each.weights or ""])]
         refuse_none(profiles, name, [each.name for each in every])
@@ -139,13 +134,6 @@ def refuse_none(found: Sequence[object], wanted: str | None, names: Sequence[str
     """
     if not found and wanted is not None:
         raise ProfileError("is in no name", value=wanted, remedy=nearest(wanted, names))
-
-
-def refuse_without_prices(flags: Mapping[str, object]) -> None:
-    """Refuse the flags of a price file if there is none."""
-    for flag, value in flags.items():
-        if value is not None:
-            raise UsageError("needs --prices FILE", key=flag)
 
 
 def fetched_at(date: str | None) -> str:

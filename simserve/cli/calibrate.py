@@ -18,11 +18,11 @@ from simserve.cli.options import (
     JsonOption,
     QuietOption,
     SetOption,
-    budget_seconds,
     print_json,
     print_lines,
     print_table,
     print_version_notes,
+    seconds_of,
     share,
     takes_flags,
 )
@@ -105,7 +105,7 @@ def kernels(
 
     simserve calibrate kernels --model llama-3.1-8b --budget 5min --out calibration/runs/my-gpu
     """
-    seconds = budget_seconds(budget)
+    seconds = seconds_of(budget, "--budget")
     deadline = time.monotonic() + seconds - min(SPARE_SECONDS, SPARE_SHARE * seconds)
     from simserve.calibrate.kernels.cpu_engine import engine_kernels
     from simserve.calibrate.kernels.measure import check_choices, measure
@@ -181,27 +181,22 @@ def _render_kernels(run: KernelRun) -> None:
 def fit(
     run: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN", readable=False, help="Folder that simserve calibrate kernels wrote.", show_default=False
-        ),
+        typer.Argument(metavar="RUN", readable=False, help="Folder that simserve calibrate kernels wrote."),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Profile to write. Default: RUN/profile.yaml.", show_default=False),
+        typer.Option("--out", metavar="FILE", help="Profile to write. Default: RUN/profile.yaml."),
     ] = None,
     base: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             help="Profile of the same GPU to lay the curves over, or none. Default: the bundled one, if there is one.",
-            show_default=False,
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Roofline plot, .svg or .png. Default: beside the profile.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Roofline plot, .svg or .png. Default: beside the profile."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a profile of another run.")] = False,
     as_json: JsonOption = False,
@@ -384,14 +379,12 @@ def _deviations(deviations: Mapping[str, float]) -> str:
 def check(
     profile: Annotated[
         str,
-        typer.Argument(metavar="PROFILE", help="A hardware or engine profile, by name or path.", show_default=False),
+        typer.Argument(metavar="PROFILE", help="A hardware or engine profile, by name or path."),
     ],
     against: Annotated[
         list[Path],
         typer.Option(
-            metavar="RUN|RESULTS",
-            help="A folder of operator tables, or a file of benchmark results, which repeats.",
-            show_default=False,
+            metavar="RUN|RESULTS", help="A folder of operator tables, or a file of benchmark results, which repeats."
         ),
     ],
     tolerance: Annotated[
@@ -399,9 +392,7 @@ def check(
     ] = "5%",
     scenario: Annotated[
         str | None,
-        typer.Option(
-            "--scenario", metavar="SCENARIO", help="What served the benchmarks; needed for RESULTS.", show_default=False
-        ),
+        typer.Option("--scenario", metavar="SCENARIO", help="What served the benchmarks; needed for RESULTS."),
     ] = None,
     engine: Annotated[
         str,

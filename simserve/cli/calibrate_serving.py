@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.importing import ForceOption, write_text
+from simserve.cli.importing import ForceOption
 from simserve.cli.options import (
     JsonOption,
     QuietOption,
@@ -20,6 +20,7 @@ from simserve.cli.options import (
     print_json,
     print_lines,
     print_table,
+    write_all,
 )
 from simserve.cli.progress import progress
 from simserve.errors import UsageError
@@ -52,7 +53,6 @@ ResultsArgument = Annotated[
     typer.Argument(
         metavar="RESULTS...",
         help="Files of vllm bench serve, SGLang, GuideLLM, AIPerf, inference-perf, llm-d, or a documented CSV.",
-        show_default=False,
     ),
 ]
 ScenarioOption = Annotated[
@@ -66,9 +66,7 @@ def serving(
     scenario: ScenarioOption,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PROFILE", help="Write the calibrated engine profile there, NAME.yaml.", show_default=False
-        ),
+        typer.Option(metavar="PROFILE", help="Write the calibrated engine profile there, NAME.yaml."),
     ] = None,
     fit: Annotated[
         list[str] | None,
@@ -80,13 +78,11 @@ def serving(
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option("--log", metavar="FILE", help="Start-up log of the server: its KV blocks.", show_default=False),
+        typer.Option("--log", metavar="FILE", help="Start-up log of the server: its KV blocks."),
     ] = None,
     date: Annotated[
         str | None,
-        typer.Option(
-            metavar="YYYY-MM-DD", help="Day of the measurements. Default: as the files say.", show_default=False
-        ),
+        typer.Option(metavar="YYYY-MM-DD", help="Day of the measurements. Default: as the files say."),
     ] = None,
     statistic: Annotated[str, typer.Option(metavar="median|mean", help="TTFT and TPOT that are fitted.")] = "median",
     set_: SetOption = None,
@@ -140,7 +136,7 @@ def serving(
     if doubt is not None and not quiet:
         print(f"simserve: warning: {doubt}", file=sys.stderr)
     if out is not None:
-        write_text(out, text, force=force)
+        write_all({out: text}, force=force)
     if as_json:
         print_json(answer | said)
     elif not quiet and fit:

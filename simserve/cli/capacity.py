@@ -18,7 +18,7 @@ def capacity(
     overrides: SetOption = None,
     highest: Annotated[
         float | None,
-        typer.Option("--max", min=0, help="Highest rate (or number of clients) to try.", show_default=False),
+        typer.Option("--max", min=0, help="Highest rate (or number of clients) to try."),
     ] = None,
     precision: Annotated[
         float | None,
@@ -26,15 +26,12 @@ def capacity(
             parser=lambda text: share(text, "--precision"),
             metavar="SHARE",
             help="Add requests until the interval is this narrow, such as 1%. Default: 2% in a short search.",
-            show_default=False,
         ),
     ] = None,
-    replications: Annotated[
-        int | None, typer.Option(min=2, help="Independent runs a load. Default: 8, or 6.", show_default=False)
-    ] = None,
+    replications: Annotated[int | None, typer.Option(min=2, help="Independent runs a load. Default: 8, or 6.")] = None,
     requests: Annotated[
         int | None,
-        typer.Option("--requests", min=1, help="Requests a run. Default: as many as it takes.", show_default=False),
+        typer.Option("--requests", min=1, help="Requests a run. Default: as many as it takes."),
     ] = None,
     seed: SeedOption = None,
     *,

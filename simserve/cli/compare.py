@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simserve.cli.one_line import Asked, refuse_flags
-from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, check_page, set_words, takes_flags
+from simserve.cli.options import (
+    SeedOption,
+    SetOption,
+    Shown,
+    changes_of,
+    check_page,
+    set_words,
+    takes_flags,
+    variants_of,
+)
 from simserve.cli.progress import progress
-from simserve.errors import InterruptedRunError, UsageError
+from simserve.errors import InterruptedRunError
 
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
@@ -25,18 +34,14 @@ def compare(
         typer.Option("--with", metavar="'NAME: KEY=VALUE, ...'", help="A variant: what it changes; repeats."),
     ],
     overrides: SetOption = None,
-    replications: Annotated[
-        int | None, typer.Option(min=2, help="Runs of each. Default: 10.", show_default=False)
-    ] = None,
+    replications: Annotated[int | None, typer.Option(min=2, help="Runs of each. Default: 10.")] = None,
     independent: Annotated[
         bool, typer.Option("--independent", help="Give each variant its own requests, instead of the same ones.")
     ] = False,
     seed: SeedOption = None,
     film: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write a page that plays a run of each variant, side by side.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Also write a page that plays a run of each variant, side by side."),
     ] = None,
     *,
     shown: Shown,
@@ -49,7 +54,6 @@ def compare(
     simserve compare chatbot --with 'bf16: deployment.quantization=none' --with 'two: deployment.replicas=2'
     """
     from simserve import api
-    from simserve.planner.compare import parse_variant
 
     shown.check()
     if film is not None:
@@ -57,12 +61,7 @@ def compare(
         refuse_flags(
             {"--film": film if independent else None}, "plays runs of the same requests", "leave --independent"
         )
-    wanted: dict[str, list[str]] = {}
-    for text in variants:
-        name, given = parse_variant(text)
-        if name in wanted:
-            raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
-        wanted[name] = given
+    wanted = variants_of(variants)
     changes = changes_of(overrides, seed)
     loaded = asked.load(changes)
     with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet) as tell:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simserve.cli.apis import TodayOption
 from simserve.cli.one_line import Asked
-from simserve.cli.options import SetOption, Shown, misfit_printed, print_version_notes, set_words, takes_flags
+from simserve.cli.options import SetOption, Shown, set_words, takes_flags, variants_of
+from simserve.cli.progress import progress_bar
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.report.cost import CostResult
-    from simserve.scenario.schema import Scenario
 
 _WITHOUT = "Without a scenario: "
 _MOST_REQUESTS = 10**15
@@ -25,7 +23,7 @@ _MOST_REQUESTS = 10**15
 
 
 def _number(text: str, *, maximum: float | None = None) -> Any:
-    return typer.Option(min=0, max=maximum, metavar="NUMBER", help=text, show_default=False)
+    return typer.Option(min=0, max=maximum, metavar="NUMBER", help=text)
 
 
 @takes_flags()
@@ -82,6 +80,8 @@ def cost(
     simserve cost --gpus 2 --gpu-hour-usd 6 --operations-usd 2000 --requests-per-month 1000000 --prompt-tokens 500
     --output-tokens 200 --api-input-usd 5 --api-output-usd 30
     """
+    from simserve.api import cost as price
+
     shown.check()
     arithmetic = {
         "--api-request-usd": api_request_usd,
@@ -108,11 +108,18 @@ def cost(
             if value is not None:
                 raise UsageError("is for arithmetic without a scenario", key=flag, remedy="change it with --set")
         changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
-        others, reference = _variants(variants or ()), [*reference, *set_words(changes)]
+        others, reference = variants_of(variants or ()), [*reference, *set_words(changes)]
         loaded = asked.load(changes)
-        result = _by_simulation(
-            loaded, others, prices, requests_per_month, today, as_json=shown.as_json, quiet=shown.quiet
-        )
+        shown.notes(loaded)
+        with shown.misfit_printed(loaded), progress_bar(is_shown=not shown.quiet) as progress:
+            result = price(
+                loaded,
+                api=prices,
+                requests_per_month=requests_per_month,
+                today=today,
+                progress=progress,
+                variants=others,
+            )
     from simserve.report.brief import deployed_brief
     from simserve.report.cost import cost_brief, render_cost
 
@@ -146,18 +153,6 @@ def _numbers(asked: Asked) -> dict[str, float | None]:
         if not 0 <= (found[flag] or 0.0) < math.inf:
             rule = "must be a number without a scenario or a model"
             raise UsageError(rule, key=flag, value=value, remedy="name a model to simulate it")
-    return found
-
-
-def _variants(texts: Sequence[str]) -> dict[str, list[str]]:
-    from simserve.planner.compare import parse_variant
-
-    found: dict[str, list[str]] = {}
-    for text in texts:
-        name, changes = parse_variant(text)
-        if name in found:
-            raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
-        found[name] = changes
     return found
 
 
@@ -209,31 +204,3 @@ def _by_arithmetic(
     if gpu_hour_usd is not None:
         terms["gpu_hour_usd"] = gpu_hour_usd
     return price(api=api, requests_per_month=requests_per_month, today=today, **terms)
-
-
-def _by_simulation(
-    scenario: Scenario,
-    variants: Mapping[str, Sequence[str]],
-    api: ApiPrices | None,
-    requests_per_month: float | None,
-    today: str | None,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> CostResult:
-    from simserve.api import cost as price
-    from simserve.cli.run import progress_bar
-
-    print_version_notes([scenario], as_json=as_json, quiet=quiet)
-    with (
-        misfit_printed(scenario, as_json=as_json),
-        progress_bar(is_shown=not quiet and sys.stderr.isatty()) as progress,
-    ):
-        return price(
-            scenario,
-            api=api,
-            requests_per_month=requests_per_month,
-            today=today,
-            progress=progress,
-            variants=variants,
-        )

@@ -19,7 +19,6 @@ def diff(
         typer.Option(
             metavar="SHARE|METRIC=SHARE",
             help="Most that figures may move, either way: all of them (5%), or one (p99_ttft_ms=10%); repeats.",
-            show_default=False,
         ),
     ] = None,
     allow: Annotated[
@@ -27,7 +26,6 @@ def diff(
         typer.Option(
             metavar="scenario|version",
             help="With --tolerance: accept results that differ in this, instead of exiting with 99; repeats.",
-            show_default=False,
         ),
     ] = None,
     output: Annotated[str, typer.Option("--format", metavar="text|md|json", help="Format of the output.")] = "text",

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.metrics_source import Source, seconds_of
+from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.one_line import refuse_flags
-from simserve.cli.options import SetOption
+from simserve.cli.options import SetOption, seconds_of
 from simserve.cli.progress import progress
 from simserve.errors import InterruptedRunError, UsageError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simserve.explore.queries import Check
     from simserve.explore.twin import TwinFeed
 
-_WATCH, _INTERVAL = "5min", "15 s"
+_WATCH = "5min"
 _HORIZON = 86_400.0
 """Seconds that the twin's forecast looks ahead."""
 
@@ -34,9 +34,7 @@ def explore(
     export: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            help="Write the page with precomputed answers, which needs no Python, instead of serving it.",
-            show_default=False,
+            metavar="DIR", help="Write the page with precomputed answers, which needs no Python, instead of serving it."
         ),
     ] = None,
     force: Annotated[
@@ -49,16 +47,12 @@ def explore(
             metavar="SOURCE",
             help="Show a running deployment beside its simulation: saved metrics, or the address of an engine or of a "
             "Prometheus server.",
-            show_default=False,
         ),
     ] = None,
     scenario: Annotated[
         str | None,
         typer.Option(
-            "--scenario",
-            metavar="SCENARIO",
-            help="With --twin: the deployment and the traffic that are expected.",
-            show_default=False,
+            "--scenario", metavar="SCENARIO", help="With --twin: the deployment and the traffic that are expected."
         ),
     ] = None,
     overrides: SetOption = None,
@@ -72,11 +66,7 @@ def explore(
     ] = None,
     calibrate_for: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="With --twin: calibrate to this first part of what was observed.",
-            show_default=False,
-        ),
+        typer.Option(metavar="TIME", help="With --twin: calibrate to this first part of what was observed."),
     ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="Allow --host to be an address that other machines can reach.")
@@ -159,20 +149,13 @@ def _feed(
     shown = shown or re.sub(r"//[^/@]*@", "//", source)
     if once or "://" not in source:
         refuse_flags({"--watch": watch, "--interval": interval}, "is for an address, not for saved metrics")
-        how_long = _WATCH if "://" in source else None
-        scrapes = Source(source, how_long, _INTERVAL, is_prometheus=False, match="", quiet=True).scrapes()
+        how = Scraping(scrape_for=_WATCH if "://" in source else None)
+        scrapes = Source(source, how, quiet=True).scrapes()
         only = partial(look, scrapes, source, loaded, _HORIZON, measured)
         return TwinFeed(lambda _tell: iter([only()]), source=shown, scenario=loaded.name, every=None, what_if=what_if)
-    every, between = watch or _WATCH, interval or _INTERVAL
-    seconds = round_seconds(every, between)
-    asked = partial(
-        looks,
-        *(source, every, between, seconds, loaded),
-        is_prometheus=False,
-        match="",
-        horizon=_HORIZON,
-        measured=measured,
-    )
+    every, scraping = watch or _WATCH, Scraping() if interval is None else Scraping(interval=interval)
+    seconds = round_seconds(every, scraping.interval)
+    asked = partial(looks, source, every, scraping, loaded, _HORIZON, measured)
     return TwinFeed(lambda tell: asked(tell=tell), source=shown, scenario=loaded.name, every=seconds, what_if=what_if)
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import JsonOption, QuietOption, SetOption, misfit_printed, print_json, takes_flags
-from simserve.errors import UsageError
+from simserve.cli.options import JsonOption, QuietOption, SetOption, misfit_printed, print_json, takes_flags, write_all
 
 if TYPE_CHECKING:
     from simserve.planner.export.deployment import Export
@@ -27,7 +26,6 @@ def export(
             metavar="TARGET",
             help="A command: vllm, sglang, trtllm, tgi, ollama. The whole deployment: k8s, keda, lws, compose, dynamo, "
             "llm-d, kserve, production-stack.",
-            show_default=False,
         ),
     ],
     out: Annotated[
@@ -36,12 +34,11 @@ def export(
             "--out",
             metavar="FILE",
             help="File to write, together with the files it needs and benchmark.sh, which measures the server.",
-            show_default=False,
         ),
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="ORG/NAME", help="Weights to load instead of the model's own.", show_default=False),
+        typer.Option(metavar="ORG/NAME", help="Weights to load instead of the model's own."),
     ] = None,
     explicit: Annotated[
         bool, typer.Option("--explicit", help="Also write settings that equal the engine's defaults.")
@@ -115,22 +112,10 @@ def _measuring(scenario: Scenario, result: Export, out: Path, *, force: bool) ->
 
 def _write(result: Export, out: Path, measuring: Mapping[Path, str], *, force: bool) -> None:
     """Write the command as a script (or the only file), the files that it reads, and the script that measures it."""
+    text = "".join(f"# {note}\n" for note in result.notes)
     if result.main_file is not None:
-        text = "".join(f"# {note}\n" for note in result.notes) + result.files[result.main_file]
-        others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}
-        _write_files({out: text, **others, **measuring}, force=force)
-        return
-    files = {out: "#!/bin/sh\n" + "".join(f"# {note}\n" for note in result.notes) + f"exec {result.lines}\n"}
-    files |= {out.parent / name: text for name, text in result.files.items()}
-    _write_files(files | dict(measuring), force=force)
-
-
-def _write_files(files: Mapping[Path, str], *, force: bool) -> None:
-    for path in files:
-        if path.exists() and not force:
-            raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
-    for path, text in files.items():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as failure:
-            raise UsageError(f"cannot be written: {failure.strerror}", file=path) from None
+        text += result.files[result.main_file]
+    else:
+        text = f"#!/bin/sh\n{text}exec {result.lines}\n"
+    others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}
+    write_all({out: text, **others, **measuring}, force=force)

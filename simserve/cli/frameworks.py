@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +15,7 @@ from simserve.cli.options import (
     print_lines,
     print_table,
 )
-
-_PROGRESS_AFTER_SECONDS = 2.0
+from simserve.cli.progress import progress_bar
 
 
 def frameworks(overrides: SetOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
@@ -30,22 +27,12 @@ def frameworks(overrides: SetOption = None, as_json: JsonOption = False, quiet: 
     """
     from simserve.planner.frameworks import compare_frameworks
 
-    with misfit_printed(None, as_json=as_json):
-        result = compare_frameworks(overrides=overrides or (), progress=None if quiet else _progress())
+    with misfit_printed(None, as_json=as_json), progress_bar(is_shown=not quiet, label="frameworks") as progress:
+        result = compare_frameworks(overrides=overrides or (), progress=progress)
     if as_json:
         print_json(result)
     elif not quiet:
         _render(result)
-
-
-def _progress() -> Any:
-    start = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        if time.monotonic() - start > _PROGRESS_AFTER_SECONDS and sys.stderr.isatty():
-            print(f"simserve: {done} of {total} frameworks", file=sys.stderr)
-
-    return show
 
 
 def _render(result: Mapping[str, Any]) -> None:

@@ -6,20 +6,23 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.one_line import ColumnsOption
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags
+from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags, write_all
 from simserve.errors import ScenarioError, UsageError
 
 if TYPE_CHECKING:
     from simserve.planner.importers.draft import Draft
     from simserve.planner.importers.engine_log import LogImport
+    from simserve.scenario.schema import Scenario
 
 app = typer.Typer(
     help="Make a scenario or a profile of a command line, a log, metrics, a configuration, a benchmark or a trace.",
@@ -29,26 +32,16 @@ app = typer.Typer(
 
 OutFileOption = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="Write it there. Default: to stdout.", show_default=False),
+    typer.Option("--out", metavar="FILE", help="Write it there. Default: to stdout."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
-CommandArgument = Annotated[
-    str, typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.", show_default=False)
-]
+CommandArgument = Annotated[str, typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.")]
 HardwareOption = Annotated[
-    str | None,
-    typer.Option(
-        "--gpus",
-        "--hardware",
-        metavar="[Nx]NAME",
-        help="With --scenario: its GPUs, such as 2xH100.",
-        show_default=False,
-    ),
+    str | None, typer.Option("--gpus", "--hardware", metavar="[Nx]NAME", help="Its GPUs, such as 2xH100.")
 ]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(help="Model profile or config.json, where the name is near to none.", show_default=False),
-]
+ModelOption = Annotated[str | None, typer.Option(help="Model profile or config.json, where the name is near to none.")]
+EngineVersionOption = Annotated[str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.")]
+Imported = TypeVar("Imported")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +63,29 @@ class Delivery:
         """Name of the file without its ending; None without a file."""
         return None if self.out is None else self.out.stem
 
-    def deliver(self, draft: Draft, *, measured: Mapping[str, float] | None = None, is_written: bool = False) -> None:
+    @property
+    def folder(self) -> Path | None:
+        """Where the file goes; None without a file."""
+        return None if self.out is None else self.out.parent
+
+    def deliver(
+        self, draft: Draft, *, measured: Mapping[str, float] | None = None, files: Mapping[str, str] | None = None
+    ) -> None:
         """Write or print a scenario, with notes for its reader.
 
         Args:
             draft: The scenario.
             measured: Figures measured along with it; None without any.
-            is_written: Whether its file is already written.
+            files: Further files, written beside it.
 
         Raises:
             UsageError: The file exists already, or cannot be written.
             ScenarioError: The keys are not a valid scenario.
         """
         _ = draft.scenario  # an invalid scenario is not written
-        if self.out is not None and not is_written:
-            write_text(self.out, draft.text, force=self.force)
+        if self.out is not None:
+            beside = {self.out.parent / name: text for name, text in (files or {}).items()}
+            write_all(beside | {self.out: draft.text}, force=self.force)
         if self.as_json:
             print_json(
                 {
@@ -139,106 +140,82 @@ def on_gpus(draft: Draft, count: int | None, *, is_laid_out: bool) -> Draft:
     return draft
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """What an import may not state: a group of flags of `takes_flags`."""
+
+    hardware: HardwareOption = None
+    model: ModelOption = None
+    engine_version: EngineVersionOption = None
+
+    @property
+    def num_gpus(self) -> int | None:
+        """The number in ``--gpus 2xH100``; None if there is none."""
+        return named_gpu(self.hardware)[1]
+
+    def read(self, read: Callable[..., Imported], *source: Any, **more: Any) -> Imported:
+        """Return what an importer makes of its source with these flags."""
+        gpu, _ = named_gpu(self.hardware)
+        return read(*source, hardware=gpu, version=self.engine_version, model=self.model, **more)
+
+
+def _deliver_line(engine: str | None, command: str, deployed: Deployed, delivery: Delivery) -> None:
+    """Write or print the scenario of a line that starts a server, with a note if its engine does not start with it.
+
+    Args:
+        engine: Engine whose line it is; None: of whichever it starts.
+        command: The line, or the file that holds it.
+        deployed: What it may not state.
+        delivery: Where the scenario goes.
+    """
+    from simserve.planner.importers.command import PROGRAMS, import_command, refused_note
+    from simserve.planner.importers.server import import_line
+
+    text = _text_of(command)
+    read = import_command if engine is None else partial(import_line, PROGRAMS[engine])
+    draft = on_gpus(deployed.read(read, text), deployed.num_gpus, is_laid_out=True)
+    note = refused_note(text, draft.scenario)
+    delivery.deliver(draft if note is None else replace(draft, notes=(note, *draft.notes)))
+
+
 @app.command("vllm-command")
 @takes_flags()
-def vllm_command(
-    command: CommandArgument,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="vLLM's version, such as 0.12.", show_default=False)
-    ] = None,
-    *,
-    delivery: Delivery,
-) -> None:
+def vllm_command(command: CommandArgument, deployed: Deployed, *, delivery: Delivery) -> None:
     """Make a scenario of a pasted vllm serve line; what it cannot hold is named.
 
     simserve import vllm-command 'vllm serve meta-llama/Llama-3.1-8B -tp 2' --gpus 2xH100 --out pasted.yaml
     """
-    from simserve.planner.importers.vllm_command import import_vllm_command
-
-    gpu, count = named_gpu(hardware)
-    text = _text_of(command)
-    draft = import_vllm_command(text, hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(_with_refusal(on_gpus(draft, count, is_laid_out=True), text))
+    _deliver_line("vllm", command, deployed, delivery)
 
 
 @app.command("sglang-command")
 @takes_flags()
-def sglang_command(
-    command: CommandArgument,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="SGLang's version, such as 0.5.4.", show_default=False)
-    ] = None,
-    *,
-    delivery: Delivery,
-) -> None:
+def sglang_command(command: CommandArgument, deployed: Deployed, *, delivery: Delivery) -> None:
     """Make a scenario of a pasted sglang.launch_server line; what it cannot hold is named.
 
     simserve import sglang-command 'python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2' --out pasted.yaml
     """
-    from simserve.planner.importers.sglang_command import import_sglang_command
-
-    gpu, count = named_gpu(hardware)
-    draft = import_sglang_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
+    _deliver_line("sglang", command, deployed, delivery)
 
 
 @app.command("trtllm-command")
 @takes_flags()
-def trtllm_command(
-    command: CommandArgument,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="TensorRT-LLM's version, such as 1.2.", show_default=False)
-    ] = None,
-    *,
-    delivery: Delivery,
-) -> None:
+def trtllm_command(command: CommandArgument, deployed: Deployed, *, delivery: Delivery) -> None:
     """Make a scenario of a pasted trtllm-serve line and its options file; what it cannot hold is named.
 
     simserve import trtllm-command 'trtllm-serve Qwen/Qwen3-8B --tp_size 2' --gpus 2xH100 --out pasted.yaml
     """
-    from simserve.planner.importers.trtllm_command import import_trtllm_command
-
-    gpu, count = named_gpu(hardware)
-    draft = import_trtllm_command(_text_of(command), hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
+    _deliver_line("tensorrt-llm", command, deployed, delivery)
 
 
 @app.command("command")
 @takes_flags()
-def any_command(
-    command: CommandArgument,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
-    ] = None,
-    *,
-    delivery: Delivery,
-) -> None:
+def any_command(command: CommandArgument, deployed: Deployed, *, delivery: Delivery) -> None:
     """Make a scenario of a pasted line that starts a server, of whichever engine: TGI, LMDeploy, llama.cpp, Ollama too.
 
     simserve import command 'llama-server -hf unsloth/Qwen3-8B-GGUF -c 32768 -np 8' --gpus 4090 --out pasted.yaml
     """
-    from simserve.planner.importers.command import import_command
-
-    gpu, count = named_gpu(hardware)
-    text = _text_of(command)
-    draft = import_command(text, hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(_with_refusal(on_gpus(draft, count, is_laid_out=True), text))
-
-
-def _with_refusal(draft: Draft, text: str) -> Draft:
-    """Return a scenario, with a note if its engine does not start with the line."""
-    from simserve.planner.importers.command import refused_note
-
-    note = refused_note(text, draft.scenario)
-    return draft if note is None else replace(draft, notes=(note, *draft.notes))
+    _deliver_line(None, command, deployed, delivery)
 
 
 @app.command("manifest")
@@ -251,15 +228,9 @@ def manifest(
             readable=False,
             help="Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack; or the scripts "
             "that start servers and their router, with the files that these read.",
-            show_default=False,
         ),
     ],
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="The engine's version, where no image says it.", show_default=False),
-    ] = None,
+    deployed: Deployed,
     *,
     delivery: Delivery,
 ) -> None:
@@ -271,34 +242,25 @@ def manifest(
     from simserve.planner.importers.manifest import import_manifest
 
     texts = [read_text(file, ScenarioError) for file in files]
-    names = [file.name for file in files]
-    gpu, count = named_gpu(hardware)
-    draft = import_manifest(texts, names=names, hardware=gpu, version=engine_version, model=model)
-    delivery.deliver(on_gpus(draft, count, is_laid_out=True))
+    draft = deployed.read(import_manifest, texts, names=[file.name for file in files])
+    delivery.deliver(on_gpus(draft, deployed.num_gpus, is_laid_out=True))
 
 
 @app.command("log")
+@takes_flags()
 def log(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", readable=False, help="The log, plain or gzip.", show_default=False),
+        typer.Argument(metavar="FILE", readable=False, help="The log, plain or gzip."),
     ],
     scenario: Annotated[
         str | None,
-        typer.Option(
-            "--scenario", metavar="SCENARIO", help="What the log's settings are put into.", show_default=False
-        ),
+        typer.Option("--scenario", metavar="SCENARIO", help="What the log's settings are put into."),
     ] = None,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
-    ] = None,
+    *,
+    deployed: Deployed,
     set_: SetOption = None,
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    delivery: Delivery,
 ) -> None:
     """Read the size of the KV cache and the settings from the start-up log of vLLM, SGLang or TensorRT-LLM.
 
@@ -307,29 +269,33 @@ def log(
     simserve import log server.log --scenario mine.yaml --out as-logged.yaml
     """
     from simserve.planner.importers.engine_log import import_log
-    from simserve.scenario.load import load
 
-    if set_ and scenario is None:
-        raise UsageError("needs a scenario to override", key="--set", remedy="name one with --scenario")
-    gpu, count = named_gpu(hardware)
-    found = import_log(
-        file,
-        scenario=None if scenario is None else load(scenario, set_ or ()),
-        hardware=gpu,
-        model=model,
-        version=engine_version,
-        folder=None if out is None else out.parent,
-    )
+    found = deployed.read(import_log, file, scenario=_loaded(scenario, set_), folder=delivery.folder)
     if found.draft is not None:
-        on_gpus(found.draft, count, is_laid_out=True)
-    if out is not None:
+        on_gpus(found.draft, deployed.num_gpus, is_laid_out=True)
+    if (out := delivery.out) is not None:
         if found.draft is None:
             raise UsageError("needs a model: the log does not say it", key="--out", remedy="name it with --model")
-        write_text(out, found.draft.text, force=force)
-    if as_json:
+        write_all({out: found.draft.text}, force=delivery.force)
+    if delivery.as_json:
         print_json(_log_answer(found) | {"file": None if out is None else str(out)})
-    elif not quiet:
+    elif not delivery.quiet:
         _print_log(found, file, out)
+
+
+def _loaded(scenario: str | None, overrides: list[str] | None) -> Scenario | None:
+    """Return the scenario named with ``--scenario``; None without one.
+
+    Raises:
+        UsageError: There is none for ``--set`` to override.
+    """
+    from simserve.scenario.load import load
+
+    if scenario is not None:
+        return load(scenario, overrides or ())
+    if overrides:
+        raise UsageError("needs a scenario to override", key="--set", remedy="name one with --scenario")
+    return None
 
 
 def _log_answer(found: LogImport) -> dict[str, Any]:
@@ -389,40 +355,11 @@ def _text_of(command: str) -> str:
     return read_text(path, ScenarioError)
 
 
-def write_text(path: Path, text: str, *, force: bool) -> None:
-    """Write a new file.
-
-    Raises:
-        UsageError: It exists and ``force`` is not given, or it cannot be written.
-    """
-    if path.exists() and not force:
-        raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as failure:
-        raise UsageError(f"cannot be written: {failure.strerror}", file=path) from None
-
-
-def write_all(texts: Mapping[Path, str], *, force: bool) -> None:
-    """Write several new files, or none if one of them exists.
-
-    Raises:
-        UsageError: One exists and ``force`` is not given, or one cannot be written.
-    """
-    for path in texts:
-        if path.exists() and not force:
-            raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
-    for path, text in texts.items():
-        write_text(path, text, force=True)
-
-
 @app.command("hf-config")
 def hf_config(
     config: Annotated[
         Path,
-        typer.Argument(
-            metavar="PATH", readable=False, help="A Hugging Face config.json, or its folder.", show_default=False
-        ),
+        typer.Argument(metavar="PATH", readable=False, help="A Hugging Face config.json, or its folder."),
     ],
     out: OutFileOption = None,
     force: ForceOption = False,
@@ -434,7 +371,7 @@ def hf_config(
 
     profile, text = import_hf_config(config, None if out is None else out.stem)
     if out is not None:
-        write_text(out, text, force=force)
+        write_all({out: text}, force=force)
     if as_json:
         print_json({"profile": profile.model_dump(mode="json"), "file": None if out is None else str(out)})
     elif out is None:
@@ -454,28 +391,18 @@ def bench(
             readable=False,
             help="A result of vllm bench serve, SGLang, AIPerf, GuideLLM, inference-perf or llm-d, a documented CSV, "
             "or the text that the first two print.",
-            show_default=False,
         ),
     ],
     scenario: Annotated[
         str | None,
         typer.Option(
-            "--scenario",
-            metavar="SCENARIO",
-            help="What served it, and lengths and load that the file lacks.",
-            show_default=False,
+            "--scenario", metavar="SCENARIO", help="What served it, and lengths and load that the file lacks."
         ),
     ] = None,
-    run: Annotated[
-        int | None, typer.Option(metavar="N", help="Which run of a file that holds several.", show_default=False)
-    ] = None,
-    hardware: HardwareOption = None,
-    model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
-    ] = None,
-    set_: SetOption = None,
+    run: Annotated[int | None, typer.Option(metavar="N", help="Which run of a file that holds several.")] = None,
     *,
+    deployed: Deployed,
+    set_: SetOption = None,
     delivery: Delivery,
 ) -> None:
     """Make a scenario with the workload that a benchmark measured, and say what was measured.
@@ -485,36 +412,19 @@ def bench(
     simserve import bench profile_export_aiperf.json --scenario mine.yaml --out measured.yaml
     """
     from simserve.planner.importers.bench import import_bench
-    from simserve.scenario.load import load
 
-    if set_ and scenario is None:
-        raise UsageError("needs a scenario to override", key="--set", remedy="name one with --scenario")
-    gpu, count = named_gpu(hardware)
-    found = import_bench(
-        file,
-        scenario=None if scenario is None else load(scenario, set_ or ()),
-        run=run,
-        hardware=gpu,
-        model=model,
-        version=engine_version,
-        name=delivery.stem,
-        folder=None if delivery.out is None else delivery.out.parent,
-    )
-    draft = on_gpus(found.draft, count, is_laid_out=scenario is not None)
+    served = _loaded(scenario, set_)
+    found = deployed.read(import_bench, file, scenario=served, run=run, name=delivery.stem, folder=delivery.folder)
+    draft = on_gpus(found.draft, deployed.num_gpus, is_laid_out=scenario is not None)
     if found.files and delivery.out is None and not delivery.as_json:
         raise UsageError("is missing: a detailed result needs a trace file beside the scenario", key="--out")
-    if (out := delivery.out) is not None:
-        beside = {out.parent / each: text for each, text in found.files.items()}
-        write_all(beside | {out: draft.text}, force=delivery.force)
-    delivery.deliver(draft, measured=found.measured, is_written=True)
+    delivery.deliver(draft, measured=found.measured, files=found.files)
 
 
 @app.command("trace")
 @takes_flags()
 def trace(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.")],
     trace_format: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="As of simserve trace; auto tells it by the first row.")
     ] = "auto",
@@ -549,28 +459,13 @@ def metrics(
             metavar="SOURCE",
             help="A saved page of /metrics, a file or folder of several, the answer of a Prometheus server, or the "
             "address of an engine or of a Prometheus server.",
-            show_default=False,
         ),
     ],
-    gpus: Annotated[
-        str | None, typer.Option(metavar="[Nx]NAME", help="GPUs of one engine, such as 2xH100.", show_default=False)
-    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="[Nx]NAME", help="GPUs of one engine, such as 2xH100.")] = None,
     model: ModelOption = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.", show_default=False)
-    ] = None,
-    scrape_for: Annotated[
-        str | None,
-        typer.Option(
-            "--for", metavar="TIME", help="How long to scrape an engine; for Prometheus, how far back to look."
-        ),
-    ] = None,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s",
-    prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False,
-    match: Annotated[
-        str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
-    ] = "",
+    engine_version: EngineVersionOption = None,
     *,
+    scraping: Scraping,
     delivery: Delivery,
 ) -> None:
     """Make a scenario of what a running vLLM, SGLang or TensorRT-LLM counts at /metrics: its settings and its traffic.
@@ -581,11 +476,10 @@ def metrics(
 
     simserve import metrics http://localhost:8000/metrics --for 5min --gpus H100 --out observed.yaml
     """
-    from simserve.cli.metrics_source import Source
     from simserve.observe.windows import observed
     from simserve.planner.importers.metrics import import_metrics
 
-    found = Source(source, scrape_for, interval, is_prometheus=prometheus, match=match, quiet=not delivery.is_printed)
+    found = Source(source, scraping, quiet=not delivery.is_printed)
     seen = observed(found.scrapes(), source)
     answer = import_metrics(
         seen,
@@ -595,7 +489,4 @@ def metrics(
         version=engine_version or found.version,
         stem=delivery.stem,
     )
-    if (out := delivery.out) is not None:
-        beside = {out.parent / each: text for each, text in answer.files.items()}
-        write_all(beside | {out: answer.draft.text}, force=delivery.force)
-    delivery.deliver(answer.draft, measured=answer.measured, is_written=True)
+    delivery.deliver(answer.draft, measured=answer.measured, files=answer.files)

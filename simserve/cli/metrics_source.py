@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from simserve.cli.one_line import refuse_flags
+from simserve.cli.options import seconds_of
 from simserve.errors import InputError, UsageError
 from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes, text_of
 
@@ -15,21 +21,21 @@ DEFAULT_BACK = 3600.0
 """Default seconds of history asked of a Prometheus server."""
 
 
-def seconds_of(text: str, key: str, least: float = 0.0) -> float:
-    """Return the seconds of a flag such as ``15s``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scraping:
+    """How an address is read: a group of flags of `simserve.cli.options.takes_flags`."""
 
-    Raises:
-        UsageError: It is not a time, or too short.
-    """
-    from simserve.units import parse
-
-    try:
-        value = parse(text, "time")
-    except ValueError as failure:
-        raise UsageError(str(failure), key=key, value=text) from None
-    if value <= 0 or value < least:
-        raise UsageError(f"must be at least {least:g} s" if least else "must be above 0", key=key, value=text)
-    return value
+    scrape_for: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="How long to scrape an engine; for Prometheus, how far back to look."
+        ),
+    ] = None
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s"
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False
+    match: Annotated[
+        str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
+    ] = ""
 
 
 class Source:
@@ -37,42 +43,23 @@ class Source:
 
     Args:
         source: A file, a folder or an address.
-        how_long: As in ``--for``; None: an engine is scraped once, Prometheus asked for an hour.
-        interval: As in ``--interval``.
-        is_prometheus: Whether the address is a Prometheus server's; else that is detected.
-        match: Further matchers for its series.
+        how: How an address is read; without ``--for`` an engine is scraped once, and Prometheus asked for an hour.
         quiet: Whether no progress is shown.
         save: A file to which every scrape of an engine is added at once; None: they are not saved.
     """
 
-    def __init__(
-        self,
-        source: str,
-        how_long: str | None,
-        interval: str,
-        *,
-        is_prometheus: bool,
-        match: str,
-        quiet: bool,
-        save: Path | None = None,
-    ) -> None:
+    def __init__(self, source: str, how: Scraping, *, quiet: bool, save: Path | None = None) -> None:
         self.source = source
         self.is_address = "://" in source
         self.version: str | None = None
-        self._for = None if how_long is None else seconds_of(how_long, "--for")
-        self._interval = seconds_of(interval, "--interval", SHORTEST_INTERVAL)
-        self._is_prometheus, self._match, self._quiet = is_prometheus, match, quiet
+        self._for = None if how.scrape_for is None else seconds_of(how.scrape_for, "--for")
+        self._interval = seconds_of(how.interval, "--interval", SHORTEST_INTERVAL)
+        self._how, self._quiet, self._save = how, quiet, save
         self._kept: list[Scrape] = []
         self._missed: list[str] = []
-        self._save = save
         if not self.is_address:
-            for key, is_given in {
-                "--for": how_long is not None,
-                "--prometheus": is_prometheus,
-                "--match": bool(match),
-            }.items():
-                if is_given:
-                    raise UsageError("is for an address, not for saved metrics", key=key)
+            given = {"--for": how.scrape_for, "--prometheus": how.prometheus or None, "--match": how.match or None}
+            refuse_flags(given, "is for an address, not for saved metrics")
 
     def scrapes(self) -> list[Scrape]:
         """Return the scrapes, by time; after Ctrl-C those of an engine up to then.
@@ -90,10 +77,10 @@ class Source:
         from simserve.observe import scraping
 
         with scraping.client_for(self.source) as client:
-            if self._is_prometheus or not self._is_engine():
+            if self._how.prometheus or not self._is_engine():
                 back = self._for or DEFAULT_BACK
                 asked = {"end": time.time(), "seconds": back, "step": self._interval}
-                answered = scraping.query_prometheus(client, self.source, **asked, match=self._match)
+                answered = scraping.query_prometheus(client, self.source, **asked, match=self._how.match)
                 for scrape in answered:
                     self._add_to_file(scrape)
                 return answered

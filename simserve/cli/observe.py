@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, budget_seconds, print_json, print_lines, print_table
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    make_folder,
+    print_json,
+    print_lines,
+    print_table,
+    seconds_of,
+)
 from simserve.cli.progress import progress
 from simserve.errors import InputError, InterruptedRunError, UsageError
 
@@ -33,13 +41,11 @@ def observe(
     budget: Annotated[str, typer.Option(metavar="TIME", help="Total time; nothing is sent after it.")] = "2 min",
     concurrency: Annotated[
         list[int] | None,
-        typer.Option(
-            metavar="N", help="Measure with this many clients; repeats. Default: 2 and 16.", show_default=False
-        ),
+        typer.Option(metavar="N", help="Measure with this many clients; repeats. Default: 2 and 16."),
     ] = None,
     rate: Annotated[
         list[float] | None,
-        typer.Option("--rate", metavar="RATE", help="Measure at this many requests/s; repeats.", show_default=False),
+        typer.Option("--rate", metavar="RATE", help="Measure at this many requests/s; repeats."),
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=4, max=1_000_000, help="Mean length of prompts.")] = 512,
     output_tokens: Annotated[int, typer.Option(min=4, max=100_000, help="Mean length of answers.")] = 128,
@@ -49,12 +55,10 @@ def observe(
             min=1, max=1_000_000, help="Most requests in all, besides a dozen of two tokens that find out how to ask."
         ),
     ] = 1_000,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which of the server's models to measure.", show_default=False)
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Which of the server's models to measure.")] = None,
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="VARIABLE", help="Environment variable that holds the API key.", show_default=False),
+        typer.Option(metavar="VARIABLE", help="Environment variable that holds the API key."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of lengths, prompts and arrivals.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
@@ -80,7 +84,7 @@ def observe(
         loads=loads,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        budget=budget_seconds(budget),
+        budget=seconds_of(budget, "--budget"),
         max_requests=max_requests,
         seed=seed,
     )
@@ -148,18 +152,7 @@ class _Kept:
         self.server: Server | None = None
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        if folder.exists() and not folder.is_dir():
-            raise UsageError("is not a folder", key="--out", value=str(folder))
-        there = [name for name in names if self._file(name).exists()]
-        if there and not force:
-            remedy = "name another folder, or replace it with --force"
-            raise UsageError("is there already", file=self._file(there[0]), remedy=remedy)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as failure:
-            raise UsageError(f"cannot be made: {failure.strerror}", key="--out", value=str(folder)) from None
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise UsageError("cannot be written: permission denied", key="--out", value=str(folder))
+        make_folder(folder, [self._file(name).name for name in names], force=force)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.json"

@@ -25,7 +25,7 @@ _PANEL = "Instead of a file, or over it"
 
 
 def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, show_default=False, rich_help_panel=_PANEL, **limits)
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=_PANEL, **limits)
 
 
 def _rate(text: str | float) -> float:
@@ -54,7 +54,6 @@ ColumnsOption = Annotated[
         "--columns",
         metavar="NAME=COLUMN,...",
         help="Which columns hold what: arrival_time=ts,prompt_tokens=in,output_tokens=out. Usual names need none.",
-        show_default=False,
     ),
 ]
 
@@ -68,7 +67,6 @@ class Asked:
         typer.Argument(
             metavar="SCENARIO",
             help="A scenario file, a bundled scenario, a model, a Hugging Face id, or a config.json.",
-            show_default=False,
         ),
     ] = None
     gpus: Annotated[

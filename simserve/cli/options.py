@@ -52,21 +52,21 @@ def share(text: str, key: str | None = None) -> float:
     return value
 
 
-def budget_seconds(budget: str) -> float:
-    """Return the seconds of a ``--budget``, such as ``90s`` or ``5 min``.
+def seconds_of(text: str, key: str, least: float = 0.0) -> float:
+    """Return the seconds of a flag such as ``15s``.
 
     Raises:
-        UsageError: It is not a time, or not above 0.
+        UsageError: It is not a time, or too short.
     """
     from simserve.units import parse
 
     try:
-        seconds = parse(budget, "time")
+        value = parse(text, "time")
     except ValueError as failure:
-        raise UsageError(str(failure), key="--budget", value=budget) from None
-    if seconds <= 0:
-        raise UsageError("must be above 0", key="--budget", value=budget)
-    return seconds
+        raise UsageError(str(failure), key=key, value=text) from None
+    if value <= 0 or value < least:
+        raise UsageError(f"must be at least {least:g} s" if least else "must be above 0", key=key, value=text)
+    return value
 
 
 SetOption = Annotated[
@@ -151,6 +151,58 @@ def check_page(file: Path | None, key: str = "--html") -> None:
         raise UsageError("cannot be written: permission denied", key=key, value=str(file))
 
 
+def write_all(texts: Mapping[Path, str], *, force: bool) -> None:
+    """Write several new files, or none if one of them exists.
+
+    Raises:
+        UsageError: One exists and ``force`` is not given, or one cannot be written.
+    """
+    for path in texts:
+        if path.exists() and not force:
+            raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
+    for path, text in texts.items():
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as failure:
+            raise UsageError(f"cannot be written: {failure.strerror}", file=path) from None
+
+
+def make_folder(folder: Path, names: Iterable[str], *, force: bool) -> None:
+    """Make the folder of ``--out``, before anything is measured.
+
+    Raises:
+        UsageError: It is no folder, or not writable, or it holds one of the files and ``force`` is not given.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("is not a folder", key="--out", value=str(folder))
+    there = [folder / name for name in names if (folder / name).exists() and (folder / name).stat().st_size]
+    if there and not force:
+        raise UsageError("is there already", file=there[0], remedy="name another folder, or replace it with --force")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise UsageError(f"cannot be made: {failure.strerror}", key="--out", value=str(folder)) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError("cannot be written: permission denied", key="--out", value=str(folder))
+
+
+def variants_of(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the changes of each ``--with NAME: KEY=VALUE, ...`` by its name.
+
+    Raises:
+        UsageError: One has not that form, or two have one name.
+    """
+    from simserve.planner.compare import parse_variant
+
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, changes = parse_variant(text)
+        if name in found:
+            raise UsageError("stands twice", key="--with", value=name, remedy="give each variant a name of its own")
+        found[name] = changes
+    return found
+
+
 def check_verbose(verbose: bool, flags: Mapping[str, bool]) -> None:
     """Refuse ``--verbose`` together with flags under which it has no effect.
 
@@ -160,33 +212,6 @@ def check_verbose(verbose: bool, flags: Mapping[str, bool]) -> None:
     silent = [flag for flag, is_given in flags.items() if is_given]
     if verbose and silent:
         raise UsageError("prints no answer that --verbose could lengthen", key=silent[0])
-
-
-def show_brief(
-    brief: Brief,
-    page: Path | None,
-    render: Callable[[Console], None],
-    *,
-    verbose: bool,
-    written: Path | None = None,
-) -> None:
-    """Print the brief of an answer, and with ``verbose`` what ``render`` prints below it.
-
-    Args:
-        brief: The brief of the answer.
-        page: Where its page was written; None without a page.
-        render: Prints every other figure.
-        verbose: Whether nothing is left out.
-        written: Another file of the answer; None without one.
-    """
-    from simserve.report.brief import with_page
-    from simserve.report.terminal import render_brief
-
-    out = console()
-    render_brief(with_page(brief, page, written), out, is_whole=verbose)
-    if verbose:
-        out.print()
-        render(out)
 
 
 def given_command(context: typer.Context) -> str:
@@ -260,8 +285,16 @@ class Shown:
             return
         made = brief()
         self.write_page(lambda file, command: write(file, command, made))
-        if self.is_printed:
-            show_brief(made, self.html, render, verbose=self.verbose, written=written)
+        if not self.is_printed:
+            return
+        from simserve.report.brief import with_page
+        from simserve.report.terminal import render_brief
+
+        out = console()
+        render_brief(with_page(made, self.html, written), out, is_whole=self.verbose)
+        if self.verbose:
+            out.print()
+            render(out)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

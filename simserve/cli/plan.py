@@ -22,7 +22,7 @@ from simserve.cli.options import (
     set_words,
     takes_flags,
 )
-from simserve.cli.run import progress_bar
+from simserve.cli.progress import progress_bar
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
@@ -38,17 +38,13 @@ def plan(
     hardware: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="GPU,GPU",
-            help="GPUs to choose from. Default: the scenario's, and those with an on-demand price.",
-            show_default=False,
+            metavar="GPU,GPU", help="GPUs to choose from. Default: the scenario's, and those with an on-demand price."
         ),
     ] = None,
     max_gpus: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Most GPUs to use. Default: 256; for latency and throughput, as many as the scenario has.",
-            show_default=False,
+            min=1, help="Most GPUs to use. Default: 256; for latency and throughput, as many as the scenario has."
         ),
     ] = None,
     objective: Annotated[
@@ -73,7 +69,6 @@ def plan(
         typer.Option(
             metavar="NAME,NAME",
             help="What must not change: gpus, weights, kv-cache, tensor-parallel, replicas, engine, drafts, pools, ...",
-            show_default=False,
         ),
     ] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Rent at spot prices; a spot GPU may be taken away.")] = False,
@@ -87,7 +82,6 @@ def plan(
             metavar="SHARE",
             help="Share of real servers on which the SLO must hold, by the errors to expect: 0.9 or 90%. "
             "Default: it must hold as simulated, on about half of them.",
-            show_default=False,
         ),
     ] = None,
     horizon: Annotated[
@@ -116,7 +110,6 @@ def plan(
             metavar="TERMS",
             help="What is on offer besides on-demand hours, with its discount: 1y=30%,3y=50%,spot=60%; or none. "
             "Default: 1y=25%,3y=45% and the listed spot price.",
-            show_default=False,
         ),
     ] = None,
     interruptions: Annotated[
@@ -125,7 +118,6 @@ def plan(
             metavar="TIMES",
             help="How spot replicas are taken back: mtbf=24h,mttr=10min; also notice=30s. Default: every 24 h, for the "
             "time that a replica takes to start.",
-            show_default=False,
         ),
     ] = None,
     autoscaler: Annotated[
@@ -140,7 +132,7 @@ def plan(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write the plan as a scenario, for run and export.", show_default=False),
+        typer.Option(metavar="FILE", help="Also write the plan as a scenario, for run and export."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="With --out: replace an existing file.")] = False,
     overrides: SetOption = None,
@@ -207,7 +199,7 @@ def plan(
     is_default = source is not None and source.name == "DEFAULT"
     if is_default and not spot and horizon is None and budget is None:
         objective = _objective(loaded, names)
-    with progress_bar(is_shown=not shown.quiet and sys.stderr.isatty(), label="planning") as progress:
+    with progress_bar(is_shown=not shown.quiet, label="planning") as progress:
         result = api.plan(
             loaded,
             hardware=names,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +19,10 @@ from simserve.cli.apis import (
     price_facts,
     print_offers,
     refuse_none,
-    refuse_without_prices,
     say_written,
     seen,
 )
+from simserve.cli.one_line import refuse_flags
 from simserve.cli.options import JsonOption, print_json, print_lines, print_table
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 
@@ -69,7 +68,8 @@ def gpus(
             raise UsageError("filters the list of GPUs, not a price file", key="NAME", value=name)
         _price_file(prices, provider, fetched_at(date), out, force=force, today=today, as_json=as_json)
         return
-    refuse_without_prices({"--provider": provider, "--date": date, "--out": out, "--force": force or None})
+    of_file = {"--provider": provider, "--date": date, "--out": out, "--force": force or None}
+    refuse_flags(of_file, "needs --prices FILE")
     from simserve.profiles import catalog
     from simserve.profiles.hardware import load_hardware
     from simserve.profiles.price_dates import check_today, newest
@@ -115,7 +115,6 @@ def models(
         typer.Argument(
             metavar="[NAME]",
             help="Only those with this in their name, family or repository; or one repository or config.json.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -154,18 +153,16 @@ def models(
 def engines(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Print what this engine's knobs resolve to.", show_default=False),
+        typer.Argument(metavar="[NAME]", help="Print what this engine's knobs resolve to."),
     ] = None,
     version: Annotated[str | None, typer.Option("--engine-version", help="Version; the newest if absent.")] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(
-            "--hardware", "--gpus", help=f"GPU that the defaults depend on; {_HARDWARE} if absent.", show_default=False
-        ),
+        typer.Option("--hardware", "--gpus", help=f"GPU that the defaults depend on; {_HARDWARE} if absent."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help=f"Model that the longest request depends on; {_MODEL} if absent.", show_default=False),
+        typer.Option(help=f"Model that the longest request depends on; {_MODEL} if absent."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -179,10 +176,7 @@ def engines(
             print_resolved(resolved)
         return
     for flag, value in (("--engine-version", version), ("--hardware", hardware), ("--model", model)):
-        if value is not None:
-            raise UsageError(
-                "is for the knobs of one engine", key=flag, remedy="name it: simserve engines vllm " + flag + " ..."
-            )
+        refuse_flags({flag: value}, "is for the knobs of one engine", f"name it: simserve engines vllm {flag} ...")
     from simserve.profiles import catalog
     from simserve.profiles.engine import load_engine
 
@@ -203,17 +197,16 @@ def engines(
         print_json({"engines": rows})
         return
     columns = ("name", "batching", "scheduler", "admission", "kv_allocation")
-    cells = [(*(str(row[column]) for column in columns), _first_to_last(row["versions"])) for row in rows]
+    cells = [
+        (*(str(row[column]) for column in columns), " to ".join(dict.fromkeys((versions[0], versions[-1]))))
+        for row in rows
+        if (versions := row["versions"])
+    ]
     note = (
         "Rules are those of the newest version; of a version between, those of the nearest older known one. "
         "simserve engines NAME prints every resolved knob, --json every version."
     )
     print_table((*columns[:-1], "KV", "versions"), cells, note)
-
-
-def _first_to_last(versions: Sequence[str]) -> str:
-    """Return the span of versions: ``0.3 to 0.5``."""
-    return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
 
 
 def _price_file(

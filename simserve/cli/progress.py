@@ -45,3 +45,10 @@ def progress(*, is_shown: bool) -> Iterator[Tell | None]:
                 due = time.monotonic() + REDRAWN_AFTER_SECONDS
 
         yield tell
+
+
+@contextmanager
+def progress_bar(*, is_shown: bool, label: str = "simulating") -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function of the parts done and all parts, for a bar as of `progress`; None to show nothing."""
+    with progress(is_shown=is_shown) as tell:
+        yield None if tell is None else lambda done, total: tell(done, total, label)

@@ -12,9 +12,7 @@ from simserve.errors import UsageError
 
 
 def report(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", readable=False, help="Folder that a run wrote.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="Folder that a run wrote.")],
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="File of the page. Default: DIR/report.html.")
     ] = None,
@@ -28,14 +26,14 @@ def report(
     from simserve.metrics.files import read_result
     from simserve.report.answer import answer
     from simserve.report.html import REPORT_FILE, render_report
-    from simserve.report.page import write_whole
+    from simserve.unfinished import write_text
     from simserve.version import __version__
 
     check_page(html)
     result = read_result(folder)
     path = html if html is not None else folder / REPORT_FILE
     try:
-        write_whole(path, render_report(result))
+        write_text(path, render_report(result))
     except OSError as failure:
         raise UsageError(f"cannot be written: {failure.strerror or failure}", file=path) from None
     written_by = result.summary["simserve"]["version"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,52 +12,47 @@ import typer
 
 from simserve.cli.one_line import Asked, refuse_flags
 from simserve.cli.options import (
-    JsonOption,
     OutOption,
-    QuietOption,
     SeedOption,
     SetOption,
-    VerboseOption,
+    Shown,
     check_verbose,
     console,
-    misfit_printed,
-    print_version_notes,
     set_words,
     share,
     takes_flags,
 )
-from simserve.cli.progress import progress
+from simserve.cli.progress import progress_bar
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InterruptedRunError
 
 if TYPE_CHECKING:
-    from simserve.api import Progress, RunResult, Scenario
+    from simserve.api import RunResult, Scenario
 
 
 _LONGEST_REFERENCE = 240
 """If a scenario takes more characters to name, the commands of an answer name the file that the run wrote."""
 
 
-@takes_flags()
+@takes_flags(without=("html",))
 def run(
     asked: Asked,
-    model: Annotated[str | None, typer.Option(help="The model, in place of SCENARIO.", show_default=False)] = None,
-    hardware: Annotated[str | None, typer.Option(help="The same as --gpus.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="The model, in place of SCENARIO.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="The same as --gpus.")] = None,
     overrides: SetOption = None,
     seed: SeedOption = None,
     replications: Annotated[
         int | None,
-        typer.Option(min=1, help="Independent runs; two or more give 95% confidence intervals.", show_default=False),
+        typer.Option(min=1, help="Independent runs; two or more give 95% confidence intervals."),
     ] = None,
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Run longer until runs settle, then more of them, until 95% intervals are this narrow, such as 2%.",
-            show_default=False,
+            help="Run longer until runs settle, then more of them, until 95% intervals are this narrow, such as 2%."
         ),
     ] = None,
     max_replications: Annotated[
         int | None,
-        typer.Option(min=2, help="With --precision: the most runs, 50 if absent.", show_default=False),
+        typer.Option(min=2, help="With --precision: the most runs, 50 if absent."),
     ] = None,
     out: OutOption = None,
     timeline: Annotated[
@@ -82,9 +75,8 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Check the scenario, print what fits in memory, and stop.")
     ] = False,
-    verbose: VerboseOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Simulate a scenario and say what happens: whether the SLO holds, latencies, load, dollars, and what to do.
 
@@ -104,7 +96,8 @@ def run(
         *_flag("run.max_replications", max_replications),
     ]
     asked = _with_model(asked, model, hardware)
-    check_verbose(verbose, {"--json": as_json, "--quiet": quiet, "--check": check})
+    shown.check()
+    check_verbose(shown.verbose, {"--check": check})
     if check:
         writing = {"--force": force, "--timeline": timeline, "--film": film, "--prometheus": prometheus}
         writing["--reference"] = by_reference
@@ -119,9 +112,9 @@ def run(
         from simserve.scenario.resolve import resolve
 
         resolved = resolve(loaded)
-        if not as_json and not quiet:
+        if shown.is_printed:
             print_resolved(resolved.shape.engine)
-        show_memory(resolved, as_json=as_json, quiet=quiet)
+        show_memory(resolved, as_json=shown.as_json, quiet=shown.quiet)
         return
     if by_reference:
         other = {
@@ -133,32 +126,27 @@ def run(
     reference = (*asked.words, *set_words(changes))
     files = {"force": force, "timeline": timeline, "film": film, "prometheus": prometheus, "reference": reference}
     how = {**files, "accelerate": accelerate, "by_reference": by_reference}
-    raise typer.Exit(_run(loaded, out, how, as_json=as_json, quiet=quiet, verbose=verbose))
+    raise typer.Exit(_run(loaded, out, how, shown))
 
 
-def _run(
-    scenario: Scenario, out: Path | None, files: dict[str, Any], *, as_json: bool, quiet: bool, verbose: bool
-) -> int:
+def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], shown: Shown) -> int:
     from simserve import api
     from simserve.metrics.files import summary_text
     from simserve.report.brief import STORED
 
-    print_version_notes([scenario], as_json=as_json, quiet=quiet)
+    shown.notes(scenario)
     folder = out if out is not None else api.default_folder(scenario)
     if len(shlex.join(files["reference"])) > _LONGEST_REFERENCE:
         files = {**files, "reference": (str(folder / STORED[0]),)}
-    with (
-        misfit_printed(scenario, as_json=as_json),
-        progress_bar(is_shown=not quiet and sys.stderr.isatty()) as told,
-    ):
+    with shown.misfit_printed(scenario), progress_bar(is_shown=not shown.quiet) as told:
         result = api.run(scenario, out=folder, progress=told, **files)
-    if as_json:
+    if shown.as_json:
         sys.stdout.write(summary_text(result.summary))
-    elif not quiet:
+    elif shown.is_printed:
         from simserve.report.terminal import render_run
 
-        render_run(result, console(), folder, reference=files["reference"], is_verbose=verbose)
-    if files["timeline"] and not quiet:
+        render_run(result, console(), folder, reference=files["reference"], is_verbose=shown.verbose)
+    if files["timeline"] and not shown.quiet:
         _tell_of_cut(result)
     return _outcome(result)
 
@@ -195,10 +183,3 @@ def _with_model(asked: Asked, model: str | None, hardware: str | None) -> Asked:
     if hardware is not None and asked.gpus is not None:
         refuse_flags({"--hardware": hardware}, "says the same as --gpus", "keep one of the two")
     return replace(asked, scenario=asked.scenario or model, gpus=asked.gpus or hardware)
-
-
-@contextmanager
-def progress_bar(*, is_shown: bool, label: str = "simulating") -> Iterator[Progress | None]:
-    """Yield a function that shows a bar on stderr once the run has lasted two seconds; None to show nothing."""
-    with progress(is_shown=is_shown) as tell:
-        yield None if tell is None else lambda done, total: tell(done, total, label)

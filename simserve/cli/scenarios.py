@@ -13,7 +13,7 @@ from simserve.cli.options import JsonOption, print_json, print_table
 def scenarios(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Print this scenario instead of the list.", show_default=False),
+        typer.Argument(metavar="[NAME]", help="Print this scenario instead of the list."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -25,17 +25,15 @@ def sweep(
     overrides: SetOption = None,
     sample: Annotated[
         int | None,
-        typer.Option(min=1, help="Run only this many points of the grid, drawn at random.", show_default=False),
+        typer.Option(min=1, help="Run only this many points of the grid, drawn at random."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes on this machine. Default: one a core.", show_default=False)
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine. Default: one a core.")] = None,
     backend: Annotated[
         str, typer.Option(metavar="auto|loky|dask|ray", help="Where the points run: on this machine, or on a cluster.")
     ] = "auto",
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Address of the Dask scheduler or Ray cluster.", show_default=False),
+        typer.Option(metavar="ADDRESS", help="Address of the Dask scheduler or Ray cluster."),
     ] = None,
     seed: SeedOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the table of another sweep.")] = False,

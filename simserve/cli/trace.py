@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.importing import ForceOption, HardwareOption, named_gpu, on_gpus, write_all
+from simserve.cli.importing import ForceOption, named_gpu, on_gpus
 from simserve.cli.one_line import ColumnsOption
-from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table
+from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table, write_all
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
     from simserve.workload.traces.media import RecordedMedia
-    from simserve.workload.traces.statistics import ArrivalStatistics, LengthStatistics
     from simserve.workload.traces.trace import Trace
 
 FormatOption = Annotated[
@@ -28,23 +28,22 @@ FormatOption = Annotated[
         "aiperf-messages, aiperf-conversations, dynamo, weka or columns.",
     ),
 ]
-TraceModelOption = Annotated[str | None, typer.Option(help="With --scenario: its model.", show_default=False)]
+TraceModelOption = Annotated[str | None, typer.Option(help="With --scenario: its model.")]
 
 
 def trace(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.", show_default=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.")],
     trace_format: FormatOption = "auto",
     columns: ColumnsOption = None,
     scenario: Annotated[
         Path | None,
-        typer.Option(
-            "--scenario", metavar="OUT.yaml", help="Also write a scenario with traffic like it.", show_default=False
-        ),
+        typer.Option("--scenario", metavar="OUT.yaml", help="Also write a scenario with traffic like it."),
     ] = None,
     model: TraceModelOption = None,
-    hardware: HardwareOption = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option("--gpus", "--hardware", metavar="[Nx]NAME", help="With --scenario: its GPUs, such as 2xH100."),
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -85,38 +84,22 @@ def trace(
 def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
     from simserve.workload.traces.statistics import arrival_statistics, length_statistics, task_statistics
 
-    tasks = task_statistics(read)
+    arrivals, tasks = arrival_statistics(read), task_statistics(read)
     return {
         "file": str(file),
         "format": known,
         "requests": len(read.prompt_tokens),
         "unserved": read.num_unserved,
         "remark": read.remark,
-        "arrivals": _arrivals(arrival_statistics(read)),
-        "prompt_tokens": _lengths(length_statistics(read.prompt_tokens)),
-        "output_tokens": _lengths(length_statistics(read.output_tokens)),
+        "arrivals": None if arrivals is None else asdict(arrivals),
+        "prompt_tokens": length_statistics(read.prompt_tokens).as_mapping(),
+        "output_tokens": length_statistics(read.output_tokens).as_mapping(),
         "prefixes": _prefixes(read),
         "sessions": None if read.session is None else len(set(read.session.tolist())),
         "tasks": None if tasks is None else tasks.as_mapping(),
         "images": _media(read.images),
         "audio": _media(read.audio),
     }
-
-
-def _arrivals(statistics: ArrivalStatistics | None) -> dict[str, float] | None:
-    if statistics is None:
-        return None
-    return {
-        "span_s": statistics.span_s,
-        "mean_rate": statistics.mean_rate,
-        "peak_rate": statistics.peak_rate,
-        "interarrival_cv": statistics.interarrival_cv,
-        "dispersion_index": statistics.dispersion_index,
-    }
-
-
-def _lengths(statistics: LengthStatistics) -> dict[str, Any]:
-    return statistics.as_mapping()
 
 
 def _prefixes(read: Trace) -> dict[str, Any] | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from simserve.cli.metrics_source import Source, seconds_of
+from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.options import (
     JsonOption,
     QuietOption,
     SetOption,
+    make_folder,
     misfit_printed,
     print_json,
     print_lines,
     print_table,
+    seconds_of,
+    takes_flags,
 )
 from simserve.errors import EXIT_THRESHOLD_FAILED, InputError, InterruptedRunError, UsageError
 
@@ -46,6 +49,7 @@ _LARGEST_PORT = 65_535
 LOOPBACK = "127.0.0.1"
 
 
+@takes_flags()
 def twin(
     source: Annotated[
         str,
@@ -53,40 +57,20 @@ def twin(
             metavar="SOURCE",
             help="Saved scrapes, a file or a folder; the answer of a Prometheus server; or the address of an engine "
             "or of a Prometheus server.",
-            show_default=False,
         ),
     ],
     scenario: Annotated[
         str,
-        typer.Option(
-            "--scenario",
-            metavar="SCENARIO",
-            help="The deployment and the traffic that are expected.",
-            show_default=False,
-        ),
+        typer.Option("--scenario", metavar="SCENARIO", help="The deployment and the traffic that are expected."),
     ],
     overrides: SetOption = None,
-    scrape_for: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            metavar="TIME",
-            help="How long to scrape an engine; for Prometheus, how far back to look.",
-            show_default=False,
-        ),
-    ] = None,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s",
-    prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False,
-    match: Annotated[
-        str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
-    ] = "",
+    *,
+    scraping: Scraping,
     horizon: Annotated[str, typer.Option(metavar="TIME", help="How far ahead to forecast; 0: not at all.")] = "24 h",
     calibrate_for: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME",
-            help="Calibrate to this first part of what was observed, and compare the rest with that.",
-            show_default=False,
+            metavar="TIME", help="Calibrate to this first part of what was observed, and compare the rest with that."
         ),
     ] = None,
     once: Annotated[
@@ -97,9 +81,7 @@ def twin(
     ] = False,
     watch: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="Repeat after this time, one line a round, until Ctrl-C.", show_default=False
-        ),
+        typer.Option(metavar="TIME", help="Repeat after this time, one line a round, until Ctrl-C."),
     ] = None,
     metrics_address: Annotated[
         str | None,
@@ -107,12 +89,11 @@ def twin(
             metavar="[HOST:]PORT",
             help="With --watch: serve the last round's figures at /metrics, for Prometheus. Without HOST, to this "
             "machine alone.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder for twin.json, and for what is scraped.", show_default=False),
+        typer.Option(metavar="DIR", help="Folder for twin.json, and for what is scraped."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: JsonOption = False,
@@ -135,13 +116,12 @@ def twin(
     measured = 0.0 if calibrate_for is None else seconds_of(calibrate_for, "--calibrate-for")
     ahead = 0.0 if horizon.strip() in ("0", "0s", "0 s") else seconds_of(horizon, "--horizon")
     loaded = load(scenario, overrides or ())
-    _check_out(out, source, force=force)
+    if out is not None:
+        make_folder(out, ["twin.json", *([_SCRAPES] if "://" in source else [])], force=force)
     if watch is not None:
         if as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
-        asked = (source, watch, interval, round_seconds(watch, interval))
-        how: dict[str, Any] = {"is_prometheus": prometheus, "match": match, "horizon": ahead, "measured": measured}
-        rounds = looks(*asked, loaded, **how, save=_scrapes_file(out, source))
+        rounds = looks(source, watch, scraping, loaded, ahead, measured, save=_scrapes_file(out, source))
         with contextlib.ExitStack() as stack:
             page = None
             if metrics_address is not None:
@@ -149,9 +129,7 @@ def twin(
                 print_lines([f"metrics at {page.url}"])
             _watch(rounds, page, out, until_drift=once)
         return
-    where: dict[str, Any] = {"is_prometheus": prometheus, "match": match}
-    save = _scrapes_file(out, source)
-    found = Source(source, scrape_for, interval, **where, quiet=quiet or as_json, save=save)
+    found = Source(source, scraping, quiet=quiet or as_json, save=_scrapes_file(out, source))
     with misfit_printed(loaded, as_json=as_json):
         answer = look(found.scrapes(), source, loaded, ahead, measured)
     if out is not None:
@@ -171,23 +149,6 @@ def look(scrapes: list[Scrape], source: str, scenario: Scenario, horizon: float,
 
     seen = observed(scrapes, source)
     return compare(seen, source, scenario, horizon=horizon, calibrate_for=measured)
-
-
-def _check_out(out: Path | None, source: str, *, force: bool) -> None:
-    if out is None:
-        return
-    if out.exists() and not out.is_dir():
-        raise UsageError("is not a folder", key="--out", value=str(out))
-    written = (out / "twin.json", *(() if "://" not in source else (out / _SCRAPES,)))
-    there = next((file for file in written if file.exists() and file.stat().st_size), None)
-    if there is not None and not force:
-        raise UsageError("is there already", file=there, remedy="name another folder, or replace it with --force")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as failure:
-        raise UsageError(f"cannot be made: {failure.strerror}", key="--out", value=str(out)) from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise UsageError("cannot be written: permission denied", key="--out", value=str(out))
 
 
 def _scrapes_file(out: Path | None, source: str) -> Path | None:
@@ -248,29 +209,43 @@ def _on_stderr(words: str) -> None:
 def looks(
     source: str,
     every: str,
-    interval: str,
-    seconds: float,
+    scraping: Scraping,
     scenario: Scenario,
-    *,
-    is_prometheus: bool,
-    match: str,
     horizon: float,
     measured: float,
+    *,
     save: Path | None = None,
     tell: Callable[[str], None] = _on_stderr,
 ) -> Iterator[Twin]:
-    """Yield a comparison every ``seconds``, without end; earlier scrapes of an engine are kept.
+    """Return comparisons, one ``every`` so often, without end; earlier scrapes of an engine are kept.
 
     A round in which the source does not answer is reported, by default on stderr, and skipped; only in the first round
     is that an error.
+
+    Raises:
+        UsageError: ``every`` is too short for the scrapes that one comparison needs.
     """
+    seconds = round_seconds(every, scraping.interval)
+    how = replace(scraping, scrape_for=every if "://" in source else None)
+    return _looks(source, seconds, how, scenario, horizon, measured, save, tell)
+
+
+def _looks(
+    source: str,
+    seconds: float,
+    how: Scraping,
+    scenario: Scenario,
+    horizon: float,
+    measured: float,
+    save: Path | None,
+    tell: Callable[[str], None],
+) -> Iterator[Twin]:
     from simserve.observe.scrapes import in_order
 
     kept: list[Scrape] = []
-    scraped_for = every if "://" in source else None
     while True:
         start = time.monotonic()
-        found = Source(source, scraped_for, interval, is_prometheus=is_prometheus, match=match, quiet=True, save=save)
+        found = Source(source, how, quiet=True, save=save)
         try:
             scrapes = found.scrapes()
         except InputError as failure:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simserve.cli.options import JsonOption, QuietOption, check_page, console, print_json
+from simserve.cli.progress import progress_bar
 from simserve.errors import InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from simserve.api import Progress
     from simserve.planner.validation.validate import Validation
 
 _TABLE_ENDINGS = (".parquet", ".csv")
@@ -29,7 +27,6 @@ def validate(
         typer.Argument(
             metavar="[FILE]...",
             help="Your own measurements, as docs/measurements.md has them. Default: the published figures that ship.",
-            show_default=False,
         ),
     ] = None,
     data: Annotated[
@@ -92,7 +89,7 @@ def validate(
     _check_own(files or ())
     pages = [(flag, str(file)) for flag, file in zip(_DATED, (accuracy, expected_errors), strict=True) if file]
     laboratory = load_laboratory(*pages[0]) if pages else None
-    with _progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
+    with progress_bar(is_shown=not quiet, label="replaying") as progress:
         result = replay_measurements(
             data, source or (), files=files or (), jobs=jobs or os.cpu_count() or 1, progress=progress
         )
@@ -156,17 +153,3 @@ def _write_points(result: Validation, file: Path) -> None:
     from simserve.planner.validation.validate import write_parquet
 
     write_parquet(result, file)
-
-
-@contextmanager
-def _progress(is_shown: bool) -> Iterator[Progress | None]:
-    """Yield a function that shows progress on stderr; nothing is shown unless that is a terminal."""
-    if not is_shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("replaying", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

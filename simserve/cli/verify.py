@@ -20,9 +20,7 @@ def verify(
     num_requests: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Requests to compare. Absent: all, or the first 500, or those that generate 50,000 tokens.",
-            show_default=False,
+            min=1, help="Requests to compare. Absent: all, or the first 500, or those that generate 50,000 tokens."
         ),
     ] = None,
     overrides: SetOption = None,

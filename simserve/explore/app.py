@@ -50,6 +50,14 @@ _ASKED: dict[str, type[FrozenModel]] = {
     "wizard": queries.WizardQuery,
     "twin": queries.TwinQuery,
 }
+_BOUNDS = {
+    "choices": "enum",
+    "min": "minimum",
+    "max": "maximum",
+    "above": "exclusiveMinimum",
+    "below": "exclusiveMaximum",
+}
+"""Name of a bound on the page -> its name in a JSON Schema."""
 Query = TypeVar("Query", bound=FrozenModel)
 MAX_BODY = 16_384
 """Most bytes of a question."""
@@ -59,19 +67,11 @@ WHAT_IF_SECONDS = 60.0
 """Most seconds for a question about another deployment: hours of traffic are simulated."""
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
-    "": (_PAGE / "index.html", "text/html; charset=utf-8"),
-    "common.css": (TEMPLATES / "common.css", "text/css; charset=utf-8"),
-    "style.css": (_PAGE / "style.css", "text/css; charset=utf-8"),
-    "core.js": (_PAGE / "core.js", "text/javascript; charset=utf-8"),
-    "charts.js": (_PAGE / "charts.js", "text/javascript; charset=utf-8"),
-    "tabs.js": (_PAGE / "tabs.js", "text/javascript; charset=utf-8"),
-    "simulator.js": (_PAGE / "simulator.js", "text/javascript; charset=utf-8"),
-    "twin.js": (_PAGE / "twin.js", "text/javascript; charset=utf-8"),
-    "tour.js": (_PAGE / "tour.js", "text/javascript; charset=utf-8"),
-    "film.css": (TEMPLATES / "film.css", "text/css; charset=utf-8"),
-    "film.js": (TEMPLATES / "film.js", "text/javascript; charset=utf-8"),
-    "read.js": (TEMPLATES / "read.js", "text/javascript; charset=utf-8"),
+    "": _PAGE / "index.html",
+    **{each.name: each for each in (_PAGE / "style.css", *_PAGE.glob("*.js"))},
+    **{name: TEMPLATES / name for name in ("common.css", "film.css", "film.js", "read.js")},
 }
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -86,17 +86,15 @@ def catalogue() -> dict[str, Any]:
     """Return models, GPUs, frameworks and APIs with short descriptions, the tour's stops and each query's fields."""
     return {
         "version": __version__,
-        "models": [{"name": name, "about": _model(name)} for name in catalog.names("model")],
+        "models": [
+            {"name": name, "about": f"{load_model(name).num_parameters / 1e9:.3g} B"} for name in catalog.names("model")
+        ],
         "hardware": [{"name": name, "about": _hardware(name)} for name in catalog.names("hardware")],
         "apis": catalog.names("api"),
         "frameworks": catalog.names("engine"),
         "stops": tour.described(),
         "fields": {name: _fields(query) for name, query in _ASKED.items()},
     }
-
-
-def _model(name: str) -> str:
-    return f"{load_model(name).num_parameters / 1e9:.3g} B"
 
 
 def _hardware(name: str) -> str:
@@ -111,17 +109,7 @@ def _fields(query: type[FrozenModel]) -> dict[str, Any]:
         name: {
             "default": field.get("default"),
             "about": field.get("description", ""),
-            **({"choices": field["enum"]} if "enum" in field else {}),
-            **{
-                key: field[bound]
-                for key, bound in (
-                    ("min", "minimum"),
-                    ("max", "maximum"),
-                    ("above", "exclusiveMinimum"),
-                    ("below", "exclusiveMaximum"),
-                )
-                if bound in field
-            },
+            **{key: field[bound] for key, bound in _BOUNDS.items() if bound in field},
         }
         for name, field in schema["properties"].items()
     }
@@ -215,11 +203,10 @@ class _Headers:
 
 
 async def _file(request: Request) -> Response:
-    found = _FILES.get(request.path_params.get("name", ""))
-    if found is None:
+    path = _FILES.get(request.path_params.get("name", ""))
+    if path is None:
         return _error(404, "there is no such page")
-    path, kind = found
-    return Response(path.read_bytes(), headers={"content-type": kind})
+    return Response(path.read_bytes(), headers={"content-type": f"{_KINDS[path.suffix]}; charset=utf-8"})
 
 
 async def _catalogue(_request: Request) -> Response:

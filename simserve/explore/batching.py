@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import StepTimes
-from simserve.explore.queries import BatchingQuery, Check, PagingQuery, whole
+from simserve.explore.queries import BatchingQuery, Check, PagingQuery, lognormal, scenario_of, whole
 from simserve.metrics.result import RunResult
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
@@ -137,18 +137,11 @@ def paging(query: PagingQuery, check: Check) -> dict[str, Any]:
 
 def way_mapping(query: PagingQuery, way: str) -> dict[str, Any]:
     """Return the scenario of one way to reserve KV memory."""
-    return {
-        "name": "explore",
-        "model": query.model,
-        "deployment": query.deployment({"kv_allocation": way, "max_num_seqs": 512, "max_num_batched_tokens": 8192}),
-        "workload": {
-            "arrivals": {"process": "all_at_once"},
-            "prompt_tokens": _lengths(query.prompt_tokens, query.max_model_len),
-            "output_tokens": _lengths(query.output_tokens, query.max_model_len),
-            "num_requests": query.num_requests,
-        },
-        "run": {"seed": query.seed},
-    }
+    deployment = query.deployment({"kv_allocation": way, "max_num_seqs": 512, "max_num_batched_tokens": 8192})
+    most = query.max_model_len // 2 - 1
+    prompts, answers = (lognormal(mean, 1.0, max(mean, most)) for mean in (query.prompt_tokens, query.output_tokens))
+    arrivals = {"process": "all_at_once"}
+    return scenario_of(query.model, deployment, arrivals, (prompts, answers), query.num_requests, query.seed)
 
 
 def _way(query: PagingQuery, way: str, check: Check) -> dict[str, Any]:
@@ -167,10 +160,6 @@ def _way(query: PagingQuery, way: str, check: Check) -> dict[str, Any]:
         "reserved_each": totals.kv_reserved_token_seconds / running if running else 0.0,
         "map": _map(result, query, way),
     }
-
-
-def _lengths(mean: int, longest: int) -> dict[str, Any]:
-    return {"distribution": "lognormal", "mean": mean, "cv": 1.0, "max": max(mean, longest // 2 - 1)}
 
 
 def _map(result: RunResult, query: PagingQuery, way: str) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from simserve.explore.queries import (
     SpeculationQuery,
     TourQuery,
     WizardQuery,
+    fixed,
+    lognormal,
+    scenario_of,
 )
 from simserve.explore.tour import STOPS
 from simserve.explore.tradeoffs import best_layout
@@ -102,43 +105,26 @@ def _kept_full(query: DeploymentQuery, sequences: int, context: int, **deploymen
     engine = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
     asked = {**query.deployment(engine), **deployment}
     asked["engine"]["max_model_len"] = max(query.max_model_len, prompt + answer)
-    return {
-        "name": "explore",
-        "model": query.model,
-        "deployment": asked,
-        "workload": {
-            "arrivals": {"process": "closed_loop", "concurrency": sequences},
-            "prompt_tokens": {"distribution": "fixed", "value": prompt},
-            "output_tokens": {"distribution": "fixed", "value": answer},
-            "num_requests": 4 * sequences,
-        },
-        "run": {"seed": 1},
-    }
+    arrivals = {"process": "closed_loop", "concurrency": sequences}
+    return scenario_of(query.model, asked, arrivals, (fixed(prompt), fixed(answer)), 4 * sequences)
 
 
 def _batching(query: BatchingQuery, _check: Check) -> tuple[str, dict[str, Any]]:
     lengths = np.array(query.lengths, dtype=np.float64)
     spread = float(lengths.std() / lengths.mean())
-    answers: dict[str, Any] = (
-        {"distribution": "lognormal", "mean": float(lengths.mean()), "cv": spread, "max": int(lengths.max())}
-        if spread > 0 and lengths.max() > lengths.mean() + 1
-        else {"distribution": "fixed", "value": int(lengths[0])}
-    )
+    is_spread = spread > 0 and lengths.max() > lengths.mean() + 1
+    answers = lognormal(float(lengths.mean()), spread, int(lengths.max())) if is_spread else fixed(int(lengths[0]))
     engine = {"name": "vllm", "max_model_len": 2048, "batching": "static", "static_batch_size": query.slots}
+    deployment = {"hardware": "a100-sxm-80gb", "engine": {**engine, "max_num_seqs": query.slots}}
     return (
         "Static batches of answers spread like these; --set deployment.engine.batching=continuous runs the other form.",
-        {
-            "name": "explore",
-            "model": "llama-2-7b",
-            "deployment": {"hardware": "a100-sxm-80gb", "engine": {**engine, "max_num_seqs": query.slots}},
-            "workload": {
-                "arrivals": {"process": "all_at_once"},
-                "prompt_tokens": {"distribution": "fixed", "value": 1},
-                "output_tokens": answers,
-                "num_requests": max(200, len(query.lengths)),
-            },
-            "run": {"seed": 1},
-        },
+        scenario_of(
+            "llama-2-7b",
+            deployment,
+            {"process": "all_at_once"},
+            (fixed(1), answers),
+            max(200, len(query.lengths)),
+        ),
     )
 
 
@@ -169,13 +155,13 @@ def _wizard(query: WizardQuery, _check: Check) -> tuple[str, dict[str, Any]]:
 
 
 EXPORTS: Mapping[str, Export] = {
-    "tour": cast("Export", _tour),
-    **dict.fromkeys(("simulator", "load", "film"), cast("Export", _simulator)),
-    **dict.fromkeys(("memory-wall", "kv-growth", "attention", "quantization"), cast("Export", _step)),
-    "batching": cast("Export", _batching),
-    "paging": cast("Export", _paging),
-    "speculation": cast("Export", _speculation),
-    "parallel": cast("Export", _parallel),
-    "cost": cast("Export", _cost),
-    "wizard": cast("Export", _wizard),
+    "tour": _tour,
+    **dict.fromkeys(("simulator", "load", "film"), _simulator),
+    **dict.fromkeys(("memory-wall", "kv-growth", "attention", "quantization"), _step),
+    "batching": _batching,
+    "paging": _paging,
+    "speculation": _speculation,
+    "parallel": _parallel,
+    "cost": _cost,
+    "wizard": _wizard,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import InputError, SimserveError
-from simserve.explore.queries import Check, DeploymentQuery, MemoryQuery
+from simserve.explore.queries import Check, DeploymentQuery, MemoryQuery, fixed, scenario_of
 from simserve.perf.memory import plan_memory
 from simserve.perf.operators import PART_NAMES, PricedDeployment
 from simserve.perf.quantization import WEIGHT_FORMATS, quantize_symmetric, weight_bits
@@ -37,18 +37,8 @@ def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenari
     """
     asked = {**query.deployment({"max_num_seqs": _MOST_SEATS, "max_num_batched_tokens": 8192}), **deployment}
     billions = query.billion_parameters if isinstance(query, MemoryQuery) else 0.0
-    mapping = {
-        "name": "explore",
-        "model": _nearest_llama(billions) if billions else query.model,
-        "deployment": asked,
-        "workload": {
-            "arrivals": {"process": "all_at_once"},
-            "prompt_tokens": {"distribution": "fixed", "value": 1},
-            "output_tokens": {"distribution": "fixed", "value": 1},
-            "num_requests": 1,
-        },
-    }
-    found = resolve(from_mapping(mapping))
+    model = _nearest_llama(billions) if billions else query.model
+    found = resolve(from_mapping(scenario_of(model, asked, {"process": "all_at_once"}, (fixed(1), fixed(1)), 1)))
     return _with_layers(found, billions) if billions else found
 
 

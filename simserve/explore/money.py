@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from simserve import api
 from simserve.errors import InfeasibleError, InputError
-from simserve.explore.queries import Check, CostQuery, whole
+from simserve.explore.queries import Check, CostQuery, lognormal, scenario_of, whole
 from simserve.metrics.result import RunResult
 from simserve.profiles.hardware import load_hardware
 from simserve.report.cost import sections
@@ -35,7 +36,7 @@ def cost(query: CostQuery, check: Check) -> dict[str, Any]:
         InputError: No combination runs, or none of those that run has a price.
         TooLongError: It took too long.
     """
-    rows = [_row(each, price, query) for each, price in served(query, check)]
+    rows = list(_served(query, check))
     priced = sorted((row for row in rows if row["usd_per_million"] is not None), key=lambda row: row["usd_per_million"])
     if not priced:
         why = next((row["why_not"] for row in rows if row["why_not"]), "no price is known of these GPUs")
@@ -61,23 +62,18 @@ def chosen_replica(query: CostQuery, check: Check) -> dict[str, Any]:
     return {**mapping, "pricing": pricing}
 
 
-def _row(each: Served, usd_per_hour: float | None, query: CostQuery) -> dict[str, Any]:
+def _row(each: Mapping[str, Any], price: float | None, query: CostQuery) -> dict[str, Any]:
+    """Return what a replica serves with its dollars; ``price``: of a GPU-hour, None if unknown."""
+    rate = each["output_throughput"]
+    usd_per_hour = None if price is None else each["gpus"] * price * (1 - query.discount)
     return {
-        "name": f"{each.framework} on {each.hardware}",
-        "framework": each.framework,
-        "version": each.version,
-        "hardware": each.hardware,
-        "gpus": each.gpus,
-        "output_throughput": each.output_throughput,
-        "tokens_per_second_a_gpu": each.output_throughput / each.gpus if each.gpus else None,
-        "ttft_ms": each.ttft_ms,
-        "tpot_ms": each.tpot_ms,
-        "binding": each.binding,
-        "fidelity": each.fidelity,
-        "why_not": each.why_not or ("" if usd_per_hour is not None else "no price of this GPU is known"),
+        "name": f"{each['framework']} on {each['hardware']}",
+        **each,
+        "tokens_per_second_a_gpu": rate / each["gpus"] if each["gpus"] else None,
+        "why_not": each["why_not"] or ("" if price is not None else "no price of this GPU is known"),
         "usd_per_hour": usd_per_hour,
-        "usd_per_million": per_million(usd_per_hour, each.output_throughput * query.utilization),
-        "usd_per_million_full": per_million(usd_per_hour, each.output_throughput),
+        "usd_per_million": per_million(usd_per_hour, rate * query.utilization),
+        "usd_per_million_full": per_million(usd_per_hour, rate),
     }
 
 
@@ -165,77 +161,49 @@ def _equations(
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What one replica of a framework on a GPU serves.
-
-    Attributes:
-        framework: Engine profile.
-        version: Version of it.
-        hardware: Hardware profile.
-        gpus: GPUs of the replica.
-        output_throughput: Output tokens/s at the full concurrency; 0 if it cannot run.
-        ttft_ms: Median, queueing included.
-        tpot_ms: Median; None if answers arrive whole.
-        binding: The bottleneck.
-        fidelity: Where the step times come from.
-        why_not: Why it cannot run; empty if it can.
-    """
-
-    framework: str
-    hardware: str
-    version: str = ""
-    gpus: int = 0
-    output_throughput: float = 0.0
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    binding: str = ""
-    fidelity: str = ""
-    why_not: str = ""
-
-
 def replica(query: CostQuery, framework: str, hardware: str, gpus: int) -> dict[str, Any]:
     """Return the scenario of one replica at the concurrency asked for."""
-    return {
-        "name": "explore",
-        "model": query.model,
-        "deployment": {
-            "hardware": hardware,
-            "tensor_parallel_size": gpus,
-            "quantization": query.quantization,
-            "engine": {"name": framework, "max_model_len": max(2048, 4 * (query.prompt_tokens + query.output_tokens))},
-        },
-        "workload": {
-            "arrivals": {"process": "closed_loop", "concurrency": query.concurrency},
-            "prompt_tokens": _lognormal(query.prompt_tokens),
-            "output_tokens": _lognormal(query.output_tokens),
-            "num_requests": max(_RUN_LENGTH * query.concurrency, 16),
-        },
-        "run": {"seed": 1},
+    deployment = {
+        "hardware": hardware,
+        "tensor_parallel_size": gpus,
+        "quantization": query.quantization,
+        "engine": {"name": framework, "max_model_len": max(2048, 4 * (query.prompt_tokens + query.output_tokens))},
     }
+    prompts, answers = (lognormal(mean, 0.5, 2 * mean) for mean in (query.prompt_tokens, query.output_tokens))
+    arrivals = {"process": "closed_loop", "concurrency": query.concurrency}
+    num_requests = max(_RUN_LENGTH * query.concurrency, 16)
+    return scenario_of(query.model, deployment, arrivals, (prompts, answers), num_requests)
 
 
-def _lognormal(mean: int) -> dict[str, Any]:
-    return {"distribution": "lognormal", "mean": mean, "cv": 0.5, "max": 2 * mean}
-
-
-def served(query: CostQuery, check: Check) -> list[tuple[Served, float | None]]:
-    """Return every framework on every GPU, with the dollars an hour of its replica (None: no known price)."""
+def _served(query: CostQuery, check: Check) -> Iterator[dict[str, Any]]:
+    """Yield the row of every framework on every GPU."""
     # The inputs about a month do not change what is simulated.
     asked = CostQuery(**query.model_dump(include={"model", "quantization", "concurrency", *_ASKED_LENGTHS}))
-    found: list[tuple[Served, float | None]] = []
-    for hardware in dict.fromkeys(query.hardware):
-        price = load_hardware(hardware).default_price
-        for framework in dict.fromkeys(query.frameworks):
-            check(len(found), len(query.hardware) * len(query.frameworks))
-            each = _run_of(asked, framework, hardware)
-            found.append((each, None if price is None else each.gpus * price * (1 - query.discount)))
-    return found
+    pairs = list(product(dict.fromkeys(query.hardware), dict.fromkeys(query.frameworks)))
+    for done, (hardware, framework) in enumerate(pairs):
+        check(done, len(query.hardware) * len(query.frameworks))
+        yield _row(_run_of(asked, framework, hardware), load_hardware(hardware).default_price, query)
 
 
 @lru_cache(maxsize=1024)
-def _run_of(query: CostQuery, framework: str, hardware: str) -> Served:
-    """Run the smallest replica that the model fits on."""
+def _run_of(query: CostQuery, framework: str, hardware: str) -> Mapping[str, Any]:
+    """Run the smallest replica that the model fits on; return what it serves, or why it cannot run (``why_not``).
+
+    Latencies are medians, queueing included; TPOT is None if answers arrive whole. Output tokens/s are those at the
+    full concurrency, 0 if it cannot run.
+    """
+    nothing: dict[str, Any] = {
+        "framework": framework,
+        "version": "",
+        "hardware": hardware,
+        "gpus": 0,
+        "output_throughput": 0.0,
+        "ttft_ms": None,
+        "tpot_ms": None,
+        "binding": "",
+        "fidelity": "",
+        "why_not": "",
+    }
     why = ""
     for gpus in _TENSOR_SIZES:
         try:
@@ -244,24 +212,21 @@ def _run_of(query: CostQuery, framework: str, hardware: str) -> Served:
             why = str(error)
             continue
         except InputError as error:
-            return Served(framework=framework, hardware=hardware, why_not=error.rule)
+            return {**nothing, "why_not": error.rule}
         if not result.summary["completed"]:
-            return Served(framework=framework, hardware=hardware, why_not="serves none of these requests")
+            return {**nothing, "why_not": "serves none of these requests"}
         inner = result.summary["simserve"]
-        return Served(
-            framework=framework,
-            version=inner["engine_resolved"]["version"],
-            hardware=hardware,
-            gpus=gpus,
-            output_throughput=_steady_rate(result),
-            ttft_ms=result.summary["p50_ttft_ms"],
-            tpot_ms=result.summary["p50_tpot_ms"],
-            binding=inner["bottleneck"]["binding"],
-            fidelity=inner["fidelity"],
-        )
-    return Served(
-        framework=framework, hardware=hardware, why_not=f"does not fit on up to {_TENSOR_SIZES[-1]} GPUs: {why}"
-    )
+        return {
+            **nothing,
+            "version": inner["engine_resolved"]["version"],
+            "gpus": gpus,
+            "output_throughput": _steady_rate(result),
+            "ttft_ms": result.summary["p50_ttft_ms"],
+            "tpot_ms": result.summary["p50_tpot_ms"],
+            "binding": inner["bottleneck"]["binding"],
+            "fidelity": inner["fidelity"],
+        }
+    return {**nothing, "why_not": f"does not fit on up to {_TENSOR_SIZES[-1]} GPUs: {why}"}
 
 
 def _steady_rate(result: RunResult) -> float:

@@ -20,7 +20,8 @@ from simserve.explore.queries import Against
 from simserve.explore.tour import LONG_TAIL, STOPS
 from simserve.metrics.summary import in_json
 from simserve.profiles.catalog import bundled_file
-from simserve.report.page import TEMPLATES, write_whole
+from simserve.report.page import TEMPLATES
+from simserve.unfinished import write_text
 from simserve.validation import validate
 
 Options = Mapping[str, Sequence[Any]]
@@ -130,8 +131,8 @@ def write_pages(
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / ANSWERS, f"window.SIMSERVE={text};\n")
-        write_whole(folder / INDEX, page())
+        write_text(folder / ANSWERS, f"window.SIMSERVE={text};\n")
+        write_text(folder / INDEX, page())
     except OSError as failure:
         raise UsageError(f"cannot be written: {failure.strerror}", key="--export", value=str(folder)) from failure
     return is_whole
@@ -156,7 +157,7 @@ def answer(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the server would answer, or its refusal."""
     asked = QUESTIONS[name]
     try:
-        found: dict[str, Any] = in_json(asked.answer(validate(asked.query, dict(values)), _unlimited))
+        found: dict[str, Any] = in_json(asked.answer(validate(asked.query, dict(values)), lambda _done, _total: None))
     except InfeasibleError as error:
         return {"error": str(error), "kind": "infeasible"}
     except (SimserveError, ValueError) as error:
@@ -194,7 +195,3 @@ def _combinations(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
     for places in itertools.product(*(range(len(values)) for values in options.values())):
         chosen = zip(options.items(), places, strict=True)
         yield ".".join(map(str, places)), {name: values[place] for (name, values), place in chosen}
-
-
-def _unlimited(_done: int, _total: int) -> None:
-    """Never stop a run."""

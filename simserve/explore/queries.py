@@ -24,19 +24,13 @@ Check = Callable[[int, int], None]
 """Passed to a run as its progress: stops it when its time is up."""
 
 
-def _name_of(kind: catalog.Kind) -> AfterValidator:
+def _name_of(kind: catalog.Kind, *, may_be_empty: bool = False) -> AfterValidator:
     def check(name: str) -> str:
-        if name not in catalog.names(kind):
+        if name not in catalog.names(kind) and (name or not may_be_empty):
             raise ValueError(f"is no {kind} of the catalogue")
         return name
 
     return AfterValidator(check)
-
-
-def _hardware_or_none(name: str) -> str:
-    if name and name not in catalog.names("hardware"):
-        raise ValueError("is no hardware of the catalogue")
-    return name
 
 
 Name = Annotated[str, Field(max_length=80)]
@@ -151,26 +145,13 @@ class SimulatorQuery(DeploymentQuery):
                 "num_speculative_tokens": self.num_speculative_tokens,
                 "acceptance_rate": self.acceptance_rate,
             }
-        workload: dict[str, Any] = {
-            "arrivals": {"process": "poisson", "rate": self.rate},
-            "prompt_tokens": self._lengths(self.prompt_tokens),
-            "output_tokens": self._lengths(self.output_tokens),
-            "num_requests": self.num_requests,
-        }
+        arrivals = {"process": "poisson", "rate": self.rate}
+        lengths = self._lengths(self.prompt_tokens), self._lengths(self.output_tokens)
+        found = scenario_of(self.model, deployment, arrivals, lengths, self.num_requests, self.seed)
         if self.shared_prefix_tokens:
-            workload["shared_prefix"] = {"num_groups": 1, "tokens": self.shared_prefix_tokens}
-        return {
-            "name": "explore",
-            "model": self.model,
-            "deployment": deployment,
-            "workload": workload,
-            "slo": {
-                "ttft": f"{self.slo_ttft_ms:g} ms",
-                "tpot": f"{self.slo_tpot_ms:g} ms",
-                "attainment": self.attainment,
-            },
-            "run": {"seed": self.seed},
-        }
+            found["workload"]["shared_prefix"] = {"num_groups": 1, "tokens": self.shared_prefix_tokens}
+        run, limits = found.pop("run"), (f"{self.slo_ttft_ms:g} ms", f"{self.slo_tpot_ms:g} ms")
+        return {**found, "slo": {"ttft": limits[0], "tpot": limits[1], "attainment": self.attainment}, "run": run}
 
     def _engine(self) -> dict[str, Any]:
         engine: dict[str, Any] = {
@@ -195,10 +176,10 @@ class SimulatorQuery(DeploymentQuery):
     def _lengths(self, mean: int) -> dict[str, Any]:
         """Return lengths around a mean; at most half of the longest sequence, so that prompt and answer fit."""
         if not self.length_cv:
-            return {"distribution": "fixed", "value": mean}
+            return fixed(mean)
         room = (self.max_model_len - self.shared_prefix_tokens) // 2 - 1
         most = max(mean, min(10 * mean, room))
-        return {"distribution": "lognormal", "mean": mean, "cv": self.length_cv, "max": most}
+        return lognormal(mean, self.length_cv, most)
 
 
 Against = Literal[
@@ -400,8 +381,8 @@ class WizardQuery(FrozenModel):
             "deployment": deployment,
             "workload": {
                 **self._arrivals(),
-                "prompt_tokens": _spread(self.prompt_tokens),
-                "output_tokens": _spread(self.output_tokens),
+                "prompt_tokens": lognormal(self.prompt_tokens, 0.8, 2 * self.prompt_tokens),
+                "output_tokens": lognormal(self.output_tokens, 0.8, 2 * self.output_tokens),
             },
             "slo": {"ttft": f"{self.slo_ttft_ms:g} ms", "tpot": f"{self.slo_tpot_ms:g} ms", "attainment": 0.95},
         }
@@ -436,10 +417,6 @@ class WizardQuery(FrozenModel):
         slow = ("drafts", "kv-cache") if self.throughput else ("drafts",) if self.is_apart else ()
         scaled = ("pools",) if self.is_scaled else ()  # autoscalers are only for equal replicas
         return tuple(dict.fromkeys((*pools.get(self.pools, ()), *scaled, *slow)))
-
-
-def _spread(mean: int) -> dict[str, Any]:
-    return {"distribution": "lognormal", "mean": mean, "cv": 0.8, "max": 2 * mean}
 
 
 class SpeculationQuery(DeploymentQuery):
@@ -477,7 +454,7 @@ class ParallelQuery(DeploymentQuery):
 class TwinQuery(FrozenModel):
     """Changes to a deployment that the twin watches; settings left as they are stay those of the scenario."""
 
-    hardware: Annotated[Name, AfterValidator(_hardware_or_none)] = ""
+    hardware: Annotated[Name, _name_of("hardware", may_be_empty=True)] = ""
     """The GPU; empty: as it is."""
     replicas: Annotated[int, Field(ge=0, le=1024)] = 0
     """Replicas; 0: as they are."""
@@ -510,6 +487,40 @@ class TooLongError(SimserveError):
 
 class BusyError(SimserveError):
     """A client, or the server, has as many open questions as allowed."""
+
+
+def fixed(tokens: int) -> dict[str, Any]:
+    """Return lengths that are all equal, as a scenario has them."""
+    return {"distribution": "fixed", "value": tokens}
+
+
+def lognormal(mean: float, cv: float, most: int) -> dict[str, Any]:
+    """Return lengths around a mean, as a scenario has them."""
+    return {"distribution": "lognormal", "mean": mean, "cv": cv, "max": most}
+
+
+def scenario_of(
+    model: str,
+    deployment: Mapping[str, Any],
+    arrivals: Mapping[str, Any],
+    lengths: tuple[Mapping[str, Any], Mapping[str, Any]],
+    num_requests: int,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Return the content of a scenario file; ``lengths`` are those of prompts and of answers."""
+    prompts, answers = lengths
+    return {
+        "name": "explore",
+        "model": model,
+        "deployment": deployment,
+        "workload": {
+            "arrivals": arrivals,
+            "prompt_tokens": prompts,
+            "output_tokens": answers,
+            "num_requests": num_requests,
+        },
+        "run": {"seed": seed},
+    }
 
 
 def whole(result: RunResult) -> RunResult:

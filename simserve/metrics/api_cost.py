@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,17 +55,7 @@ class ApiPrices:
     @classmethod
     def of(cls, profile: ApiProfile) -> ApiPrices:
         """Return the prices of a profile."""
-        return cls(
-            name=profile.name,
-            price=profile.price,
-            prompt_tiers=profile.prompt_tiers,
-            prompt_caching=profile.prompt_caching,
-            batch_discount=profile.batch_discount,
-            volume_discounts=profile.volume_discounts,
-            date=profile.date,
-            source=profile.source,
-            latency=profile.latency,
-        )
+        return cls(**{each.name: getattr(profile, each.name) for each in fields(cls)})
 
     def tokens_usd(
         self,
@@ -108,7 +98,8 @@ class ApiPrices:
     def net(self, gross: float) -> float:
         """Return the cost of a month's list-price dollars after the volume discounts."""
         discounted = 0.0
-        for each, upper in zip(self.volume_discounts, self._upper_sums(), strict=True):
+        edges = [*(each.above_usd_per_month for each in self.volume_discounts[1:]), np.inf]
+        for each, upper in zip(self.volume_discounts, edges, strict=False):
             discounted += each.discount * max(0.0, min(gross, upper) - each.above_usd_per_month)
         return gross - discounted
 
@@ -122,9 +113,6 @@ class ApiPrices:
             gross += step / (1 - discount)
             spent -= step
         return gross
-
-    def _upper_sums(self) -> list[float]:
-        return [*(each.above_usd_per_month for each in self.volume_discounts[1:]), np.inf][: len(self.volume_discounts)]
 
 
 def latency_figures(api: ApiPrices) -> dict[str, Any] | None:

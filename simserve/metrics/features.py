@@ -23,7 +23,6 @@ from simserve.metrics.latency import (
     RequestLatencies,
     attainment,
     describe,
-    percentiles,
     requests_meeting,
     rows_where,
     tasks_of,
@@ -507,6 +506,7 @@ def task_figures(
     counted = window.has_arrived[tasks.row]
     done = counted & np.isfinite(tasks.end)
     makespan, model = tasks.makespan[done], tasks.model[done]
+    lasted = describe(makespan)
     cancelled = counted & tasks.is_cancelled
     spent = tasks.usd(math.nan if usd_per_hour is None else usd_per_hour * window.seconds / SECONDS_PER_HOUR)
     in_window = (tasks.end >= window.start) & (tasks.end <= window.end)
@@ -521,15 +521,7 @@ def task_figures(
         "cancelled_usd": math.nan if usd_per_hour is None else float(spent[cancelled].sum()),
         "calls_per_task": _mean(tasks.calls[counted]),
         "task_throughput": rate,
-        "mean_makespan_s": _mean(makespan),
-        **{
-            f"p{each}_makespan_s": value
-            for each, value in zip(
-                PERCENTILES,
-                percentiles(makespan, PERCENTILES) if len(makespan) else [math.nan] * len(PERCENTILES),
-                strict=True,
-            )
-        },
+        **{f"{each}_makespan_s": lasted[each] for each in ("mean", *(f"p{q}" for q in PERCENTILES))},
         "mean_model_s": _mean(model),
         "mean_tool_s": _mean(tasks.tool[done]),
         "model_share": ratio(float(model.sum()), float(makespan.sum())),
@@ -582,13 +574,12 @@ def _figures(
         **{status: int(count) for status, count in zip(STATUSES, by_status, strict=True)},
         "total_input_tokens": int(records.prompt_tokens[completed].sum()),
         "total_output_tokens": int(records.output_tokens[completed].sum()),
-        "request_throughput": rates.requests,
-        "request_goodput": rates.good_requests,
-        "output_throughput": rates.output_tokens,
+        **{name: value for name, value in rates.by_name.items() if name != "total_token_throughput"},
         **{
             f"{statistic}_{name}": value * MS
             for name, field in LATENCIES.items()
-            for statistic, value in _statistics(getattr(latencies, field)[counted]).items()
+            for statistic, value in describe(getattr(latencies, field)[counted]).items()
+            if statistic != "std"
         },
         "slo": _slo(latencies, slo, window.has_arrived & is_own, is_own, records.class_names),
     }
@@ -609,12 +600,3 @@ def _slo(
     by_metric = {term: value if getattr(own, term) is not None else np.nan for term, value in shares.by_metric.items()}
     has_bounds = any(getattr(own, term) is not None for term in TERMS)
     return {"attainment": shares.all_terms if has_bounds else np.nan, "by_metric": by_metric}
-
-
-def _statistics(values: NDArray[np.float64]) -> dict[str, float]:
-    defined = values[~np.isnan(values)]
-    names = ("mean", "median", *(f"p{q}" for q in PERCENTILES))
-    if not len(defined):
-        return dict.fromkeys(names, np.nan)
-    found = percentiles(defined, PERCENTILES)
-    return dict(zip(names, [float(defined.mean()), found[0], *found], strict=True))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -29,7 +28,7 @@ from simserve.metrics.result import Column, RunResult, request_columns, series_c
 from simserve.metrics.summary import frozen
 from simserve.sim.recorder import RunTotals
 from simserve.sim.records import SERVERS, STATUSES, Histogram, RequestRecords
-from simserve.unfinished import remove_abandoned, unfinished
+from simserve.unfinished import write_text, write_whole
 
 if TYPE_CHECKING:
     from simserve.sim.recorder import TimeSeries
@@ -337,26 +336,26 @@ def write_result(result: RunResult, folder: Path) -> list[Path]:
     records, series = result.simulation.records, result.simulation.totals.series
     summary, scenario = summary_text(result.summary), scenario_text(result.scenario)
     metadata = {BACKGROUND_KEY: background_text(result), DIGEST_KEY: digest_of(summary, scenario)}
-    with _database() as database:
-        writers: dict[str, Callable[[Path], None]] = {
-            SCENARIO_FILE: lambda path: _write_text(path, scenario),
-            REQUESTS_FILE: lambda path: _write_parquet(database, path, request_columns(records, result.slo), metadata),
-            TIMESERIES_FILE: lambda path: _write_parquet(database, path, series_columns(series)),
-            RESULT_FILE: lambda path: _write_text(path, summary),
-        }
-        for name, write in writers.items():
-            _write_whole(folder / name, write)
-    return [folder / name for name in writers]
+    write_text(folder / SCENARIO_FILE, scenario)
+    write_table(folder / REQUESTS_FILE, request_columns(records, result.slo), metadata)
+    write_table(folder / TIMESERIES_FILE, series_columns(series))
+    write_text(folder / RESULT_FILE, summary)
+    return [folder / name for name in (SCENARIO_FILE, REQUESTS_FILE, TIMESERIES_FILE, RESULT_FILE)]
 
 
-def write_table(path: Path, columns: Sequence[Column]) -> None:
+def write_table(path: Path, columns: Sequence[Column], metadata: Mapping[str, str] | None = None) -> None:
     """Write a table as Parquet, whole or not at all; the same columns give the same bytes.
+
+    Args:
+        path: Of the file.
+        columns: Of the table.
+        metadata: Texts that the file holds beside it, by their keys.
 
     Raises:
         OSError: The file cannot be written.
     """
     with _database() as database:
-        _write_whole(path, lambda unfinished: _write_parquet(database, unfinished, columns))
+        write_whole(path, lambda unfinished: _write_parquet(database, unfinished, columns, metadata))
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
@@ -367,20 +366,6 @@ def summary_text(summary: Mapping[str, Any]) -> str:
 def scenario_text(scenario: Mapping[str, Any]) -> str:
     """Return `scenario.resolved.yaml` as text; its keys in the order of the scenario."""
     return yaml.safe_dump(dict(scenario), sort_keys=False, allow_unicode=True, width=110)
-
-
-def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    remove_abandoned(path.parent)
-    beside = unfinished(path)
-    try:
-        write(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextmanager

@@ -386,8 +386,7 @@ def pool_figures(
     """
     return {
         pool.name: _figures(pool, simulation.end_time)
-        | _answered(simulation, number, window, meets_slo)
-        | _dollars(simulation, number, window, prices.get(pool.name))
+        | _answered(simulation, number, window, meets_slo, prices.get(pool.name))
         for number, pool in enumerate(simulation.pools)
     }
 
@@ -397,20 +396,19 @@ def mean_gpu_hour_usd(simulation: Simulation, window: Window, prices: Prices, ot
 
     If the price of one of them is unknown, return ``otherwise``.
     """
-    costs = [_usd_per_hour(simulation, number, window, prices.get(each.name)) for number, each in _numbered(simulation)]
-    gpus = sum(_gpus(simulation, number, window) for number, _ in _numbered(simulation))
-    known = [each for each in costs if each is not None]
-    return sum(known) / gpus if gpus and len(known) == len(costs) else otherwise
+    gpus = [_gpus(simulation, number, window) for number in range(len(simulation.pools))]
+    costs = [
+        price * count
+        for count, pool in zip(gpus, simulation.pools, strict=True)
+        if (price := prices.get(pool.name)) is not None
+    ]
+    return sum(costs) / sum(gpus) if sum(gpus) and len(costs) == len(gpus) else otherwise
 
 
 def drafted(simulation: Simulation) -> SpeculationTotals | None:
     """Return the totals of drafts on the pool that drafted most; None if none drafts."""
     found = [pool.totals.speculation for pool in simulation.pools if pool.totals.speculation is not None]
     return max(found, key=lambda each: each.num_drafts) if found else simulation.totals.speculation
-
-
-def _numbered(simulation: Simulation) -> list[tuple[int, PoolOutcome]]:
-    return list(enumerate(simulation.pools))
 
 
 def _gpus(simulation: Simulation, number: int, window: Window) -> float:
@@ -420,24 +418,22 @@ def _gpus(simulation: Simulation, number: int, window: Window) -> float:
     return timeline.mean_gpus(window.start, window.end, number)
 
 
-def _usd_per_hour(simulation: Simulation, number: int, window: Window, price: float | None) -> float | None:
-    return None if price is None else price * _gpus(simulation, number, window)
-
-
-def _dollars(simulation: Simulation, number: int, window: Window, price: float | None) -> dict[str, Any]:
-    hourly = _usd_per_hour(simulation, number, window, price)
-    tokens = float(simulation.records.output_tokens[_served(simulation, number, window)].sum())
-    a_million = None if hourly is None else ratio(hourly * window.seconds / 3600.0, tokens / 1e6)
-    return {"usd_per_hour": hourly, "usd_per_million_output_tokens": a_million}
-
-
 def _answered(
-    simulation: Simulation, number: int, window: Window, meets_slo: NDArray[np.bool_] | None
+    simulation: Simulation, number: int, window: Window, meets_slo: NDArray[np.bool_] | None, price: float | None
 ) -> dict[str, Any]:
+    """Return what a pool answered in the window, and what its GPUs cost then."""
     served = _served(simulation, number, window)
     count = int(np.count_nonzero(served))
-    met = math.nan if meets_slo is None else ratio(float(np.count_nonzero(meets_slo & served)), count)
-    return {"requests": count, "attainment": met}
+    hourly = None if price is None else price * _gpus(simulation, number, window)
+    tokens = float(simulation.records.output_tokens[served].sum())
+    return {
+        "requests": count,
+        "attainment": math.nan if meets_slo is None else ratio(float(np.count_nonzero(meets_slo & served)), count),
+        "usd_per_hour": hourly,
+        "usd_per_million_output_tokens": None
+        if hourly is None
+        else ratio(hourly * window.seconds / SECONDS_PER_HOUR, tokens / 1e6),
+    }
 
 
 def _served(simulation: Simulation, number: int, window: Window) -> NDArray[np.bool_]:

@@ -70,6 +70,19 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     adapter, null for the base model.
     """
     latencies = request_latencies(records)
+    visible = latencies.thinking_ttfvt
+    optional = (
+        Column("prefill_replica_id", records.prefill_replica_id, "INTEGER"),
+        Column("prefill_end_s", records.prefill_end_time, "DOUBLE"),
+        Column("transfer_start_s", records.transfer_start_time, "DOUBLE"),
+        Column("transfer_end_s", records.transfer_end_time, "DOUBLE"),
+        Column("task_id", records.task, "BIGINT", is_null_below_zero=True),
+        Column("thinking_tokens", records.thinking_tokens, "BIGINT"),
+        Column("answer_s", records.answer_time, "DOUBLE"),
+        Column("ttfvt_ms", None if visible is None else visible * MS, "DOUBLE"),
+        Column("adapter", records.adapter, "BIGINT", is_null_below_zero=True),
+        Column("region", records.client_region, "VARCHAR", records.region_names),
+    )
     return [
         Column("request_id", np.arange(len(records)), "BIGINT"),
         Column("class", records.request_class, "VARCHAR", records.class_names),
@@ -92,11 +105,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("num_preemptions", records.num_preemptions, "INTEGER"),
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
         Column("served_by", _served_by(records), "VARCHAR", SERVERS),
-        *_transfer_columns(records),
-        *([] if records.task is None else [Column("task_id", records.task, "BIGINT", is_null_below_zero=True)]),
-        *_answer_columns(records, latencies),
-        *_adapter_column(records),
-        *([Column("region", records.client_region, "VARCHAR", records.region_names)] if records.region_names else []),
+        *(each for each in optional if each.cells is not None),
     ]
 
 
@@ -126,33 +135,6 @@ def _turns(records: RequestRecords) -> NDArray[np.int64] | None:
     if records.turn is None or records.session is None:
         return records.turn
     return np.where(records.session < 0, -1, records.turn)
-
-
-def _transfer_columns(records: RequestRecords) -> list[Column]:
-    if records.transfer_start_time is None:
-        return []
-    return [
-        Column("prefill_replica_id", records.prefill_replica_id, "INTEGER"),
-        Column("prefill_end_s", records.prefill_end_time, "DOUBLE"),
-        Column("transfer_start_s", records.transfer_start_time, "DOUBLE"),
-        Column("transfer_end_s", records.transfer_end_time, "DOUBLE"),
-    ]
-
-
-def _answer_columns(records: RequestRecords, latencies: RequestLatencies) -> list[Column]:
-    if records.answer_time is None:
-        return []
-    return [
-        Column("thinking_tokens", records.thinking_tokens, "BIGINT"),
-        Column("answer_s", records.answer_time, "DOUBLE"),
-        Column("ttfvt_ms", latencies.ttfvt * MS, "DOUBLE"),
-    ]
-
-
-def _adapter_column(records: RequestRecords) -> list[Column]:
-    if records.adapter is None:
-        return []
-    return [Column("adapter", records.adapter, "BIGINT", is_null_below_zero=True)]
 
 
 def _served_by(records: RequestRecords) -> NDArray[np.int8]:

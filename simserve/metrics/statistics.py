@@ -28,8 +28,9 @@ _CONFIDENCE = 0.95
 
 
 @lru_cache(maxsize=256)
-def two_sided_quantile(degrees_of_freedom: float, confidence: float) -> float:
-    """Return the t that the absolute value of a variable with Student's distribution stays below with this probability.
+def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
+    """Return the t that the absolute value of a variable with Student's distribution stays below with this probability:
+    the half width of a two-sided interval in standard errors.
 
     Newton's method from the normal quantile: the distribution function is concave above 0, so no step overshoots the
     root. The relative error is below 1e-12 up to 10,000 degrees of freedom, and below 1e-10 beyond.
@@ -153,8 +154,3 @@ def mean_interval(values: NDArray[np.float64]) -> Interval:
         return Interval(mean=float(values.mean()) if count else math.nan, half_width=math.nan)
     half_width = t_quantile(count - 1) * float(np.std(values, ddof=1)) / math.sqrt(count)
     return Interval(mean=float(values.mean()), half_width=half_width)
-
-
-def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
-    """Return the half width of a two-sided interval in standard errors, by Student's t."""
-    return two_sided_quantile(degrees_of_freedom, confidence)

@@ -49,7 +49,6 @@ from simserve.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.perf.memory import MemoryPlan
-    from simserve.sim.recorder import RunTotals
     from simserve.sim.simulate import Simulation
     from simserve.workload.requests import RequestSpecs
 
@@ -258,13 +257,8 @@ def _headline(
 ) -> dict[str, Any]:
     records = simulation.records
     rates = throughput(records, measured.window, measured.meets_slo)
-    totals = _whole_run(records, measured.sojourns) | {
-        "request_throughput": rates.requests,
-        "request_goodput": rates.good_requests,
-        "output_throughput": rates.output_tokens,
-        "total_token_throughput": rates.tokens,
-    }
-    in_window, timeline = measured.window.has_arrived, simulation.timeline
+    totals = _whole_run(records, measured.sojourns) | rates.by_name
+    window, timeline, steps = measured.window, simulation.timeline, simulation.totals
     money = _money(simulation, facts, measured, rates, specs)
     objective = _slo(facts.slo, measured)
     block_bytes = facts.memory.kv_bytes_per_token * facts.memory.block_size * facts.gpus_per_replica
@@ -272,13 +266,15 @@ def _headline(
     fleet = _of_fleet(simulation, facts, measured)
     return {
         **totals,
-        **latency_summary(measured.latencies, in_window, simulation.totals.itl),
+        **latency_summary(measured.latencies, window.has_arrived, steps.itl),
         "simserve": {
             **_identity(facts, simulation),
             "load": _load(simulation),
-            **further_latencies(records, measured.latencies, in_window),
+            **further_latencies(records, measured.latencies, window.has_arrived),
             "stability": measured.verdict,
-            **_load_ratio(facts),
+            "load_ratio": None if facts.offered is None else facts.offered.mean,
+            "peak_load_ratio": None if facts.offered is None else facts.offered.peak,
+            "finishable_throughput": facts.finishable,
             "settled": settled(measured, facts.offered),
             "bottleneck": _bottleneck(simulation, facts, measured),
             "utilization": _utilization(simulation, facts),
@@ -288,7 +284,7 @@ def _headline(
                 block_bytes,
                 caches_prefixes=facts.engine_resolved.get("enable_prefix_caching") is not False,
             ),
-            "window": _window(measured.window),
+            "window": {"start_s": window.start, "end_s": window.end, "requests": _count(window.has_arrived)},
             "slo": objective,
             "classes": own["classes"],
             "cost": {
@@ -297,7 +293,12 @@ def _headline(
                 "gpu_hour_source": facts.gpu_hour_source,
             },
             "energy": money.energy,
-            "steps": _steps(simulation.totals, facts),
+            "steps": {
+                "count": steps.num_steps,
+                "mean_batch": ratio(steps.sequence_steps, steps.num_steps),
+                "seconds_by_part": dict(steps.seconds_by_part),
+                "seconds_by_operator": steps.seconds_by_operator if facts.tells_operators else {},
+            },
             **{name: own[name] for name in ("speculation", "reasoning", "images", "audio")},
             "confidence_intervals": None,
             "prediction_interval": None,
@@ -421,16 +422,6 @@ def reasons(records: RequestRecords) -> dict[str, int]:
     return by_reason | {STATUSES[index]: int(unexplained[index]) for index in np.flatnonzero(unexplained)}
 
 
-def _load_ratio(facts: RunFacts) -> dict[str, float | None]:
-    """Return offered over finishable load; for varying rates also that of the busiest five minutes."""
-    offered = facts.offered
-    return {
-        "load_ratio": None if offered is None else offered.mean,
-        "peak_load_ratio": None if offered is None else offered.peak,
-        "finishable_throughput": facts.finishable,
-    }
-
-
 def settled(measured: Measured, offered: Offered | None) -> bool | None:
     """Return whether enough requests are measured for their latencies to be those of a steady state.
 
@@ -550,13 +541,7 @@ def steady_rates(simulation: Simulation, measured: Measured) -> dict[str, float]
     is_steady = simulation.is_stationary and not simulation.has_changing_fleet and records.turn is None
     if not is_steady or measured.verdict == "overloaded" or not np.ptp(records.arrival_time) > 0:
         return {}
-    rates = steady_throughput(records, measured.window, measured.meets_slo)
-    return {
-        "request_throughput": rates.requests,
-        "request_goodput": rates.good_requests,
-        "output_throughput": rates.output_tokens,
-        "total_token_throughput": rates.tokens,
-    }
+    return steady_throughput(records, measured.window, measured.meets_slo).by_name
 
 
 def _slo(slo: SLO | None, measured: Measured) -> dict[str, Any]:
@@ -648,19 +633,6 @@ def _energy(
         tokens_per_second=rates.tokens,
         output_tokens_per_second=rates.output_tokens,
     )
-
-
-def _window(window: Window) -> dict[str, float]:
-    return {"start_s": window.start, "end_s": window.end, "requests": _count(window.has_arrived)}
-
-
-def _steps(totals: RunTotals, facts: RunFacts) -> dict[str, Any]:
-    return {
-        "count": totals.num_steps,
-        "mean_batch": ratio(totals.sequence_steps, totals.num_steps),
-        "seconds_by_part": dict(totals.seconds_by_part),
-        "seconds_by_operator": totals.seconds_by_operator if facts.tells_operators else {},
-    }
 
 
 def _count(selected: NDArray[np.bool_]) -> int:

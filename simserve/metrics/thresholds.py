@@ -101,12 +101,12 @@ def parse_threshold(metric: str, expression: str) -> Threshold:
     if metric not in known:
         raise ValueError(f"'{metric}' is not a metric; {nearest(metric, known)}")
     match = _EXPRESSION.fullmatch(expression)
-    example = _example(metric)
+    aggregations, example = _forms(metric)
     if match is None:
         raise ValueError(f"'{expression}' is not a threshold of {metric}; write for example \"{example}\"")
     aggregation, percentile = match["aggregation"], match["percentile"]
-    if aggregation not in _aggregations(metric) or (percentile is not None) != (aggregation == "p"):
-        written = ", ".join("p(N)" if name == "p" else name for name in _aggregations(metric))
+    if aggregation not in aggregations or (percentile is not None) != (aggregation == "p"):
+        written = ", ".join("p(N)" if name == "p" else name for name in aggregations)
         raise ValueError(
             f"'{expression}' is not a threshold of {metric}, which has {written}; write for example \"{example}\""
         )
@@ -135,16 +135,11 @@ def evaluate_thresholds(thresholds: Mapping[str, Sequence[str]], figures: Figure
     return results
 
 
-def _aggregations(metric: str) -> tuple[str, ...]:
+def _forms(metric: str) -> tuple[tuple[str, ...], str]:
+    """Return the aggregations that a metric has, and an example."""
     if metric in LATENCIES:
-        return ("avg", "min", "max", "med", "p")
-    return ("rate",) if metric == ATTAINMENT else ("value",)
-
-
-def _example(metric: str) -> str:
-    if metric in LATENCIES:
-        return "p(95)<1000"
-    return "rate>=0.95" if metric == ATTAINMENT else "value>10"
+        return ("avg", "min", "max", "med", "p"), "p(95)<1000"
+    return (("rate",), "rate>=0.95") if metric == ATTAINMENT else (("value",), "value>10")
 
 
 def _percentile(text: str, expression: str) -> float:
@@ -168,29 +163,19 @@ def _value(threshold: Threshold, figures: Figures) -> float:
 
 
 def _of_histogram(threshold: Threshold, itl: Histogram) -> float:
-    match threshold.aggregation:
-        case "avg":
-            return itl.total / itl.count if itl.count else math.nan
-        case "min":
-            return itl.minimum
-        case "max":
-            return itl.maximum
-        case _:
-            return itl.percentile(50.0 if threshold.percentile is None else threshold.percentile)
+    known = {"avg": itl.total / itl.count if itl.count else math.nan, "min": itl.minimum, "max": itl.maximum}
+    if threshold.aggregation in known:
+        return known[threshold.aggregation]
+    return itl.percentile(50.0 if threshold.percentile is None else threshold.percentile)
 
 
 def _of_values(threshold: Threshold, values: NDArray[np.float64]) -> float:
     if not len(values):
         return math.nan
-    match threshold.aggregation:
-        case "avg":
-            return float(values.mean())
-        case "min":
-            return float(values.min())
-        case "max":
-            return float(values.max())
-        case _:
-            return float(np.percentile(values, 50.0 if threshold.percentile is None else threshold.percentile))
+    known: dict[str, Callable[[NDArray[np.float64]], Any]] = {"avg": np.mean, "min": np.min, "max": np.max}
+    if threshold.aggregation in known:
+        return float(known[threshold.aggregation](values))
+    return float(np.percentile(values, 50.0 if threshold.percentile is None else threshold.percentile))
 
 
 def at(summary: Mapping[str, Any], key: str) -> Any:

@@ -409,6 +409,16 @@ class Throughput:
     output_tokens: float
     tokens: float
 
+    @property
+    def by_name(self) -> dict[str, float]:
+        """The rates by their names in results."""
+        return {
+            "request_throughput": self.requests,
+            "request_goodput": self.good_requests,
+            "output_throughput": self.output_tokens,
+            "total_token_throughput": self.tokens,
+        }
+
 
 def throughput(
     records: RequestRecords,

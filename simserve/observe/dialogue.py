@@ -69,7 +69,7 @@ class Exchange:
         prompt_tokens: As counted by the server, or as asked if it does not count them.
         asked_tokens: Length of the answer asked for.
         sent: When it was sent, seconds of `time.perf_counter`.
-        pieces: When each piece of the answer arrived.
+        pieces: When each piece of the answer arrived, on the same clock.
         output_tokens: As counted by the server, or the pieces if it does not count them.
         error: Why there is no answer; empty if there is one.
         is_busy: Whether the server says that it is overloaded.

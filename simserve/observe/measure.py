@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import httpx
 import numpy as np
 
 from simserve.errors import InputError
-from simserve.observe.dialogue import Dialect, Exchange, ask, learn_dialect
+from simserve.observe.dialogue import Exchange, ask, learn_dialect
 from simserve.observe.target import Server, find_out, is_this_machine, trusted_authorities
 from simserve.rng import stream
 
@@ -39,20 +40,11 @@ OVERTIME = 0.5
 """Time for the requests in flight at the end of a load before they are cut off, as a share of the load's time."""
 TICK_SECONDS = 0.25
 Tell = Callable[[int, int | None, str], None]
+Send = Callable[[int, int, np.random.Generator], Awaitable[Exchange]]
+"""Sends a prompt of a length for an answer of a length; the generator draws the prompt."""
 
 
-class Answered(NamedTuple):
-    """One answered request; times in seconds of one clock."""
-
-    sent: float
-    """When it was sent."""
-    pieces: Sequence[float]
-    """When each piece of the answer arrived; at least one."""
-    prompt_tokens: int
-    output_tokens: int
-
-
-def held_back(answers: Sequence[Answered]) -> list[bool]:
+def held_back(answers: Sequence[Exchange]) -> list[bool]:
     """Return which answers arrived in one piece although the server produced several: their times are not the server's.
 
     A server that drafts sends several tokens per step: an answer no longer than a piece of its other answers is not a
@@ -64,7 +56,7 @@ def held_back(answers: Sequence[Answered]) -> list[bool]:
 
 
 def bench_file(
-    answers: Sequence[Answered],
+    answers: Sequence[Exchange],
     *,
     backend: str,
     model: str,
@@ -174,22 +166,25 @@ class Run:
     Attributes:
         load: The load.
         exchanges: Finished requests, in the order in which they ended.
-        cut: Requests that were still in flight when the time was up.
+        cut: Requests that are in flight, and at the end were cut off.
+        longest: Longest time of an answer, seconds.
     """
 
     load: Load
     exchanges: list[Exchange] = field(default_factory=list)
     cut: int = 0
+    longest: float = 0.0
+
+    def may_send(self, stop: float) -> bool:
+        """Return whether one more request could end before ``stop``, and the server has not only failed of late."""
+        most = MOST_FAILURES + (self.load.concurrency or 0)
+        is_hopeless = len(self.exchanges) >= most and all(each.error for each in self.exchanges[-most:])
+        return not is_hopeless and time.perf_counter() + self.longest < stop
 
     @property
-    def answers(self) -> list[Answered]:
+    def answers(self) -> list[Exchange]:
         """The answered requests, in the order in which they were sent."""
-        found = [
-            Answered(each.sent, each.pieces, each.prompt_tokens, each.output_tokens)
-            for each in self.exchanges
-            if not each.error
-        ]
-        return sorted(found, key=lambda each: each.sent)
+        return sorted((each for each in self.exchanges if not each.error), key=lambda each: each.sent)
 
     @property
     def errors(self) -> list[str]:
@@ -263,38 +258,71 @@ class _Session:
             for position, load in enumerate(plan.loads):
                 share = (end - time.perf_counter()) / (len(plan.loads) - position)
                 if share > 0 and self._left > 0:
-                    await self._measure_load(client, server, dialect, load, share, end)
+                    send = partial(ask, client, server, dialect)
+                    await self._measure_load(send, load, share, end)
 
-    async def _measure_load(
-        self, client: httpx.AsyncClient, server: Server, dialect: Dialect, load: Load, share: float, end: float
-    ) -> None:
+    async def _measure_load(self, send: Send, load: Load, share: float, end: float) -> None:
         """Measure at one load for a share of the time, and keep the result however it ends."""
         self._doing = f"{load.concurrency} clients" if load.concurrency else f"{load.rate:g} requests/s"
-        run, clients = Run(load), _Clients(self, client, server, dialect)
-        stop = time.perf_counter() + share
+        run, stop = Run(load), time.perf_counter() + share
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(share * (1 + OVERTIME), max(end - time.perf_counter(), 0.0))):
-                    await clients.send(run, stop)
+                async with (
+                    asyncio.timeout(min(share * (1 + OVERTIME), max(end - time.perf_counter(), 0.0))),
+                    asyncio.TaskGroup() as group,
+                ):
+                    for _ in range(load.concurrency or 0):
+                        group.create_task(self._client_of(run, send, stop))
+                    if load.concurrency is None:
+                        await self._arrivals(run, send, stop, group)
         finally:
             self._keep(run)
 
-    def take_turn(self) -> bool:
+    async def _client_of(self, run: Run, send: Send, stop: float) -> None:
+        """Send a request, wait for its answer, send the next."""
+        is_first = True
+        while (is_first or run.may_send(stop)) and self._take_turn():
+            is_first = False
+            pause = await self._one(run, send)
+            if pause:
+                # A refused client does not retry at once.
+                await asyncio.sleep(min(pause, max(stop - time.perf_counter(), 0.0)))
+
+    async def _arrivals(self, run: Run, send: Send, stop: float, group: asyncio.TaskGroup) -> None:
+        """Send at random times, regardless of answers."""
+        rate = run.load.rate or 1.0
+        times = stream(self._plan.seed, f"observe.arrivals.{run.load.name}")
+        due = time.perf_counter()
+        while run.may_send(stop) and run.cut < MOST_IN_FLIGHT and self._take_turn():
+            group.create_task(self._one(run, send))
+            due += times.exponential(1 / rate)
+            if due >= stop:
+                return
+            await asyncio.sleep(max(due - time.perf_counter(), 0.0))
+
+    async def _one(self, run: Run, send: Send) -> float:
+        """Send a request, keep its result, and return how long to wait after it, seconds."""
+        prompt, output, rng = self._lengths(run.load, len(run.exchanges) + run.cut)
+        run.cut += 1
+        exchange = await send(prompt, output, rng)
+        run.cut -= 1
+        run.exchanges.append(exchange)
+        if not exchange.error:
+            run.longest = max(run.longest, exchange.pieces[-1] - exchange.sent)
+        return exchange.pause
+
+    def _take_turn(self) -> bool:
         """Return whether one more request may be sent, and count it."""
         self._left -= 1
         return self._left >= 0
 
-    def lengths(self, load: Load, number: int) -> tuple[int, int, np.random.Generator]:
+    def _lengths(self, load: Load, number: int) -> tuple[int, int, np.random.Generator]:
         """Return the lengths of a request of a load, and the generator for its prompt."""
         rng = stream(self._plan.seed, f"observe.{load.name}", number)
         shares = rng.uniform(1 - LENGTH_SPREAD, 1 + LENGTH_SPREAD, size=2)
         asked = (self._plan.prompt_tokens, self._plan.output_tokens)
         prompt, output = (max(round(tokens * part), 1) for tokens, part in zip(asked, shares, strict=True))
         return prompt, output, rng
-
-    @property
-    def seed(self) -> int:
-        return self._plan.seed
 
     @asynccontextmanager
     async def _shown(self) -> AsyncIterator[None]:
@@ -310,66 +338,3 @@ class _Session:
         while self._tell is not None:
             self._tell(min(int(time.perf_counter() - began), int(budget)), int(budget), self._doing)
             await asyncio.sleep(TICK_SECONDS)
-
-
-class _Clients:
-    """The senders of one load."""
-
-    def __init__(self, session: _Session, client: httpx.AsyncClient, server: Server, dialect: Dialect) -> None:
-        self._session, self._client, self._server, self._dialect = session, client, server, dialect
-        self._longest = 0.0
-        self._sent = 0
-        self._in_flight = 0
-
-    async def send(self, run: Run, stop: float) -> None:
-        """Send until no further request could end before ``stop``, and wait for the answers."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                if run.load.concurrency is not None:
-                    for _ in range(run.load.concurrency):
-                        group.create_task(self._client_of(run, stop))
-                else:
-                    await self._arrivals(run, stop, group)
-        finally:
-            run.cut = self._in_flight
-
-    async def _client_of(self, run: Run, stop: float) -> None:
-        """Send a request, wait for its answer, send the next."""
-        is_first = True
-        while (is_first or self._may_send(run, stop)) and self._session.take_turn():
-            is_first = False
-            pause = await self._one(run)
-            if pause:
-                # A refused client does not retry at once.
-                await asyncio.sleep(min(pause, max(stop - time.perf_counter(), 0.0)))
-
-    async def _arrivals(self, run: Run, stop: float, group: asyncio.TaskGroup) -> None:
-        """Send at random times, regardless of answers."""
-        rate = run.load.rate or 1.0
-        times = stream(self._session.seed, f"observe.arrivals.{run.load.name}")
-        due = time.perf_counter()
-        while self._may_send(run, stop) and self._in_flight < MOST_IN_FLIGHT:
-            if not self._session.take_turn():
-                return
-            group.create_task(self._one(run))
-            due += times.exponential(1 / rate)
-            if due >= stop:
-                return
-            await asyncio.sleep(max(due - time.perf_counter(), 0.0))
-
-    def _may_send(self, run: Run, stop: float) -> bool:
-        most = MOST_FAILURES + (run.load.concurrency or 0)
-        is_hopeless = len(run.exchanges) >= most and all(each.error for each in run.exchanges[-most:])
-        return not is_hopeless and time.perf_counter() + self._longest < stop
-
-    async def _one(self, run: Run) -> float:
-        """Send a request, keep its result, and return how long to wait after it, seconds."""
-        prompt, output, rng = self._session.lengths(run.load, self._sent)
-        self._sent += 1
-        self._in_flight += 1
-        exchange = await ask(self._client, self._server, self._dialect, prompt, output, rng)
-        self._in_flight -= 1
-        run.exchanges.append(exchange)
-        if not exchange.error:
-            self._longest = max(self._longest, exchange.pieces[-1] - exchange.sent)
-        return exchange.pause

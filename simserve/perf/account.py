@@ -1,6 +1,6 @@
-"""The seconds of a run's steps by operator: what its steps had in them, priced once more with operators kept apart.
+"""The seconds of a run's steps by operator: the contents of its steps, priced again with operators kept apart.
 
-Only what occurred is priced, and only when it is asked for: some milliseconds a run. It knows no requests.
+Only what occurred is priced, and only on request: some milliseconds a run. Knows no requests.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from simserve.perf.tables import tables_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """How many steps had how much in them, by the index of the tables of `simserve.perf.operators.StepParts`.
+    """Numbers of steps by their content, by the index of the tables of `simserve.perf.operators.StepParts`.
 
     Attributes:
         decode: Steps without a chunk, by sequences that decode.
-        decode_attention: Steps with one, likewise.
-        sequence: Steps with one, by sequences.
-        token: Steps with one, by tokens.
+        decode_attention: Steps with a chunk, likewise.
+        sequence: Steps with a chunk, by sequences.
+        token: Steps with a chunk, by tokens.
         tokens_beyond: Tokens beyond that table, summed over steps.
         shared: Steps of ranks in lockstep, by the tokens of all ranks.
     """
@@ -40,15 +40,15 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What the steps of a run took, to be told by operator.
+    """The time of a run's steps, to be divided by operator.
 
     Attributes:
-        priced: What a step costs.
+        priced: Cost of a step.
         counts: The steps.
-        attended: Seconds of contexts, of keys, of pairs and of requests: what attention takes beside the tables.
-        factor: How many times as long the steps took as they are priced.
-        shared_factor: Likewise what ranks do together.
-        others: Operator -> seconds of what no table holds, such as copies and drafts.
+        attended: Seconds of contexts, keys, pairs and requests: attention besides the tables.
+        factor: Actual time of the steps relative to the priced time.
+        shared_factor: The same for what ranks do together.
+        others: Operator -> seconds that no table holds, such as copies and drafts.
     """
 
     priced: PricedDeployment
@@ -59,9 +59,9 @@ class Account:
     others: Mapping[str, float] = field(default_factory=dict)
 
     def seconds_by_operator(self) -> dict[str, float]:
-        """Return the seconds of each of `OPERATORS`, 0 where a step has none of it.
+        """Return the seconds of each of `OPERATORS`, 0 if no step has it.
 
-        They sum to the seconds by part: each entry of a table is dealt in the proportions in which it was priced.
+        They sum to the seconds by part: each entry of a table is divided in the proportions of its pricing.
         """
         found = dict.fromkeys(OPERATORS, 0.0) | dict(self.others)
         found["attention"] += self.factor * self.attended
@@ -88,12 +88,12 @@ class Account:
 
 
 def _occurring(counts: Array) -> NDArray[np.int64]:
-    """Return the entries of a table that steps had; 0 and 1 always, as a table of nothing cannot be priced."""
+    """Return the entries of a table that steps had; always 0 and 1, as an empty table cannot be priced."""
     return np.union1d([0, 1], np.flatnonzero(counts))
 
 
 def _deal(found: dict[str, float], table: OperatorSeconds, seconds: Array, steps: Array) -> None:
-    """Add the seconds of so many steps of each entry to its operators, which have the proportions of ``table``."""
+    """Add the seconds of the steps of each entry to its operators, in the proportions of ``table``."""
     assert table.shares is not None
     priced = table.parts.sum(axis=0)
     weights = np.divide(steps * seconds, priced, out=np.zeros_like(priced), where=priced > 0)

@@ -1,15 +1,15 @@
 """Seconds of attention: flash and standard kernels, prefill by attended pairs, decode by keys read, and the indexer.
 
-Layers with a short sliding window cost their window. A longer window costs a straight line through what it lets the
-traffic see; where no traffic is known, one of up to 1,024 tokens a line that suits contexts up to four windows, and a
-longer one the whole context, an upper bound.
+Layers with a short sliding window cost their window. A longer window costs a straight line through what the traffic
+sees in it. Without known traffic, a window of up to 1,024 tokens costs a line that suits contexts up to four windows,
+and a longer one the whole context, an upper bound.
 
-The indexer of sparse attention (DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3): scoring keys, and choosing. Its projections
-are among those of attention. A prompt of up to ``topk`` tokens attends to all of itself; in a longer one each token
-attends to the ``topk`` keys that were chosen for it. Tables know the tokens of a step and not whose they are: several
+The indexer of sparse attention (DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3) scores keys and chooses among them. Its
+projections are among those of attention. A prompt of up to ``topk`` tokens attends to all of itself; in a longer one
+each token attends to the ``topk`` keys chosen for it. Tables know the tokens of a step, not whose they are: several
 short prompts in a step with more than ``topk`` tokens are priced as one long one, an upper bound. Decode steps are
-priced over the whole context, an upper bound beyond ``topk``. Where keys and values are not latent, and of compressed
-entries, prompts and decode steps alike attend to ``topk`` of them, an upper bound for shorter contexts.
+priced over the whole context, an upper bound beyond ``topk``. If keys and values are not latent, and for compressed
+entries, both prompts and decode steps attend to ``topk`` of them, an upper bound for shorter contexts.
 """
 
 from __future__ import annotations
@@ -26,57 +26,56 @@ from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import AttentionLayers, SparseIndexer
 
 Contexts = tuple[float, ...] | None
-"""Tokens of context that decode steps of the traffic see, each as likely; None: unknown."""
+"""Context lengths in tokens that decode steps of the traffic see, all equally likely; None: unknown."""
 SCORE_PASSES = 4
-"""Times a standard kernel moves the score matrix: writes S, reads S, writes P, reads P (algorithm 0 of Dao
-et al., FlashAttention, 2022)."""
+"""Passes of a standard kernel over the score matrix: writes S, reads S, writes P, reads P (algorithm 0 of Dao et al.,
+FlashAttention, 2022)."""
 SCORE_BYTES = 2.0
-"""Bytes of a score or probability that a standard kernel keeps in memory: 16 bit."""
+"""Bytes per score or probability that a standard kernel keeps in memory: 16 bit."""
 SPARSE_HEADS = 64
-"""Query heads that the sparse kernels of one vector for all heads compute at least, whatever a rank has (FlashMLA's
-sparse prefill, ``h_q`` a multiple of 64, which SGLang pads to)."""
+"""Least query heads for which the sparse kernels with one vector for all heads compute, whatever a rank has (FlashMLA's
+sparse prefill, ``h_q`` a multiple of 64, to which SGLang pads)."""
 CAUSAL_WASTE = 2.0
-"""Pairs a standard kernel computes for each attended one: it fills the whole square and masks half of it."""
+"""Pairs that a standard kernel computes per attended one: it fills the whole square and masks half of it."""
 SHORT_WINDOW = 256
 """Longest window, tokens, that nearly every context fills, so that its layers cost the same at any context."""
 MEDIUM_WINDOW = 1024
-"""Longest window, tokens, that many contexts outgrow: Gemma's. Most contexts stay within those of 4,096 and more."""
+"""Longest window, tokens, that many contexts exceed: Gemma's. Most contexts stay within windows of 4,096 and more."""
 WINDOWS_REACHED = 4.0
-"""Contexts, in windows, that the straight line for a medium window is made for."""
+"""Longest context, in windows, for which the straight line of a medium window is made."""
 UNSHARED_BANDWIDTH = 3.7e12
-"""Bytes/s at which the query heads of a group, each for itself, read keys through the L2 cache: what the decode steps
+"""Bytes/s at which the query heads of a group, each separately, read keys through the L2 cache: what the decode steps
 of TensorRT-LLM 0.5 to 0.7 leave for attention, Llama-2-70B on H100 (3.0 to 4.0 TB/s)."""
 FLASH_CAPABILITY = 8.0
 """CUDA compute capability from which FlashAttention-2 runs (Ampere)."""
 TILE_PAIRS = 128 * 128 / 2
-"""Pairs a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2
-tiles)."""
+"""Pairs that a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2 tiles)."""
 TRITON_LATENT_DECODE_FLOPS = 35e12
-"""FLOP/s of Triton's decodes of latent attention on NVIDIA's GPUs: a block of 16 heads reads the keys. 30 and 36e12 on
-an H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747); on Blackwell no more is assumed."""
+"""FLOP/s of Triton's decodes of latent attention on NVIDIA GPUs: a block of 16 heads reads the keys. 30 and 36e12 on an
+H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747); assumed no higher on Blackwell."""
 TRITON_LATENT_HEADS, TRITON_LATENT_SPLITS = 16, {"vllm": 4, "sglang": 8}
-"""Heads of a thread block of that kernel (SGLang triton_ops/decode_attention.py, BLOCK_H), and the parts into which it
-cuts a sequence's keys at most (vLLM triton_mla.py, SGLang server_args.py)."""
+"""Heads per thread block of that kernel (SGLang triton_ops/decode_attention.py, BLOCK_H), and the most parts into which
+it splits a sequence's keys (vLLM triton_mla.py, SGLang server_args.py)."""
 INDEX_SMALL_CALLS = 8
-"""Element-wise kernels of a layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 of
+"""Element-wise kernels per layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 for
 queries and key each, storing the key, scaling the heads' weights (``nsa_indexer.py`` of SGLang, ``DeepseekV32Indexer``
-of vLLM). Seen in 5 servers of GLM-5: 2.6 to 2.8 ms a step over 78 layers, where these and the two below say 2.1."""
+of vLLM). In 5 servers of GLM-5 they take 2.6 to 2.8 ms a step over 78 layers; these and the two below give 2.1."""
 INDEX_LARGE_CALLS = 2
-"""Kernels that walk the context as attention does: the scores, and the choice of the best."""
+"""Kernels that read the context as attention does: scoring, and choosing the best."""
 INDEX_SCORE_BYTES = 4.0
-"""Bytes of a score, FP32."""
+"""Bytes per score, FP32."""
 INDEX_SCORE_PASSES = 2.0
-"""Times that a score moves through memory: written, and read by the choice."""
+"""Passes of a score through memory: written, and read to choose."""
 SPARSE_SHARE = 0.65
 """Share of the 16-bit peak that sparse kernels reach: 640 TFLOP/s on an H800 (deepseek-ai/FlashMLA, README)."""
 
 
 def growing_share(model: ModelProfile, layers: AttentionLayers, contexts: Contexts = None) -> float:
-    """Return what a further token of context costs these layers, as a share of all layers seeing all of it.
+    """Return the cost of a further token of context in these layers, as a share of all layers with full attention.
 
-    Layers that choose a fixed number of keys or entries, and those of a short window, see no more of a longer one;
-    those that choose of a latent cache are priced over all of it, an upper bound (`simserve.perf.attention`).
-    ``contexts`` as `simserve.perf.shape.ReplicaShape` has them.
+    Layers that choose a fixed number of keys or entries, and those with a short window, see no more of a longer
+    context; those that choose from a latent cache are priced over all of it, an upper bound
+    (`simserve.perf.attention`). ``contexts`` as in `simserve.perf.shape.ReplicaShape`.
     """
     share = layers.num_layers / model.num_hidden_layers
     if layers.compressed is not None:
@@ -88,9 +87,9 @@ def growing_share(model: ModelProfile, layers: AttentionLayers, contexts: Contex
 
 
 def window_keys(model: ModelProfile, layers: AttentionLayers, contexts: Contexts = None) -> float:
-    """Return the keys that a query sees in these layers at any context, spread over all layers of the model.
+    """Return the context-independent number of keys that a query sees in these layers, averaged over all layers.
 
-    Of a window, and of chosen keys or entries as if every context had so many: an upper bound for shorter ones.
+    Counts windows, and chosen keys or entries as if every context had that many: an upper bound for shorter ones.
     """
     chosen = layers.topk or 0
     if layers.compressed is not None:
@@ -102,11 +101,11 @@ def window_keys(model: ModelProfile, layers: AttentionLayers, contexts: Contexts
 
 
 def _window_line(window: int | None, contexts: Contexts) -> tuple[float, float]:
-    """Return slope and base of the keys that a layer sees, by context: ``min(context, window)`` as a straight line.
+    """Return slope and base of the keys that a layer sees by context: ``min(context, window)`` as a straight line.
 
-    A short window is full at once. Of a longer one the line of least squares over the contexts of the traffic, whose
-    mean is exact. Without any, for a medium window the line with the least largest error up to `WINDOWS_REACHED`
-    windows: at most 0.375 of the window off, above or below; beyond, too high by a quarter of what exceeds them.
+    A short window counts as always full. For a longer one: the least-squares line over the contexts of the traffic,
+    exact in the mean. Without traffic, for a medium window: the line with the smallest maximum error up to
+    `WINDOWS_REACHED` windows, at most 0.375 of the window above or below; beyond, too high by 25 % of the excess.
     """
     if window is None:
         return 1.0, 0.0
@@ -144,9 +143,9 @@ class AttentionShape:
 
     Attributes:
         num_heads: Query heads on the rank.
-        prefill_flops_per_pair: Flops a query-key pair in prefill, all heads of the rank.
-        decode_flops_per_key: Flops a key read in decode; MLA decodes against the compressed latent.
-        kv_bytes_per_token: Bytes that a key (of compressed attention an entry) takes, read from memory on the rank.
+        prefill_flops_per_pair: FLOP per query-key pair in prefill, all heads of the rank.
+        decode_flops_per_key: FLOP per key read in decode; MLA decodes against the compressed latent.
+        kv_bytes_per_token: Bytes per key (in compressed attention per entry) read from memory on the rank.
     """
 
     num_heads: float
@@ -156,14 +155,14 @@ class AttentionShape:
 
 
 def dot_product_flops(num_heads: float, key_dim: float, value_dim: float) -> float:
-    """Return the flops of one query-key pair: ``2 d`` for the score and ``2 d`` for the value, each head."""
+    """Return the FLOP of one query-key pair: ``2 d`` for the score and ``2 d`` for the value, per head."""
     return 2.0 * num_heads * (key_dim + value_dim)
 
 
 def attention_of(layers: AttentionLayers, tensor_parallel_size: int, kv_element_bytes: float) -> AttentionShape:
     """Return one attention layer on one rank.
 
-    MLA decodes in its latent space (absorption), compressed attention prefills there too.
+    MLA decodes in its latent space (absorption); compressed attention also prefills there.
     """
     heads = layers.num_heads / tensor_parallel_size
     prefill = decode = dot_product_flops(heads, layers.head_dim, layers.v_head_dim)
@@ -183,7 +182,7 @@ def attention_of(layers: AttentionLayers, tensor_parallel_size: int, kv_element_
 
 
 def decode_key_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:
-    """Return the seconds that one more key in the context costs a decode step, one layer."""
+    """Return the seconds per additional key of context in a decode step, one layer."""
     scores = 0.0 if is_flash else SCORE_PASSES * SCORE_BYTES * shape.num_heads
     memory = (shape.kv_bytes_per_token + scores) / (machine.bandwidth * memory_efficiency(machine, "attention_decode"))
     efficiency = attention_efficiency(machine)
@@ -191,10 +190,10 @@ def decode_key_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, i
 
 
 def reads_keys_by_query_head(shape: ReplicaShape) -> bool:
-    """Return whether each query head reads its keys itself, as PagedAttention does on GPUs before Ampere.
+    """Return whether each query head reads its own keys, as PagedAttention does on GPUs before Ampere.
 
-    It does so at the bandwidth of the memory, as if nothing were cached: 1.05 TB/s of a V100S (vLLM 0.7.3, Llama-3.1-8B
-    at 28,650 tokens, AccelMark).
+    It does so at the memory bandwidth, as if nothing were cached: 1.05 TB/s on a V100S (vLLM 0.7.3, Llama-3.1-8B at
+    28,650 tokens, AccelMark).
     """
     capability = shape.hardware.compute_capability
     is_old = capability is not None and float(capability) < FLASH_CAPABILITY
@@ -202,9 +201,9 @@ def reads_keys_by_query_head(shape: ReplicaShape) -> bool:
 
 
 def triton_latent_seconds(shape: ReplicaShape, machine: Machine, attention: AttentionShape, sequences: Array) -> Array:
-    """Return the least seconds that Triton's decodes of latent attention take a key and layer; 0 by other kernels.
+    """Return the least seconds per key and layer of Triton's decodes of latent attention; 0 for other kernels.
 
-    A thread block has 16 heads of a part of a sequence's keys, so that few sequences leave multiprocessors idle.
+    A thread block covers 16 heads and a part of a sequence's keys, so that few sequences leave multiprocessors idle.
     """
     engine, vendor = shape.engine, shape.hardware.vendor
     is_asked = engine.attention_backend == "triton" and vendor == "NVIDIA"
@@ -222,16 +221,16 @@ def unshared_key_seconds(
     shared_groups: tuple[int, ...] | None,
     bandwidth: float = UNSHARED_BANDWIDTH,
 ) -> float:
-    """Return the least seconds of one more key of a decode step, one layer, where every query head reads it itself.
+    """Return the least seconds per additional key of a decode step, one layer, if every query head reads its own keys.
 
     Args:
         layers: The layers.
-        kv_bytes_per_token: KV of a token in one layer of one rank.
-        shared_groups: Query heads a key-value head whose kernel reads keys once; None: any.
+        kv_bytes_per_token: KV bytes per token in one layer on one rank.
+        shared_groups: Query heads per key-value head for which the kernel reads keys once; None: any number.
         bandwidth: Bytes/s of these reads.
 
     Returns:
-        0 where the kernel reads keys once.
+        0 if the kernel reads keys once.
     """
     group = layers.num_heads // layers.num_kv_heads
     if shared_groups is None or not layers.has_plain_heads or group == 1 or group in shared_groups:
@@ -240,9 +239,9 @@ def unshared_key_seconds(
 
 
 def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:
-    """Return the seconds of an attended query-key pair of a prefill, one layer.
+    """Return the seconds per attended query-key pair in prefill, one layer.
 
-    A standard kernel computes the masked half too and moves the scores through memory.
+    A standard kernel also computes the masked half and moves the scores through memory.
     """
     efficiency = attention_efficiency(machine)
     compute = shape.prefill_flops_per_pair / (machine.peak(dtype) * efficiency)
@@ -254,12 +253,12 @@ def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *,
 
 
 def prefill_key_seconds(shape: AttentionShape, machine: Machine) -> float:
-    """Return the seconds of reading one key and value in a prefill, one layer."""
+    """Return the seconds to read one key and value in prefill, one layer."""
     return shape.kv_bytes_per_token / (machine.bandwidth * memory_efficiency(machine, "attention_prefill"))
 
 
 def indexer_parts(indexer: SparseIndexer, machine: Machine, tokens: Array) -> Array:
-    """Return the seconds by part of one layer's indexer, keys left out, on every rank alike, ``[5, len(tokens)]``."""
+    """Return the seconds by part of one layer's indexer, without keys, same on every rank, ``[5, len(tokens)]``."""
     moved = INDEX_SMALL_CALLS * (indexer.num_heads + 1) * indexer.head_dim * ACTIVATION_BYTES
     parts = elementwise_parts(moved, tokens, machine, INDEX_SMALL_CALLS)
     parts[HOST] += INDEX_LARGE_CALLS * start_latency(machine, "attention_decode")
@@ -267,7 +266,7 @@ def indexer_parts(indexer: SparseIndexer, machine: Machine, tokens: Array) -> Ar
 
 
 def index_key_seconds(indexer: SparseIndexer | None, machine: Machine) -> float:
-    """Return the seconds of one more key in the context of a decoding sequence, one layer; 0 without an indexer."""
+    """Return the seconds per additional key in the context of a decoding sequence, one layer; 0 without an indexer."""
     if indexer is None:
         return 0.0
     moved = indexer.key_bytes + INDEX_SCORE_PASSES * INDEX_SCORE_BYTES / indexer.pooled_tokens
@@ -277,7 +276,7 @@ def index_key_seconds(indexer: SparseIndexer | None, machine: Machine) -> float:
 
 
 def index_pair_seconds(indexer: SparseIndexer | None, machine: Machine) -> float:
-    """Return the seconds of one more query-key pair of a prompt, one layer; 0 without an indexer."""
+    """Return the seconds per additional query-key pair of a prompt, one layer; 0 without an indexer."""
     if indexer is None:
         return 0.0
     scores = (
@@ -287,14 +286,14 @@ def index_pair_seconds(indexer: SparseIndexer | None, machine: Machine) -> float
 
 
 def _products(indexer: SparseIndexer, machine: Machine) -> float:
-    """Return the seconds of a token's products with one query, in FP8 where the GPU has it; tokens may share a key."""
+    """Return the seconds of a token's products with one query, in FP8 if the GPU has it; tokens may share a key."""
     dtype = next(dtype for dtype in ("fp8", "bf16", "fp16") if dtype in machine.peaks)
     flops = 2.0 * indexer.num_heads * indexer.head_dim / indexer.pooled_tokens
     return flops / (machine.peak(dtype) * attention_efficiency(machine))
 
 
 def index_share(model: ModelProfile, layers: AttentionLayers) -> float:
-    """Return the index keys that a further token of context adds in these layers, a share of one in every layer."""
+    """Return the index keys that a further token of context adds in these layers, relative to one in every layer."""
     if layers.indexer is None:
         return 0.0
     return layers.num_layers / model.num_hidden_layers / max(layers.ratio, 1)
@@ -303,16 +302,16 @@ def index_share(model: ModelProfile, layers: AttentionLayers) -> float:
 def sparse_prompt_seconds(
     layers: AttentionLayers, num_ranks: int, machine: Machine, tokens: Array, pair: float
 ) -> Array:
-    """Return the seconds of attention of a prompt in one layer, beside the indexer's, shape of ``tokens``.
+    """Return the seconds of attention of a prompt in one layer, without the indexer's, shape of ``tokens``.
 
-    0 where nothing is chosen of a latent cache.
+    0 if nothing is chosen from a latent cache.
 
     Args:
         layers: The layers.
-        num_ranks: Ranks that the heads are dealt to.
+        num_ranks: Ranks over which the heads are distributed.
         machine: One GPU.
         tokens: Tokens of a step.
-        pair: Seconds of an attended pair of a prompt that attends to all of itself.
+        pair: Seconds per attended pair of a prompt with full attention.
     """
     if layers.topk is None or layers.mla is None:
         return np.zeros_like(tokens)

@@ -1,16 +1,15 @@
-"""Seconds of attention from fitted curves: over batch and lengths, affine for the engine, of one layer.
+"""Attention times from fitted curves, per layer: over batch and lengths, and in affine forms for the engine.
 
 Knows kernels and sizes of one layer on one rank; no model, no step. Every form is monotone in batch, context,
 heads and width.
 
-TensorRT-LLM's decode kernels cut contexts into thread blocks by rules of their own, followed here from the source of
-both (github.com/NVIDIA/TensorRT-LLM, Apache-2.0), with counts that need not be whole, so that nothing falls as work
-grows:
+TensorRT-LLM's decode kernels split contexts over thread blocks by their own rules, followed here from the source of
+both (github.com/NVIDIA/TensorRT-LLM, Apache-2.0), with fractional counts, so that no time falls as work grows:
 
-* ``waves`` (XQA, more than one query head to a key-value head; ``computeMultiBlockCount`` in
+* ``waves`` (XQA, more than one query head per key-value head; ``computeMultiBlockCount`` in
   ``decoderXQAImplCommon.h``): pieces of 128 keys, fewer for long contexts, up to eight blocks a multiprocessor.
-* ``filling`` (MMHA, one query head to a key-value head; ``multi_block_grid_setup`` in
-  ``decoderMaskedMultiheadAttentionLaunch.h``): as many pieces as bring a block to every multiprocessor, rounded up, so
+* ``filling`` (MMHA, one query head per key-value head; ``multi_block_grid_setup`` in
+  ``decoderMaskedMultiheadAttentionLaunch.h``): as many pieces as give every multiprocessor a block, rounded up, so
   that most batches leave a second wave nearly empty.
 """
 
@@ -28,51 +27,51 @@ from simserve.profiles.model_blocks import AttentionLayers
 
 Mask = NDArray[np.bool_]
 TILE = 128.0
-"""Tokens of a tile of queries, and the head width that constants are stated for (FlashAttention-3)."""
+"""Tokens per tile of queries, and the head width to which constants refer (FlashAttention-3)."""
 WIDEST_SHARED = 256.0
-"""Widest head that the kernels of the others compute (FlashAttention-2 and -3); Gemma-4's full attention has 512."""
+"""Widest head of the usual kernels (FlashAttention-2 and -3); Gemma-4's full attention has 512."""
 ROW_TILE = 64.0
-"""Rows that the tensor cores of a decode step are padded to (wgmma m64; query heads of a group are rows)."""
+"""Rows to which the tensor cores pad a decode step (wgmma m64; query heads of a group are rows)."""
 GROUP = 4.0
-"""Query heads to a key-value head that the time of a wave is stated for."""
+"""Query heads per key-value head to which the time of a wave refers."""
 L2_FILLED, L2_SPILLED = 0.7, 1.2
-"""KV over L2 capacity up to which repeated reads hit, and from which they all miss; seen as a step between 0.67
-and 1.34 in the tables of every framework."""
+"""Ratio of KV to L2 capacity up to which repeated reads hit, and from which they all miss; visible as a step between
+0.67 and 1.34 in the tables of every framework."""
 REFERENCE_CONTEXT = 512.0
-"""Context whose splits the affine form charges. H200 tables, contexts from 128 on, all kernels: mean of the median
-errors 8.6, 8.1, 8.0 and 8.5 % for 256, 512, 1,024 and 2,048; over all contexts 256 is best (10.6 against 10.9 %)."""
+"""Context whose splits the affine form charges. H200 tables, contexts from 128, all kernels: mean of the median errors
+8.6, 8.1, 8.0 and 8.5 % for 256, 512, 1,024 and 2,048; over all contexts 256 is best (10.6 against 10.9 %)."""
 WAVES_CONTEXT = 1024.0
 """Context whose pieces the affine form counts in waves. H200 tables of TensorRT-LLM, contexts of 128 to 32,768: mean of
 the median errors 13.1, 12.9, 12.7 and 12.9 % for 512, 1,024, 2,048 and 4,096."""
 CRITICAL_SHARE = 0.25
-"""Share of the longest tile that each request of a step adds in the affine form, which knows sums of lengths only.
-H200 tables, up to 8 prompts of 128 tokens and more: mean of the median errors 6.8, 6.1, 7.3 and 11.2 % for 0, 0.25,
-0.5 and 1; over all calls, most of them of many prompts, 0 is best (7.0 against 7.8 %)."""
+"""Share of the longest tile that each request of a step adds in the affine form, which knows only sums of lengths. H200
+tables, up to 8 prompts of at least 128 tokens: mean of the median errors 6.8, 6.1, 7.3 and 11.2 % for 0, 0.25, 0.5 and
+1; over all calls, mostly of many prompts, 0 is best (7.0 against 7.8 %)."""
 PIECE_KEYS = 128.0
 """Keys of the shortest piece of XQA (``kMinHistoryTokensPerBlock``)."""
 PIECES_BEFORE_ROOT = 8.0
-"""Pieces of a context from which their number grows as a square root only, so that their sum stays cheap."""
+"""Pieces of a context beyond which their number grows only as a square root, so that summing them stays cheap."""
 MAX_BLOCKS = 8.0
-"""Blocks a multiprocessor up to which XQA cuts (``kTargetWaveFactor``)."""
+"""Most blocks per multiprocessor into which XQA splits (``kTargetWaveFactor``)."""
 LOOP_ELEMENTS = 65536.0
-"""Elements of keys that the largest MMHA block takes in one pass: 1,024 threads, 16 bytes each, eight at a time."""
+"""Elements of keys that the largest MMHA block reads in one pass: 1,024 threads, 16 bytes each, eight at a time."""
 SMALL_BLOCKS = 4.0
 """MMHA blocks of 256 threads that fit on a multiprocessor (32 warps, as its registers allow)."""
 LARGE_BLOCKS = 2.0
-"""MMHA blocks of 512 threads that fit: what batches of two multiprocessors' worth of heads are given."""
+"""MMHA blocks of 512 threads that fit: used for batches of two multiprocessors' worth of heads."""
 NARROW_KV_BYTES = 1.0
-"""Widest KV element that the 8-bit kernels read; narrower ones are widened in them."""
+"""Widest KV element that the 8-bit kernels read; narrower ones are widened inside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """What the curves need of a GPU.
+    """The properties of a GPU that the curves need.
 
     Attributes:
         peak: Dense 16-bit FLOP/s.
         bandwidth: Memory bandwidth, bytes/s.
         num_multiprocessors: Streaming multiprocessors.
-        l2_cache: Bytes of L2 that still hold the KV of the call before; 0 in a server, where the weights of all
+        l2_cache: Bytes of L2 that still hold the KV of the previous call; 0 in a server, where the weights of all
             layers pass between two visits of a layer.
     """
 
@@ -89,8 +88,8 @@ class Heads:
     Attributes:
         num_heads: Query heads.
         num_kv_heads: Key-value heads; 1 for latent decoding.
-        width: Mean of key and value width of a head.
-        kv_bytes: Bytes of one key and value, all heads.
+        width: Mean of key and value width per head.
+        kv_bytes: Bytes of one key and value for all heads.
     """
 
     num_heads: Array | float
@@ -100,12 +99,12 @@ class Heads:
 
     @property
     def group(self) -> Array:
-        """Query heads to a key-value head."""
+        """Query heads per key-value head."""
         return np.asarray(self.num_heads, dtype=np.float64) / self.num_kv_heads
 
 
 def key_seconds(curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
-    """Return the seconds of one more key of one sequence at full occupancy: bytes or padded flops."""
+    """Return the seconds per additional key of one sequence at full occupancy: bytes or padded flops."""
     memory = np.asarray(heads.kv_bytes) / (gpu.bandwidth * curve.memory)
     return np.maximum(memory, _products(curve, heads, gpu))
 
@@ -122,9 +121,9 @@ def decode_seconds(
 ) -> Array:
     """Return the seconds of a decode step of ``batch`` sequences of ``context`` keys each.
 
-    ``start + doubling * log2(1 + context / 128) + (waves^p + keys^p)^(1/p)``; waves beyond the first of
-    ``batch * kv_heads / multiprocessors`` blocks, or of the pieces that ``curve.splits`` cuts contexts into; keys the
-    longer of bytes and products.
+    ``start + doubling * log2(1 + context / 128) + (waves^p + keys^p)^(1/p)``; waves beyond the first of ``batch *
+    kv_heads / multiprocessors`` blocks, or of the pieces into which ``curve.splits`` splits contexts; keys: the longer
+    of bytes and products.
     """
     keys = np.asarray(batch, dtype=np.float64) * context
     num_bytes = keys * heads.kv_bytes
@@ -141,7 +140,7 @@ def decode_seconds(
 def _uneven(
     curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu, work: Array, batch: Array | float, context: Array | float
 ) -> Array:
-    """Return the seconds of keys whose pieces do not fill whole waves, of ``work`` at full occupancy."""
+    """Return the seconds of keys whose pieces do not fill complete waves; ``work`` is their time at full occupancy."""
     blocks, num_sms = np.asarray(batch * np.asarray(heads.num_kv_heads)), gpu.num_multiprocessors
     pass_keys = np.minimum(context, loop_keys(heads.width))
     alone = np.maximum(work, pass_keys * curve.tail * num_sms * work / (blocks * context))
@@ -158,9 +157,9 @@ def _missed(num_bytes: Array, gpu: Gpu) -> Array:
 def decode_base_seconds(curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | float) -> Array:
     """Return the ``base`` of the affine form ``base[n] + key_seconds * sum of contexts``.
 
-    The start at `REFERENCE_CONTEXT` and the waves, of pieces at `WAVES_CONTEXT`, as they show beside keys that take as
-    long. The slope is that of full occupancy for every batch, so that no sequence ever speeds a step up, and no
-    bandwidth slows it down.
+    The start at `REFERENCE_CONTEXT`, and the waves (of pieces at `WAVES_CONTEXT`) to the extent that they show beside
+    keys that take equally long. The slope is that of full occupancy for every batch, so that no sequence speeds a step
+    up and no bandwidth slows it down.
     """
     start = _start(curve, heads, REFERENCE_CONTEXT)
     waves = _waves(curve, heads, gpu, batch, WAVES_CONTEXT)
@@ -188,7 +187,7 @@ def _waves(curve: DecodeAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | f
 
 
 def pair_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
-    """Return the seconds of one attended query-key pair, all heads."""
+    """Return the seconds per attended query-key pair for all heads."""
     width = np.asarray(heads.width, dtype=np.float64)
     seconds = (width + curve.extra_width) / curve.compute
     if curve.widest_compute is not None:
@@ -197,19 +196,19 @@ def pair_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
 
 
 def row_seconds(curve: PrefillAttentionCurve, heads: Heads) -> Array:
-    """Return the seconds of loading, storing and caching the rows of one token."""
+    """Return the seconds to load, store and cache the rows of one token."""
     elements = np.asarray(heads.num_heads) * curve.query_element + np.asarray(heads.num_kv_heads) * curve.kv_element
     return np.asarray(heads.width * elements)
 
 
 def tile_key_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
-    """Return the seconds a key takes of the longest tile, which one multiprocessor computes."""
+    """Return the seconds per key of the longest tile, which one multiprocessor computes."""
     flops = 4.0 * TILE * (np.asarray(heads.width) + curve.extra_width)
     return np.asarray(flops / (gpu.peak / gpu.num_multiprocessors * curve.tile_compute))
 
 
 def wave_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu, tiles: Array | float) -> Array:
-    """Return the seconds of the waves after the first that ``tiles`` tiles of tokens take, all heads."""
+    """Return the seconds of the waves after the first for ``tiles`` tiles of tokens, all heads."""
     waves = np.asarray(tiles, dtype=np.float64) * heads.num_heads / gpu.num_multiprocessors - 1.0
     return np.maximum(waves, 0.0) * curve.wave
 
@@ -246,24 +245,24 @@ def request_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Arr
 
 
 def cut_blocks(blocks: Array | float, context: Array | float) -> Array:
-    """Return the blocks a multiprocessor that XQA makes of ``blocks`` uncut ones, each of ``context`` keys."""
+    """Return the blocks per multiprocessor that XQA makes of ``blocks`` unsplit ones, each of ``context`` keys."""
     pieces = np.asarray(context, dtype=np.float64) / PIECE_KEYS
     cut = np.asarray(blocks) * np.minimum(pieces, np.sqrt(PIECES_BEFORE_ROOT * pieces))
     return np.asarray(np.maximum(blocks, np.minimum(cut, MAX_BLOCKS)))
 
 
 def loop_keys(width: Array | float) -> Array:
-    """Return the keys of one pass of an MMHA block: fewer are never cut. Widths are padded to a power of two."""
+    """Return the keys per pass of an MMHA block: fewer are never split. Widths are padded to a power of two."""
     return np.asarray(LOOP_ELEMENTS / 2.0 ** np.ceil(np.log2(width)))
 
 
 def is_one_wave(num_blocks: Array | float, context: Array | float, width: Array | float, num_sms: int) -> Mask:
-    """Return whether all pieces of MMHA have a multiprocessor of their own, because a pass bounds their number."""
+    """Return whether every piece of MMHA has its own multiprocessor because a pass limits their number."""
     return np.asarray(num_blocks * np.asarray(context) <= num_sms * loop_keys(width))
 
 
 def further_waves(num_blocks: Array | float, context: Array | float, width: Array | float, num_sms: int) -> Array:
-    """Return the waves after the first of MMHA; ``num_blocks`` are uncut: batch times key-value heads."""
+    """Return the waves after the first of MMHA; ``num_blocks`` are unsplit: batch times key-value heads."""
     count = np.arange(1.0, num_sms + 1.0)
     spill = np.maximum.accumulate(count * np.ceil(num_sms / count) > num_sms).astype(float)
     few = np.where(is_one_wave(num_blocks, context, width, num_sms), 0.0, np.interp(num_blocks, count, spill))
@@ -273,15 +272,15 @@ def further_waves(num_blocks: Array | float, context: Array | float, width: Arra
 
 
 def imbalance(num_blocks: Array | float, tail: float, num_sms: int) -> Array:
-    """Return the time of cut contexts over that of an even share, at least 1.
+    """Return the time of split contexts relative to an even share, at least 1.
 
-    ``B`` contexts in ``ceil(M / B)`` pieces over ``M`` multiprocessors: the pieces of the last wave have the memory
-    to themselves, and still take ``tail`` of the time of a full wave. The most of any fewer contexts, where that is
-    more.
+    ``B`` contexts in ``ceil(M / B)`` pieces over ``M`` multiprocessors: the pieces of the last wave have the memory to
+    themselves, and still take ``tail`` of the time of a full wave. If fewer contexts would take longer, their time
+    counts.
 
     Args:
-        num_blocks: Uncut contexts: batch times key-value heads.
-        tail: Time of a piece alone over that of a piece in a full wave.
+        num_blocks: Unsplit contexts: batch times key-value heads.
+        tail: Time of a piece alone relative to a piece in a full wave.
         num_sms: Multiprocessors.
     """
     count = np.arange(1.0, num_sms + 1.0)
@@ -295,7 +294,7 @@ def imbalance(num_blocks: Array | float, tail: float, num_sms: int) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedAttention:
-    """One layer on one rank, key-value cache out of L2.
+    """One layer on one rank, with the key-value cache out of L2.
 
     Attributes:
         kernel: Constants.
@@ -310,12 +309,12 @@ class FittedAttention:
     prefill: Heads
 
     def decode_base_seconds(self, sequences: Array) -> Array:
-        """Return the seconds of a decode step that do not depend on the contexts."""
+        """Return the context-independent seconds of a decode step."""
         return decode_base_seconds(self.kernel.decode, self.decode, self.gpu, sequences)
 
     @property
     def decode_key_seconds(self) -> float:
-        """Seconds of one more key in the contexts of a decode step."""
+        """Seconds per additional key in the contexts of a decode step."""
         return float(key_seconds(self.kernel.decode, self.decode, self.gpu))
 
     def prompt_seconds(self, tokens: Array) -> Array:
@@ -326,22 +325,22 @@ class FittedAttention:
 
     @property
     def request_seconds(self) -> float:
-        """Seconds of one more prompt in a step."""
+        """Seconds per additional prompt in a step."""
         return float(request_seconds(self.kernel.prefill, self.prefill, self.gpu))
 
     @property
     def pair_seconds(self) -> float:
-        """Seconds of an attended query-key pair of a prompt."""
+        """Seconds per attended query-key pair of a prompt."""
         return float(pair_seconds(self.kernel.prefill, self.prefill, self.gpu))
 
     @property
     def prompt_key_seconds(self) -> float:
-        """Seconds of a key that a prompt reads."""
+        """Seconds per key that a prompt reads."""
         return CRITICAL_SHARE * float(tile_key_seconds(self.kernel.prefill, self.prefill, self.gpu))
 
 
 def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAttention | None:
-    """Return the fitted attention of some layers of a deployment; none where its GPU has no curve for it."""
+    """Return the fitted attention of some layers of a deployment; None if its GPU has no curve for it."""
     curves = shape.hardware.attention_curves
     if curves is None or layers.compressed is not None or (layers.topk is not None and layers.mla is None):
         return None
@@ -362,7 +361,7 @@ def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAtte
 
 
 def _layer_heads(layers: AttentionLayers, num_ranks: int, kv_element: float) -> tuple[Heads, Heads]:
-    """Return the heads of one layer on one rank, of a decode step and of a prompt."""
+    """Return the heads of one layer on one rank, in a decode step and in a prompt."""
     heads = layers.num_heads / num_ranks
     kv_bytes = layers.read_bytes(kv_element, num_ranks)
     if layers.mla is None:

@@ -1,6 +1,6 @@
 """Seconds of communication between GPUs: all-reduce, all-gather, point to point, and the all-to-all of experts.
 
-The all-to-all goes by DeepEP or over NVLink: tokens to the ranks that hold their experts, sums back. Its constants are
+The all-to-all uses DeepEP or NVLink: tokens go to the ranks that hold their experts, sums return. Its constants are
 fitted by `calibration.laboratory.fits.exchange_fit` and `nvlink_exchange_fit`. Knows tokens, ranks and links, no model.
 """
 
@@ -17,61 +17,61 @@ from simserve.profiles.kernel_curves import AllReduceCurve, CollectiveCurves, Tr
 
 ExchangeMode = Literal["deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"]
 """DeepEP's kernels: a message for each expert of a token, or one for each node and rank that holds any of them.
-TensorRT-LLM's over NVLink between hosts (MNNVL): one for each rank that holds any, which the sender writes into its
-memory, or for which both agree first where it goes."""
+TensorRT-LLM's over NVLink between hosts (MNNVL): one for each rank that holds any, written into its memory by the
+sender, or after both have agreed on its place."""
 All2AllBackend = Literal[
     "allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput", "nvlink_one_sided", "nvlink_two_sided"
 ]
-"""How tokens reach the ranks that hold their experts: every rank gets all, or an exchange sends each where it goes."""
+"""How tokens reach the ranks that hold their experts: every rank gets all, or an exchange sends each to its ranks."""
 NETWORK_RING_SHARE = 0.7
-"""Share of the network's bandwidth a GPU that the rings of all-gathers and reduce-scatters over nodes reach."""
+"""Share of the network bandwidth per GPU that the rings of all-gathers and reduce-scatters over nodes reach."""
 NETWORK_RING_HOP = 3.3e-6
 """Seconds from one rank of such a ring to the next. Both fitted to decode steps and prompts of DeepSeek-R1 with
 data-parallel attention over 16 H100 in two nodes (InferenceX, TensorRT-LLM 1.2, 9 servers; 400 Gbit/s a GPU)."""
 HOST_SKEWS = {"sglang": 30e-6}
-"""Seconds by engine that ranks of several hosts reach an all-reduce further apart than those of one. Fitted to the
-TPOT and tokens/s of DeepSeek-R1 under SGLang over 16 H100 in two nodes (InferenceX, 33 servers: TPOT -12 -> -0 %);
-nccl-tests over two nodes, whose ranks start together, have none of it (37 to 58 us for 16 KB, 58 priced). TensorRT-LLM
-has none there (20 servers); others were not measured over two nodes."""
+"""Engine -> further seconds between the arrivals of ranks of several hosts at an all-reduce, compared with one host.
+Fitted to the TPOT and tokens/s of DeepSeek-R1 under SGLang over 16 H100 in two nodes (InferenceX, 33 servers: TPOT -12
+-> -0 %). In nccl-tests over two nodes, whose ranks start together, it is absent (37 to 58 us for 16 KB, 58 priced).
+TensorRT-LLM has none there (20 servers); others were not measured over two nodes."""
 LOW_LATENCY_SHARE = 0.5
-"""Share of a link's bandwidth that NCCL's low-latency protocol leaves to data: each word travels with a flag of its
-size."""
+"""Share of a link's bandwidth that NCCL's low-latency protocol leaves to payload: each word is sent with a flag of the
+same size."""
 SIMPLE_START = 2.2
-"""Times as long that an all-reduce by NCCL's other protocol takes to start. Fitted to all-reduces over two V100 on PCIe
-(APEX+ collective tables, MIT; 19 sizes, 0.5 % in the median and 4.5 % at most), tested over four (6.2 and 13.8 %). One
-start and one bandwidth for all sizes are up to 33 and 38 % too fast, between 16 KB and 1 MB."""
+"""Factor on the start-up of an all-reduce by NCCL's other protocol. Fitted to all-reduces over two V100 on PCIe (APEX+
+collective tables, MIT; 19 sizes, 0.5 % in the median and 4.5 % at most), tested over four (6.2 and 13.8 %). A single
+start and bandwidth for all sizes are up to 33 and 38 % too fast, between 16 KB and 1 MB."""
 SWITCH_RANKS = 8
 """Ranks from which NCCL reduces in the NVSwitch: at 1 GB the tables of H100 and H200 show 470 GB/s of bus
 bandwidth over 8 ranks, more than a ring can, and 333 to 355 over 2 and 4."""
 SCALE_BLOCK, SCALE_BYTES = 128, 4.0
-"""Elements that share a scale of a token sent in FP8, and bytes of a scale: MXFP8's, one byte for 32, are as many."""
+"""Elements that share a scale of a token sent in FP8, and bytes per scale: MXFP8's, one byte per 32, total the same."""
 FP4_TOKEN_BYTES = 0.5625
-"""Bytes of an element of a token sent in FP4, with its scale of a byte for 16."""
+"""Bytes per element of a token sent in FP4, with its scale of one byte per 16."""
 COMBINED_BYTES = 2.0
-"""Bytes of an element on the way back: sums travel in BF16."""
+"""Bytes per element on the way back: sums travel in BF16."""
 EXCHANGING_MULTIPROCESSORS: dict[str, int] = {"deepep_low_latency": 0, "deepep_high_throughput": 20}
-"""Multiprocessors that an exchange keeps from the arithmetic beside it: low latency leaves its messages to the network
-cards, high throughput ran on DeepEP's default of 20 in the fitted rows. Only DeepEP's run beside arithmetic."""
+"""Multiprocessors that an exchange takes from the arithmetic beside it: low latency leaves its messages to the network
+cards, high throughput ran on DeepEP's default of 20 in the fitted rows. Only DeepEP's overlap with arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The slowest link that a group of GPUs talks over.
+    """The slowest link over which a group of GPUs communicates.
 
     Attributes:
-        bandwidth: Bytes/s a GPU, one direction.
-        latency: Seconds of an all-reduce too small for the bandwidth to matter, over ``reference_ranks``
-        GPUs, a network between them crossed once.
-        network_latency: What of it is the network, which an all-reduce crosses twice: up the tree, and down again
-        (NCCL's double binary trees); 0: the GPUs are in one node.
-        reference_ranks: Ranks that ``latency`` is stated for.
-        skew: Seconds that ranks reach a collective apart, for each doubling of their number.
-        curves: Fitted collectives of this link; none: latency and bandwidth.
-        engine: Whose all-reduce of them.
-        is_pcie: Whether NCCL reduces over PCIe, by the quicker of its two protocols.
+        bandwidth: Bytes/s per GPU, one direction.
+        latency: Seconds of an all-reduce too small for the bandwidth to matter, over ``reference_ranks`` GPUs, with a
+            network between them crossed once.
+        network_latency: The network's part of it, which an all-reduce crosses twice: up the tree, and down again
+            (NCCL's double binary trees); 0: the GPUs are in one node.
+        reference_ranks: Number of ranks to which ``latency`` refers.
+        skew: Seconds between the arrivals of ranks at a collective, per doubling of their number.
+        curves: Fitted collectives of this link; None: latency and bandwidth.
+        engine: Engine whose all-reduce is taken from them.
+        is_pcie: Whether NCCL reduces over PCIe, by the faster of its two protocols.
         host_from: Bytes from which an all-reduce also crosses the host link once.
-        host_bandwidth: Of that link, bytes/s.
-        host_skew: Seconds that ranks of several hosts reach an all-reduce further apart.
+        host_bandwidth: Bandwidth of that link, bytes/s.
+        host_skew: Further seconds between the arrivals of ranks of several hosts at an all-reduce.
     """
 
     bandwidth: float
@@ -93,7 +93,7 @@ def ring_bandwidth_seconds(num_bytes: Array | float, num_ranks: int, bandwidth: 
 
 
 def all_reduce_latency(num_ranks: int, link: Link) -> float:
-    """Return the seconds of an all-reduce of next to nothing; 0 for one rank.
+    """Return the seconds of an all-reduce of almost nothing; 0 for one rank.
 
     ``(latency + network latency) * (1 + log2 n) / (1 + log2 reference) + skew * log2 n``: a fixed start, the depth of a
     tree, and the wait for the last rank. The first term is 2 to 5 us for 2 to 8 ranks on NVLink (AIConfigurator tables,
@@ -135,7 +135,7 @@ def all_gather_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
 def reduce_scatter_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
     """Return the seconds until every rank holds its share of the sum of ``num_bytes``; 0 for one rank.
 
-    As `all_gather_seconds`: the same traffic the other way.
+    As `all_gather_seconds`: the same traffic in the other direction.
     """
     return _transfer_seconds("reduce_scatter", num_bytes, num_ranks, link)
 
@@ -162,13 +162,13 @@ def point_to_point_seconds(num_bytes: Array, link: Link) -> Array:
 def all_reduce_curve_seconds(curve: AllReduceCurve, num_bytes: Array, num_ranks: int, bandwidth: float) -> Array:
     """Return the seconds of an all-reduce: the least over the algorithms; 0 for one rank.
 
-    One-shot moves ``(n-1) m`` bytes a rank, two-shot and ring ``2 (n-1)/n m``, the switch ``m``.
+    One-shot moves ``(n-1) m`` bytes per rank, two-shot and ring ``2 (n-1)/n m``, the switch ``m``.
 
     Args:
         curve: Constants.
-        num_bytes: Message m of a rank.
+        num_bytes: Message m per rank.
         num_ranks: Ranks n.
-        bandwidth: Link bandwidth a GPU, one direction, bytes/s.
+        bandwidth: Link bandwidth per GPU, one direction, bytes/s.
     """
     message = np.asarray(num_bytes, dtype=np.float64)
     if num_ranks < 2:
@@ -204,14 +204,14 @@ class ExchangeCurve:
     """One direction of an exchange.
 
     ``start + network_start + start_per_doubling log2(nodes) + max(bytes inside the node, bytes between nodes)`` over
-    their bandwidths; the second and third only where ranks span nodes. Over NVLink alone the doublings are of ranks.
+    their bandwidths; the second and third terms only if ranks span nodes. Over NVLink alone the doublings are of ranks.
 
     Attributes:
-        start: Seconds of an exchange of nothing in one node.
-        network_start: Further seconds once it spans nodes.
+        start: Seconds of an empty exchange in one node.
+        network_start: Further seconds if it spans nodes.
         start_per_doubling: Further seconds for each doubling of the nodes, or of the ranks over NVLink alone.
-        local_share: Share of the bandwidth inside a node that it reaches.
-        network_share: Share of the network's bandwidth a GPU.
+        local_share: Share of the bandwidth reached inside a node.
+        network_share: Share of the network bandwidth reached per GPU.
     """
 
     start: float
@@ -239,21 +239,21 @@ CURVES: dict[ExchangeMode, dict[Literal["dispatch", "combine"], ExchangeCurve]] 
         "combine": ExchangeCurve(8.47e-6, 0.0, 1.57e-6, 0.565, 0.0),
     },
 }
-"""DeepEP between H100 with eight to a node and one 400 Gbit/s port a GPU (AIConfigurator tables, Apache-2.0, SGLang
+"""DeepEP between H100 with eight per node and one 400 Gbit/s port per GPU (AIConfigurator tables, Apache-2.0, SGLang
 0.5.6, 256 and 288 experts; high throughput on 20 multiprocessors). NVLink: GB200 in one NVL72, one-sided 2 to 32 ranks,
-two-sided 8 to 64 (TensorRT-LLM 1.2.0rc6 in the same tables; the call that prepares counts as a part of the dispatch).
-Errors on numbers of nodes and ranks left out in calibration/attention_collectives.md."""
+two-sided 8 to 64 (TensorRT-LLM 1.2.0rc6 in the same tables; the preparing call counts as part of the dispatch). Errors
+on left-out numbers of nodes and ranks are in calibration/attention_collectives.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeLinks:
-    """What ranks exchange tokens over.
+    """Links over which ranks exchange tokens.
 
     Attributes:
         num_ranks: Ranks that share the experts.
-        ranks_per_node: Of them, those in one node.
-        local_bandwidth: Bytes/s a GPU inside a node, one direction.
-        network_bandwidth: Bytes/s a GPU between nodes.
+        ranks_per_node: Number of them in one node.
+        local_bandwidth: Bytes/s per GPU inside a node, one direction.
+        network_bandwidth: Bytes/s per GPU between nodes.
     """
 
     num_ranks: int
@@ -268,11 +268,11 @@ class ExchangeLinks:
 
 
 def dispatched_bytes(hidden_size: float, *, element_bytes: float = 1.0) -> float:
-    """Return the bytes of one token on the way to an expert: FP4 or FP8 with its scales, or 16 bit.
+    """Return the bytes of one token on its way to an expert: FP4 or FP8 with scales, or 16 bit.
 
     Args:
-        hidden_size: Its elements.
-        element_bytes: Of one of them, without scales; below 1: FP4, from 2 on: 16 bit.
+        hidden_size: Elements of the token.
+        element_bytes: Bytes per element, without scales; below 1: FP4, from 2: 16 bit.
     """
     if element_bytes >= COMBINED_BYTES:
         return hidden_size * COMBINED_BYTES
@@ -285,12 +285,12 @@ def exchange_seconds(
     """Return the seconds of one direction of an exchange; 0 for one rank.
 
     Args:
-        mode: Kernels.
+        mode: Kernels of the exchange.
         curve: Their constants in this direction.
-        tokens: Tokens of each rank.
-        token_bytes: Bytes of one of them.
-        chosen: Experts of a token.
-        links: What they travel over.
+        tokens: Tokens per rank.
+        token_bytes: Bytes per token.
+        chosen: Experts per token.
+        links: Links over which they travel.
     """
     count = np.asarray(tokens, dtype=np.float64)
     if links.num_ranks < 2:
@@ -307,12 +307,12 @@ def exchange_seconds(
 
 
 def messages(mode: ExchangeMode, chosen: int, links: ExchangeLinks) -> tuple[float, float]:
-    """Return the copies of a token that cross NVLink and the network, experts being drawn alike.
+    """Return the copies of a token that cross NVLink and the network, with experts drawn uniformly.
 
-    Low latency: one for each expert on another rank, over NVLink in its own node and over the network beyond.
-    High throughput: one to each other node that holds one of its experts, from where NVLink takes it to each rank
-    there; a rank forwards as many tokens of others as it sends. Over NVLink alone: one to each other rank that holds
-    any.
+    Low latency: one for each expert on another rank, over NVLink in its own node and over the network beyond. High
+    throughput: one to each other node that holds one of its experts, from where NVLink carries it to each rank there; a
+    rank forwards as many tokens of others as it sends. Over NVLink alone: one to each other rank that holds any of its
+    experts.
     """
     ranks, nodes, k = links.num_ranks, links.num_nodes, chosen
     if mode == "deepep_low_latency":

@@ -1,7 +1,7 @@
-"""Shares of the peaks that a kernel reaches, by operator class, dtype and size.
+"""Shares of the peaks that kernels reach, by operator class, dtype and size.
 
-The one place to replace when fitted curves or measured tables are at hand: operators state flops and bytes
-and ask here how fast they run. Every curve is such that time never falls with more work.
+The only place to change when fitted curves or measured tables become available: operators state FLOP and bytes and get
+their speed from here. Every curve ensures that time never falls with more work.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ and activation quantisation (counted as an operator of its own). FP4 is `FP4_OF_
 16-bit share is high (RTX PRO 6000: Llama-3.3-70B offline within 10 %, prompts 17 % too slow)."""
 
 ATTENTION_MEMORY_SHARE = 1.05
-"""Bandwidth that attention reaches on long contexts, over that of a kernel that streams weights. vLLM 0.19
-on H100, Llama-3.1-8B, one request: the slope of ITL over context is 3.0 TB/s (BF16 KV) and 2.8 TB/s (FP8 KV)
-of 3.35 (vLLM blog, 2026-04-22)."""
+"""Bandwidth of attention on long contexts relative to a kernel that streams weights. vLLM 0.19 on H100, Llama-3.1-8B,
+one request: the slope of ITL over context is 3.0 TB/s (BF16 KV) and 2.8 TB/s (FP8 KV) of 3.35 (vLLM blog,
+2026-04-22)."""
 
 FP4_OF_FP8 = 0.7
-"""Share of the FP4 peak that NVFP4 products reach, over that of FP8 by one scale a tensor: fitted to prompts of 2,048
-tokens of Llama-3.3-70B on one B200 (TensorRT-LLM 1.0 perf-overview), tested on the rest of that page (405B, Llama 4
-Scout, Qwen3 and other lengths)."""
+"""Share of the FP4 peak that NVFP4 products reach, relative to that of FP8 with one scale per tensor: fitted to prompts
+of 2,048 tokens of Llama-3.3-70B on one B200 (TensorRT-LLM 1.0 perf-overview), tested on the rest of that page (405B,
+Llama 4 Scout, Qwen3 and other lengths)."""
 
 COLLECTIVE_SHARE = 0.9
 """Share of the link bandwidth that a large all-reduce reaches (NCCL bus bandwidth over NVLink peak: 0.8 to
 0.95)."""
 
 COLLECTIVE_SKEW_KERNELS = 0.8
-"""Kernel latencies that ranks reach a collective apart, for each doubling of their number: 2.4 us on an H100.
-Between what fits the TPOT of InferenceX's Llama-3.1-70B on H100 best (1.0, vLLM 0.11, 24 servers) and its models with
-experts (0.6, 165 servers); on the 32 servers of Llama-3.1-70B on H200, which neither saw, the bias is -2 %."""
+"""Kernel latencies between the arrivals of ranks at a collective, per doubling of their number: 2.4 us on an H100.
+Between the best fits to the TPOT of InferenceX's Llama-3.1-70B on H100 (1.0, vLLM 0.11, 24 servers) and of its models
+with experts (0.6, 165 servers); on the 32 left-out servers of Llama-3.1-70B on H200 the bias is -2 %."""
 
 KERNEL_LATENCIES: Mapping[str, float] = {
     "gemm": 1.0,
@@ -58,24 +58,24 @@ grouped GEMMs sort first."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One GPU as the operators see it: peaks and the shares of them that its class reaches.
+    """One GPU as seen by the operators: peaks and the shares of them that its class reaches.
 
     Attributes:
         name: Hardware profile, for messages.
         peaks: Dense FLOP/s by dtype; unsupported dtypes are absent.
         bandwidth: Memory bandwidth, bytes/s.
-        gemm_efficiency: Share of the peak FLOP/s of a large 16-bit GEMM.
-        attention_efficiency: Share of the peak FLOP/s of prefill attention on long prompts.
-        memory_efficiency: Share of the bandwidth of a kernel that streams weights.
-        decode_efficiency: The same of decode attention, where measured apart; None: a little above that.
-        sampling_efficiency: The same of sampling, where measured apart; None: as other memory-bound kernels.
-        gemm_overlap: How well their arithmetic hides memory traffic, where the hardware profile says it.
-        tile_rows: Rows of the smallest tile of any product, where the hardware profile says it.
-        unpacking: Share of a 16-bit product's FLOP/s left where its kernels unpack weights at any number of rows.
+        gemm_efficiency: Share of the peak FLOP/s in a large 16-bit GEMM.
+        attention_efficiency: Share of the peak FLOP/s in prefill attention on long prompts.
+        memory_efficiency: Share of the bandwidth in a kernel that streams weights.
+        decode_efficiency: The same in decode attention, if measured separately; None: slightly more.
+        sampling_efficiency: The same in sampling, if measured separately; None: as other memory-bound kernels.
+        gemm_overlap: How well arithmetic hides memory traffic in large products, if the hardware profile says so.
+        tile_rows: Rows of the smallest tile of any product, if the hardware profile says so.
+        unpacking: Share of a 16-bit product's FLOP/s left if kernels unpack weights at any number of rows.
         kernel_latency: Seconds from one small kernel to the next in a CUDA graph.
-        memory_share: Times `engine_scale`, the same of the bandwidth.
-        engine_scale: How much better (above 1) or worse the engine's kernels are than the hardware's class.
-        num_multiprocessors: Streaming multiprocessors; 1 where unknown.
+        memory_share: Times `engine_scale`, the factor on the bandwidth.
+        engine_scale: Efficiency of the engine's kernels relative to the hardware's class.
+        num_multiprocessors: Streaming multiprocessors; 1 if unknown.
         gemm_curves: Fitted matrix products of the engine by number format.
         grouped_gemm_curves: Fitted routed experts of the engine by number format.
         activation_quantisation: Fitted rounding of activations to 8 bits.
@@ -102,7 +102,7 @@ class Machine:
 
     @property
     def memory_scale(self) -> float:
-        """How much better or worse the engine's kernels draw on the memory than the hardware's class."""
+        """Bandwidth of the engine's kernels relative to the hardware's class."""
         return self.engine_scale * self.memory_share
 
     def peak(self, dtype: str) -> float:
@@ -118,12 +118,12 @@ class Machine:
 
 
 def attention_efficiency(machine: Machine) -> float:
-    """Return the share of the peak FLOP/s that prefill attention reaches where nothing was fitted."""
+    """Return the share of the peak FLOP/s that prefill attention reaches without a fit."""
     return min(machine.attention_efficiency * machine.engine_scale, 1.0)
 
 
 def memory_efficiency(machine: Machine, operator: OperatorClass) -> float:
-    """Return the share of the memory bandwidth that a call reaches, flat in its size."""
+    """Return the share of the memory bandwidth that a call reaches, independent of its size."""
     if operator == "attention_decode" and machine.decode_efficiency is not None:
         return min(machine.decode_efficiency * machine.memory_scale, 1.0)
     if operator == "sampling" and machine.sampling_efficiency is not None:
@@ -133,5 +133,5 @@ def memory_efficiency(machine: Machine, operator: OperatorClass) -> float:
 
 
 def start_latency(machine: Machine, operator: OperatorClass) -> float:
-    """Return the seconds a call takes at least, whatever its size."""
+    """Return the least seconds of a call, whatever its size."""
     return KERNEL_LATENCIES[operator] * machine.kernel_latency

@@ -1,10 +1,9 @@
-"""Encoding images and recordings: the seconds of an encoder on the GPUs of a replica. A roofline, but for attention.
+"""Encoding images and recordings: the time of an encoder on the GPUs of a replica. A roofline, except for attention.
 
-It runs in 16 bit, layer by layer, cut over the tensor-parallel ranks as the language model is (vLLM's
-``mm_encoder_tp_mode: weights``), or, a tower of images, whole on each rank, which then encodes some of a request's
-images (``data``). Its attention is that of whole images, of tiles, or of windows of images or audio to themselves.
-The convolutions before an audio encoder, 1 % of Whisper's arithmetic and a fifth of Qwen3-Omni's, are products too, on
-every rank whole.
+It runs in 16 bit, layer by layer, split over the tensor-parallel ranks like the language model (vLLM's
+``mm_encoder_tp_mode: weights``). With ``data``, a vision tower is whole on each rank, which then encodes some of a
+request's images. Attention covers whole images, tiles, or windows of images or audio, each separately. The convolutions
+before an audio encoder, 1 % of Whisper's arithmetic and 20 % of Qwen3-Omni's, are products too, complete on every rank.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ Tower = VisionTower | AudioTower
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiles:
-    """How a kernel of attention without a mask deals with its queries: in tiles, one at a time on each multiprocessor.
+    """How an attention kernel without a mask handles its queries: in tiles, one at a time on each multiprocessor.
 
-    A call takes ``start + ceil(tiles / multiprocessors) (tile_start + flops of a tile / share of the peak)``, its heads
-    padded to 64, 96 or 128.
+    A call takes ``start + ceil(tiles / multiprocessors) (tile_start + flops of a tile / share of the peak)``, with
+    heads padded to 64, 96 or 128.
 
     Attributes:
-        rows: Queries of a tile.
-        start: Seconds of a call whatever it holds.
-        tile_start: Seconds that a tile takes besides its arithmetic.
-        narrow_share: Share of a multiprocessor's peak at heads of up to 64.
-        wide_share: The same of wider heads, padding counted.
+        rows: Queries per tile.
+        start: Seconds of a call, whatever it holds.
+        tile_start: Seconds of a tile besides its arithmetic.
+        narrow_share: Share of a multiprocessor's peak with heads of up to 64.
+        wide_share: The same with wider heads, counting padding.
     """
 
     rows: int
@@ -50,39 +49,39 @@ HOPPER_TILES = AttentionTiles(rows=192, start=6.4e-6, tile_start=4.1e-6, narrow_
 BLACKWELL_TILES = AttentionTiles(rows=256, start=2.4e-6, tile_start=5.5e-6, narrow_share=0.43, wide_share=0.48)
 """FlashAttention 3 and 4. Rows: a tile of 192 queries up to heads of 96 (hopper/tile_size.h), two of 128 at once. The
 rest is fitted to the tables of vLLM 0.24.0 and SGLang 0.5.14 on H200 and B200 (ai-dynamo/aiconfigurator,
-encoder_attention, heads of 64, 72 and 80, 1 to 32 of them, 1 to 65,536 patches, 1 to 64 images), and off by 6 % in the
-median on those of H100 and 4 % on those of GB200, which it has not seen. TensorRT-LLM's kernels take a third longer."""
+encoder_attention, heads of 64, 72 and 80, 1 to 32 of them, 1 to 65,536 patches, 1 to 64 images). The median error is 6
+% on those of H100 and 4 % on those of GB200, which were left out. TensorRT-LLM's kernels take 33 % longer."""
 BLACKWELL_CAPABILITY = 10.0
 """Compute capability from which FlashAttention 4 runs."""
 LAUNCH_SECONDS = 0.27e-3
-"""Seconds that the host takes at least to launch a layer, kernel by kernel: engines put no encoder on a CUDA graph by
-default. So long take layers of language models without one under vLLM and TensorRT-LLM
-(``enforced_eager_seconds_per_layer``); SGLang's Whisper takes 0.22 ms on B200 (sgl-project/sglang pull request 22361),
-Qwen3-Omni's encoder 0.35 ms under vLLM (vllm-project/vllm pull request 30735) and 0.42 ms as transformers has it
-(sgl-project/sglang-omni pull request 333, H100)."""
+"""Least host time to launch a layer, kernel by kernel, seconds: by default engines run no encoder on a CUDA graph.
+Layers of language models without one take this long under vLLM and TensorRT-LLM (``enforced_eager_seconds_per_layer``);
+SGLang's Whisper takes 0.22 ms on B200 (sgl-project/sglang pull request 22361), Qwen3-Omni's encoder 0.35 ms under vLLM
+(vllm-project/vllm pull request 30735) and 0.42 ms in transformers' version (sgl-project/sglang-omni pull request 333,
+H100)."""
 NORM_PASSES = 10
-"""Times the norms of a layer and its sums, two of each, move its hidden state, on every rank whole: a norm reads and
+"""Passes over the hidden state by a layer's norms and sums, two of each, complete on every rank: a norm reads and
 writes it, a sum reads two and writes one (vLLM 0.32.0, the blocks of qwen3_vl.py and qwen3_omni_moe_thinker.py, where
 none is fused)."""
 ROTARY_PASSES = 8
-"""Times queries and keys are moved where they are turned by their place, a share of which each rank has: copied out of
-what the product left, then turned (the same, qwen2_5_vl.py)."""
+"""Passes over queries and keys to rotate them by position, for each rank's share: copied out of the product's output,
+then rotated (the same, qwen2_5_vl.py)."""
 CONVOLUTION_PASSES = 8
-"""Times what a convolution leaves is moved besides its being written: turned from the layout of tensor cores and back
-into it for the next one (NVIDIA's guide to convolutional layers: cuDNN transposes tensors whose channels come first),
-its bias added (PyTorch, aten/src/ATen/native/cudnn), and the activation, each a read and a write."""
+"""Passes over a convolution's output besides writing it: converted from the layout of tensor cores and back into it for
+the next one (NVIDIA's guide to convolutional layers: cuDNN transposes channels-first tensors), its bias added (PyTorch,
+aten/src/ATen/native/cudnn), and the activation, each a read and a write."""
 EPSILON = 1e-9
 NORM_CALLS, ROTARY_CALLS = 4, 2
 """Their kernels."""
 
 
 def is_whole_on_each_rank(shape: ReplicaShape, tower: Tower) -> bool:
-    """Return whether each rank holds all of a tower, and encodes images of its own."""
+    """Return whether each rank holds all of a tower, and encodes its own images."""
     return isinstance(tower, VisionTower) and shape.engine.mm_encoder_tp_mode == "data"
 
 
 def check_cut(shape: ReplicaShape, tower: Tower) -> None:
-    """Refuse a replica over whose ranks the heads of a tower cannot be cut.
+    """Refuse a replica whose ranks cannot divide the heads of a tower.
 
     Raises:
         InputError: They cannot.
@@ -95,17 +94,17 @@ def check_cut(shape: ReplicaShape, tower: Tower) -> None:
 
 
 def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: Array, counts: Array) -> Array:
-    """Return the seconds of encoding the images, or recordings, of some requests, each by itself; shape [requests].
+    """Return the seconds to encode the images, or recordings, of some requests, each separately; shape [requests].
 
     Args:
         shape: The replica.
-        tower: What encodes.
-        positions: Patches of all images of each request, or positions of its recordings; 0: it has none.
-        pairs: Positions that attend to each other, squares of those of each piece summed, the mean of all layers.
-        counts: Images or recordings of each.
+        tower: The encoder.
+        positions: Patches of all images of each request, or positions of its recordings; 0: none.
+        pairs: Pairs of positions that attend to each other, the mean of all layers: squares per piece, summed.
+        counts: Images or recordings per request.
 
     Raises:
-        InputError: The heads of the tower cannot be cut over the ranks.
+        InputError: The ranks cannot divide the heads of the tower.
     """
     check_cut(shape, tower)
     seconds = np.zeros(len(positions))
@@ -116,8 +115,8 @@ def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: 
     if not is_whole_on_each_rank(shape, tower):
         seconds[has_any] = _on_ranks(shape, tower, rows, pairs, shape.tensor_parallel_size)
         return seconds
-    # The rank with the most images is waited for: of images alike, those that one of them gets. Tiles are dealt out one
-    # by one (vLLM 0.32.0, mllama4.py and qwen3_vl.py, run_dp_sharded_vision_model and its like for images of any size).
+    # The rank with the most images determines the time; equal images are spread evenly. Tiles are distributed one by
+    # one (vLLM 0.32.0, mllama4.py and qwen3_vl.py, run_dp_sharded_vision_model and its like for images of any size).
     ranks = shape.tensor_parallel_size
     dealt = rows**2 / pairs if isinstance(tower, VisionTower) and tower.rule == "tiles" else counts
     share = np.ceil(dealt / ranks - EPSILON) / dealt
@@ -130,7 +129,7 @@ def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: 
 
 
 def _on_ranks(shape: ReplicaShape, tower: Tower, rows: Array, pairs: Array, ranks: int) -> Array:
-    """Return the seconds of a tower that is cut over so many ranks."""
+    """Return the seconds of a tower that is split over a number of ranks."""
     work = sum(_product(shape, rows, *each) for each in _layer_products(tower, ranks))
     moved, calls = _moved(tower, ranks)
     work = work + elementwise_parts(moved, rows, shape.machine, calls).sum(axis=0)
@@ -152,7 +151,7 @@ def _on_ranks(shape: ReplicaShape, tower: Tower, rows: Array, pairs: Array, rank
 
 
 def _moved(tower: Tower, ranks: int) -> tuple[float, int]:
-    """Return the bytes that the elementwise kernels of a layer move for each position on one rank, and how many run."""
+    """Return the bytes moved per position on one rank by a layer's element-wise kernels, and their number."""
     is_gated = isinstance(tower, VisionTower) and tower.is_gated_mlp
     has_rotary = isinstance(tower, VisionTower) and tower.rule != "fixed"
     widths = NORM_PASSES * tower.hidden_size + (3 if is_gated else 2) * tower.intermediate_size / ranks
@@ -162,7 +161,7 @@ def _moved(tower: Tower, ranks: int) -> tuple[float, int]:
 
 
 def _layer_kinds(tower: Tower, rows: Array, pairs: Array) -> list[tuple[int, Array]]:
-    """Return how many layers of each kind there are, and the pairs that attend to each other in one of them."""
+    """Return the number of layers of each kind, and the pairs that attend to each other in one of them."""
     number = tower.num_hidden_layers
     if not isinstance(tower, VisionTower) or tower.window is None or not tower.num_full_layers:
         return [(number, pairs)]
@@ -173,7 +172,7 @@ def _layer_kinds(tower: Tower, rows: Array, pairs: Array) -> list[tuple[int, Arr
 
 
 def _convolutions(shape: ReplicaShape, tower: AudioTower, positions: Array) -> Array:
-    """Return the seconds of what makes positions of a spectrogram: products, and their activations."""
+    """Return the seconds to turn a spectrogram into positions: products, and their activations."""
     seconds = np.zeros(len(positions))
     for each in tower.convolutions:
         places = each.outputs_per_position * positions
@@ -199,7 +198,7 @@ def _product(shape: ReplicaShape, rows: Array, out_features: float, in_features:
 
 
 def _attention(shape: ReplicaShape, tower: Tower, rows: Array, pairs: Array, ranks: int) -> Array:
-    """Return the seconds of attention in one layer on one rank: of pieces alike, all in one call."""
+    """Return the seconds of attention in one layer on one rank, with equal pieces in one call."""
     capability = shape.hardware.compute_capability
     is_new = capability is not None and float(capability) >= BLACKWELL_CAPABILITY
     kernel = BLACKWELL_TILES if is_new else HOPPER_TILES
@@ -224,12 +223,12 @@ def attention_seconds(
     peak: float,
     num_multiprocessors: int,
 ) -> Array:
-    """Return the seconds of a call of attention over some pieces of the same length, each to itself.
+    """Return the seconds of a call of attention over pieces of the same length, each separately.
 
     Args:
-        kernel: What computes it.
-        length: Positions of a piece.
-        pieces: How many there are.
+        kernel: The kernel that computes it.
+        length: Positions per piece.
+        pieces: Number of pieces.
         num_heads: Heads on this GPU.
         head_dim: Their width.
         peak: FLOP/s of the GPU.

@@ -1,18 +1,18 @@
-"""Seconds of linear attention, Mamba-2 and short convolutions beside their projections: scans, and states that decode.
+"""Seconds of linear attention, Mamba-2 and short convolutions besides their projections: scans, and state updates.
 
-Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv 2412.06464): a matrix a value head and sequence takes the place of
-keys and values. Prompts pass it in chunks one after another; a decode step reads and writes the whole matrix.
+Gated DeltaNet (Yang, Kautz and Hatamizadeh, arXiv 2412.06464): a matrix per value head and sequence replaces keys and
+values. Prompts pass it in chunks one after another; a decode step reads and writes the whole matrix.
 
-Kimi Delta Attention (arXiv 2510.26692) is the same with a decay for every channel of a key: its kernels of prompts have
-figures of their own, its updates of states take what those of Gated DeltaNet do.
+Kimi Delta Attention (arXiv 2510.26692) is the same with a decay for every channel of a key: its prompt kernels have
+their own figures, its state updates take the times of Gated DeltaNet.
 
-Lightning attention (arXiv 2401.04658) is simpler, with a decay that no token changes and no convolution; nothing of it
-was fitted, and its kernels are taken to be as fast as those of Gated DeltaNet.
+Lightning attention (arXiv 2401.04658) is simpler, with a token-independent decay and no convolution. Nothing of it was
+fitted; its kernels are assumed to be as fast as those of Gated DeltaNet.
 
 Mamba-2 (Dao and Gu, "Transformers are SSMs", arXiv 2405.21060, section 6): prompts pass in chunks, whose tokens attend
 to each other and to the state before them; a decode step reads and writes the state of every head. Nothing of it was
-fitted: a roofline, arithmetic at the share of the peak that attention reaches, bytes at that of other kernels. Nor of
-the first Mamba (Gu and Dao, arXiv 2312.00752), whose scan runs without tensor cores.
+fitted: a roofline, with arithmetic at the share of the peak that attention reaches and bytes at that of other kernels.
+The same holds for the first Mamba (Gu and Dao, arXiv 2312.00752), whose scan runs without tensor cores.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from simserve.profiles.state_blocks import LinearAttention, Mamba1, Mamba2, Shor
 CHUNK_TOKENS = 64
 """Tokens of a chunk (flash-linear-attention, ``chunk_gated_delta_rule``, which vLLM and SGLang call)."""
 CHUNK_SECONDS = 1.88e-6
-"""Seconds from one chunk of a prompt to the next, however few the heads: 29.4 ns a token of one prompt with 8 value
+"""Seconds from one chunk of a prompt to the next, for any number of heads: 29.4 ns a token of one prompt with 8 value
 heads of 128 on an H100, 2,048 to 65,536 tokens (FLA/Triton column of flashinfer pull request 3866)."""
 SCAN_START = 26e-6
-"""Seconds of the scan's kernels at least: what the same column leaves at no tokens."""
+"""Least seconds of the scan's kernels: the same column extrapolated to no tokens."""
 SCAN_SHARE = 0.09
-"""Share of the 16-bit peak that the scan reaches with many heads: 131 ns a token with 64 value heads on an H100, one
-prompt or eight alike (flashinfer pull request 3788)."""
+"""Share of the 16-bit peak that the scan reaches with many heads: 131 ns a token with 64 value heads on an H100, for
+one prompt and for eight (flashinfer pull request 3788)."""
 KDA_SCAN_SHARE = 0.046
-"""The same of Triton's ``chunk_kda``, by the same count of products: 3.18 ms for 8,192 tokens and 96 heads, 4.00 ms for
-4 x 4,096 and 64, on an H800 (flash-linear-attention pull request 915); 1.85 times Gated DeltaNet's kernel on one GPU
-(FlagGems-vllm pull request 21)."""
+"""The same for Triton's ``chunk_kda``, with the same count of products: 3.18 ms for 8,192 tokens and 96 heads, 4.00 ms
+for 4 x 4,096 and 64, on an H800 (flash-linear-attention pull request 915); 1.85 times Gated DeltaNet's kernel on one
+GPU (FlagGems-vllm pull request 21)."""
 FLASH_KDA_TOKENS = 16
-"""Tokens of a chunk of FlashKDA."""
+"""Tokens per chunk of FlashKDA."""
 FLASH_KDA_SECONDS = 1.83e-6
 """Seconds from one of its chunks to the next: 8,192 tokens of one prompt with 16 heads in 937.7 us, 4,096 with 8 in
 462.8, on an H100 SXM (cudnn-frontend pull request 1017)."""
@@ -53,45 +53,45 @@ H100 SXM (the same), 8,192 tokens with 96 heads in 0.80 times Gated DeltaNet's (
 FLASH_KDA_SINCE = 9.0
 """CUDA compute capability from which FlashKDA runs: SM90, SM10x, SM12x (vllm pull request 55737)."""
 STATE_TRAFFIC = 12.0
-"""Bytes of bandwidth that an element of a state takes of a decode step. Reading and writing are 4 bytes in 16 bit and 8
-in 32; the kernel's arithmetic takes longer: 0.33 us a sequence with 8 heads of 128 x 128 on an H200, 0.23 on a B200
+"""Equivalent traffic of a decode step per element of a state, bytes. Reading and writing are 4 bytes in 16 bit and 8 in
+32; the kernel's arithmetic takes longer: 0.33 us a sequence with 8 heads of 128 x 128 on an H200, 0.23 on a B200
 (``fused_recurrent_gated_delta_rule``, vllm pull request 31722 before, batches of 32 to 1,024). Kimi Delta Attention's
-takes as many: 11.9 with 24 heads on a GB200, 77.0 us from 1 sequence to 128 (sglang pull request 36304, baseline), 12.8
+kernel agrees: 11.9 with 24 heads on a GB200, 77.0 us from 1 sequence to 128 (sglang pull request 36304, baseline), 12.8
 with 12 on an MI355X (vllm pull request 50654, Triton chain)."""
 STATE_START = 9e-6
-"""Seconds of that kernel at least, on either GPU."""
+"""Least seconds of that kernel, on either GPU."""
 GATHERED_PASSES = 4.0
-"""Times that states move beside the chunk kernel where it takes decodes too: gathered from the cache and scattered
-back, each read and written (vLLM at dae956b29dfd, layers/mamba/gdn_linear_attn.py, ``_forward_core``)."""
+"""Passes over the states outside the chunk kernel if it also runs decodes: gathered from the cache and scattered back,
+each read and written (vLLM at dae956b29dfd, layers/mamba/gdn_linear_attn.py, ``_forward_core``)."""
 SMALL_CALLS = 3
-"""Element-wise kernels of a layer: splitting the projections, the convolution, the gated norm."""
+"""Element-wise kernels per layer: splitting the projections, the convolution, the gated norm."""
 SCAN_CALLS = 5
 """Kernels of the scan: sums of the time steps, states of the chunks, passing them on, scores, outputs
-(``mamba_chunk_scan_combined`` of state-spaces/mamba, which vLLM and SGLang carry)."""
+(``mamba_chunk_scan_combined`` of state-spaces/mamba, included in vLLM and SGLang)."""
 SCAN_STATE_BYTES = 4.0
-"""Bytes of an element of a chunk's state: FP32, whatever the cache holds."""
+"""Bytes per element of a chunk's state: FP32, whatever the cache holds."""
 SCAN_STATE_PASSES = 4.0
-"""Times it moves: written, read and written in passing it on, read by the outputs."""
+"""Passes over it: written, read and written to pass it on, read for the outputs."""
 
 SELECTIVE_SCAN_FLOPS = 9.0
-"""FLOP of an element of a state and a token in the scan of the first Mamba, in FP32, which is one kernel:
+"""FLOP per state element and token in the scan of the first Mamba, in FP32 and in one kernel:
 ``flops_selective_scan_fn`` of MzeroMiko/VMamba, 9 for each of batch, length, channels and states."""
 SELECTIVE_SCAN_PASSES = 4.0
-"""Vectors of its channels that the scan moves: input, time step and gate are read, the output is written."""
+"""Vectors of its channels moved by the scan: input, time step and gate are read, the output is written."""
 SELECTIVE_NORMS = 3
-"""Norms of the time step and of both matrices, which Jamba has."""
+"""Norms of the time step and of both matrices, in Jamba."""
 
 CONVOLUTION_PASSES = 8.0
-"""Vectors of a short convolution's width that its kernels move for a token: 3 in each product, 2 in the convolution."""
+"""Vectors of a short convolution's width moved per token by its kernels: 3 in each product, 2 in the convolution."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptScan:
-    """The kernel that prompts pass.
+    """The prompt kernel of linear attention.
 
     Attributes:
-        chunk_tokens: Tokens of a chunk.
-        chunk_seconds: Seconds from one chunk of a prompt to the next, however few the heads.
+        chunk_tokens: Tokens per chunk.
+        chunk_seconds: Seconds from one chunk of a prompt to the next, for any number of heads.
         share: Share of the 16-bit peak that it reaches with many heads.
     """
 
@@ -101,13 +101,13 @@ class PromptScan:
 
 
 GATED_DELTA = PromptScan()
-"""That of Gated DeltaNet."""
+"""The kernel of Gated DeltaNet."""
 
 
 def prompt_scan(shape: ReplicaShape) -> PromptScan:
-    """Return the kernel that a deployment's prompts pass in layers of linear attention.
+    """Return the prompt kernel of a deployment in layers of linear attention.
 
-    Kimi Delta Attention's is Triton's, or FlashKDA where the engine has it, the GPU and a bounded decay let it run.
+    For Kimi Delta Attention Triton's, or FlashKDA if the engine has it and the GPU and a bounded decay allow it.
     """
     linear = shape.model.linear_attention
     if linear is None or not linear.has_channel_decay:
@@ -121,14 +121,14 @@ def prompt_scan(shape: ReplicaShape) -> PromptScan:
 def mixing_parts(
     linear: LinearAttention, machine: Machine, tokens: Array, num_ranks: int, *, scan: PromptScan | None
 ) -> Array:
-    """Return the seconds by part of one layer beside its projections, ``[5, len(tokens)]``; states left out.
+    """Return the seconds by part of one layer besides its projections, without states, ``[5, len(tokens)]``.
 
     Args:
         linear: The layer.
         machine: One GPU.
         tokens: Tokens of a step.
-        num_ranks: Ranks that the heads are dealt to.
-        scan: The kernel that they pass, as if they were one prompt's; None: they are not of prompts.
+        num_ranks: Ranks over which the heads are distributed.
+        scan: The prompt kernel, as if all tokens were of one prompt; None: the tokens are not of prompts.
     """
     width = (linear.mixed_width + linear.num_value_heads * linear.value_head_dim) / num_ranks
     calls = SMALL_CALLS - 1 if linear.has_fixed_decay else SMALL_CALLS  # no convolution
@@ -141,9 +141,9 @@ def mixing_parts(
 
 
 def _scan_seconds(linear: LinearAttention, machine: Machine, num_ranks: int, share: float) -> float:
-    """Return the arithmetic of a token of a prompt on one rank.
+    """Return the arithmetic time per prompt token on one rank.
 
-    Three products with the state, and within a chunk three with keys and two with values, a multiply-add counting two.
+    Three products with the state, and within a chunk three with keys and two with values; a multiply-add counts as two.
     """
     key, value = linear.key_head_dim, linear.value_head_dim
     flops = 2.0 * (3 * key * value + CHUNK_TOKENS * (3 * key + 2 * value)) * linear.num_value_heads / num_ranks
@@ -166,8 +166,8 @@ def state_seconds(
         linear: The layer.
         machine: One GPU.
         sequences: Sequences that decode.
-        num_ranks: Ranks that the heads are dealt to.
-        tokens_per_sequence: Tokens of each that are computed; each leaves a state of its own.
+        num_ranks: Ranks over which the heads are distributed.
+        tokens_per_sequence: Tokens computed for each; each leaves its own state.
         has_start: Whether the kernel's start counts.
     """
     moved = STATE_TRAFFIC * linear.state_elements / num_ranks * (1 + tokens_per_sequence) / 2
@@ -177,18 +177,18 @@ def state_seconds(
 def chunk_seconds(
     linear: LinearAttention, machine: Machine, sequences: Array, num_ranks: int, scan: PromptScan = GATED_DELTA
 ) -> Array:
-    """Return the seconds of sequences that decode through the chunk kernel in one layer, shape of ``sequences``.
+    """Return the seconds of decoding sequences in the chunk kernel in one layer, shape of ``sequences``.
 
-    Each takes a chunk of its own, padded to ``CHUNK_TOKENS``, of which its token is counted with those of prompts; its
-    state is gathered and scattered back. With 64 value heads on Blackwell, 953 of them beside 7,239 tokens of prompts
-    take the kernel 4,362 us, 8,192 tokens of a prompt 464 (vllm pull request 44700): 4.1 us each, 3.6 of which are 64
-    tokens. The rest, states that the kernel reads and writes, is left out. Chunks are Triton's, as those of prompts.
+    Each takes its own chunk, padded to ``CHUNK_TOKENS``, of which one token is counted with those of prompts; its state
+    is gathered and scattered back. With 64 value heads on Blackwell, 953 of them beside 7,239 tokens of prompts take
+    the kernel 4,362 us, 8,192 tokens of a prompt 464 (vllm pull request 44700): 4.1 us each, of which 64 tokens take
+    3.6. The rest, states that the kernel reads and writes, is left out. Chunks are Triton's, as for prompts.
 
     Args:
         linear: The layer.
         machine: One GPU.
         sequences: Sequences that decode.
-        num_ranks: Ranks that the heads are dealt to.
+        num_ranks: Ranks over which the heads are distributed.
         scan: The kernel.
     """
     moved = GATHERED_PASSES * linear.state_elements * linear.state_element_bytes / num_ranks
@@ -198,14 +198,14 @@ def chunk_seconds(
 
 
 def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, *, is_mixed: bool = False) -> Array:
-    """Return the seconds of the states of decoding sequences in a step, Mamba-2's too, shape of ``sequences``.
+    """Return the seconds of the states of decoding sequences in a step, including Mamba-2's, shape of ``sequences``.
 
     Args:
         shape: The deployment.
         machine: One GPU.
-        sequences: Sequences that decode in one pipeline stage; ``is_mixed``: in all.
-        is_mixed: Of a step with prompts: the start is theirs, and all stages of a pipeline count. Some engines send
-            decodes without drafts through the kernel of prompts there.
+        sequences: Sequences that decode in one pipeline stage; with ``is_mixed``, in all stages.
+        is_mixed: Whether the step has prompts: start-up then counts with them, and all stages of a pipeline count. Some
+            engines then send decodes without drafts through the prompt kernel.
     """
     linear, mamba = shape.model.linear_attention, shape.model.mamba or shape.model.mamba1
     stages = shape.pipeline_parallel_size
@@ -226,13 +226,13 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
 
 
 def state_layer_parts(shape: ReplicaShape, machine: Machine, tokens: Array, *, has_prompts: bool) -> Array:
-    """Return the seconds by part of a layer with a state beside its projections, ``[5, len(tokens)]``; states left out.
+    """Return the seconds by part of a layer with a state besides its projections, without states, ``[5, len(tokens)]``.
 
     Args:
         shape: The deployment.
         machine: One GPU.
         tokens: Tokens of a step.
-        has_prompts: Whether they are those of prompts.
+        has_prompts: Whether the tokens are of prompts.
     """
     model, ranks = shape.model, shape.tensor_parallel_size
     if model.linear_attention is not None:
@@ -248,26 +248,26 @@ def state_layer_parts(shape: ReplicaShape, machine: Machine, tokens: Array, *, h
 
 
 def convolution_parts(convolution: ShortConvolution, machine: Machine, tokens: Array, num_ranks: int) -> Array:
-    """Return the seconds by part of a short convolution beside its projections, ``[5, len(tokens)]``.
+    """Return the seconds by part of a short convolution besides its projections, ``[5, len(tokens)]``.
 
     Three element-wise kernels (vLLM, layers/mamba/short_conv.py): the first gate times the input, the convolution, the
-    second gate times its output. The state, two inputs a channel, is left out.
+    second gate times its output. The state, two inputs per channel, is left out.
 
     Args:
         convolution: The layer.
         machine: One GPU.
         tokens: Tokens of a step.
-        num_ranks: Ranks that the channels are dealt to.
+        num_ranks: Ranks over which the channels are distributed.
     """
     moved = CONVOLUTION_PASSES * convolution.width / num_ranks * ACTIVATION_BYTES
     return elementwise_parts(moved, tokens, machine, SMALL_CALLS)
 
 
 def scan_flops(mamba: Mamba2) -> float:
-    """Return the FLOP of a token of a prompt in all heads of one layer, a multiply-add counting two.
+    """Return the FLOP per prompt token in all heads of one layer; a multiply-add counts as two.
 
-    Scores of a chunk once a group, their products with values, and two products with the state; the masked half of the
-    scores is computed too.
+    Scores of a chunk once per group, their products with values, and two products with the state; the masked half of
+    the scores is computed too.
     """
     scores = 2.0 * mamba.num_groups * mamba.chunk_size * mamba.state_size
     values = 2.0 * mamba.inner_width * mamba.chunk_size
@@ -275,20 +275,20 @@ def scan_flops(mamba: Mamba2) -> float:
 
 
 def scan_bytes(mamba: Mamba2) -> float:
-    """Return the bytes that a token of a prompt moves in the scan of one layer: inputs, outputs, states of chunks."""
+    """Return the bytes per prompt token moved by the scan of one layer: inputs, outputs, states of chunks."""
     activations = 2.0 * (mamba.mixed_width + mamba.inner_width) * ACTIVATION_BYTES
     return activations + SCAN_STATE_PASSES * SCAN_STATE_BYTES * mamba.state_elements / mamba.chunk_size
 
 
 def mamba_parts(mamba: Mamba2, machine: Machine, tokens: Array, num_ranks: int, *, has_prompts: bool) -> Array:
-    """Return the seconds by part of one layer beside its projections, ``[5, len(tokens)]``; states left out.
+    """Return the seconds by part of one layer besides its projections, without states, ``[5, len(tokens)]``.
 
     Args:
         mamba: The layer.
         machine: One GPU.
         tokens: Tokens of a step.
-        num_ranks: Ranks that the heads are dealt to.
-        has_prompts: Whether the tokens are those of prompts, which pass the scan.
+        num_ranks: Ranks over which the heads are distributed.
+        has_prompts: Whether the tokens are of prompts, which use the scan.
     """
     width = (mamba.mixed_width + mamba.inner_width) / num_ranks
     parts = elementwise_parts(2 * SMALL_CALLS * width * ACTIVATION_BYTES, tokens, machine, SMALL_CALLS)
@@ -302,9 +302,9 @@ def mamba_parts(mamba: Mamba2, machine: Machine, tokens: Array, num_ranks: int, 
 
 
 def selective_scan_parts(mamba: Mamba1, machine: Machine, tokens: Array, num_ranks: int, *, has_prompts: bool) -> Array:
-    """Return the seconds by part of one layer of the first Mamba beside its projections; states left out.
+    """Return the seconds by part of one layer of the first Mamba besides its projections, without states.
 
-    Arguments as of `mamba_parts`. Its scan has no matrix products: FP32 outside tensor cores, or the channels' traffic.
+    Arguments as for `mamba_parts`. The scan has no matrix products: FP32 outside tensor cores, or channel traffic.
     """
     width = (mamba.mixed_width + mamba.inner_width) / num_ranks
     calls = SMALL_CALLS + SELECTIVE_NORMS
@@ -330,14 +330,14 @@ def mamba_state_seconds(
 ) -> Array:
     """Return the seconds of updating the states of decoding sequences in one layer, shape of ``sequences``.
 
-    Each state is read once and written for every token that is computed.
+    Each state is read once, and written once per computed token.
 
     Args:
         mamba: The layer.
         machine: One GPU.
         sequences: Sequences that decode.
-        num_ranks: Ranks that the heads are dealt to.
-        tokens_per_sequence: Tokens of each that are computed; each leaves a state of its own.
+        num_ranks: Ranks over which the heads are distributed.
+        tokens_per_sequence: Tokens computed for each; each leaves its own state.
         has_start: Whether the kernel's start counts.
     """
     moved = (1 + tokens_per_sequence) * mamba.state_elements * mamba.state_element_bytes / num_ranks

@@ -1,6 +1,6 @@
-"""Weights outside the GPU: seconds and bytes of layers on the CPU, and of weights that cross the host link each step.
+"""Weights outside the GPU: time and bytes of layers on the CPU, and of weights that cross the host link each step.
 
-Knows bytes, links and cores; which engine does which stands in its profile, under `features`.
+Knows bytes, links and cores; which engine does what is in its profile, under `features`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from simserve.perf.stage import Stage, stage_parts
 from simserve.perf.traffic import layer_flops, layer_weight_bytes
 
 HOST_LINK_SHARE = 0.8
-"""Share of the link's bandwidth that copies from pinned host memory reach: 25 to 26 of 32 GB/s over PCIe 4.0 on an
-A100, 52 to 55 of 64 GB/s over PCIe 5.0 on an H100 (CUDA bandwidthTest, nvbandwidth, as users report them)."""
+"""Share of the link's bandwidth reached by copies from pinned host memory: 25 to 26 of 32 GB/s over PCIe 4.0 on an
+A100, 52 to 55 of 64 GB/s over PCIe 5.0 on an H100 (CUDA bandwidthTest, nvbandwidth, as reported by users)."""
 
 HOST_MEMORY_SHARE = 0.6
-"""Share of the host memory's bandwidth that llama.cpp's matrix-vector products reach. Its time a token is linear in
-the layers on the CPU (a published sweep of -ngl: tests/perf/test_offload.py). vLLM's streaming on a GH200 took
-276 GB/s of 512 (issue 6317: Llama-3-70B at 4.6 tok/s). Estimate for other hosts, to be calibrated."""
+"""Share of the host memory's bandwidth reached by llama.cpp's matrix-vector products. Its time per token is linear in
+the layers on the CPU (a published sweep of -ngl: tests/perf/test_offload.py). vLLM's streaming on a GH200 reached 276
+GB/s of 512 (issue 6317: Llama-3-70B at 4.6 tok/s). Estimate for other hosts, to be calibrated."""
 
 HOST_COMPUTE_SHARE = 0.3
-"""Share of the cores' peak that its quantised matrix products reach. Estimate, to be calibrated."""
+"""Share of the cores' peak reached by its quantised matrix products. Estimate, to be calibrated."""
 
 COPIED_FROM_TOKENS = 32
 """Tokens of a step from which llama.cpp copies a CPU layer's weights to the GPU and multiplies there
@@ -60,8 +60,7 @@ def offload_parts(stage: Stage, tokens: Array) -> Array:
 
 
 def _cpu_layer(stage: Stage, tokens: Array) -> Array:
-    """Return the seconds by part of one layer on the CPU; of many tokens, its weights are copied where that is
-    faster."""
+    """Return the seconds by part of one layer on the CPU; with many tokens its weights are copied if that is faster."""
     shape, host = stage.shape, stage.shape.hardware.host_of_node
     layers = shape.model.num_hidden_layers
     num_bytes = layer_weight_bytes(stage, tokens) / layers
@@ -77,12 +76,12 @@ def _cpu_layer(stage: Stage, tokens: Array) -> Array:
 
 
 def cpu_key_seconds(shape: ReplicaShape, attention: AttentionShape) -> float:
-    """Return the seconds that a key of context costs a decode step in the layers on the CPU."""
+    """Return the seconds per key of context in a decode step in the layers on the CPU."""
     rate = shape.hardware.host_of_node.memory_bandwidth * HOST_MEMORY_SHARE
     return shape.num_cpu_layers * attention.kv_bytes_per_token / rate
 
 
 def cpu_pair_seconds(shape: ReplicaShape, attention: AttentionShape) -> float:
-    """Return the seconds of an attended query-key pair of a prompt in the layers on the CPU."""
+    """Return the seconds per attended query-key pair of a prompt in the layers on the CPU."""
     rate = shape.hardware.host_of_node.compute * HOST_COMPUTE_SHARE
     return shape.num_cpu_layers * attention.prefill_flops_per_pair / rate

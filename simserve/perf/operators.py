@@ -1,4 +1,4 @@
-"""What a call does, which of its limits its seconds are booked to, element-wise kernels, what pricing leaves behind.
+"""The work of a call, the division of its time among its limits, element-wise kernels, and the results of pricing.
 
 Knows no model, no engine and no GEMM curve. `StepParts` and `PricedDeployment` are plain records.
 """
@@ -17,7 +17,7 @@ from simserve.perf.shape import ReplicaShape
 
 PART_NAMES = ("weights", "kv", "compute", "communication", "host")
 """What the seconds of a step are spent on: reading weights, reading KV, arithmetic with activations, links between
-GPUs, the host with the start-up of kernels."""
+GPUs, the host including the start-up of kernels."""
 WEIGHTS, KV, COMPUTE, COMMUNICATION, HOST = range(len(PART_NAMES))
 OPERATORS: Mapping[str, str] = {
     "gemm": "linear layers",
@@ -40,17 +40,17 @@ OPERATORS: Mapping[str, str] = {
     "image_encoder": "the image encoder",
     "draft": "drafting",
 }
-"""Whose the seconds of a step are: the name of each operator in `result.json`, and in words. Copies of KV between
-pools are no part of a step."""
+"""Operators of a step: their names in `result.json`, and in words. Copies of KV between pools are not part of a
+step."""
 Fidelity = Literal["roofline", "fitted", "measured"]
 
 
 class OperatorSeconds:
-    """Seconds by part of what a step calls, for every number of tokens at once; where asked, by operator too.
+    """Seconds by part of a step's calls, for every number of tokens at once; optionally also by operator.
 
     Args:
         num_columns: Numbers of tokens.
-        by_operator: Whether to keep whose the seconds are.
+        by_operator: Whether to keep the seconds by operator.
 
     Attributes:
         parts: ``[5, num_columns]``, rows as in `PART_NAMES`.
@@ -69,24 +69,24 @@ class OperatorSeconds:
         self._credit(operator, parts.sum(axis=0) if self.shares is not None else parts)
 
     def add_row(self, operator: str, part: int, seconds: Array | float) -> None:
-        """Add seconds of an operator that are all of one part."""
+        """Add seconds of an operator that all belong to one part."""
         self.parts[part] += seconds
         self._credit(operator, seconds)
 
     def add_all(self, other: OperatorSeconds, times: Array | float = 1.0) -> None:
-        """Add what others took, ``times`` over."""
+        """Add the seconds of another, times ``times``."""
         self.parts += other.parts if isinstance(times, float) and times == 1.0 else times * other.parts
         for operator, seconds in (other.shares or {}).items():
             self._credit(operator, times * seconds)
 
     def scale(self, factor: Array | float) -> None:
-        """Make everything ``factor`` times as long."""
+        """Multiply all seconds by ``factor``."""
         self.parts *= factor
         if self.shares is not None:
             self.shares = {operator: seconds * factor for operator, seconds in self.shares.items()}
 
     def set_parts(self, parts: Array) -> None:
-        """Say what the seconds really are; operators keep their shares of them."""
+        """Replace the seconds; operators keep their shares of them."""
         before, self.parts = self.parts, parts
         if self.shares is not None:
             old, new = before.sum(axis=0), parts.sum(axis=0)
@@ -94,7 +94,7 @@ class OperatorSeconds:
             self.shares = {operator: seconds * ratio for operator, seconds in self.shares.items()}
 
     def mapped(self, change: Callable[[Array], Array]) -> OperatorSeconds:
-        """Return the same with other columns, made alike of those of every row: ``change`` is linear."""
+        """Return the same with each row's columns changed by ``change``, which is linear."""
         changed = OperatorSeconds(0, by_operator=self.shares is not None)
         changed.parts = change(self.parts)
         if self.shares is not None:
@@ -111,27 +111,27 @@ STREAM_SUBLAYERS = 2
 """Sublayers between which residual streams are mixed: attention and MLP."""
 
 STREAM_CALLS = 2
-"""Kernels that mix them around one: before it, with the normalisation of the weights, and after it
+"""Kernels that mix them around a sublayer: one before it, with the normalisation of the weights, and one after it
 (``deepseek_v4_mhc.py`` of SGLang 0.5.23)."""
 
 INPUT_PASSES = 6
-"""Times the embedding of layers moves its parts: looked up, written, normalised beside its projection (read and
+"""Passes over the parts of the layer-input embedding: looked up, written, normalised beside its projection (read and
 written), and both read with their sum written."""
 
 INPUT_CALLS = 3
-"""Kernels that do so: the look-up, the norm, the scaled sum (``project_per_layer_inputs`` of vLLM's gemma4.py)."""
+"""Kernels for these: the look-up, the norm, the scaled sum (``project_per_layer_inputs`` of vLLM's gemma4.py)."""
 
 UPDATE_CALLS = 8
-"""Kernels around the two routers of AltUp in a layer: a norm, the coefficients and the sum, to predict and to correct;
+"""Kernels around the two routers of AltUp per layer: a norm, the coefficients and the sum, to predict and to correct;
 the inputs that copies get; the norm of the low-rank path (``Gemma3nDecoderLayer`` of vLLM's gemma3n.py, compiled)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one call does, for every number of tokens at once.
+    """The work of one call, for every number of tokens at once.
 
     Attributes:
-        flops: Floating point operations, a multiply-add counts two.
+        flops: Floating-point operations; a multiply-add counts as two.
         weight_bytes: Bytes of weights read, group scales included.
         activation_bytes: Bytes of activations read and written.
     """
@@ -142,16 +142,16 @@ class Work:
 
 
 def arithmetic_intensity(work: Work) -> Array:
-    """Return the FLOP a byte of a call; below the ridge point (peak over bandwidth) memory binds."""
+    """Return the FLOP per byte of a call; below the ridge point (peak over bandwidth) memory is the bottleneck."""
     return work.flops / (work.weight_bytes + work.activation_bytes)
 
 
 def bound_parts(work: Work, *, arithmetic: Array, memory: Array, total: Array) -> Array:
     """Return the seconds of a call by part, shape ``[5, tokens]`` (rows as in `PART_NAMES`).
 
-    Where the bytes take longer than the arithmetic, the weights get the time of their bytes, the activations theirs
-    (as compute), and what is left, start-up and gaps, is the host's. Else all is compute: arithmetic, and what tiles
-    and imperfect overlap cost.
+    If the bytes take longer than the arithmetic, the weights get the time of their bytes, the activations theirs (as
+    compute), and the remainder, start-up and gaps, is the host's. Otherwise everything is compute: arithmetic, and the
+    cost of tiles and imperfect overlap.
 
     Args:
         work: Bytes of the call.
@@ -175,10 +175,10 @@ def elementwise_parts(
     calls: int = 1,
     operator: Literal["elementwise", "sampling"] = "elementwise",
 ) -> Array:
-    """Return the seconds by part of ``calls`` memory-bound kernels that move ``bytes_per_token`` in all.
+    """Return the seconds by part of ``calls`` memory-bound kernels that move ``bytes_per_token`` in total.
 
-    Norms, activations, rotary embedding, residuals, quantisation of activations: their flops never bind. Sampling's may
-    on a CPU, where it was measured apart.
+    Norms, activations, rotary embedding, residuals, quantisation of activations: compute is never their bottleneck. On
+    a CPU it may be for sampling, which was measured separately.
     """
     memory = bytes_per_token * tokens / (machine.bandwidth * memory_efficiency(machine, operator))
     parts = np.zeros((len(PART_NAMES), len(tokens)))
@@ -189,7 +189,7 @@ def elementwise_parts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """The seconds of `StepTimes` by part, and the flops and bytes behind them, for the whole replica.
+    """The seconds of `StepTimes` by part, and the FLOP and bytes behind them, for the whole replica.
 
     Rows are `simserve.perf.operators.PART_NAMES`; columns sum to the array of the same meaning.
     ``decode_slope * S`` and the prefill's context seconds count as ``kv``, its pair and request seconds as
@@ -201,13 +201,13 @@ class StepParts:
         token_beyond: ``[5]``, sums to ``token_seconds_beyond``.
         sequence: ``[5, max_num_seqs + 1]``, sums to ``sequence_seconds``.
         decode_attention: ``[5, max_num_seqs + 1]``, sums to ``decode_attention_base``.
-        token_flops: FLOP a token in the layers.
-        sequence_flops: FLOP of the LM head a sampled sequence.
-        pair_flops: FLOP an attended query-key pair, all layers.
+        token_flops: FLOP per token in the layers.
+        sequence_flops: FLOP of the LM head per sampled sequence.
+        pair_flops: FLOP per attended query-key pair, all layers.
         weight_bytes: ``[T]``, bytes of weights that a step of x tokens reads, LM head included; with p
             pipeline stages each micro-batch of a round reads them.
-        token_bytes: Bytes that the activations of a token move.
-        kv_bytes_per_token: Bytes of KV a token, copies of replicated heads included.
+        token_bytes: Bytes moved by the activations of a token.
+        kv_bytes_per_token: KV bytes per token, including copies of replicated heads.
         shared: ``[5, T]``, sums to ``shared_seconds``; no columns without ranks in lockstep.
         peak_flops: Dense FLOP/s of all GPUs of a scheduler in the dtype of the linear layers.
         peak_bandwidth: Bytes/s of all GPUs of a scheduler.
@@ -230,18 +230,18 @@ class StepParts:
 
     @property
     def ridge_point(self) -> float:
-        """FLOP a byte above which arithmetic binds: peak over bandwidth (Williams et al., CACM 52(4), 2009)."""
+        """FLOP per byte above which compute is the bottleneck: peak / bandwidth (Williams et al., CACM 52(4), 2009)."""
         return self.peak_flops / self.peak_bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """What drafting costs a replica that decodes speculatively.
+    """The cost of drafting on a replica with speculative decoding.
 
     Attributes:
-        num_speculative_tokens: Drafts a step, k.
+        num_speculative_tokens: Drafts per step, k.
         times: Its share of the deployment's `StepTimes`, in the same form.
-        one_pass: Flops and bytes of what drafts, as if it decoded alone; None: nothing runs on the GPU.
+        one_pass: FLOP and bytes of the drafter, as if it decoded alone; None: nothing runs on the GPU.
     """
 
     num_speculative_tokens: int
@@ -251,17 +251,17 @@ class Drafting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedDeployment:
-    """What a step of one replica costs.
+    """The cost of a step of one replica.
 
     Attributes:
         step_times: What the engine reads.
-        parts: The same by part, with flops and bytes; of speculative decoding the target's share alone.
+        parts: The same by part, with FLOP and bytes; with speculative decoding only the target's share.
         fidelity: Where the figures come from, the worst of the operators: ``roofline`` (data sheet and class
             efficiencies), ``fitted`` curves, ``measured`` tables.
         operators: The same by operator: ``gemm lm_head attention experts all_reduce``, those that a step has.
-        notes: What a reader of the result should know, such as arithmetic other than a format's name says.
-        drafting: Speculative decoding: what of ``step_times`` goes into drafts; None: no drafts.
-        shape: The deployment; None: the figures are from elsewhere, and no operators behind them are known.
+        notes: What a reader of the result should know, such as arithmetic that differs from a format's name.
+        drafting: Speculative decoding: the part of ``step_times`` spent on drafts; None: no drafts.
+        shape: The deployment; None: the figures are from elsewhere, with unknown operators.
     """
 
     step_times: StepTimes

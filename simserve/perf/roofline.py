@@ -1,6 +1,6 @@
-"""The operators of a deployment on the roofline of its GPU: arithmetic intensity against the FLOP/s they reach.
+"""The operators of a deployment on the roofline of its GPU: arithmetic intensity against achieved FLOP/s.
 
-One decode step and one prompt, on one GPU. It knows no run: how many sequences decode is handed to it.
+One decode step and one prompt, on one GPU. Knows no run: the number of decoding sequences is an argument.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class OperatorPoint:
     """One operator of one layer on one GPU.
 
     Attributes:
-        name: As engines call it: ``qkv``, ``gate_up``, ``attention`` ...
-        phase: ``decode``: of a step that decodes; ``prefill``: of one that computes a prompt.
-        intensity: FLOP a byte moved.
-        flops_per_second: FLOP over the seconds the model gives it, start-up included.
-        seconds: Of one call.
+        name: As in engines: ``qkv``, ``gate_up``, ``attention`` ...
+        phase: ``decode``: in a decode step; ``prefill``: in a step that computes a prompt.
+        intensity: FLOP per byte moved.
+        flops_per_second: FLOP over the modelled seconds, start-up included.
+        seconds: Seconds of one call.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Roofline:
     """A GPU's limits and the operators below them.
 
     Attributes:
-        bandwidth: Of its memory, bytes/s.
-        peaks: Dense FLOP/s of the dtypes that the deployment computes in, ``{dtype: FLOP/s}``.
+        bandwidth: Memory bandwidth, bytes/s.
+        peaks: Dense FLOP/s of the dtypes in which the deployment computes, ``{dtype: FLOP/s}``.
         decoding: Sequences of the decode step.
         context_tokens: Tokens of each in the KV cache.
         prompt_tokens: Tokens of the prompt.
@@ -68,12 +68,12 @@ def roofline(
 ) -> Roofline:
     """Return the operators of one decode step and of one prompt on one GPU.
 
-    Layers with a short sliding window are left out of attention; collectives and element-wise kernels have next to
-    no arithmetic and are left out altogether.
+    Layers with a short sliding window are left out of attention; collectives and element-wise kernels have almost no
+    arithmetic and are left out altogether.
 
     Args:
         shape: One replica.
-        priced: What its steps cost.
+        priced: Cost of its steps.
         decoding: Sequences that decode, at least 1.
         context_tokens: Tokens of each in the KV cache.
         prompt_tokens: Tokens of a prompt, at least 1.
@@ -114,7 +114,7 @@ def _point(name: str, phase: Phase, work: Work, seconds: float) -> OperatorPoint
 
 
 def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, Work, float]]:
-    """Yield name, work and seconds of the matrix products with weights: of a layer of each kind, and the LM head."""
+    """Yield name, work and seconds of matrix products with weights: of one layer of each kind, and the LM head."""
     shape, model = stage.shape, stage.shape.model
     for name, gemm in {gemm.name: gemm for gemm in stage_gemms(stage)}.items():
         yield name, _work(stage, gemm, tokens), float(projection(stage, gemm, tokens).sum())
@@ -144,7 +144,7 @@ def _attention(
 ) -> Iterator[OperatorPoint]:
     """Yield attention of one layer: of the decode step over its contexts, and of the prompt over itself.
 
-    Where layers differ, the mean of those that see the whole context.
+    If layers differ, the mean of those that see the whole context.
     """
     shape, times = stage.shape, priced.step_times
     drafts = None if priced.drafting is None else priced.drafting.times

@@ -1,7 +1,8 @@
-"""Speculative decoding: what drafts cost in seconds and bytes, and what a cycle of drafting and verifying gains.
+"""Speculative decoding: the cost of drafts in seconds and bytes, and the gain of a cycle of drafting and verifying.
 
-A step drafts k tokens one after the other and verifies k + 1 tokens a sequence at once, so it pays only while
-verifying is bound by memory. Tables are combined once; a step stays O(1). It knows no requests and draws nothing.
+A step drafts k tokens one after another and verifies k + 1 tokens per sequence at once, so it pays only while memory
+bandwidth is the bottleneck of verifying. Tables are combined once; a step stays O(1). Knows no requests and draws no
+random numbers.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from simserve.profiles.model import Checkpoint, ModelProfile
 from simserve.profiles.model_blocks import Gemm
 
 NGRAM_SECONDS_PER_REQUEST = 10e-6
-"""Host time of looking up one request's n-gram, besides the scan: gathering token ids, handing drafts over. An
-estimate, not a measurement."""
+"""Host time to look up one request's n-gram, besides the scan: gathering token ids, handing drafts over. An estimate,
+not a measurement."""
 
 NGRAM_SECONDS_PER_TOKEN = 3e-9
-"""Host time a token of context that the look-up scans (vLLM's ngram_proposer.py passes once over the context): ten
+"""Host time per token of context scanned by the look-up (vLLM's ngram_proposer.py passes once over the context): ten
 cycles of a loop with branches. An estimate, not a measurement."""
 
 
@@ -37,18 +38,18 @@ def cycle_cost(
 
     Args:
         num_speculative_tokens: Drafts k.
-        draft_cost: Of one draft.
-        verify_cost: Of verifying k + 1 tokens; 1 while memory binds.
+        draft_cost: Cost of one draft.
+        verify_cost: Cost of verifying k + 1 tokens; 1 while memory bandwidth is the bottleneck.
     """
     return num_speculative_tokens * draft_cost + verify_cost
 
 
 def speedup(tokens: float, cost: Array | float) -> Array | float:
-    """Return how much faster tokens come than without drafts (Leviathan et al. 2023, theorem 3.8).
+    """Return the speed of decoding relative to no drafts (Leviathan et al. 2023, theorem 3.8).
 
     Args:
-        tokens: Mean tokens of a cycle, see `expected_tokens`.
-        cost: Of a cycle, in plain decode steps, see `cycle_cost`.
+        tokens: Mean tokens per cycle, see `expected_tokens`.
+        cost: Cost of a cycle in plain decode steps, see `cycle_cost`.
     """
     return tokens / cost
 
@@ -56,14 +57,14 @@ def speedup(tokens: float, cost: Array | float) -> Array | float:
 def decode_speedup(
     priced: PricedDeployment, plain: PricedDeployment, tokens: float, sequences: Array, context: float
 ) -> Array:
-    """Return how much faster a batch decodes than the same batch without drafts, shape of ``sequences``.
+    """Return the decoding speed of a batch relative to the same batch without drafts, shape of ``sequences``.
 
     Args:
         priced: The deployment with speculative decoding.
-        plain: The same without.
-        tokens: Mean tokens of a step.
+        plain: The same deployment without speculative decoding.
+        tokens: Mean tokens per step.
         sequences: Batch sizes, >= 1, integers.
-        context: Mean tokens in the KV cache a sequence.
+        context: Mean tokens per sequence in the KV cache.
     """
     with_step, plain_step = (_decode_seconds(each.step_times, sequences, context) for each in (priced, plain))
     drafts = _decode_seconds(priced.drafting.times, sequences, context) if priced.drafting is not None else 0.0
@@ -76,7 +77,7 @@ def _decode_seconds(times: StepTimes, sequences: Array, context: float) -> Array
 
 
 def draft_layer(model: ModelProfile, *, is_dense: bool) -> ModelProfile:
-    """Return the one layer that drafts behind a target, as a model.
+    """Return the single layer that drafts after a target, as a model.
 
     EAGLE's is a dense layer of the target's width (Li et al., EAGLE, 2024), an MTP module one of its last layers
     (DeepSeek-V3 technical report, 2024, section 2.2); both draft with the target's LM head.
@@ -109,7 +110,7 @@ def draft_layer(model: ModelProfile, *, is_dense: bool) -> ModelProfile:
 
 
 def _last_attention(model: ModelProfile) -> dict[str, Any]:
-    """Return the attention of a layer behind the others: its own indexer, and of compressed attention the window."""
+    """Return the attention of an appended layer: its own indexer; of compressed attention only the window."""
     fields: dict[str, Any] = {}
     if model.has_attention_sinks == "sliding":
         fields["has_attention_sinks"] = False
@@ -122,7 +123,7 @@ def _last_attention(model: ModelProfile) -> dict[str, Any]:
 
 
 def _of_one_layer(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with the formats that hold in all of its layers."""
+    """Return a checkpoint with the formats that apply in all of its layers."""
     everywhere = tuple(each for each in checkpoint.other_formats if each.layers is None)
     return checkpoint.model_copy(update={"other_formats": everywhere})
 
@@ -133,7 +134,7 @@ def layer_shape(target: ReplicaShape, quantization: str, *, is_dense: bool) -> R
 
 
 def draft_shape(target: ReplicaShape, model: ModelProfile, quantization: str, num_ranks: int) -> ReplicaShape:
-    """Return what drafts as a replica on the target's GPUs."""
+    """Return the drafter as a replica on the target's GPUs."""
     return replace(
         target,
         model=model,
@@ -148,9 +149,9 @@ def draft_shape(target: ReplicaShape, model: ModelProfile, quantization: str, nu
 
 
 def passing_shape(shape: ReplicaShape) -> ReplicaShape | None:
-    """Return what drafts under the engine of its target as it is now; its passes wait for no scheduler.
+    """Return the drafter under the current engine of its target; its passes wait for no scheduler.
 
-    None without speculative decoding, and where nothing drafts on the GPU.
+    None without speculative decoding, and if nothing drafts on the GPU.
     """
     if shape.speculation is None or shape.speculation.draft is None:
         return None
@@ -165,10 +166,10 @@ def passing_shape(shape: ReplicaShape) -> ReplicaShape | None:
 
 
 def draft_weights_bytes(speculation: Speculation) -> float:
-    """Return the bytes that what drafts adds to the weights of the fullest GPU.
+    """Return the bytes that the drafter adds to the weights of the GPU that holds most.
 
-    A draft model is whole, with embedding and LM head; a drafting layer brings the layer and the matrix that fuses
-    its two inputs.
+    A draft model is complete, with embedding and LM head. A drafting layer adds the layer and the matrix that fuses its
+    two inputs.
     """
     draft = speculation.draft
     if draft is None:
@@ -188,7 +189,7 @@ def draft_weights_bytes(speculation: Speculation) -> float:
 
 
 def wide_key_seconds(attention: AttentionShape, machine: Machine, dtype: str) -> float:
-    """Return the seconds of arithmetic that a key costs a decode step with several queries a sequence, one layer."""
+    """Return the arithmetic time per key of a decode step with several queries per sequence, one layer."""
     return attention.decode_flops_per_key / (machine.peak(dtype) * attention_efficiency(machine))
 
 
@@ -196,9 +197,9 @@ def with_drafts(priced: PricedDeployment, shape: ReplicaShape, draft: PricedDepl
     """Return a deployment whose steps verify drafts with the seconds of drafting added.
 
     Args:
-        priced: The target, whose decode steps hold k + 1 tokens a sequence.
-        shape: The deployment; it speculates.
-        draft: What drafts, priced as a replica of its own with a table over as many tokens; None: n-gram look-up.
+        priced: The target, whose decode steps hold k + 1 tokens per sequence.
+        shape: The deployment, with speculative decoding.
+        draft: The drafter, priced as a separate replica with a table over the same tokens; None: n-gram look-up.
     """
     assert shape.speculation is not None
     count = shape.num_speculative_tokens
@@ -214,10 +215,10 @@ def with_drafts(priced: PricedDeployment, shape: ReplicaShape, draft: PricedDepl
 
 
 def _draft_times(speculation: Speculation, draft: PricedDeployment) -> StepTimes:
-    """Return the seconds of drafting: one pass over all tokens of the step, then k - 1 over one a sequence.
+    """Return the seconds of drafting: one pass over all tokens of the step, then k - 1 over one per sequence.
 
-    The first pass catches up with what the target verified, so it holds the step's tokens; every pass samples one
-    token a sequence. In a step that prefills, whoever prefills drafts too, as in vLLM (v1/spec_decode/eagle.py).
+    The first pass catches up with what the target verified, so it holds the step's tokens; every pass samples one token
+    per sequence. In a step that prefills, prefilling requests draft too, as in vLLM (v1/spec_decode/eagle.py).
     """
     count, one = speculation.num_speculative_tokens, draft.step_times
     base, tokens = np.asarray(one.decode_base), np.asarray(one.token_seconds)
@@ -236,10 +237,10 @@ def _draft_times(speculation: Speculation, draft: PricedDeployment) -> StepTimes
 
 
 def verified_logit_bytes(shape: ReplicaShape) -> float:
-    """Return the bytes that sampling with drafts takes before the KV cache is sized, a logit of every seat.
+    """Return the bytes per logit of every seat that sampling with drafts takes before the KV cache is sized.
 
-    vLLM's dummy step verifies one draft of every seat after it has sampled, however many a step will have: logits of
-    two tokens, what the seat's own was sampled from, and the draft's with the sampler's buffers. The larger peak counts
+    vLLM's dummy step verifies one draft per seat after it has sampled, however many a real step will have: logits of
+    two tokens, the inputs of the seat's own sample, and the draft's with the sampler's buffers. The larger peak counts
     (v1/worker/gpu_model_runner.py, _dummy_sampler_run; v1/sample/rejection_sampler.py).
     """
     engine = shape.engine
@@ -279,7 +280,7 @@ def _lookup_times(like: StepTimes) -> StepTimes:
 
 
 def _at(table: Array, times: StepTimes, tokens: Array) -> Array:
-    """Return the entry of a token table, also beyond its end."""
+    """Return the entry of a token table, including beyond its end."""
     last = len(table) - 1
     beyond = times.token_seconds_beyond * np.maximum(tokens - last, 0.0)
     return np.asarray(table[np.minimum(tokens, last).astype(np.int64)] + beyond)
@@ -297,13 +298,13 @@ def _fusion_seconds(draft: ReplicaShape, rows: Array) -> Array:
 
 
 def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
-    """Return step times that take as long as both, one after the other."""
+    """Return the step times of two replicas one after the other."""
 
     def total(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
         sums: list[float] = (np.asarray(ours) + np.asarray(theirs)).tolist()
         return sums
 
-    # Both slopes grow alike with the batch, so that one factor stands for the two.
+    # Both slopes grow equally with the batch, so that one factor covers both.
     slopes = first.decode_slope[1], second.decode_slope[1]
     mixed = slopes[0] * first.mixed_decode_factor + slopes[1] * second.mixed_decode_factor
     return StepTimes(
@@ -317,7 +318,7 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
         prefill_request_seconds=first.prefill_request_seconds + second.prefill_request_seconds,
         prefill_pair_seconds=first.prefill_pair_seconds + second.prefill_pair_seconds,
         prefill_context_seconds=first.prefill_context_seconds + second.prefill_context_seconds,
-        # What drafts has no adapters.
+        # The drafter has no adapters.
         lora_step_seconds=first.lora_step_seconds,
         lora_adapter_seconds=first.lora_adapter_seconds,
         lora_token_seconds=first.lora_token_seconds,

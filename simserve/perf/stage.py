@@ -93,7 +93,7 @@ class StageAttention:
     """Attention of the layers of one kind in one stage.
 
     Attributes:
-        The layers of this kind in the whole model.
+        layers: The layers of this kind in the whole model.
         share: Their share of all layers.
         kernel: Measured or fitted attention of one layer; None: class efficiencies.
     """

@@ -1,4 +1,4 @@
-"""Flops and bytes of a step of the whole replica: what utilisation is measured against. Knows no seconds."""
+"""FLOP and bytes of a step of the whole replica, against which utilization is measured. Knows no seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simserve.profiles.model_blocks import Gemm
 
 
 class Traffic(TypedDict):
-    """The flops and bytes of `simserve.perf.operators.StepParts`, by the names it gives them."""
+    """The FLOP and bytes of `simserve.perf.operators.StepParts`, by their names there."""
 
     token_flops: float
     sequence_flops: float
@@ -30,7 +30,7 @@ class Traffic(TypedDict):
 
 
 def traffic_of(stage: Stage, tokens: Array) -> Traffic:
-    """Return the flops and bytes of a replica, weights for each number of tokens of a step."""
+    """Return the FLOP and bytes of a replica; weights for each number of tokens of a step."""
     shape = stage.shape
     model, num_ranks = shape.model, shape.tensor_parallel_size
     head = model.lm_head_gemm(num_ranks)
@@ -63,12 +63,12 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
 
 
 def layer_flops(stage: Stage) -> float:
-    """Return the FLOP of a token in all layers, attention left out."""
+    """Return the FLOP per token in all layers, without attention."""
     return 2.0 * sum(count * gemm.num_weights for count, gemm in _visited(stage, 1))
 
 
 def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
-    """Return every matrix a token passes on one rank, with how often, over all layers."""
+    """Return every matrix that a token passes on one rank, and how often, over all layers."""
     model = stage.shape.model
     visited: list[tuple[float, Gemm]] = [*model.gemms_beside_experts(num_ranks)]
     if model.moe is not None:
@@ -79,7 +79,7 @@ def _visited(stage: Stage, num_ranks: int) -> list[tuple[float, Gemm]]:
 
 
 def _token_bytes(stage: Stage) -> float:
-    """Return the bytes that the activations of one token move on all ranks: products and norms."""
+    """Return the bytes that one token's activations move on all ranks: products and norms."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
     products = sum(count * (gemm.in_features + gemm.out_features) for count, gemm in _visited(stage, num_ranks))
     norms = model.num_hidden_layers * model.num_norms_per_layer * NORM_PASSES * model.hidden_size
@@ -87,12 +87,12 @@ def _token_bytes(stage: Stage) -> float:
 
 
 def layer_weight_bytes(stage: Stage, tokens: Array) -> Array:
-    """Return the bytes of weights that a micro-batch reads on all ranks of all stages."""
+    """Return the bytes of weights read by a micro-batch on all ranks of all stages."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
     matrices = model.gemms_beside_experts(num_ranks)
     read = np.full(len(tokens), sum(count * stage.stored_bytes([gemm]) for count, gemm in matrices))
     if model.moe is not None:
-        # Under data-parallel attention the experts are read once for all ranks: a share is each one's.
+        # Under data-parallel attention the experts are read once for all ranks, and each counts a share.
         together = tokens * stage.shape.data_parallel_size
         distinct = expected_distinct_experts(model.moe.num_experts, model.moe.num_experts_per_tok, together)
         expert = stage.stored_bytes(model.expert_gemms(stage.shape.expert_slices))

@@ -1,7 +1,6 @@
-"""Micro-batches: into how many runs of all kernels an engine cuts a step (llama.cpp's ``n_ubatch``).
+"""Micro-batches: the number of runs of all kernels into which an engine splits a step (llama.cpp's ``n_ubatch``).
 
-Each run reads all weights anew, those of the experts that its own tokens visit. Knows tokens and slots; not what a run
-costs.
+Each run reads all weights again, and the experts that its own tokens visit. Knows tokens and slots, not costs.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from simserve.perf.shape import ReplicaShape
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How steps are cut into runs of all kernels, one after the other: llama.cpp's micro-batches.
+    """How steps are split into runs of all kernels, one after another: llama.cpp's micro-batches.
 
     Attributes:
-        lengths: Tokens of the runs that occur, each number once.
-        last: Of each step, the place of its last run among the lengths.
-        stretch: Of each step, how many times as long its last run takes.
-        num_full: Of each step, the runs before it, which are as long as any.
-        full: The place of these among the lengths.
+        lengths: Distinct lengths of runs in tokens.
+        last: For each step, the index of its last run among the lengths.
+        stretch: For each step, the factor on the time of its last run.
+        num_full: For each step, the number of full-length runs before it.
+        full: The index of these among the lengths.
     """
 
     lengths: Array
@@ -34,13 +33,13 @@ class Runs:
     full: int = -1
 
     def total(self, row: Array) -> Array:
-        """Return what the runs of each step take together, from what one takes by its length."""
+        """Return the total time of the runs of each step, from the time of one run by its length."""
         if self.full < 0:
             return row
         return np.asarray(row[..., self.last] * self.stretch + self.num_full * row[..., self.full : self.full + 1])
 
     def longest(self, row: Array) -> Array:
-        """Return what the longest run of each step takes."""
+        """Return the time of the longest run of each step."""
         if self.full < 0:
             return row
         last = row[..., self.last] * self.stretch
@@ -50,13 +49,13 @@ class Runs:
 def runs_of(tokens: Array, size: int | None, num_apart: int = 0) -> Runs:
     """Return the runs of steps.
 
-    A step of n tokens is ``ceil(n / size) - 1`` full runs and one of what is left.
+    A step of n tokens is ``ceil(n / size) - 1`` full runs and one of the remainder.
 
     Args:
-        tokens: Of steps, above 0.
+        tokens: Tokens of the steps, above 0.
         size: Most tokens of a run (llama.cpp's ``n_ubatch``); None: a step is one run.
-        num_apart: Tokens of a step, at most, that are computed apart from the others, and so fill no run: so many more
-            than ``size`` are one still, as much longer as they are more.
+        num_apart: Most tokens of a step that are computed apart from the others, and so fill no run: this many more
+            than ``size`` are still one run, proportionally longer.
     """
     if size is None or float(tokens.max()) <= size:
         return Runs(tokens, np.arange(len(tokens)), np.ones_like(tokens), np.zeros_like(tokens))
@@ -67,13 +66,13 @@ def runs_of(tokens: Array, size: int | None, num_apart: int = 0) -> Runs:
 
 
 def slot_runs(shape: ReplicaShape, decoding: Array) -> Array:
-    """Return in how many runs of consecutive slots so many sequences lie: each is computed by itself.
+    """Return the number of runs of consecutive slots that ``decoding`` sequences form; each is computed separately.
 
-    llama.cpp with a KV buffer for each slot takes only consecutive ones together (src/llama-batch.cpp, `split_equal`
-    with `sequential`), and so did models with recurrent layers in one buffer for all. Of N slots any n are taken alike,
-    in ``n (N - n + 1) / N`` runs on average: whichever has been free for longest is next (tools/server), which leaves
-    them in no order. Requests with like prompts take the slot that one of them has left instead, so that the first n of
-    the slots are busy.
+    llama.cpp with a KV buffer per slot computes only consecutive ones together (src/llama-batch.cpp, `split_equal` with
+    `sequential`), and so did models with recurrent layers in one buffer for all. Any n of N slots are equally likely,
+    in ``n (N - n + 1) / N`` runs on average: the slot that has been free longest is next (tools/server), which leaves
+    them in random order. Requests with similar prompts take the slot that one of them has left instead, so that the
+    first n slots are busy.
     """
     if not is_in_slot_order(shape) or shape.engine.similar_prompts:
         return np.ones_like(decoding)
@@ -88,7 +87,7 @@ def is_in_slot_order(shape: ReplicaShape) -> bool:
 
 
 def most_apart(shape: ReplicaShape) -> int:
-    """Return how many decoding tokens a step with prompts has at most that are computed apart from these."""
+    """Return the most decoding tokens of a step with prompts that are computed apart from these."""
     is_of_states = shape.engine.state_ubatches is not None and shape.model.num_linear_layers > 0
     if shape.engine.kv_unified is not False and not is_of_states:
         return 0

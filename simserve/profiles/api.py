@@ -1,4 +1,4 @@
-"""What a hosted model costs by the token, and how fast it answers: one provider's list price, its date and its source.
+"""The cost per token of a hosted model, and how fast it answers: one provider's list price, with date and source.
 
 Knows prices, not traffic; `simserve.metrics.api_cost` multiplies the two.
 """
@@ -24,14 +24,14 @@ _Z95 = 1.6448536269514722
 
 
 class TokenPrice(FrozenModel):
-    """Dollars a million tokens."""
+    """Dollars per million tokens."""
 
     input: Usd
     """Prompt tokens."""
     output: Usd
     """Generated tokens, reasoning included."""
     cached_input: Usd | None = None
-    """Prompt tokens that the provider found in its cache; none: at the price of the others."""
+    """Prompt tokens found in the provider's cache; absent: same price as other prompt tokens."""
 
     @property
     def cached(self) -> float:
@@ -40,21 +40,21 @@ class TokenPrice(FrozenModel):
 
 
 class PromptCaching(FrozenModel):
-    """How a provider bills what a prompt begins with and an earlier one began with, too."""
+    """How a provider bills a prompt's beginning that an earlier prompt had too."""
 
     min_tokens: int = Field(ge=1)
-    """Shorter prefixes are neither kept nor found."""
+    """Shorter prefixes are neither stored nor found."""
     step_tokens: int = Field(default=1, ge=1)
-    """Prefixes are kept and found in whole multiples of so many tokens."""
+    """Prefixes are stored and found in multiples of this number of tokens."""
     lifetime: PositiveSeconds
-    """How long a prefix is kept after its last use."""
+    """Time for which a prefix is kept after its last use."""
     write_factor: float = Field(default=1.0, ge=1)
-    """Price of tokens that are put into the cache, over that of other prompt tokens."""
+    """Price of tokens written to the cache, relative to other prompt tokens."""
     source: str = Field(min_length=1)
     """Where the rules were read."""
 
     def kept(self, tokens: float) -> int:
-        """Return how many of a prefix's tokens the cache takes."""
+        """Return how many tokens of a prefix the cache stores."""
         return 0 if tokens < self.min_tokens else int(tokens) // self.step_tokens * self.step_tokens
 
 
@@ -62,33 +62,33 @@ class PromptTier(TokenPrice):
     """Price of a whole request whose prompt is longer than a limit."""
 
     above_prompt_tokens: int = Field(ge=1)
-    """Prompts of more tokens than this pay this tier, for all their tokens."""
+    """Prompts with more tokens than this pay this price for all their tokens."""
 
 
 class VolumeDiscount(FrozenModel):
-    """Discount on what is spent in a month beyond a sum."""
+    """Discount on monthly spending beyond a sum."""
 
     above_usd_per_month: Usd
-    """Spending beyond this sum, before any discount, is discounted."""
+    """Spending beyond this sum, before any discount, gets the discount."""
     discount: float = Field(gt=0, lt=1)
-    """Share of the price that is taken off."""
+    """Share of the price that is deducted."""
 
 
 class ApiLatency(FrozenModel):
-    """How fast a provider answers, as somebody measured it: a class of latency, no promise."""
+    """How fast a provider answers, as measured by somebody: typical latency, not a promise."""
 
     ttft: PositiveSeconds
     """Median time to first token."""
     ttft_p95: PositiveSeconds | None = None
-    """Its 95th percentile; none: not told."""
+    """Its 95th percentile; absent: not stated."""
     tokens_per_second: float = Field(gt=0)
-    """Tokens a second of one answer after the first, median."""
+    """Median tokens per second of one answer after the first token."""
     measured: str = Field(min_length=1)
-    """By whom, of which model, with which requests."""
+    """Who measured, which model, with which requests."""
     date: Date
     """When: YYYY-MM-DD, YYYY-MM or YYYY."""
     source: str = Field(min_length=1)
-    """Where that was read."""
+    """Where this was read."""
 
     @model_validator(mode="after")
     def _check_percentile(self) -> Self:
@@ -98,12 +98,12 @@ class ApiLatency(FrozenModel):
 
     @property
     def ttft_cv(self) -> float | None:
-        """Standard deviation over mean of the lognormal time with this median and 95th percentile; none: not told."""
+        """Coefficient of variation of the lognormal time with this median and 95th percentile; None: not stated."""
         return None if self.ttft_p95 is None else math.sqrt(math.expm1(self._sigma**2))
 
     @property
     def mean_ttft(self) -> float:
-        """Mean of that time; the median where no percentile says how it spreads."""
+        """Mean of that time; the median if no percentile describes its spread."""
         return self.ttft * math.exp(self._sigma**2 / 2)
 
     @property
@@ -112,33 +112,33 @@ class ApiLatency(FrozenModel):
 
 
 class ApiProfile(FrozenModel):
-    """A model behind an API: what it costs by the token, and where that was measured how fast it answers."""
+    """A model behind an API: its cost per token, and how fast it answers if that was measured."""
 
     name: str = Field(min_length=1)
-    """Catalogue name, which is also the name of the file."""
+    """Catalogue name and file name."""
     provider: str = Field(min_length=1)
     """Who sells it."""
     model_id: str = Field(min_length=1)
-    """What the provider calls the model."""
+    """The provider's name for the model."""
     description: str = Field(min_length=1)
-    """One line a person recognises it by."""
+    """One line by which a person recognises it."""
     weights: str | None = None
-    """Model profile of the same weights, where they are open: what a deployment of one's own may run."""
+    """Model profile of the same weights, if they are open: what a deployment of your own can run."""
     price: TokenPrice
-    """List price, dollars a million tokens."""
+    """List price, dollars per million tokens."""
     prompt_tiers: tuple[PromptTier, ...] = ()
-    """Prices of long prompts, where the provider sets them; ascending."""
+    """Prices of long prompts, if the provider sets them; ascending."""
     prompt_caching: tuple[PromptCaching, ...] = ()
-    """Offers to cache prompts: the cheapest for the traffic is taken, which may be none. Absent, with a price of cached
-    tokens: prefixes of any length, kept for good."""
+    """Offers to cache prompts: the cheapest for the traffic is used, which may be none. If absent, with a price of
+    cached tokens: prefixes of any length, kept forever."""
     batch_discount: float | None = Field(default=None, gt=0, lt=1)
-    """Share taken off for requests that may wait (batch interface); none: no such offer is known."""
+    """Discount for requests that may wait (batch interface); absent: no such offer is known."""
     volume_discounts: tuple[VolumeDiscount, ...] = ()
-    """Discounts by the spending of a month, where there are any; ascending."""
+    """Discounts by monthly spending, if any; ascending."""
     latency: ApiLatency | None = None
-    """How fast it answers; none: no public measurement with a date is on record."""
+    """How fast it answers; absent: no dated public measurement is on record."""
     date: Date
-    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY where no more is known."""
+    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY if no more is known."""
     source: str = Field(min_length=1)
     """Where the price was read."""
 
@@ -160,7 +160,7 @@ def load_api(name: str, relative_to: Path | None = None) -> ApiProfile:
 
     Args:
         name: A catalogue name (``gpt-4o``) or the path of a profile file.
-        relative_to: Folder that a relative path is tried against first.
+        relative_to: Folder in which a relative path is looked up first.
 
     Raises:
         ProfileError: There is no such profile, or the file is invalid; names file, key and remedy.
@@ -179,5 +179,5 @@ def load_api(name: str, relative_to: Path | None = None) -> ApiProfile:
 
 
 def catalogue_date() -> str | None:
-    """Return the newest date of all API prices that can be asked for by name: what their age is judged against."""
+    """Return the newest date of all API prices available by name, against which their age is judged."""
     return newest(load_api(name).date for name in catalog.names("api"))

@@ -1,7 +1,7 @@
-"""Finding profiles and scenarios: a bundled name, a name in the user's folders, or a path; and reading models, which
-may also be a Hugging Face ``config.json`` or the name of a repository.
+"""Finds profiles and scenarios by a bundled name, a name in the user's folders, or a path; and reads models, which may
+also be a Hugging Face ``config.json`` or the name of a repository.
 
-Knows folders and names, not what another profile holds: what a model is stands in `simserve.profiles.model`.
+Knows folders and names, not the content of other profiles; models are described in `simserve.profiles.model`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FOLDERS: dict[Kind, str] = {
 }
 _ENDING = ".yaml"
 _MEASURED: tuple[Kind, ...] = ("published", "unseen")
-"""Kinds of which only those that ship are looked for: `simserve validate FILE` takes a user's own measurements."""
+"""Kinds that only ship with simserve: `simserve validate FILE` takes a user's own measurements."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SIZE = re.compile(r"[ea]?\d+(?:\.\d+)?b(?:-a\d+b)?")
@@ -55,8 +55,8 @@ _CONFIG_NAME, _QUANTIZATION_NAME = "config.json", "hf_quant_config.json"
 def folders(kind: Kind) -> list[Path]:
     """Return the folders searched for a kind, first match wins: the user's, then the bundled one.
 
-    The user's are ``<entry>/hardware_profiles`` (or ``model_profiles`` ...) and ``<entry>`` itself for every
-    entry of the environment variable ``SIMSERVE_PROFILE_PATH``. Measurements are those that ship.
+    The user's are ``<entry>/hardware_profiles`` (or ``model_profiles`` ...) and ``<entry>`` itself for every entry of
+    the environment variable ``SIMSERVE_PROFILE_PATH``. Measurements are only the bundled ones.
     """
     if kind in _MEASURED:
         return [_bundled(kind)]
@@ -72,18 +72,18 @@ def _bundled(kind: Kind) -> Path:
 
 
 def bundled_file(path: str) -> Path:
-    """Return where a file that ships with simserve lies: ``calibration/expected_errors.json``; it may be missing."""
+    """Return the path of a file that ships with simserve: ``calibration/expected_errors.json``; it may be missing."""
     installed = _PACKAGE / "_bundled" / path
     return installed if installed.is_file() else _PACKAGE.parent / path
 
 
 def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
-    """Return ``read`` with a memory: a file that has not changed since it was last read is not read again.
+    """Return ``read`` with a cache: a file that has not changed since it was last read is not read again.
 
-    What ``read`` returns is shared by all clients, so it must be frozen. A file counts as unchanged while its size and
-    time of modification are the same. Failures are not remembered.
+    The result of ``read`` is shared by all clients, so it must be frozen. A file counts as unchanged while its size and
+    time of modification are the same. Failures are not cached.
     """
-    memory: dict[Path, tuple[tuple[int, int, int], Profile]] = {}
+    memory: dict[str, tuple[tuple[int, int, int], Profile]] = {}
 
     @wraps(read)
     def read_once(path: Path) -> Profile:
@@ -91,7 +91,7 @@ def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
             state = os.stat(path)
         except OSError:
             return read(path)
-        stamp, place = (state.st_mtime_ns, state.st_size, state.st_ino), path.absolute()
+        stamp, place = (state.st_mtime_ns, state.st_size, state.st_ino), os.path.join(os.getcwd(), path)
         known = memory.get(place)
         if known is None or known[0] != stamp:
             known = memory[place] = (stamp, read(path))
@@ -101,7 +101,7 @@ def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
 
 
 class Itself(Generic[Profile]):
-    """A profile as a key, which equals none but itself: files are read once, and values take long to compare."""
+    """A profile as a key that equals only itself: files are read once, and values take long to compare."""
 
     __slots__ = ("profile",)
 
@@ -116,14 +116,14 @@ class Itself(Generic[Profile]):
 
 
 def files(kind: Kind) -> dict[str, Path]:
-    """Return each name of a kind that can be asked for, sorted, and its file.
+    """Return each available name of a kind, sorted, and its file.
 
-    An entry of ``SIMSERVE_PROFILE_PATH`` without the sub-folders offers its files under every kind; only the
-    kind's own reader can tell whether a file fits.
+    An entry of ``SIMSERVE_PROFILE_PATH`` without the sub-folders offers its files for every kind; only the reader of a
+    kind can tell whether a file fits.
     """
     found: dict[str, Path] = {}
     for folder in folders(kind):
-        with suppress(PermissionError):  # what may not be listed offers nothing
+        with suppress(PermissionError):  # an unreadable folder offers nothing
             for file in os.listdir(folder):
                 if file.endswith(_ENDING):
                     found.setdefault(file.removesuffix(_ENDING), folder / file)
@@ -131,7 +131,7 @@ def files(kind: Kind) -> dict[str, Path]:
 
 
 def names(kind: Kind) -> list[str]:
-    """Return the names of a kind that can be asked for, sorted."""
+    """Return the available names of a kind, sorted."""
     return list(files(kind))
 
 
@@ -146,10 +146,10 @@ def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
     """Return the file of a profile or scenario.
 
     Args:
-        kind: What is looked for.
-        name: A catalogue name (``h100-sxm-80gb``) or a path; a text with a separator or a ``.yaml``, ``.yml``
-            or ``.json`` ending is a path.
-        relative_to: Folder that a relative path is tried against first, then the working folder.
+        kind: Kind of profile.
+        name: A catalogue name (``h100-sxm-80gb``) or a path; a text with a separator or a ``.yaml``, ``.yml`` or
+            ``.json`` ending is a path.
+        relative_to: Folder in which a relative path is looked up first, before the working folder.
 
     Raises:
         ProfileError: (``ScenarioError`` for a scenario) there is no such file or name; names the nearest.
@@ -165,7 +165,7 @@ def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
         raise error("is a folder, not a file" if is_folder else "no such file", file=name)
     for folder in folders(kind):
         path = folder / f"{name}.yaml"
-        if os.path.isfile(path):  # False, not an error, also of a name that is too long for a file
+        if os.path.isfile(path):  # False, not an error, also for a name too long for a file
             return path
     raise error(f"is not a known {kind}", value=name, remedy=nearest(name, names(kind)))
 
@@ -174,9 +174,9 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
     """Return a model.
 
     Args:
-        name: A catalogue name (``llama-3.1-8b``), a repository of one of its checkpoints or one that is named like it,
-            the path of a profile, the path of a Hugging Face ``config.json``, or of the folder that holds one.
-        relative_to: Folder that a relative path is tried against first, then the working folder.
+        name: A catalogue name (``llama-3.1-8b``), the repository of one of its checkpoints or one with a similar name,
+            the path of a profile, of a Hugging Face ``config.json``, or of the folder that holds one.
+        relative_to: Folder in which a relative path is looked up first, before the working folder.
 
     Raises:
         ProfileError: There is no such model, or its file is invalid; names the file, the key and the rule.
@@ -192,7 +192,7 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
 
 
 def catalogue_models() -> dict[str, ModelProfile]:
-    """Return every model that has a catalogue name, by it, in alphabetical order.
+    """Return every model with a catalogue name, by name, in alphabetical order.
 
     Raises:
         ProfileError: A file is invalid; names the file, the key and the rule.
@@ -201,7 +201,7 @@ def catalogue_models() -> dict[str, ModelProfile]:
 
 
 def _read_as(name: str, path: Path) -> ModelProfile:
-    """Return the profile in a file that is called like it.
+    """Return the profile in a file of the same name.
 
     Raises:
         ProfileError: It is invalid, or has another name.
@@ -223,9 +223,9 @@ def _read(path: Path) -> ModelProfile:
 
 
 def weights_name(name: str, relative_to: Path | None = None) -> str:
-    """Return the catalogue's name of the weights that a scenario's ``model`` stands for.
+    """Return the catalogue name of the weights that a scenario's ``model`` means.
 
-    By it APIs say what they serve. That of its profile; weights tuned from another model keep their own.
+    APIs state what they serve by this name: that of the profile; weights tuned from another model keep their own.
 
     Raises:
         ProfileError: There is no such model, or its file is invalid.
@@ -235,7 +235,7 @@ def weights_name(name: str, relative_to: Path | None = None) -> str:
 
 
 def profile_named_like(name: str) -> str | None:
-    """Return the profile whose architecture weights have that no profile lists; None: none is near enough.
+    """Return the profile with the architecture of weights that no profile lists; None: none is similar enough.
 
     Weights known to be tuned from a model have its shape. Otherwise the name without tuning and number format decides,
     or a profile's name without its size: ``Mistral-Small``.
@@ -246,7 +246,7 @@ def profile_named_like(name: str) -> str | None:
     wanted, models = plain_name(name), catalogue_models()
     sought = letters(wanted)
     for profile, model in models.items():
-        # A tag of Ollama parts the size by a colon alone: ``llama3.1:8b-instruct-q4_K_M``.
+        # A tag of Ollama separates only the size by a colon: ``llama3.1:8b-instruct-q4_K_M``.
         known = plain_name(profile), plain_name(model.huggingface_id or profile)
         if sought in map(letters, known):
             return profile
@@ -256,14 +256,14 @@ def profile_named_like(name: str) -> str | None:
 
 
 def is_repository(name: str, relative_to: Path | None = None) -> bool:
-    """Return whether a name is that of a repository, and of no file or folder that is there."""
+    """Return whether a name is that of a repository, and not of an existing file or folder."""
     if not _REPOSITORY.fullmatch(name) or name.endswith(_ENDINGS):
         return False
     return not any(os.path.exists(folder / name) for folder in (Path(), relative_to or Path()))
 
 
 def _of_repository(name: str) -> ModelProfile | None:
-    """Return the model that a repository is a checkpoint of, or is named like, stored as it is there; None: neither."""
+    """Return the model of which a repository is a checkpoint, or which it is named like, as stored there, or None."""
     for model in catalogue_models().values():
         named = [own for own in model.checkpoints if (own.repository or "").lower() == name.lower()]
         if named:
@@ -280,9 +280,9 @@ def _of_repository(name: str) -> ModelProfile | None:
 
 
 def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
-    """Return weights of which the architecture alone is on record, in the number format that their name tells.
+    """Return weights of which only the architecture is on record, in the number format that their name states.
 
-    The model's other checkpoints are of the same weights, but where these were tuned from another model.
+    The model's other checkpoints hold the same weights, unless these were tuned from another model.
     """
     stored = stored_format(repository) or model.stored.format
     source = f"the name {repository}, which is like that of {model.name}"
@@ -304,13 +304,13 @@ def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
 
 
 def _checkpoints_tuned(model: ModelProfile, weights: str, but: str) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints of weights that were tuned from a model, without the one that is asked for."""
+    """Return the checkpoints of weights tuned from a model, without the one that is asked for."""
     found = next((each.checkpoints for each in model.tuned if each.weights == weights), ())
     return tuple(each for each in found if (each.repository or "").lower() != but.lower())
 
 
 def _beside(path: Path) -> Mapping[str, Any] | None:
-    """Return the ``hf_quant_config.json`` that ModelOpt puts beside a ``config.json``; None: there is none."""
+    """Return the ``hf_quant_config.json`` that ModelOpt writes beside a ``config.json``; None: no such file."""
     if not path.name.endswith(_CONFIG_NAME):
         return None
     file = path.with_name(path.name.removesuffix(_CONFIG_NAME) + _QUANTIZATION_NAME)
@@ -318,7 +318,7 @@ def _beside(path: Path) -> Mapping[str, Any] | None:
 
 
 def _config_in_folder(name: str, relative_to: Path | None) -> Path | None:
-    """Return the ``config.json`` of the folder ``name``; a catalogue name wins over a folder of that name."""
+    """Return the ``config.json`` in the folder ``name``; a catalogue name has precedence over a folder."""
     if has("model", name):
         return None
     folder = Path(name).expanduser()

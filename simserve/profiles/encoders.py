@@ -1,4 +1,4 @@
-"""The encoders of a model: how many tokens an image or a recording becomes, and the layers that encode it."""
+"""The encoders of a model: the tokens of an image or a recording, and the layers that encode it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from simserve.validation import FrozenModel
 
 TIME_TOKENS = 7
-"""Of a moment of a video, besides the digits of its seconds: ``<``, the point, a tenth, ``seconds`` and ``>``, and both
-ends of its patches."""
+"""Tokens per moment of a video besides the digits of its seconds: ``<``, the point, a tenth, ``seconds`` and ``>``, and
+both ends of its patches."""
 FRAMES_PER_SECOND = 100
 """Frames of the spectrogram: 160 samples of 16,000 a second (``WhisperFeatureExtractor`` of huggingface/transformers,
-which all encoders here begin with)."""
+which all encoders here use first)."""
 
 
 class ImageShape(NamedTuple):
-    """What an image becomes.
+    """The result of encoding an image.
 
     Attributes:
-        tokens: Tokens of the prompt.
-        pieces: Pieces that attend to themselves alone in the tower: one, tiles, or moments of a video.
-        patches: Patches of each piece.
+        tokens: Tokens in the prompt.
+        pieces: Pieces that attend only to themselves in the tower: one, tiles, or moments of a video.
+        patches: Patches per piece.
     """
 
     tokens: int
@@ -32,35 +32,35 @@ class ImageShape(NamedTuple):
 
 
 class VisionTower(FrozenModel):
-    """What encodes images, and the rule by which they are cut."""
+    """An encoder of images, and the rule by which it splits them."""
 
     source: str
-    """Where the numbers are from."""
+    """Where the numbers come from."""
     rule: Literal["grid", "tiles", "fixed"]
-    """`grid`: the image is scaled to whole patches, `merge` x `merge` of which become a token (Qwen-VL). `tiles`: it
-    is cut into tiles of `image_size`, with the whole image as one more (Llama 4). `fixed`: it is scaled to
+    """`grid`: the image is scaled to whole patches, and `merge` x `merge` of them become a token (Qwen-VL). `tiles`: it
+    is split into tiles of `image_size`, plus the whole image as one more (Llama 4). `fixed`: it is scaled to
     `image_size`, and becomes `tokens` (Gemma)."""
     patch_size: PositiveInt
-    """Pixels of a side of a patch."""
+    """Side of a patch, pixels."""
     merge: PositiveInt
-    """Patches of a side of what becomes one token."""
+    """Patches per side of the square that becomes one token."""
     min_pixels: PositiveInt | None = None
-    """`grid`: smaller images are scaled up to so many pixels."""
+    """`grid`: images with fewer pixels are scaled up to this number."""
     max_pixels: PositiveInt | None = None
-    """`grid`: larger images are scaled down to so many pixels."""
+    """`grid`: images with more pixels are scaled down to this number."""
     frames_per_patch: PositiveInt | None = None
-    """`grid`: frames of a video that are encoded together; absent: it takes no videos."""
+    """`grid`: frames of a video that are encoded together; absent: no videos."""
     min_video_pixels: PositiveInt | None = None
-    """`grid`: videos with fewer pixels, those of all frames together, are scaled up."""
+    """`grid`: videos with fewer pixels in all frames together are scaled up."""
     max_video_pixels: PositiveInt | None = None
-    """`grid`: videos with more are scaled down."""
+    """`grid`: videos with more pixels are scaled down."""
     image_size: PositiveInt | None = None
-    """`tiles`, `fixed`: pixels of a side of a tile, or of the image; `fixed`, absent: the patches follow from the
+    """`tiles`, `fixed`: side of a tile, or of the image, pixels; if absent with `fixed`, the patches follow from the
     tokens."""
     max_tiles: PositiveInt | None = None
-    """`tiles`: most tiles of an image, the whole image not counted."""
+    """`tiles`: most tiles per image, not counting the whole image."""
     tokens: PositiveInt | None = None
-    """`fixed`: tokens of every image."""
+    """`fixed`: tokens per image."""
     num_hidden_layers: PositiveInt
     """Layers of the tower."""
     hidden_size: PositiveInt
@@ -72,12 +72,12 @@ class VisionTower(FrozenModel):
     is_gated_mlp: bool = False
     """Whether its MLPs have a gate (Qwen2.5-VL: three matrices) or not (two)."""
     window: PositiveInt | None = None
-    """Patches that attend to each other in the layers of a window; null: every layer attends to the whole image."""
+    """Patches that attend to each other in layers with a window; null: every layer attends to the whole image."""
     num_full_layers: PositiveInt | None = None
-    """Layers that attend to the whole image where the others have a window."""
+    """Layers that attend to the whole image if the others have a window."""
     num_mergers: NonNegativeInt = 1
-    """MLPs that bring merged patches to the width of the language model: one, and one for each layer whose output is
-    handed over too (Qwen3-VL's deepstack)."""
+    """MLPs that project merged patches to the width of the language model: one, and one per layer whose output is also
+    passed on (Qwen3-VL's deepstack)."""
 
     @model_validator(mode="after")
     def _check_rule(self) -> VisionTower:
@@ -100,12 +100,12 @@ class VisionTower(FrozenModel):
 
     @property
     def kind(self) -> str:
-        """What answers and errors call it."""
+        """Its name in answers and errors."""
         return "vision tower"
 
     @property
     def positions_per_token(self) -> int:
-        """Patches that become one token."""
+        """Patches per token."""
         return self.merge**2
 
     @property
@@ -115,14 +115,14 @@ class VisionTower(FrozenModel):
 
     @property
     def num_parameters(self) -> int:
-        """Weights of the layers of the tower, biases and norms not counted."""
+        """Weights of the layers of the tower, without biases and norms."""
         matrices = 3 if self.is_gated_mlp else 2
         layer = 4 * self.hidden_size**2 + matrices * self.hidden_size * self.intermediate_size
         return self.num_hidden_layers * layer
 
     @property
     def largest(self) -> ImageShape:
-        """What the largest image becomes."""
+        """The result for the largest image."""
         if self.rule == "grid":
             assert self.max_pixels is not None
             side = math.isqrt(self.max_pixels)
@@ -134,7 +134,7 @@ class VisionTower(FrozenModel):
         return self.image(1, 1)
 
     def pairs(self, image: ImageShape) -> float:
-        """Return the pairs of patches of an image that attend to each other in a layer, the mean of all layers."""
+        """Return the pairs of patches of an image that attend to each other per layer, the mean of all layers."""
         whole = image.pieces * image.patches**2
         if self.window is None or self.num_full_layers is None:
             return whole
@@ -143,7 +143,7 @@ class VisionTower(FrozenModel):
         return (self.num_full_layers * whole + layers * windowed) / self.num_hidden_layers
 
     def image(self, width: int, height: int) -> ImageShape:
-        """Return what an image of so many pixels becomes."""
+        """Return the result for an image of that many pixels."""
         if self.rule == "grid":
             return self._in_grid(width, height)
         if self.rule == "tiles":
@@ -155,10 +155,10 @@ class VisionTower(FrozenModel):
         return ImageShape(self.tokens, 1, patches)
 
     def video(self, width: int, height: int, frames: int) -> ImageShape:
-        """Return what so many frames of a video become, one piece for each moment: `frames_per_patch` frames.
+        """Return the result for a number of video frames, one piece per moment of `frames_per_patch` frames.
 
-        Each moment is written before its patches, ``<1.5 seconds>``, a token a digit, and has a token at both ends
-        (vLLM 0.32.0, qwen3_vl.py). Two frames a second are taken for that.
+        Each moment is written before its patches, ``<1.5 seconds>``, one token per digit, and has a token at both ends
+        (vLLM 0.32.0, qwen3_vl.py). Two frames a second are assumed for that.
         """
         assert self.frames_per_patch is not None
         assert self.min_video_pixels is not None
@@ -169,17 +169,16 @@ class VisionTower(FrozenModel):
         return ImageShape(moments * tokens + times, moments, tokens * self.merge**2)
 
     def _in_grid(self, width: int, height: int) -> ImageShape:
-        """Return the image scaled to whole patches, its sides in proportion."""
+        """Return the image scaled to whole patches, keeping its proportions."""
         assert self.min_pixels is not None
         assert self.max_pixels is not None
         tokens = self._merged(width, height, self.min_pixels, self.max_pixels)
         return ImageShape(tokens, 1, tokens * self.merge**2)
 
     def _merged(self, width: int, height: int, fewest: int, most: int, frames: int = 1) -> int:
-        """Return the tokens of an image, or of a moment of a video, whose pixels are between two numbers.
+        """Return the tokens of an image, or of a moment of a video, with its pixels limited to a range.
 
-        ``smart_resize`` of Qwen2-VL's processor, and that of Qwen3-VL's for videos, whose pixels are those of all
-        frames.
+        ``smart_resize`` of Qwen2-VL's processor, and Qwen3-VL's for videos, whose pixels are counted over all frames.
         """
         side, area = self.patch_size * self.merge, frames * width * height
         sides = [max(round(each / side), 1) for each in (width, height)]
@@ -194,10 +193,10 @@ class VisionTower(FrozenModel):
         return sides[0] * sides[1]
 
     def _in_tiles(self, width: int, height: int) -> ImageShape:
-        """Return the image on the canvas of tiles that it fills best.
+        """Return the image on the best-fitting canvas of tiles.
 
-        Of the canvases on which it is not scaled down that which scales it up least, else that which scales it down
-        least; of equal ones the smaller (``get_best_fit`` of Llama 4's processor).
+        Prefers the canvas that scales the image up least, if any does not scale it down, otherwise the one that scales
+        it down least; of equals the smaller (``get_best_fit`` of Llama 4's processor).
         """
         assert self.image_size is not None
         assert self.max_tiles is not None
@@ -214,12 +213,12 @@ class VisionTower(FrozenModel):
 
 
 class AudioShape(NamedTuple):
-    """What a recording becomes.
+    """The result of encoding a recording.
 
     Attributes:
-        tokens: Tokens of the prompt.
-        positions: Positions that the layers of the encoder compute, silence that fills a window included.
-        pairs: Positions that attend to each other, squares of those of each window summed.
+        tokens: Tokens in the prompt.
+        positions: Positions that the layers of the encoder compute, including silence that fills a window.
+        pairs: Pairs of positions that attend to each other: the squares of each window's positions, summed.
     """
 
     tokens: int
@@ -228,39 +227,39 @@ class AudioShape(NamedTuple):
 
 
 class Convolution(FrozenModel):
-    """A convolution before the layers of an encoder, or the product that brings its output to their width."""
+    """A convolution before the layers of an encoder, or the product that projects its output to their width."""
 
     outputs_per_position: PositiveFloat
-    """Places that it computes for a position of the layers."""
+    """Outputs computed per position of the layers."""
     inputs: PositiveInt
-    """Numbers that each of them is computed from: those under the kernel, of all channels."""
+    """Inputs of each output: those under the kernel, of all channels."""
     channels: PositiveInt
-    """Numbers that each of them becomes."""
+    """Channels of each output."""
 
 
 class AudioTower(FrozenModel):
-    """What encodes recordings, and the rule by which they become tokens.
+    """An encoder of recordings, and the rule by which they become tokens.
 
     Frames of 10 ms go through convolutions; positions of a window attend to each other; several become a token.
     """
 
     source: str
-    """Where the numbers are from."""
+    """Where the numbers come from."""
     stride: PositiveInt
-    """Frames that the convolutions make one position of: 2 of Whisper's two, 8 of Qwen3-Omni's three."""
+    """Frames per position after the convolutions: 2 with Whisper's two, 8 with Qwen3-Omni's three."""
     conv_frames: PositiveInt | None = None
-    """Frames that the convolutions take at a time, the positions of each piece rounded up; absent: the whole
+    """Frames that the convolutions process at a time, rounding up each piece's positions; absent: the whole
     recording."""
     window_frames: PositiveInt
-    """Frames whose positions attend to each other: 3,000 (30 s) of Whisper."""
+    """Frames whose positions attend to each other: 3,000 (30 s) in Whisper."""
     is_padded: bool
-    """Whether the last window is filled with silence, and encoded whole."""
+    """Whether the last window is filled with silence and encoded completely."""
     keeps_padding: bool = False
     """Whether that silence becomes tokens too (Voxtral)."""
     max_frames: PositiveInt | None = None
-    """Longer recordings are cut there; absent: they are not."""
+    """Longer recordings are truncated to this; absent: they are not."""
     positions_per_token: PositiveInt
-    """Positions that are brought together as one token."""
+    """Positions combined into one token."""
     num_hidden_layers: PositiveInt
     """Layers of the encoder."""
     hidden_size: PositiveInt
@@ -270,9 +269,9 @@ class AudioTower(FrozenModel):
     intermediate_size: PositiveInt
     """Width of its MLPs, which have no gate."""
     convolutions: tuple[Convolution, ...] = ()
-    """What makes positions of the spectrogram; absent: priced at nothing."""
+    """The convolutions that turn the spectrogram into positions; absent: priced at nothing."""
     num_mergers: PositiveInt = 1
-    """MLPs that bring positions to the width of the language model."""
+    """MLPs that project positions to the width of the language model."""
 
     @model_validator(mode="after")
     def _check_padding(self) -> AudioTower:
@@ -282,17 +281,17 @@ class AudioTower(FrozenModel):
 
     @property
     def kind(self) -> str:
-        """What answers and errors call it."""
+        """Its name in answers and errors."""
         return "audio encoder"
 
     @property
     def num_parameters(self) -> int:
-        """Weights of the layers, convolutions, biases and norms not counted."""
+        """Weights of the layers, without convolutions, biases and norms."""
         layer = 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
         return self.num_hidden_layers * layer
 
     def recording(self, seconds: float) -> AudioShape:
-        """Return what a recording of so many seconds becomes."""
+        """Return the result for a recording of that many seconds."""
         frames = max(math.ceil(seconds * FRAMES_PER_SECOND), 1)
         if self.max_frames is not None:
             frames = min(frames, self.max_frames)
@@ -307,7 +306,7 @@ class AudioTower(FrozenModel):
         return AudioShape(tokens, positions, num_whole * whole**2 + last**2)
 
     def _positions(self, frames: int) -> int:
-        """Return the positions that the convolutions make of so many frames."""
+        """Return the number of positions that the convolutions make of a number of frames."""
         at_once = self.conv_frames or max(frames, 1)
         pieces, rest = divmod(frames, at_once)
         return pieces * math.ceil(at_once / self.stride) + math.ceil(rest / self.stride)

@@ -382,7 +382,7 @@ class ErrorModel(FrozenModel):
     simserve: str
     """Version that was validated."""
     date: str
-    """Date of the validation."""
+    """Date."""
     left_out: str
     """Which measured figures do not count, and which have more weight."""
     metrics: dict[str, MetricErrors]

@@ -1,9 +1,9 @@
-"""What a GPU costs: rented by the hour on three kinds of terms, or bought; knows no scenario and no month.
+"""The cost of a GPU: rented by the hour on three kinds of terms, or bought; knows no scenario and no month.
 
-Prices of the same GPU differ by a factor of four between sellers, and no two GPUs are on offer at the same sellers,
-so the prices of one answer are those of one seller, or of one class of sellers. The price at a class is fitted: in
-``log(price) = seller + GPU`` the first term is the seller's level (`SELLERS`), and the second, this GPU's, is the
-mean over its offers of the price less the level of its seller.
+Prices of the same GPU differ by a factor of four between sellers, and no two GPUs are offered by the same sellers. The
+prices of one answer are therefore those of one seller, or of one class of sellers. The price of a class is fitted: in
+``log(price) = seller + GPU`` the first term is the seller's level (`SELLERS`), and the second, this GPU's, is the mean
+over its offers of the price minus the level of its seller.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ RentalKind = Literal["on_demand", "reserved", "spot"]
 SellerClass = Literal["hyperscaler", "specialised cloud", "marketplace"]
 SELLER_CLASSES: tuple[SellerClass, ...] = get_args(SellerClass)
 DEFAULT_CLASS: SellerClass = "specialised cloud"
-"""Whose prices stand where a scenario names no seller. The median of 58 sellers of an H100 was $2.95 on 2026-05-20
-(aimultiple.com/gpu-index), within 10 % of what is fitted for this class."""
+"""Class whose prices are used if a scenario names no seller. The median of 58 sellers of an H100 was $2.95 on
+2026-05-20 (aimultiple.com/gpu-index), within 10 % of the fitted price of this class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seller:
-    """One who rents GPUs out.
+    """A company that rents out GPUs.
 
     Attributes:
         kind: Class of seller.
-        level: Its prices over those of specialised clouds for the same GPUs.
+        level: Its prices relative to those of specialised clouds for the same GPUs.
     """
 
     kind: SellerClass
@@ -55,31 +55,31 @@ SELLERS: dict[str, Seller] = {
     "Vast.ai": Seller("marketplace", 0.991),
 }
 """Sellers of the catalogue. Levels: least squares over the on-demand prices of ``hardware_profiles/`` (47 prices of 19
-GPUs; 10 % root mean square left), which ``tests/profiles/test_gpu_prices.py`` repeats and prints."""
+GPUs; 10 % root mean square residual), which ``tests/profiles/test_gpu_prices.py`` repeats and prints."""
 
 
 class GpuPrice(FrozenModel):
-    """What one GPU cost at one provider on one date."""
+    """The price of one GPU at one provider on one date."""
 
     usd_per_hour: float = Field(gt=0)
-    """Dollars an hour for one GPU, its share of the host included."""
+    """Dollars per hour for one GPU, including its share of the host."""
     provider: str = Field(min_length=1)
     """Who sells it."""
     kind: RentalKind
-    """Terms of the offer: `on_demand`; `reserved` for a term; `spot`, which may be taken back at any time."""
+    """Terms of the offer: `on_demand`; `reserved` for a term; `spot`, which may be interrupted at any time."""
     term: str | None = None
-    """Length that a reservation binds for, in words."""
+    """Length of a reservation, in words."""
     date: Date
-    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY where no more is known."""
+    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY if no more is known."""
     source: Source
     """Where the price was read."""
 
 
 class GpuPurchase(FrozenModel):
-    """What one GPU costs to buy, with its share of the server."""
+    """The purchase price of one GPU, with its share of the server."""
 
     usd: float = Field(gt=0)
-    """Dollars for one GPU and its share of the server it sits in."""
+    """Dollars for one GPU and its share of its server."""
     date: Date
     """When the price was seen."""
     source: Source
@@ -87,9 +87,9 @@ class GpuPurchase(FrozenModel):
 
 
 def offers(prices: Sequence[GpuPrice], kind: RentalKind, provider: str | None = None) -> list[GpuPrice]:
-    """Return the offers on some terms, of one provider (whatever the case of its letters) or of all.
+    """Return the offers on some terms, of one provider (ignoring case) or of all.
 
-    Of several prices of one provider only those with its newest date count.
+    Of several prices of one provider only the newest date counts.
     """
     found = [price for price in prices if price.kind == kind]
     if provider is not None:
@@ -99,7 +99,7 @@ def offers(prices: Sequence[GpuPrice], kind: RentalKind, provider: str | None = 
 
 
 def seller_class(name: str | None) -> SellerClass | None:
-    """Return the class of sellers that a scenario names, whatever the case; the default one where it names nobody."""
+    """Return the class of sellers that a scenario names, ignoring case; the default one if it names none."""
     if name is None:
         return DEFAULT_CLASS
     return next((each for each in SELLER_CLASSES if each == name.casefold()), None)
@@ -107,12 +107,12 @@ def seller_class(name: str | None) -> SellerClass | None:
 
 @dataclass(frozen=True, slots=True)
 class ClassPrice:
-    """What a GPU costs at a class of sellers.
+    """The price of a GPU at a class of sellers.
 
     Attributes:
-        usd_per_hour: Dollars an hour, in whole cents.
-        offers: The offers it is fitted to; those of unknown sellers where there are no others.
-        num_there: How many of them are of the class itself.
+        usd_per_hour: Dollars per hour, in whole cents.
+        offers: The offers to which it is fitted; those of unknown sellers if there are no others.
+        num_there: Number of them from the class itself.
     """
 
     usd_per_hour: float
@@ -121,17 +121,17 @@ class ClassPrice:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the sellers' levels are known; else it is the median of their offers."""
+        """Whether the sellers' levels are known; otherwise it is the median of their offers."""
         return self.offers[0].provider in SELLERS
 
 
 def class_price(
     prices: Sequence[GpuPrice], kind: RentalKind = "on_demand", at: SellerClass = DEFAULT_CLASS
 ) -> ClassPrice | None:
-    """Return what a GPU costs at a class of sellers; None where nobody offers it on these terms.
+    """Return the price of a GPU at a class of sellers; None if nobody offers it on these terms.
 
-    Every offer counts, of whatever class, over the level of its seller. Where all sellers are unknown, a user's own
-    list, it is the median of what they ask.
+    Every offer counts, of any class, relative to the level of its seller. If all sellers are unknown, as in a user's
+    own list, it is the median of their prices.
     """
     found = offers(prices, kind)
     known = tuple(price for price in found if price.provider in SELLERS)
@@ -146,9 +146,9 @@ def class_price(
 
 
 def dear_reservation(prices: Sequence[GpuPrice]) -> tuple[GpuPrice, GpuPrice] | None:
-    """Return a reservation that costs more than the same seller asks without one, and that offer; None: there is none.
+    """Return a reservation that costs more than the same seller asks without one, and that offer; None: none.
 
-    Newest prices are compared.
+    Compares the newest prices.
     """
     for reserved in offers(prices, "reserved"):
         for price in offers(prices, "on_demand", reserved.provider):
@@ -158,7 +158,7 @@ def dear_reservation(prices: Sequence[GpuPrice]) -> tuple[GpuPrice, GpuPrice] | 
 
 
 def listed_offers(prices: Sequence[GpuPrice]) -> str:
-    """Return what is on offer, for a remedy: ``on_demand (AWS, Lambda), spot (Nebius)``."""
+    """Return the available offers, for a remedy: ``on_demand (AWS, Lambda), spot (Nebius)``."""
     by_kind: dict[str, list[str]] = {}
     for price in prices:
         names = by_kind.setdefault(price.kind, [])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -492,6 +493,7 @@ def slice_of(name: str) -> tuple[str, int] | None:
     return (found, int(number)) if found is not None and number.isdecimal() else None
 
 
+@lru_cache(maxsize=4096)
 def _plain(name: str) -> str:
     """Return a name without vendor, product line, kind of memory, generation, blanks and hyphens."""
     words = re.findall(r"[a-z0-9]+", name.casefold())
@@ -505,8 +507,9 @@ def hardware_names() -> list[str]:
 
 def _aliases() -> dict[str, str]:
     """Return the meaning of each alias and size of a bundled profile: a size itself, an alias the profile's name."""
-    known = {alias.casefold(): profile.name for profile in _bundled() for alias in profile.aliases}
-    return {size.casefold(): size for size in _sizes()} | known
+    profiles = _bundled()
+    known = {alias.casefold(): profile.name for profile in profiles for alias in profile.aliases}
+    return {size.casefold(): size for profile in profiles for size in profile.sizes} | known
 
 
 def _sizes() -> dict[str, str]:
@@ -517,9 +520,9 @@ def _sizes() -> dict[str, str]:
 def _bundled() -> list[HardwareProfile]:
     """Return the profiles that can be requested by name, without files of a user's folder that are not GPUs."""
     profiles = []
-    for name in catalog.names("hardware"):
+    for path in catalog.files("hardware").values():
         try:
-            profiles.append(_read(catalog.find("hardware", name)))
+            profiles.append(_read(path))
         except ProfileError:
             continue
     return profiles

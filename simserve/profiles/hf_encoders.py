@@ -1,6 +1,6 @@
 """The vision tower and the audio encoder that a Hugging Face ``config.json`` describes. Knows no requests.
 
-Limits of an image's size stand in a processor's file, which is not read: those of the family's published processors.
+Limits of an image's size are in a processor's file, which is not read: the family's published processors are used.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WHISPER_FRAMES = 3000
 QWEN3_CONV_STRIDE = 8
 """Three convolutions of stride 2 (``Qwen3OmniMoeAudioEncoder`` of huggingface/transformers)."""
 VOXTRAL_POSITIONS = 4
-"""Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers takes side by side."""
+"""Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers combines."""
 
 
 def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
-    """Return the fields of `simserve.profiles.encoders.VisionTower`; None without a tower, or of an unknown kind.
+    """Return the fields of `simserve.profiles.encoders.VisionTower`; None without a tower, or for an unknown kind.
 
     Args:
-        reader: The language model's fields, over those of the whole.
+        reader: The language model's fields, on top of those of the whole.
 
     Raises:
         ProfileError: A size of the tower is missing or has a wrong type.
@@ -50,9 +50,9 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
 
 
 def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Qwen3-VL's tower, and Qwen3.5's, which hands over the output of its last layer alone.
+    """Return Qwen3-VL's tower, and Qwen3.5's, which passes on only the output of its last layer.
 
-    Qwen3-Omni's takes videos by another rule, with their sound, and has none here.
+    Qwen3-Omni's takes videos by another rule, with their sound, and accepts none here.
     """
     videos = {
         "frames_per_patch": QWEN3_FRAMES,
@@ -76,7 +76,7 @@ def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
 
 def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
-    """Return Kimi-K2.5's tower, whose file names its own sizes alone."""
+    """Return Kimi-K2.5's tower, whose file gives only its own sizes."""
     patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     return {
@@ -91,7 +91,7 @@ def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
 
 
 def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers but those of ``fullatt_block_indexes``."""
+    """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers except ``fullatt_block_indexes``."""
     patch = tower.integer("patch_size")
     return {
         "source": "vision_config of the file; pixels of an image by the processor of Qwen2.5-VL",
@@ -111,7 +111,7 @@ def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma4_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Gemma 4's tower: of some proportions an image becomes a few tokens less."""
+    """Return Gemma 4's tower; with some proportions an image becomes slightly fewer tokens."""
     most = tower.integer("default_output_length", default=280)
     return {
         "source": "vision_config of the file: the most tokens that an image becomes",
@@ -124,7 +124,7 @@ def _gemma4_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma3_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] | None:
-    """Return Gemma 3's tower, whose images are scaled to one size, without pan and scan; None of another model's."""
+    """Return Gemma 3's tower, with images scaled to one size, without pan and scan; None for other models'."""
     if reader.value("mm_tokens_per_image") is None:
         return None
     tokens = reader.integer("mm_tokens_per_image")
@@ -157,7 +157,7 @@ def _pixtral_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
 
 def _llama4_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Llama 4's tower, whose pixel shuffle of a half puts 2 x 2 patches into a token."""
+    """Return Llama 4's tower, whose pixel shuffle of 0.5 puts 2 x 2 patches into a token."""
     ratio = tower.value("pixel_shuffle_ratio")
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
         raise tower.refusal("must be a number above 0, at most 1", "pixel_shuffle_ratio")
@@ -189,15 +189,15 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | No
     "llama4_vision_model": _llama4_tower,
     "pixtral": _pixtral_tower,
 }
-"""``model_type`` of the tower -> its reader. Others have layers or limits that no rule here describes: MiniMax's sizes
-of an image."""
+"""``model_type`` of the tower -> its reader. Others have layers or limits without a rule here, such as MiniMax's image
+sizes."""
 
 
 def audio_tower(reader: ConfigReader) -> dict[str, Any] | None:
-    """Return the fields of `simserve.profiles.encoders.AudioTower`; None without an encoder, or of an unknown kind.
+    """Return the fields of `simserve.profiles.encoders.AudioTower`; None without an encoder, or for an unknown kind.
 
     Args:
-        reader: The language model's fields, over those of the whole.
+        reader: The language model's fields, on top of those of the whole.
 
     Raises:
         ProfileError: A size of the encoder is missing or has a wrong type.
@@ -224,7 +224,7 @@ def _qwen3_encoder(encoder: ConfigReader) -> dict[str, Any]:
 
 
 def _qwen2_5_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2.5-Omni's: Whisper's layers, attention within ``2 n_window`` frames, two positions a token."""
+    """Return Qwen2.5-Omni's: Whisper's layers, attention within ``2 n_window`` frames, two positions per token."""
     return {
         "source": "audio_config of the file",
         "stride": 2,
@@ -237,7 +237,7 @@ def _qwen2_5_encoder(encoder: ConfigReader) -> dict[str, Any]:
 
 
 def _qwen2_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2-Audio's: one window of 30 s, encoded whole, of which the tokens of what was said are kept."""
+    """Return Qwen2-Audio's: one window of 30 s, completely encoded, of which the tokens of the recording are kept."""
     return {
         "source": "audio_config of the file",
         "stride": 2,
@@ -251,7 +251,7 @@ def _qwen2_encoder(encoder: ConfigReader) -> dict[str, Any]:
 
 
 def _voxtral_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Voxtral's: as many windows of 30 s as it takes, each of which is 375 tokens."""
+    """Return Voxtral's: as many windows of 30 s as needed, 375 tokens each."""
     return {
         "source": "audio_config of the file",
         "stride": 2,
@@ -290,7 +290,7 @@ def _in_one_dimension(encoder: ConfigReader) -> list[dict[str, Any]]:
 
 
 def _encoder_sizes(encoder: ConfigReader) -> dict[str, Any]:
-    """Return the sizes of the layers, of Whisper's large encoder where the file leaves one out."""
+    """Return the sizes of the layers; those of Whisper's large encoder if the file leaves one out."""
     return {
         "num_hidden_layers": encoder.integer("encoder_layers", "num_hidden_layers", default=32),
         "hidden_size": encoder.integer("d_model", "hidden_size", default=1280),

@@ -1,4 +1,4 @@
-"""What a Hugging Face ``model_type`` implies beyond its ``config.json``: a table of families, and their kinds of layers.
+"""What a Hugging Face ``model_type`` implies beyond its ``config.json``: a table of families and their kinds of layers.
 
 The kinds: layers with a window, with an indexer, linear ones, ones with a dense MLP. Sources: ``configuration_*.py``
 and ``modeling_*.py`` of huggingface/transformers for each type (5.23 for the newest), and for ``minimax_m2``,

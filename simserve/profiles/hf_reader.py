@@ -13,12 +13,12 @@ from simserve.errors import ProfileError
 ValueT = TypeVar("ValueT")
 
 _LARGEST = 2**40
-"""Largest whole number of any field: a thousand times the widest vocabulary, the longest context."""
+"""Largest whole number of any field: a thousand times the largest vocabulary or context."""
 
 _LARGEST_OF = dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 10_000) | dict.fromkeys(
     ("num_local_experts", "num_experts", "n_routed_experts", "num_attention_heads", "n_head"), 100_000
 )
-"""Largest of the fields that are counted one by one; published models stay below a hundredth of them."""
+"""Limits of fields that are counted one by one; published models stay below 1 % of them."""
 
 
 class ConfigReader:
@@ -26,7 +26,7 @@ class ConfigReader:
 
     Args:
         config: The parsed mapping.
-        file: Where it was read from, for errors.
+        file: File it was read from, for errors.
     """
 
     def __init__(self, config: Mapping[str, Any], file: object) -> None:
@@ -41,7 +41,7 @@ class ConfigReader:
         """Return a whole number under the first of several names that is present.
 
         Raises:
-            ProfileError: It is absent and has no default, is no whole number, is below ``minimum``, or larger than
+            ProfileError: It is absent and has no default, is not a whole number, is below ``minimum``, or larger than
                 any model could be.
         """
         key = next((key for key in keys if self._config.get(key) is not None), None)
@@ -72,10 +72,10 @@ class ConfigReader:
         return value
 
     def choice(self, choices: Mapping[str, ValueT], *keys: str, default: str | None = None) -> ValueT:
-        """Return what the text under the first of several names that is present stands for.
+        """Return the choice named by the text under the first of several keys that is present.
 
         Raises:
-            ProfileError: It is absent and has no default, or is none of ``choices``.
+            ProfileError: It is absent and has no default, or is not one of ``choices``.
         """
         key = next((key for key in keys if self._config.get(key) is not None), None)
         value = default if key is None else self._config[key]
@@ -113,5 +113,5 @@ class ConfigReader:
         return value
 
     def refusal(self, rule: str, key: str) -> ProfileError:
-        """Return the error that ``key`` breaks ``rule``, with its value, ready to be raised."""
+        """Return the error that ``key`` breaks ``rule``, with its value, to be raised."""
         return ProfileError(rule, file=self.file, key=key, value=self._config.get(key))

@@ -1,7 +1,7 @@
-"""Configurations of families with layers of several kinds, rewritten in the words of the families that are read.
+"""Rewrites configurations of families with several kinds of layers in terms of supported families.
 
-Of Granite 4, Falcon-H1 and Jamba a layer becomes two, as Nemotron-H lists them; of LongCat-Flash the two attentions of
-a layer become two layers. Knows how files name and list their layers, not what such layers are.
+A layer of Granite 4, Falcon-H1 and Jamba becomes two, as Nemotron-H lists them; the two attentions of a layer of
+LongCat-Flash become two layers. Knows how files name and list their layers, not what such layers are.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ def rewritten(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     """Return a configuration whose layers are named and counted as `simserve.profiles.hf_config` reads them.
 
     Raises:
-        ProfileError: A field of its layers is missing, has a wrong type, or means layers there is no formula for.
+        ProfileError: A field of its layers is missing, has a wrong type, or describes layers without a formula here.
     """
     rewrite = _REWRITING.get(model_type_of(config))
     return _same_in_all_layers(config if rewrite is None else rewrite(config, file), file)
 
 
 def model_type_of(config: Mapping[str, Any]) -> str:
-    """Return the ``model_type``; of a file without one, what its architecture is known to be."""
+    """Return the ``model_type``; for a file without one, the type known for its architecture."""
     listed = config.get("architectures")
     named = [FAMILY_OF_ARCHITECTURE.get(str(name)) for name in listed] if isinstance(listed, list) else []
     return str(config.get("model_type") or next((name for name in named if name), ""))
@@ -39,19 +39,19 @@ _MAMBA_KEYS = {
     "mamba_conv_bias": "use_conv_bias",
     "mamba_chunk_size": "chunk_size",
 }
-"""What Granite 4 and Falcon-H1 call the sizes of Mamba-2, and what Nemotron-H does."""
+"""Names of the sizes of Mamba-2 in Granite 4 and Falcon-H1, and in Nemotron-H."""
 _TWO_IN_ONE = {"layers_in_one": 2}
-"""How many layers one of the file is read as, which names of its modules count as one."""
+"""Number of layers as which one layer of the file is read; names of its modules count these as one."""
 _GRANITE_BLOCKS = {"linear_attention": "mamba", "full_attention": "attention"}
-"""Types of layers as newer versions of transformers write them."""
+"""Types of layers as named in newer versions of transformers."""
 
 
 def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     """Return the configuration of a Granite 4 as that of a Nemotron-H.
 
-    A layer is a mixer (Mamba-2 or attention) and then experts beside a shared MLP, or that MLP alone
-    (``modeling_granitemoehybrid.py`` of transformers, ``granitemoehybrid.py`` of vLLM 0.33): here two layers. Those
-    without Mamba-2 are a Llama's, also where their file gives its sizes (Granite 4 Micro).
+    A layer is a mixer (Mamba-2 or attention) followed by experts beside a shared MLP, or by that MLP alone
+    (``modeling_granitemoehybrid.py`` of transformers, ``granitemoehybrid.py`` of vLLM 0.33): here two layers. Models
+    without Mamba-2 layers are Llama's, even if their file gives its sizes (Granite 4 Micro).
     """
     if "layer_types" not in config:
         return config
@@ -75,7 +75,7 @@ def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any
 def _lfm2(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     """Return the configuration of an LFM2 with a type for each layer and the width of its MLP.
 
-    Older files list the layers with attention alone, and the width before it is cut to two thirds and rounded up
+    Older files list only the layers with attention, and the width before it is reduced to two thirds and rounded up
     (``Lfm2Config`` and ``Lfm2MLP`` of transformers).
     """
     reader, read = ConfigReader(config, file), dict(config)
@@ -96,7 +96,7 @@ def _lfm2(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 def _falcon_h1(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     """Return the configuration of a Falcon-H1 as that of a Nemotron-H.
 
-    A layer is Mamba-2 and attention side by side, which read one norm and are summed, and then an MLP
+    A layer is Mamba-2 and attention side by side, which read one norm and are summed, followed by an MLP
     (``FalconH1ParallelHybrid`` of vLLM): here two layers.
     """
     reader = ConfigReader(config, file)
@@ -119,8 +119,8 @@ def _falcon_h1(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 def _jamba(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     """Return the configuration of a Jamba as that of a Nemotron-H, with layers of Mamba-1.
 
-    A layer is a mixer (Mamba-1, or attention every so many-th) and then experts (every so many-th) or an MLP
-    (``modeling_jamba.py`` of transformers): here two layers. One expert is an MLP.
+    A layer is a mixer (Mamba-1, or attention at a fixed interval) followed by experts (at a fixed interval) or an MLP
+    (``modeling_jamba.py`` of transformers): here two layers. A single expert is an MLP.
     """
     reader = ConfigReader(config, file)
     layers = range(reader.integer(*LAYER_KEYS))
@@ -146,9 +146,9 @@ def _jamba(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 def _longcat_flash(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     """Return the configuration of a LongCat-Flash with a layer for each of its attentions.
 
-    A layer is two attentions, each before a dense MLP, and experts that read what the first MLP reads
-    (``modeling_longcat_flash.py`` of transformers) and whose sum is added behind the second. Here they are beside the
-    second, as a shared expert; that they travel while it computes is not followed.
+    A layer is two attentions, each before a dense MLP, and experts that read the first MLP's input
+    (``modeling_longcat_flash.py`` of transformers) and whose sum is added after the second. Here they are beside the
+    second, as a shared expert; that they travel while it computes is not modelled.
     """
     reader = ConfigReader(config, file)
     layers, width = reader.integer("num_layers", "num_hidden_layers"), reader.integer("ffn_hidden_size")
@@ -165,7 +165,7 @@ def _longcat_flash(config: Mapping[str, Any], file: object) -> Mapping[str, Any]
 
 
 def _minimax(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return the configuration of a MiniMax-01 with its types of layers as its first files have them, 0 and 1."""
+    """Return the configuration of a MiniMax-01 with its layer types as in its first files, 0 and 1."""
     types = ConfigReader(config, file).sequence("layer_types")
     if types is None:
         return config
@@ -174,11 +174,11 @@ def _minimax(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 
 
 _LISTED_KEYS = ("moe_topk", "num_shared_expert", "moe_intermediate_size", "intermediate_size")
-"""What files of Hunyuan and Gemma 3n list for each layer."""
+"""Keys that files of Hunyuan and Gemma 3n list per layer."""
 
 
 def _same_in_all_layers(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return a configuration whose lists by layer are the number that all layers have (Hunyuan-A13B, Gemma 3n)."""
+    """Return a configuration whose lists by layer become the one value of all layers (Hunyuan-A13B, Gemma 3n)."""
     listed = {key: config[key] for key in _LISTED_KEYS if isinstance(config.get(key), list)}
     for key, values in listed.items():
         if len(set(map(str, values))) != 1:

@@ -1,7 +1,7 @@
-"""Dates of prices: how much of a date is known, and whether a price is old. Knows no today.
+"""Dates of prices: how much of a date is known, and whether a price is old. Does not know today's date.
 
-Age is judged against a date that the caller gives, or the newest date of the catalogue: the same files give the
-same answer on every day.
+Age is judged against a date that the caller gives, or the newest date of the catalogue: the same files give the same
+answer on any day.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def _as_date_text(value: Any) -> Any:
 
 
 Date = Annotated[str, Field(pattern=r"^\d{4}(-\d{2}(-\d{2})?)?$"), BeforeValidator(_as_date_text)]
-"""YYYY-MM-DD, YYYY-MM, or YYYY where no more is known."""
+"""YYYY-MM-DD, YYYY-MM, or YYYY if no more is known."""
 
 
 def last_day(date: str) -> datetime.date:
-    """Return the last day that a date may mean: ``"2026"`` may be its 31st of December.
+    """Return the last day that a date may mean: for ``"2026"`` its 31st of December.
 
     Raises:
         ValueError: There is no such day.
@@ -51,15 +51,15 @@ def is_old(date: str, today: str) -> bool:
 
 
 def newest(dates: Iterable[str]) -> str | None:
-    """Return the newest of some dates as it was written, none of none; of one day the more exact one."""
+    """Return the newest of some dates as written, None if there are none; of equal days the more precise one."""
     return max(dates, key=lambda date: (date, len(date)), default=None)
 
 
 def check_today(today: str) -> str:
-    """Return the day that prices are judged at.
+    """Return the day at which the age of prices is judged.
 
     Raises:
-        UsageError: It is no date.
+        UsageError: It is not a date.
     """
     return check_date(today, "--today")
 
@@ -68,7 +68,7 @@ def check_date(date: str, key: str) -> str:
     """Return a date given on the command line, as YYYY-MM-DD.
 
     Raises:
-        UsageError: It is no date; names ``key``.
+        UsageError: It is not a date; names ``key``.
     """
     try:
         return datetime.date.fromisoformat(date).isoformat()

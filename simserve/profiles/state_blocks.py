@@ -1,6 +1,6 @@
 """Layers that keep a state of fixed size instead of keys and values: linear attention, Mamba, convolutions.
 
-And the shapes of their matrices. Knows no seconds and no engine.
+Also the shapes of their matrices. Knows no seconds and no engine.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from simserve.profiles.model_blocks import Gemm, heads_per_rank
 from simserve.validation import FrozenModel
 
 WITH_ATTENTION, WITH_STATE = "*H", "MH"
-"""Letters of `ModelProfile.layer_pattern` for layers that have attention, and for those that keep a state."""
+"""Letters of `ModelProfile.layer_pattern` for layers with attention, and for layers with a state."""
 
 
 def layers_of(pattern: str, letters: str) -> int:
-    """Return how many layers of a pattern have one of some letters."""
+    """Return how many layers of a pattern have one of the letters."""
     return sum(letter in letters for letter in pattern)
 
 
 def check_pattern(pattern: str, num_layers: int, num_mambas: int, *, has_experts: bool) -> None:
-    """Raise ValueError where a pattern of layers does not go with the layers of its model, and its kinds of Mamba."""
+    """Raise ValueError if a layer pattern does not match its model's layers and kinds of Mamba."""
     if bool(layers_of(pattern, WITH_STATE)) != bool(num_mambas) or num_mambas > 1:
         raise ValueError("mamba and layers M or H of layer_pattern go together")
     if len(pattern) != num_layers or set(pattern) - set("M*HE-"):
@@ -45,19 +45,19 @@ def linear_attention_gemms(
 ) -> list[Gemm]:
     """Return the projections of one Gated DeltaNet layer on one rank (``Qwen3NextGatedDeltaNet`` of transformers).
 
-    ``linear_qkvz`` gives queries, keys, values and the gate of the output, ``linear_ba`` two numbers a value head,
-    which low-bit checkpoints keep in 16 bit. Kimi Delta Attention has one number a head (``linear_b``) and a low-rank
-    decay for every channel, as its gate may be (``KimiDeltaAttention`` of vLLM's layers/kda.py), or a decay of one
-    matrix (``bailing_moe_v3.py`` of vLLM).
+    ``linear_qkvz`` gives queries, keys, values and the gate of the output, ``linear_ba`` two numbers per value head,
+    which low-bit checkpoints keep in 16 bit. Kimi Delta Attention has one number per head (``linear_b``) and a decay
+    per channel, low-rank (as its gate may be; ``KimiDeltaAttention`` of vLLM's layers/kda.py) or from one matrix
+    (``bailing_moe_v3.py`` of vLLM).
 
     Args:
         hidden_size: Width of the layer.
         mixed_width: Width of queries, keys and values of all heads together.
         num_value_heads: Heads of values.
-        value_head_dim: Width of one of them.
-        decay_rank: Width of the low-rank projection of a decay a channel; None: a decay a head.
+        value_head_dim: Width of each of them.
+        decay_rank: Width of the low-rank projection of a decay per channel; None: a decay per head.
         has_low_rank_gate: Whether the gate of the output is low-rank too.
-        has_full_rank_decay: Whether a decay a channel is projected at once.
+        has_full_rank_decay: Whether a decay per channel is projected by one matrix.
         has_fixed_decay: Whether no decay is projected.
         tensor_parallel_size: Ranks.
     """
@@ -91,8 +91,8 @@ def mamba_gemms(
 ) -> list[Gemm]:
     """Return the projections of one Mamba-2 layer on one rank (``NemotronHMamba2Mixer`` of transformers).
 
-    ``mamba_in`` gives the gate, the heads, the matrices of the groups and a time step a head. A rank holds a group of
-    its own at least (vLLM and SGLang copy groups that ranks outnumber); small widths are rounded up.
+    ``mamba_in`` gives the gate, the heads, the matrices of the groups and a time step per head. A rank holds at least
+    one group (vLLM and SGLang copy groups if ranks outnumber them); small widths are rounded up.
 
     Args:
         hidden_size: Width of the layer.
@@ -111,10 +111,10 @@ def mamba_gemms(
 
 
 class Mamba2(FrozenModel):
-    """Layers of a selective state space (Mamba-2, arXiv 2405.21060): a state of fixed size a sequence."""
+    """Layers of a selective state space (Mamba-2, arXiv 2405.21060): a state of fixed size per sequence."""
 
     num_heads: PositiveInt
-    """Heads, each with a state of its own."""
+    """Heads, each with its own state."""
     head_dim: PositiveInt
     """Width of a head."""
     state_size: PositiveInt
@@ -126,9 +126,9 @@ class Mamba2(FrozenModel):
     has_conv_bias: bool = True
     """Whether the convolution has biases."""
     has_gated_norm: bool = True
-    """Whether the output is normalised with its gate, by weights of its own (not in Falcon-H1 0.5B)."""
+    """Whether the output is normalised with its gate, with separate weights (not in Falcon-H1 0.5B)."""
     chunk_size: PositiveInt = 128
-    """Tokens of a prompt that the scan takes at once."""
+    """Tokens of a prompt that the scan processes at once."""
     state_element_bytes: PositiveFloat = 4.0
     """Bytes of an element of the state."""
 
@@ -145,7 +145,7 @@ class Mamba2(FrozenModel):
 
     @property
     def mixed_width(self) -> int:
-        """Width of what passes the convolution: the heads, and the matrices of the groups."""
+        """Width of the convolution's input: the heads, and the matrices of the groups."""
         return self.inner_width + 2 * self.num_groups * self.state_size
 
     @property
@@ -157,7 +157,7 @@ class Mamba2(FrozenModel):
         """Return the projections of one layer on one rank.
 
         Raises:
-            InputError: The heads do not divide over the ranks.
+            InputError: The heads do not divide by the ranks.
         """
         return mamba_gemms(
             hidden_size=hidden_size,
@@ -169,17 +169,17 @@ class Mamba2(FrozenModel):
 
     @property
     def num_small_parameters(self) -> int:
-        """Parameters outside the matrices: convolution, decay, time step and skip a head, the gated norm."""
+        """Parameters outside the matrices: convolution, decay, time step and skip per head, the gated norm."""
         norm = self.inner_width if self.has_gated_norm else 0
         return self.mixed_width * (self.conv_kernel + self.has_conv_bias) + 3 * self.num_heads + norm
 
 
 class Mamba1(FrozenModel):
-    """Layers of a selective state space with a state for every channel (Mamba, arXiv 2312.00752; of Jamba).
+    """Layers of a selective state space with a state for every channel (Mamba, arXiv 2312.00752; used in Jamba).
 
     ``MambaMixer`` of vLLM's layers/mamba/mamba_mixer.py, with the norms that Jamba adds (``JambaMambaMixer`` of
-    transformers): an input and a gate are projected, the input is convolved, and of it come a low-rank time step and
-    the input and output matrices, the same for all channels.
+    transformers): an input and a gate are projected, the input is convolved and yields a low-rank time step and the
+    input and output matrices, the same for all channels.
     """
 
     inner_width: PositiveInt
@@ -197,7 +197,7 @@ class Mamba1(FrozenModel):
 
     @property
     def mixed_width(self) -> int:
-        """Width of what passes the convolution: the input, without its gate."""
+        """Width of the convolution's input: the input, without its gate."""
         return self.inner_width
 
     @property
@@ -217,13 +217,13 @@ class Mamba1(FrozenModel):
 
     @property
     def num_small_parameters(self) -> int:
-        """Parameters outside the matrices: convolution, a decay for each element of the state, skips, three norms."""
+        """Parameters outside the matrices: convolution, a decay per element of the state, skips, three norms."""
         convolution = self.inner_width * (self.conv_kernel + self.has_conv_bias)
         return convolution + self.state_elements + self.inner_width + self.time_step_rank + 2 * self.state_size
 
 
 class LinearAttention(FrozenModel):
-    """Layers of a gated delta rule (Gated DeltaNet): a state of fixed size a sequence instead of keys and values."""
+    """Layers of a gated delta rule (Gated DeltaNet): a fixed-size state per sequence instead of keys and values."""
 
     num_layers: PositiveInt
     """Layers of this kind; the others keep keys and values."""
@@ -238,19 +238,19 @@ class LinearAttention(FrozenModel):
     conv_kernel: PositiveInt = 4
     """Tokens that the convolution over queries, keys and values sees."""
     state_element_bytes: PositiveFloat = 4.0
-    """Bytes of an element of the state: FP32, as SGLang and the configuration of Qwen3.5 have it."""
+    """Bytes of an element of the state: FP32, as in SGLang and in the configuration of Qwen3.5."""
     decay_rank: PositiveInt | None = None
     """Width of the low-rank projection of a decay for every channel of a key (Kimi Delta Attention, arXiv 2510.26692);
-    null: a decay a head (Gated DeltaNet)."""
+    null: a decay per head (Gated DeltaNet)."""
     has_low_rank_gate: bool = False
-    """Whether the gate of the output is projected through that width too (Kimi Linear), instead of at once."""
+    """Whether the output gate also has a low-rank projection of that width (Kimi Linear), instead of one matrix."""
     has_full_rank_decay: bool = False
-    """Whether there is a decay for every channel that is projected at once (Ling 3)."""
+    """Whether there is a decay per channel, projected by one matrix (Ling 3)."""
     has_fixed_decay: bool = False
-    """Whether each head has a decay that no token changes, and nothing is convolved (lightning attention, arXiv
-    2401.04658, of Ling 2.5 and MiniMax-01)."""
+    """Whether each head has a token-independent decay, and no convolution (lightning attention, arXiv 2401.04658, in
+    Ling 2.5 and MiniMax-01)."""
     has_bounded_decay: bool = False
-    """Whether the decay has a lower bound, which the kernel FlashKDA takes for granted (Kimi-K3, GLM-5.3-Flash)."""
+    """Whether the decay has a lower bound, which the kernel FlashKDA requires (Kimi-K3, GLM-5.3-Flash)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> LinearAttention:
@@ -268,24 +268,24 @@ class LinearAttention(FrozenModel):
 
     @property
     def has_channel_decay(self) -> bool:
-        """Whether every channel of a key has a decay (Kimi Delta Attention), not every head."""
+        """Whether every channel of a key has a decay (Kimi Delta Attention), rather than every head."""
         return self.decay_rank is not None or self.has_full_rank_decay
 
     @property
     def mixed_width(self) -> int:
-        """Width of queries, keys and values of all heads together, which pass the convolution."""
+        """Width of queries, keys and values of all heads together, the convolution's input."""
         return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
 
     @property
     def state_elements(self) -> int:
-        """Elements of the state of one sequence in one layer: a matrix a value head."""
+        """Elements of the state of one sequence in one layer: a matrix per value head."""
         return self.num_value_heads * self.key_head_dim * self.value_head_dim
 
     def gemms(self, hidden_size: int, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the projections of one layer on one rank.
 
         Raises:
-            InputError: The heads do not divide over the ranks.
+            InputError: The heads do not divide by the ranks.
         """
         return linear_attention_gemms(
             hidden_size=hidden_size,
@@ -301,9 +301,9 @@ class LinearAttention(FrozenModel):
 
     @property
     def num_small_parameters(self) -> int:
-        """Parameters of a layer outside its matrices: the convolution, decay and time step a head, the gated norm.
+        """Parameters per layer outside its matrices: the convolution, decay and time step per head, the gated norm.
 
-        Kimi Delta Attention has a time step a channel; of lightning attention only the norm, as wide as all heads.
+        Kimi Delta Attention has a time step per channel; lightning attention only the norm, as wide as all heads.
         """
         if self.has_fixed_decay:
             return self.num_value_heads * self.value_head_dim
@@ -312,10 +312,10 @@ class LinearAttention(FrozenModel):
 
 
 class ShortConvolution(FrozenModel):
-    """Layers that mix a few neighbouring tokens alone: a gated convolution as wide as the layer (LFM2).
+    """Layers that only mix a few neighbouring tokens: a gated convolution as wide as the layer (LFM2).
 
     ``Lfm2ShortConv`` of transformers and vLLM's layers/mamba/short_conv.py: the hidden state is projected to two gates
-    and what is convolved, of which the last ``kernel - 1`` inputs are the state.
+    and the convolution's input, of which the last ``kernel - 1`` values are the state.
     """
 
     num_layers: PositiveInt
@@ -329,12 +329,12 @@ class ShortConvolution(FrozenModel):
 
     @property
     def mixed_width(self) -> int:
-        """Channels that pass the convolution."""
+        """Channels of the convolution's input."""
         return self.width
 
     @property
     def state_elements(self) -> int:
-        """Elements of a state beside the convolution's last inputs: none."""
+        """Elements of a state besides the convolution's last inputs: none."""
         return 0
 
     @property
@@ -352,5 +352,5 @@ class ShortConvolution(FrozenModel):
 
     @property
     def num_small_parameters(self) -> int:
-        """Parameters of a layer outside its matrices: the convolution."""
+        """Parameters per layer outside its matrices: the convolution."""
         return self.width * (self.conv_kernel + self.has_bias)

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity import answer as capacity_answer
 from simserve.planner.plan.explain import plan_command
+from simserve.report import answer_plots
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
-from simserve.report.page import Page, Section, html_table
+from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, count, counted, number, share
+from simserve.report.sketch_figure import sketch_figure
+from simserve.report.terminal import columns
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -44,12 +48,12 @@ class Capacity(capacity_answer.Capacity):
             command: The command that reproduces it.
             brief: The brief at the top of the page; None: from a run of the deployment as it is.
         """
-        from simserve.report.page import write_page
-
         write_page(_capacity_page(self, command, brief), file)
 
     def _repr_html_(self) -> str:
-        return _capacity_html(self)
+        notes = [*_trust_lines(self), f"Simulated with {formats_line(self.summary['formats'])}."]
+        lines = [*warning_lines(self.summary), *_answer_lines(self)]
+        return html_table(lines, header(self), rows(self), notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +64,24 @@ class CapacityPlots:
 
     def latency(self) -> Figure:
         """Return p95 of TTFT and TPOT against the load, with the bounds of the SLO."""
-        from simserve.report.answer_plots import capacity_latency
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(capacity_latency(self.answer))
+        return sketch_figure(answer_plots.capacity_latency(self.answer))
 
     def goodput(self) -> Figure:
         """Return requests/s answered and within the SLO against the load, with the knee."""
-        from simserve.report.answer_plots import capacity_goodput
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(capacity_goodput(self.answer))
+        return sketch_figure(answer_plots.capacity_goodput(self.answer))
 
 
 def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> None:
     """Print what the brief leaves out: what fails, the table of loads, how far to trust it."""
-    from rich.table import Table
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
     for line in _answer_lines(capacity)[1:]:
         console.print(Text(line), width=width)
     console.print()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for position, name in enumerate(header(capacity)):
-        # Titles take two lines: on 80 columns they would be cut off.
-        table.add_column(
-            name.replace(" ", "\n", 1), justify="left" if position == len(_HEADER) - 1 else "right", no_wrap=True
-        )
+    # Titles take two lines: on 80 columns they would be cut off.
+    titles = [name.replace(" ", "\n", 1) for name in header(capacity)]
+    table = columns(titles, [name == titles[-1] for name in titles])
     for row, level in zip(rows(capacity), capacity.found.levels, strict=True):
         found = capacity.found.largest
         emphasis = "bold green" if level.load == found.value else "red" if level.load == found.fails_at else ""
@@ -96,11 +90,6 @@ def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> Non
     console.print()
     for line in _trust_lines(capacity):
         console.print(Text(line, style="dim"), width=width)
-
-
-def _capacity_lines(capacity: capacity_answer.Capacity) -> list[str]:
-    """Return the answer in sentences: warnings, the load, what fails first, where goodput peaks."""
-    return [*warning_lines(capacity.summary), *_answer_lines(capacity)]
 
 
 def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
@@ -192,12 +181,6 @@ def _trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
     return lines + [f"{note[:1].upper()}{note[1:]}." for note in capacity.notes]
 
 
-def _capacity_html(capacity: capacity_answer.Capacity) -> str:
-    """Return the answer as a fragment of HTML."""
-    notes = [*_trust_lines(capacity), f"Simulated with {formats_line(capacity.summary['formats'])}."]
-    return html_table(_capacity_lines(capacity), header(capacity), rows(capacity), notes)
-
-
 def capacity_brief(
     capacity: capacity_answer.Capacity, reference: Sequence[str] = STORED, *, has_load: bool = True
 ) -> Brief:
@@ -208,7 +191,7 @@ def capacity_brief(
         reference: Arguments that name the scenario in a command of simserve.
         has_load: Whether the scenario sets a load; else the deployment is shown at the highest load.
     """
-    (answered, *_), found = _answer_lines(capacity), capacity.found
+    answered, found = _answer_lines(capacity)[0], capacity.found
     verdict: Verdict = "holds" if found.largest.value else "missed"
     if capacity.was_interrupted:
         notes = [Fact("Trust", each.rstrip(".")) for each in _trust_lines(capacity)]
@@ -216,12 +199,16 @@ def capacity_brief(
     if not has_load and found.largest.value:
         return _at_largest_load(capacity, answered, reference)
     deployed = deployed_brief(capacity.scenario, reference)
-    runs = _trust_lines(capacity)[0].partition(",")[0]
-    changed = {"Load": _beside_load(capacity, fact_text(deployed, "Load"))}
-    changed["Trust"] = "; ".join([*capacity.notes, fact_text(deployed, "Trust"), runs])
-    facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
+    facts = _changed_facts(capacity, deployed, _beside_load(capacity, fact_text(deployed, "Load")))
     ways = _ways(capacity, reference, is_held=deployed.verdict == "holds")
     return about(replace(deployed, facts=facts), answered, verdict, ways=ways)
+
+
+def _changed_facts(capacity: capacity_answer.Capacity, deployed: Brief, load: str) -> list[Fact]:
+    """Return the facts of a deployment with what the search adds to its load and to how far to trust it."""
+    runs = _trust_lines(capacity)[0].partition(",")[0]
+    changed = {"Load": load, "Trust": "; ".join([*capacity.notes, fact_text(deployed, "Trust"), runs])}
+    return [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
 
 
 def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, reference: Sequence[str]) -> Brief:
@@ -232,13 +219,9 @@ def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, referenc
     at_load = {"arrivals": arrivals.model_copy(update={capacity.load_key: load})}
     workload = scenario.workload.model_copy(update=at_load)
     deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference)
-    runs = _trust_lines(capacity)[0].partition(",")[0]
     known = _on_real_servers(capacity)
-    changed = {
-        "Load": f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}",
-        "Trust": "; ".join([*capacity.notes, fact_text(deployed, "Trust"), runs]),
-    }
-    facts = [replace(each, text=changed.get(each.label, each.text)) for each in deployed.facts]
+    told = f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}"
+    facts = _changed_facts(capacity, deployed, told)
     command = shlex.join(["simserve", "run", *reference, "--rate", _load(capacity, load).replace(",", "")])
     way = Way("The figures below are at that load. To see all of it:", command)
     return replace(deployed, verdict="holds", answer=answered, facts=facts, ways=[way])
@@ -250,7 +233,9 @@ def _beside_load(capacity: capacity_answer.Capacity, text: str) -> str:
     own = getattr(capacity.scenario.workload.arrivals, capacity.load_key, None)
     if own is None or not most.value:
         return text
-    now, known = f"{_load(capacity, own)} {unit} now, {_times(own / most.value)} that", _on_real_servers(capacity)
+    ratio = own / most.value
+    times = f"{number(ratio)} times" if ratio >= 1 else f"{share(ratio)} of"
+    now, known = f"{_load(capacity, own)} {unit} now, {times} that", _on_real_servers(capacity)
     return f"{now}; {known}" if known else now
 
 
@@ -261,10 +246,6 @@ def _on_real_servers(capacity: capacity_answer.Capacity) -> str:
         return ""
     held = _load(capacity, real.load) if real.load >= _LEAST_SHARE * most else f"less than {share(_LEAST_SHARE)} of it"
     return f"90% of real servers hold {held}"
-
-
-def _times(ratio: float) -> str:
-    return f"{number(ratio)} times" if ratio >= 1 else f"{share(ratio)} of"
 
 
 def _ways(capacity: capacity_answer.Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:
@@ -294,9 +275,6 @@ def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brie
         command: The command that reproduces it.
         brief: The brief at the top of the page; None: it is made here.
     """
-    from simserve.report import answer_plots
-    from simserve.report.panels import panel
-
     lines = _answer_lines(capacity)
     levels = capacity.found.levels
     verdict: Verdict = "holds" if capacity.found.largest.value else "missed"

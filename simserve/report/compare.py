@@ -15,10 +15,14 @@ from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.explain import plan_command
 from simserve.planner.statistics import LEAST_PAIRS, Difference
 from simserve.profiles.expected_errors import load_error_model
+from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
-from simserve.report.page import Page, Section, html_table
+from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
+from simserve.report.sketch_figure import sketch_figure
+from simserve.report.terminal import columns
 from simserve.scenario.formats import formats_line
 from simserve.units import HOURS_PER_MONTH
 
@@ -87,12 +91,11 @@ class Comparison(compare.Comparison):
             command: The command that reproduces it.
             brief: The brief at the top of the page; None: from a run of the deployment as it is.
         """
-        from simserve.report.page import write_page
-
         write_page(_comparison_page(self, command, brief), file)
 
     def _repr_html_(self) -> str:
-        return _comparison_html(self)
+        notes = [*_reading_lines(self), *_formats_lines(self)]
+        return html_table(comparison_lines(self), header(self), _rows(self), notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +106,17 @@ class ComparisonPlots:
 
     def differences(self) -> Figure:
         """Return what each variant changes, in percent of the base, with 95 % intervals."""
-        from simserve.report.answer_plots import differences
-        from simserve.report.sketch_figure import sketch_figure
-
-        return sketch_figure(differences(self.answer))
+        return sketch_figure(answer_plots.differences(self.answer))
 
 
 def render_comparison(comparison: compare.Comparison, console: Console) -> None:
     """Print what the brief leaves out: the changes of further variants, the table, and how to read it."""
-    from rich.table import Table
     from rich.text import Text
 
     for line in _told(comparison)[1:]:
         console.print(Text(line, style="bold"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for position, name in enumerate(header(comparison)):
-        table.add_column(name, justify="right" if position else "left", no_wrap=True)
+    titles = header(comparison)
+    table = columns(titles, [True, *[False] * (len(titles) - 1)])
     for label, base, cells in _cells(comparison):
         row: list[Text] = [Text(label), Text(base)]
         for value, change, is_shown in cells:
@@ -147,7 +145,11 @@ def _answer_lines(comparison: compare.Comparison) -> list[str]:
     lines = []
     for variant in comparison.variants:
         runs = len(comparison.base.summaries)
-        shown = [_headline(variant, name, label) for name, label in _HEADLINES if _is_headline(variant, name, runs)]
+        shown = [
+            f"{label} {_change(variant.differences[name], _kind(name))}"
+            for name, label in _HEADLINES
+            if _is_headline(variant, name, runs)
+        ]
         if 1 < runs < LEAST_PAIRS:
             text = f"too few runs for intervals (--replications {LEAST_PAIRS})"
         else:
@@ -184,12 +186,6 @@ def _real_text() -> str:
 def _real_lines() -> list[str]:
     told = _real_text()
     return [f"{told[0].upper()}{told[1:]}."] if told else []
-
-
-def _comparison_html(comparison: compare.Comparison) -> str:
-    """Return the answer as a fragment of HTML."""
-    notes = [*_reading_lines(comparison), *_formats_lines(comparison)]
-    return html_table(comparison_lines(comparison), header(comparison), _rows(comparison), notes)
 
 
 def _formats_lines(comparison: compare.Comparison) -> list[str]:
@@ -335,9 +331,6 @@ def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief 
         command: The command that reproduces it.
         brief: The brief at the top of the page; None: it is made here.
     """
-    from simserve.report import answer_plots
-    from simserve.report.panels import panel
-
     lines = _told(comparison)
     opening = brief or comparison_brief(comparison)
     said = " ".join(each.text for each in opening.facts)
@@ -466,10 +459,6 @@ def _is_headline(variant: Variant, name: str, runs: int) -> bool:
         return has_moved
     low, high = sorted((difference.base, difference.variant))
     return high >= _LEAST_GAP_FACTOR * low
-
-
-def _headline(variant: Variant, name: str, label: str) -> str:
-    return f"{label} {_change(variant.differences[name], _kind(name))}"
 
 
 def _kind(name: str) -> str:

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan.explain import plan_command
+from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
 from simserve.report.brief import NOW, SLO_MISSED, STORED, Brief, Fact, Way, api_text, asked_by, fact_text
 from simserve.report.page import Page, Section, html_cells, write_page
+from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
+from simserve.report.sketch_figure import figure_or_none
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -80,17 +83,14 @@ def answer(summary: Mapping[str, Any]) -> str:
     if own["usd_per_month"] is None:
         per = f", {dollars(api['usd_per_request'])} a request" if api["usd_per_request"] is not None else ""
         month = f"{dollars(api['usd_per_month'])} a month{per}"
-        return f"{api['name']} costs {month if api['usd_per_month'] is not None else _per_million(api)}."
+        tokens = f"{dollars(api['usd_per_million_tokens'])} a million tokens"
+        return f"{api['name']} costs {tokens if api['usd_per_month'] is None else month}."
     verb = "costs" if own["gpus"] == 1 else "cost"
     text = f"{counted(own['gpus'], 'GPU')} {verb} {dollars(own['usd_per_month'])} a month"
     if own["usd_per_million_output_tokens"] is not None:
         text += f", {dollars(own['usd_per_million_output_tokens'])} a million output tokens"
     even = summary["break_even"]["tokens_per_month"]
     return text + (f"; break-even at {_tokens(even)} a month." if even is not None else ".")
-
-
-def _per_million(api: Mapping[str, Any]) -> str:
-    return f"{dollars(api['usd_per_million_tokens'])} a million tokens"
 
 
 def _tokens(amount: float | None) -> str:
@@ -391,9 +391,6 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
         command: How to reproduce it.
         brief: What opens the page; None: what the summary alone says.
     """
-    from simserve.report import answer_plots
-    from simserve.report.panels import panel
-
     told = answer(summary)
     panels = [
         panel(name, title, note, figure, f"{told} {note}")
@@ -531,14 +528,8 @@ class CostPlots:
 
     def break_even(self) -> Figure | None:
         """Return dollars a month of both sides against the requests of a month."""
-        from simserve.report.answer_plots import break_even
-        from simserve.report.sketch_figure import figure_or_none
-
-        return figure_or_none(break_even(self.summary))
+        return figure_or_none(answer_plots.break_even(self.summary))
 
     def tornado(self) -> Figure | None:
         """Return how much each input changes the saving of self-hosting."""
-        from simserve.report.answer_plots import tornado
-        from simserve.report.sketch_figure import figure_or_none
-
-        return figure_or_none(tornado(self.summary))
+        return figure_or_none(answer_plots.tornado(self.summary))

@@ -42,24 +42,15 @@ def turning_point(points: Sequence[tuple[int, float]]) -> TurningPoint:
 
     Args:
         points: (x, y) in any order, each x once, at least one.
-
-    Raises:
-        ValueError: There are no points, or an x occurs twice.
     """
     ordered = sorted(points)
-    if not ordered:
-        raise ValueError("needs at least one point")
-    positions = [x for x, _ in ordered]
-    if len(set(positions)) < len(positions):
-        raise ValueError("needs every x once")
-    values = [y for _, y in ordered]
-    best = values.index(max(values))
-    enough = (1 - _PLATEAU) * values[best]
+    at, value = max(ordered, key=lambda point: point[1])
+    enough = (1 - _PLATEAU) * value
     return TurningPoint(
-        at=positions[best],
-        value=values[best],
+        at=at,
+        value=value,
         flat_from=next(x for x, y in ordered if y >= enough),
-        falls_after=any(y < enough for y in values[best + 1 :]),
+        falls_after=any(x > at and y < enough for x, y in ordered),
     )
 
 

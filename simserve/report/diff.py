@@ -9,6 +9,7 @@ from simserve.planner import diff
 from simserve.planner.diff import Move
 from simserve.report.page import html_table
 from simserve.report.quantities import UNDEFINED, number, share
+from simserve.report.terminal import columns
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -21,20 +22,20 @@ class Diff(diff.Diff):
     """Two results side by side: ``.summary``, and a page in a notebook."""
 
     def _repr_html_(self) -> str:
-        return _diff_html(self)
+        return html_table(_diff_lines(self), HEADER, _diff_rows(self))
 
 
 def _diff_lines(found: diff.Diff) -> list[str]:
     """Return the answer in sentences: what failed, how many figures changed, what differs between the two."""
     moved, failures = found.moved, found.failures
-    is_gate = any(each.tolerance is not None for each in found.moves)
+    num_watched = sum(each.tolerance is not None for each in found.moves)
     if failures:
         worst = failures[0]
-        far = f"{len(failures)} of {_watched(found)} watched figures moved beyond their tolerance"
+        far = f"{len(failures)} of {num_watched} watched figures moved beyond their tolerance"
         first = f"{far}, most of all {worst.name}: {_change(worst)}."
     elif not moved:
         first = f"Nothing moved: {len(found.moves)} figures are equal."
-    elif is_gate:
+    elif num_watched:
         first = f"All within tolerance: {len(moved)} of {len(found.moves)} figures moved."
     else:
         first = f"{len(moved)} of {len(found.moves)} figures moved, most of all {moved[0].name}: {_change(moved[0])}."
@@ -68,7 +69,6 @@ def _diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:
 
 def render_diff(found: diff.Diff, console: Console) -> None:
     """Print the answer and the table."""
-    from rich.table import Table
     from rich.text import Text
 
     lines = _diff_lines(found)
@@ -79,9 +79,7 @@ def render_diff(found: diff.Diff, console: Console) -> None:
     if not rows:
         return
     console.print()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for position, title in enumerate(HEADER):
-        table.add_column(title, justify="right" if 0 < position < len(HEADER) - 1 else "left", no_wrap=True)
+    table = columns(HEADER, (True, False, False, False, True))
     for row in rows:
         table.add_row(*row, style="red" if row[-1].startswith("too far") else "")
     console.print(table)
@@ -96,15 +94,6 @@ def diff_markdown(found: diff.Diff) -> str:
         lines += ["| " + " | ".join(HEADER) + " |", "|---|---:|---:|---:|---|"]
         lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _diff_html(found: diff.Diff) -> str:
-    """Return the answer as a fragment of HTML."""
-    return html_table(_diff_lines(found), HEADER, _diff_rows(found))
-
-
-def _watched(found: diff.Diff) -> int:
-    return sum(each.tolerance is not None for each in found.moves)
 
 
 def _figure(move: Move, value: float) -> str:

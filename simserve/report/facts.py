@@ -64,13 +64,8 @@ _CHANGES_SHOWN = 6
 
 
 def heading(result: RunResult) -> str:
-    """Return the model, its GPUs, and the number formats with their origin."""
-    return _deployment_title(result.scenario, result.summary["simserve"]["formats"])
-
-
-def _deployment_title(scenario: Mapping[str, Any], formats: Mapping[str, Any]) -> str:
-    """Return what a resolved scenario deploys: ``'gpt-oss-20b on 1 x h100-sxm-80gb; weights mxfp4, as stored ...'``."""
-    return f"{fleet_title(scenario)}; {formats_line(formats)}"
+    """Return what was deployed: ``'gpt-oss-20b on 1 x h100-sxm-80gb; weights mxfp4, as stored ...'``."""
+    return f"{fleet_title(result.scenario)}; {formats_line(result.summary['simserve']['formats'])}"
 
 
 def fleet_title(scenario: Mapping[str, Any]) -> str:

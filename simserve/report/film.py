@@ -28,12 +28,13 @@ from simserve.engine.state import LEAP_FIELDS, Replica
 from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
 from simserve.perf.shape import num_micro_batches, rounds
-from simserve.report.page import TEMPLATES, write_whole
+from simserve.report.page import TEMPLATES
 from simserve.report.quantities import counted
 from simserve.report.timeline import Life, interruptions, lives, process_names
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.sim.step_log import StepLog, Steps
+from simserve.unfinished import write_text
 
 Floats = NDArray[np.float64]
 FILM_FILE = "film.html"
@@ -91,7 +92,7 @@ class Film:
         Raises:
             OSError: The file cannot be written.
         """
-        write_whole(Path(file), self.page)
+        write_text(Path(file), self.page)
 
     def _repr_html_(self) -> str:
         # In a frame, so that styles and scripts do not mix with those of the notebook.
@@ -172,7 +173,7 @@ def write_film(runs: Mapping[str, RunResult], path: Path, title: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(path, film_page(film_of(runs), title))
+    write_text(path, film_page(film_of(runs), title))
 
 
 def _log(result: RunResult) -> StepLog:

@@ -12,11 +12,12 @@ from simserve.report.answer import steady_state_caveat, verdict, warnings
 from simserve.report.brief import brief_of_run
 from simserve.report.facts import LOOPS, admission_lines, fleet_lines, gateway_lines, stream_lines, traffic, user_lines
 from simserve.report.kinds import CLASS_COLUMNS, class_rows, round_lines, task_lines
-from simserve.report.page import brief_html, environment, html_table, write_whole
+from simserve.report.page import brief_html, environment, html_table
 from simserve.report.panels import brief_panel, figure_groups, memory_panel, sentence_case
 from simserve.report.quantities import UNDEFINED, number
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
 from simserve.scenario.formats import quality_lines
+from simserve.unfinished import write_text
 
 REPORT_FILE = "report.html"
 _WORDS = {"holds": "holds", "missed": "missed", "none": UNDEFINED}
@@ -30,7 +31,7 @@ def write_report(result: RunResult, folder: Path, film: Mapping[str, Any] | None
         OSError: The file cannot be written.
     """
     path = folder / REPORT_FILE
-    write_whole(path, render_report(result, film))
+    write_text(path, render_report(result, film))
     return path
 
 

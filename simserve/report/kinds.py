@@ -23,7 +23,8 @@ def reasoning_lines(result: RunResult) -> list[str]:
     if block is None or block["ttfvt_ms"] is None:
         return []
     times = block["ttfvt_ms"]
-    shown = (_seconds(times[name]) for name in ("mean", "p50", "p95", "p99"))
+    known = (times[name] for name in ("mean", "p50", "p95", "p99"))
+    shown = (UNDEFINED if each is None else f"{number(each / 1e3)} s" for each in known)
     lines = [
         "first visible token: {} mean, {} median, {} p95, {} p99 (TTFVT; TTFT counts hidden tokens)".format(*shown),
         f"{share(block['thinking_share'])} of the output tokens are thinking: {count(block['thinking_tokens'])} before "
@@ -35,10 +36,6 @@ def reasoning_lines(result: RunResult) -> list[str]:
     if block["num_without_answer"]:
         lines.append(f"{counted(block['num_without_answer'], 'request')} thought up to the limit and answered nothing")
     return lines
-
-
-def _seconds(milliseconds: float | None) -> str:
-    return UNDEFINED if milliseconds is None else f"{number(milliseconds / 1e3)} s"
 
 
 def image_lines(result: RunResult) -> list[str]:

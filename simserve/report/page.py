@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,16 +10,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.report.panels import Panel, brief_panel
 from simserve.report.quantities import text_columns
-from simserve.unfinished import remove_abandoned, unfinished
+from simserve.unfinished import write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
     from simserve.report.brief import Brief
-    from simserve.report.panels import Panel
-
 _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[^\s;]+| \d[\d.]*%?(?:/[a-z]+)?)?)")
 """A command at the end of a sentence, and an option with its number (possibly per month) or with the key it sets."""
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
@@ -82,8 +80,6 @@ class Page:
 
 def render_page(page: Page) -> str:
     """Return the page as one file that fetches nothing; the same page gives the same bytes."""
-    from simserve.report.panels import brief_panel
-
     picture = None if page.brief is None else brief_panel(page.brief.latencies)
     return environment().get_template("answer.html").render(page=page, picture=picture)
 
@@ -94,22 +90,7 @@ def write_page(page: Page, file: str | Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(Path(file), render_page(page))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    remove_abandoned(path.parent)
-    beside = unfinished(path)
-    try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_text(Path(file), render_page(page))
 
 
 @cache

@@ -11,14 +11,14 @@ import numpy as np
 
 from simserve.metrics.latency import request_latencies, requests_meeting
 from simserve.metrics.result import RunResult
-from simserve.report import facts, tables
-from simserve.report.answer_plots import goodput_against_load, latency_against_load, load_label
+from simserve.report import facts, plots, tables
+from simserve.report.answer_plots import goodput_against_load, latency_against_load, latency_ranges, load_label
 from simserve.report.axes import BLUE, GREY, SKY, VERMILION, clock
-from simserve.report.curves import thinned
+from simserve.report.curves import thinned, turning_point
 from simserve.report.kinds import audio_lines, image_lines, reasoning_lines, speculation_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import count, counted, dollars, listed, number, share
-from simserve.report.sketch import DASHED, DOTTED, Axis, Mark, Note, Rule, Sketch, Steps
+from simserve.report.sketch import DASHED, DOTTED, Axis, Mark, Note, Rule, Sketch, Steps, area
 from simserve.report.sketch_svg import sketch_svg
 
 if TYPE_CHECKING:
@@ -66,14 +66,15 @@ def figure_groups(result: RunResult) -> list[PanelGroup]:
     if points:
         requests = result.summary["simserve"]["bottleneck"]["seats_curve"]["requests"]
         runs = f"Short runs of {count(requests)} requests of this traffic, all queued at once, on one replica"
-        groups.append(PanelGroup("Up to which batch a larger one pays", runs, (_seats_panel(points),)))
+        best = turning_point(points)
+        text = f"Output is highest at max_num_seqs {count(best.at)}, {number(best.value)} tokens a second."
+        curve = panel("seats", "Throughput against max_num_seqs", "", plots.throughput_curve(points, best), text)
+        groups.append(PanelGroup("Up to which batch a larger one pays", runs, (curve,)))
     return groups
 
 
 def brief_panel(latencies: Sequence[LatencyLine]) -> Panel | None:
     """Return the latencies of a brief as a plot beside their table; None if nothing was measured."""
-    from simserve.report.answer_plots import latency_ranges
-
     sketch = latency_ranges(latencies)
     if sketch is None:
         return None
@@ -95,15 +96,6 @@ def _load_group(result: RunResult, found: Mapping[str, Any]) -> PanelGroup:
     return PanelGroup("At other loads", note, panels)
 
 
-def _seats_panel(points: list[tuple[int, float]]) -> Panel:
-    from simserve.report import plots
-    from simserve.report.curves import turning_point
-
-    best = turning_point(points)
-    text = f"Output is highest at max_num_seqs {count(best.at)}, {number(best.value)} tokens a second."
-    return panel("seats", "Throughput against max_num_seqs", "", plots.throughput_curve(points, best), text)
-
-
 def _undefined(result: RunResult) -> str:
     """Return why latencies between tokens are missing; empty if they are not."""
     if not result.summary["completed"] or result.summary["p50_itl_ms"] is not None:
@@ -112,8 +104,6 @@ def _undefined(result: RunResult) -> str:
 
 
 def _latency_panels(result: RunResult) -> tuple[Panel, ...]:
-    from simserve.report import plots
-
     panels = []
     if result.summary["completed"]:
         text = _spread(result, "TTFT", "E2E")
@@ -125,8 +115,6 @@ def _latency_panels(result: RunResult) -> tuple[Panel, ...]:
 
 
 def _time_panels(result: RunResult) -> tuple[Panel, ...]:
-    from simserve.report import plots
-
     simserve = result.summary["simserve"]
     sequences = number(simserve["steps"]["mean_batch"])
     state = f"The run is {simserve['stability']}, with {sequences} sequences in a step on average."
@@ -157,8 +145,6 @@ def _change_panels(result: RunResult) -> list[Panel]:
 
 
 def _share_panels(result: RunResult) -> tuple[Panel, ...]:
-    from simserve.report import plots
-
     bottleneck = result.summary["simserve"]["bottleneck"]
     parts = facts.listed_shares(bottleneck["step_shares"], facts.PART_LABELS) or "no step ran"
     waits = facts.listed_shares(bottleneck["waiting_shares"], facts.WAIT_LABELS) or "no request waited"
@@ -191,15 +177,11 @@ def _spread(result: RunResult, *labels: str) -> str:
 
 def memory_panel(result: RunResult) -> Panel:
     """Return where the memory of a GPU goes, as one bar."""
-    from simserve.report import plots
-
     parts = [f"{row.label} {row.cells[1].text}" for row in tables.memory_rows(result.summary)[:-1]]
     return panel("memory", "", "", plots.memory_bar(result.summary), f"Of one GPU: {', '.join(parts)}.")
 
 
 def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
-    from simserve.report import plots
-
     found = result.background.get("roofline")
     if not found:
         return ()
@@ -222,8 +204,6 @@ def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
 
 
 def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
-    from simserve.report import plots
-
     month = result.summary["simserve"].get("month")
     if not month or month["api"] is None or not month["api"]["usd_per_request"]:
         return ()
@@ -271,8 +251,7 @@ def replicas_over_time(result: RunResult) -> Sketch | None:
         x=Axis(label=label, high=float(times[-1])),
         y=Axis(label="replicas", high=max(1.0, 1.08 * float(launched.max())), is_whole=True),
         marks=[
-            Steps(edges=times, values=ready, color=SKY, is_filled=True),
-            Steps(edges=times, values=ready, label="ready", color=BLUE),
+            *area(times, ready, BLUE, "ready", SKY),
             Steps(edges=times, values=launched, label="paid for", color=VERMILION, dashes=DASHED),
         ],
     )
@@ -299,10 +278,7 @@ def attainment_over_time(result: RunResult) -> Sketch | None:
     return Sketch(
         x=Axis(label=label.replace("simulated time", "time of arrival"), high=float(times[-1])),
         y=Axis(label="requests within the SLO", ticks=_SHARE_TICKS),
-        marks=[
-            Steps(edges=times, values=shares, color=SKY, is_filled=True),
-            Steps(edges=times, values=shares, label="within the SLO", color=BLUE),
-        ],
+        marks=area(times, shares, BLUE, "within the SLO", SKY),
     )
 
 

@@ -14,8 +14,10 @@ from simserve.planner.plan.explain import command as command_of
 from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.plan.plan import Plan
 from simserve.report.answer import share_asked, warning_lines
+from simserve.report.answer_plots import plan_candidates, plan_waterfall
 from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text, resting
-from simserve.report.page import Page, Section, html_cells
+from simserve.report.page import Page, Section, html_cells, write_page
+from simserve.report.panels import Panel, panel
 from simserve.report.plan_lines import (
     SURE,
     Table,
@@ -40,6 +42,8 @@ from simserve.report.plan_lines import (
 )
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
 from simserve.report.quantities import dollars, number, share, text_columns
+from simserve.report.sketch_figure import figure_or_none
+from simserve.report.terminal import columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
 from simserve.report.thresholds import load_sketch, thresholds_lines, thresholds_sketch, thresholds_table
 from simserve.report.throughput import throughput_brief, throughput_front, throughput_sections
@@ -49,8 +53,6 @@ from simserve.scenario.schema import Scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
-
-    from simserve.report.panels import Panel
 
 _WIDEST = 118
 _RUNNERS_UP = "Runners-up, the best of each kind of GPU"
@@ -122,8 +124,6 @@ class PlanPage(Plan):
 
     def to_html(self, file: str | Path, command: str = "") -> None:
         """Write the plan as one self-contained page; ``command`` is the command that reproduces it."""
-        from simserve.report.page import write_page
-
         write_page(plan_page(self.summary, command, self.brief), file)
 
     def _repr_html_(self) -> str:
@@ -139,15 +139,10 @@ class PlanPlots:
 
     def candidates(self) -> Figure | None:
         """Return dollars a month against p95 TTFT of the simulated fleets; None if none was priced."""
-        from simserve.report.answer_plots import plan_candidates
-        from simserve.report.sketch_figure import figure_or_none
-
         return figure_or_none(plan_candidates(self.summary))
 
     def front(self) -> Figure | None:
         """Return tokens/s a GPU against tokens/s a user; None if the goal of the plan is not ``throughput``."""
-        from simserve.report.sketch_figure import figure_or_none
-
         return figure_or_none(throughput_front(self.summary) if self.summary["objective"] == "throughput" else None)
 
 
@@ -159,9 +154,6 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         command: The command that reproduces it.
         brief: The brief at the top of the page; None: one from the summary alone.
     """
-    from simserve.report.answer_plots import plan_candidates, plan_waterfall
-    from simserve.report.panels import panel
-
     is_fixed = summary["objective"] == "throughput"
     parts = list(plan_sections(summary))
     answer = parts[0][1]
@@ -188,7 +180,8 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         pictures = [panel("candidates", title, told, figure, f"Dollars a month against p95 TTFT. {told}")]
         steps = plan_waterfall(summary)
         if steps is not None:
-            how = _sizing(summary)
+            # The line of the arithmetic that gives the number of replicas.
+            how = next((f"{capital(line)}." for line in summary["best"]["arithmetic"] if "replica" in line), "")
             pictures.append(panel("waterfall", "From traffic to dollars", how, steps, f"{how} {answer[0]}"))
         sections.insert(0, Section(title="The answer in two pictures", panels=tuple(pictures)))
     if summary.get("purchase"):
@@ -221,14 +214,7 @@ def _full_sentence(line: str) -> str:
     return told if ": simserve " in told else f"{told.rstrip('.')}."
 
 
-def _sizing(summary: Mapping[str, Any]) -> str:
-    """Return the line of the arithmetic that gives the number of replicas."""
-    return next((f"{capital(line)}." for line in summary["best"]["arithmetic"] if "replica" in line), "")
-
-
 def _purchase_panels(bought: Mapping[str, Any]) -> Iterator[Panel]:
-    from simserve.report.panels import panel
-
     said = "Each month, what is paid for replicas, people and platform."
     yield panel("purchase", "Dollars a month", said, purchase_sketch(bought), f"Dollars by month. {said}")
     said = "What the busiest hour of each month needs, by how it is bought."
@@ -363,7 +349,6 @@ def _sure(summary: Mapping[str, Any]) -> str:
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
     """Print every figure: why, how to run it, the runners-up, its headroom, and which optimisations pay."""
     from rich.padding import Padding
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
@@ -379,9 +364,8 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
             shown = Padding(text, (0, 0, 0, 2)) if line.startswith("  ") else text
             console.print(shown, width=None if is_command else width, soft_wrap=is_command)
         if table is not None:
-            drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-            for head, is_text in zip(table[0], text_columns(table[1]), strict=True):
-                drawn.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+            is_text = text_columns(table[1])
+            drawn = columns(table[0], is_text, breaks=is_text)
             for row in table[1]:
                 drawn.add_row(*row)
             console.print(drawn, width=width)

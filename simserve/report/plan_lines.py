@@ -15,6 +15,10 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Titles of the columns, and cells."""
 _NO_GAIN = 1.05
 """Least factor on throughput for a change to be called a gain."""
+_FIDELITY = {
+    "fitted": "curves fitted to measured kernels of this GPU",
+    "roofline": "a roofline of the data sheet, not measured on this GPU; check with a trial before buying",
+}
 _TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT"}
 LEVERS = {
     "quantise": "Quantise weights",
@@ -217,15 +221,8 @@ def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
             f"On spot ({dollars(spot['usd_per_gpu_hour'])} a GPU-hour) the same GPUs cost "
             f"{dollars(spot['usd_per_month'])} a month; they may be taken away at any time."
         )
-    lines.append(f"Step times: {_fidelity(best['fidelity'])}.")
+    lines.append(f"Step times: {_FIDELITY.get(best['fidelity'], best['fidelity'])}.")
     return lines
-
-
-def _fidelity(fidelity: str) -> str:
-    return {
-        "fitted": "curves fitted to measured kernels of this GPU",
-        "roofline": "a roofline of the data sheet, not measured on this GPU; check with a trial before buying",
-    }.get(fidelity, fidelity)
 
 
 def miss_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -434,7 +431,9 @@ def changes(summary: Mapping[str, Any]) -> Table:
     named = ""
     for each in summary["changes"]:
         lever = LEVERS[each["lever"]]
-        instead = each["variant"] if each["replicas"] is not None else f"{each['variant']}: {_refused(each['reason'])}"
+        instead, reason = each["variant"], each["reason"]
+        if each["replicas"] is None:
+            instead += f": {reason}" if reason.startswith("does") else f": not possible, {reason}"
         rows.append(("" if lever == named else lever, instead, _price(each), *_figures(best, each)))
         named = lever
     figures = ("$/M tokens",) if _is_without_slo(best) else ("p95 TTFT", "p95 TPOT")
@@ -461,10 +460,6 @@ def _figures(best: Mapping[str, Any], each: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_without_slo(best: Mapping[str, Any]) -> bool:
     return best["attainment"] is None and best["usd_per_million_tokens"] is not None
-
-
-def _refused(reason: str) -> str:
-    return reason if reason.startswith("does") else f"not possible, {reason}"
 
 
 def single_changes(summary: Mapping[str, Any]) -> Table | None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simserve.metrics.result import RunResult
 from simserve.report import facts
+from simserve.report.answer_plots import against_requests
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, clock
 from simserve.report.curves import TurningPoint, cumulative, cumulative_histogram, thinned
 from simserve.report.quantities import number, share
@@ -32,6 +33,7 @@ from simserve.report.sketch import (
     Rule,
     Sketch,
     Steps,
+    area,
     bar_sketch,
     log_time,
 )
@@ -159,10 +161,7 @@ def kv_over_time(result: RunResult) -> Sketch:
     return Sketch(
         x=Axis(label=label, high=float(times[-1])),
         y=_share_axis("share of KV capacity", float(usage.max(initial=0.0))),
-        marks=[
-            Steps(edges=times, values=usage, color=SKY, is_filled=True),
-            Steps(edges=times, values=usage, label="KV memory reserved", color=BLUE),
-        ],
+        marks=area(times, usage, BLUE, "KV memory reserved", SKY),
     )
 
 
@@ -385,8 +384,6 @@ def dollars_a_month(month: Mapping[str, Any]) -> Sketch:
     Args:
         month: ``month`` of a run's summary, with an API.
     """
-    from simserve.report.answer_plots import against_requests
-
     api, requests, even = month["api"], month["requests_per_month"], month["break_even_requests_per_month"]
     return against_requests(
         api["name"],

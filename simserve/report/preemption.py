@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from simserve.metrics.result import RunResult
@@ -12,59 +9,31 @@ from simserve.metrics.throughput import requests_in_kv
 from simserve.report.curves import turning_point
 from simserve.report.quantities import count, counted, number, share
 
-if TYPE_CHECKING:
-    from simserve.sim.simulate import Simulation
-
 _RARE_SHARE = 0.005
 """Below this share of repeated work, preemption is incidental and not a cost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptionCost:
-    """The work lost to preemption.
+def preemption_statement(result: RunResult) -> str | None:
+    """Return what preemption cost, and on which side of its turning point throughput is.
 
-    Attributes:
-        preemptions: How often a request lost its KV cache.
-        recomputed_tokens: Tokens computed again because of that.
-        recomputed_share: Their share of all tokens computed.
+    None if there was none, or if that is unknown because the run was interrupted. Tokens prefilled beyond the prompts
+    were computed again.
     """
-
-    preemptions: int
-    recomputed_tokens: float
-    recomputed_share: float
-
-
-def preemption_cost(simulation: Simulation) -> PreemptionCost | None:
-    """Return the cost of preemption; None if there was none, or if it is unknown because the run was interrupted.
-
-    Tokens prefilled beyond the prompts were computed again.
-    """
-    records, series = simulation.records, simulation.totals.series
+    records, series = result.simulation.records, result.simulation.totals.series
     preemptions = int(records.num_preemptions.sum())
-    if preemptions == 0 or simulation.was_interrupted:
+    if preemptions == 0 or result.simulation.was_interrupted:
         return None
     widths = np.diff(series.edges)
     prefilled, decoded = float(series.prefill_tokens_per_s @ widths), float(series.decode_tokens_per_s @ widths)
     was_scheduled = np.isfinite(records.scheduled_time)
     prompts = float((records.prompt_tokens - records.cached_tokens)[was_scheduled].sum())
     recomputed = max(0.0, prefilled - prompts)
-    return PreemptionCost(
-        preemptions=preemptions,
-        recomputed_tokens=recomputed,
-        recomputed_share=recomputed / (prefilled + decoded),
-    )
-
-
-def preemption_statement(result: RunResult) -> str | None:
-    """Return what preemption cost, and on which side of its turning point throughput is; None without any."""
-    cost = preemption_cost(result.simulation)
-    if cost is None:
-        return None
+    of_all = recomputed / (prefilled + decoded)
     again = (
-        f"{counted(cost.preemptions, 'preemption')}; {count(round(cost.recomputed_tokens))} tokens were "
-        f"computed again, {share(cost.recomputed_share)} of all tokens computed"
+        f"{counted(preemptions, 'preemption')}; {count(round(recomputed))} tokens were computed again, "
+        f"{share(of_all)} of all tokens computed"
     )
-    if cost.recomputed_share < _RARE_SHARE:
+    if of_all < _RARE_SHARE:
         return f"Preemption is rare: {again}."
     return f"Preemption has started to cost: {again}.{_turning_point(result)}"
 

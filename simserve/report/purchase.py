@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from simserve.report.axes import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
 from simserve.report.plan_lines import Table
-from simserve.report.quantities import counted, dollars, number, share
+from simserve.report.quantities import counted, dollars, listed, number, share
 from simserve.report.sketch import DASHED, Axis, Curve, Mark, Sketch, Steps, dollar_words
 from simserve.units import format_seconds
 
@@ -114,7 +115,8 @@ def replica_sketch(purchase: Mapping[str, Any]) -> Sketch:
 
 def _bought(purchase: Mapping[str, Any]) -> Iterator[str]:
     first, last = purchase["months"][0], purchase["months"][-1]
-    terms = [f"{counted(count, 'replica')} for {counted(int(years), 'year')}" for years, count in _on(first)]
+    committed = sorted(first["committed"].items(), reverse=True)
+    terms = [f"{counted(count, 'replica')} for {counted(int(years), 'year')}" for years, count in committed]
     most = "up to " if first["mean_replicas"] < first["peak_replicas"] else ""
     if first["on_demand_replicas"]:
         terms.append(f"{most}{counted(first['on_demand_replicas'], 'replica')} on demand")
@@ -122,11 +124,11 @@ def _bought(purchase: Mapping[str, Any]) -> Iterator[str]:
         spare = f" ({first['spot_reserve']} in reserve)" if first["spot_reserve"] else ""
         terms.append(f"{most}{counted(first['spot_replicas'], 'spot replica')}{spare}")
     peak = f"{counted(last['peak_replicas'], 'replica')} at the peak of month {last['month']}"
-    yield f"Buy {_joined(terms)} in month 1; {peak}."
-    later = [(row, _more(row, before)) for row, before in zip(purchase["months"][1:], purchase["months"], strict=False)]
-    if any(more for _, more in later):
-        steps = ", ".join(f"{more} in month {row['month']}" for row, more in later if more)
-        yield f"Commit to more replicas later: {steps}."
+    yield f"Buy {listed(terms)} in month 1; {peak}."
+    counts = [(row["month"], int(sum(row["committed"].values()))) for row in purchase["months"]]
+    later = [f"{now - before} in month {month}" for (_, before), (month, now) in pairwise(counts) if now > before]
+    if later:
+        yield f"Commit to more replicas later: {', '.join(later)}."
     saved = 1 - purchase["total_usd"] / purchase["all_on_demand_usd"]
     less = f"{share(saved)} less than" if saved > 5e-4 else "the same as"
     yield (
@@ -154,18 +156,6 @@ def _of_spot(purchase: Mapping[str, Any]) -> Iterator[str]:
         return
     less = f"{share(largest['without'])} without a reserve"
     yield f"{saved}. {counted(count, 'spot replica')}, each {away}, keep {reached} with {reserve} in reserve, {less}."
-
-
-def _joined(terms: Sequence[str]) -> str:
-    return " and ".join([*([", ".join(terms[:-1])] if terms[:-1] else []), terms[-1]])
-
-
-def _on(row: Mapping[str, Any]) -> list[tuple[str, int]]:
-    return sorted(row["committed"].items(), reverse=True)
-
-
-def _more(row: Mapping[str, Any], before: Mapping[str, Any]) -> int:
-    return max(int(sum(row["committed"].values())) - int(sum(before["committed"].values())), 0)
 
 
 def _beside(purchase: Mapping[str, Any]) -> Iterator[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, canvas
 from simserve.units import format_bandwidth, format_compute
@@ -16,7 +15,7 @@ from simserve.units import format_bandwidth, format_compute
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
+    from simserve.calibrate.fit_report import RooflineSeries
 
 _COLORS = (BLUE, VERMILION, GREEN, ORANGE, SKY, INK, GREY)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -24,27 +23,7 @@ _DOTS_PER_INCH = 200
 ENDINGS = (".svg", ".png")
 
 
-class Series(Protocol):
-    """Calls of one kind."""
-
-    @property
-    def name(self) -> str:
-        """Kind."""
-
-    @property
-    def intensity(self) -> Floats:
-        """FLOP a byte."""
-
-    @property
-    def measured(self) -> Floats:
-        """FLOP/s."""
-
-    @property
-    def fitted(self) -> Floats:
-        """FLOP/s by the curve."""
-
-
-def roofline(series: Sequence[Series], peaks: Mapping[str, float], bandwidth: float, title: str) -> Figure:
+def roofline(series: Sequence[RooflineSeries], peaks: Mapping[str, float], bandwidth: float, title: str) -> Figure:
     """Return the plot.
 
     Args:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 from simserve.errors import UsageError
 from simserve.metrics import result
+from simserve.report import plots
+from simserve.report.curves import turning_point
+from simserve.report.preemption import seats_points
+from simserve.report.sketch_figure import sketch_figure
+from simserve.unfinished import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simserve.report.film import Film
-    from simserve.report.sketch import Sketch
 
 
 class RunResult(result.RunResult):
@@ -33,9 +37,8 @@ class RunResult(result.RunResult):
     def to_html(self, file: str | Path) -> None:
         """Write the report as one self-contained page."""
         from simserve.report.html import render_report
-        from simserve.report.page import write_whole
 
-        write_whole(Path(file), render_report(self))
+        write_text(Path(file), render_report(self))
 
     def film(self, **others: RunResult) -> Film:
         """Return some seconds of the run as a film, which plays in a notebook, beside other runs of the same requests.
@@ -74,16 +77,14 @@ def write_folder(found: RunResult, folder: Path, *, timeline: bool, prometheus: 
         from simserve.metrics.prometheus import write_prometheus
 
         write_prometheus(found, folder)
+    shown = None
     if film:
         from simserve.report.film import FILM_FILE, film_of, film_page
-        from simserve.report.page import write_whole
 
         name = found.summary["simserve"]["scenario_name"]
         shown = film_of({name: found})
-        write_whole(folder / FILM_FILE, film_page(shown, name))
-        write_report(found, folder, shown)
-    else:
-        write_report(found, folder)
+        write_text(folder / FILM_FILE, film_page(shown, name))
+    write_report(found, folder, shown)
 
 
 class RunPlots:
@@ -101,45 +102,31 @@ class RunPlots:
 
     def latency(self) -> Figure:
         """Return the cumulative curves of TTFT and E2E, with the bounds of the SLO."""
-        from simserve.report.plots import request_latency
-
-        return _figure(request_latency(self._result))
+        return sketch_figure(plots.request_latency(self._result))
 
     def token_latency(self) -> Figure:
         """Return the cumulative curves of TPOT and ITL, with the bound of the SLO."""
-        from simserve.report.plots import token_latency
-
-        return _figure(token_latency(self._result))
+        return sketch_figure(plots.token_latency(self._result))
 
     def requests(self) -> Figure:
         """Return running and waiting requests over time."""
-        from simserve.report.plots import requests_over_time
-
-        return _figure(requests_over_time(self._result))
+        return sketch_figure(plots.requests_over_time(self._result))
 
     def kv(self) -> Figure:
         """Return the share of KV memory reserved over time."""
-        from simserve.report.plots import kv_over_time
-
-        return _figure(kv_over_time(self._result))
+        return sketch_figure(plots.kv_over_time(self._result))
 
     def step_time(self) -> Figure:
         """Return where the time of the steps went."""
-        from simserve.report.plots import step_time
-
-        return _figure(step_time(self._result))
+        return sketch_figure(plots.step_time(self._result))
 
     def waiting(self) -> Figure:
         """Return what the requests in the queue waited for."""
-        from simserve.report.plots import waiting_time
-
-        return _figure(waiting_time(self._result))
+        return sketch_figure(plots.waiting_time(self._result))
 
     def memory(self) -> Figure:
         """Return where the memory of a GPU goes."""
-        from simserve.report.plots import memory_bar
-
-        return _figure(memory_bar(self._result.summary))
+        return sketch_figure(plots.memory_bar(self._result.summary))
 
     def roofline(self) -> Figure:
         """Return the operators of the deployment on the roofline of its GPU.
@@ -147,12 +134,10 @@ class RunPlots:
         Raises:
             UsageError: No request was completed, so there is no step to show.
         """
-        from simserve.report.plots import roofline
-
         found = self._result.background.get("roofline")
         if found is None:
             raise UsageError("has no roofline: no request was completed", key="plot.roofline")
-        return _figure(roofline(found))
+        return sketch_figure(plots.roofline(found))
 
     def seats(self) -> Figure:
         """Return throughput against ``max_num_seqs``, as tried by a run with preemptions.
@@ -160,18 +145,7 @@ class RunPlots:
         Raises:
             UsageError: The run had no preemptions, so nothing was tried.
         """
-        from simserve.report.curves import turning_point
-        from simserve.report.plots import throughput_curve
-        from simserve.report.preemption import seats_points
-
         points = seats_points(self._result)
         if not points:
             raise UsageError("is known for runs with preemptions only", key="plot.seats")
-        return _figure(throughput_curve(points, turning_point(points)))
-
-
-def _figure(sketch: Sketch) -> Figure:
-    """Return a sketch as a Matplotlib figure."""
-    from simserve.report import sketch_figure as matplotlib_drawing  # import takes half a second
-
-    return matplotlib_drawing.sketch_figure(sketch)
+        return sketch_figure(plots.throughput_curve(points, turning_point(points)))

@@ -85,7 +85,6 @@ class Rule:
     x: float
     color: str
     dashes: Dashes
-    width: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +94,6 @@ class Level:
     y: float
     color: str
     dashes: Dashes
-    width: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +290,14 @@ class Sketch:
 def text_width(text: str, size: float) -> float:
     """Return the approximate width of a text in the sans serif type of a page, in points like ``size``."""
     return size * sum(0.32 if each in _NARROW else 0.9 if each in _WIDE else 0.58 for each in text)
+
+
+def area(edges: Floats, values: Floats, color: str, label: str = "", filled: str = "") -> list[Mark]:
+    """Return means over bins as a line above an area of the same colour, or of the colour ``filled``."""
+    return [
+        Steps(edges=edges, values=values, color=filled or color, is_filled=True),
+        Steps(edges=edges, values=values, color=color, label=label),
+    ]
 
 
 def bar_sketch(label: str, end: float, bars: Sequence[Bar]) -> Sketch:

@@ -99,9 +99,9 @@ def _draw(axes: Axes, mark: Mark) -> None:
             color = mark.color or "none"
             axes.barh([0], [mark.length], left=[mark.start], color=color, ec=mark.edge, lw=0.6, label=mark.label)
         case Rule():
-            axes.axvline(mark.x, color=mark.color, ls=_line(mark.dashes), lw=mark.width)
+            axes.axvline(mark.x, color=mark.color, ls=_line(mark.dashes), lw=1.0)
         case Level():
-            axes.axhline(mark.y, color=mark.color, ls=_line(mark.dashes), lw=mark.width)
+            axes.axhline(mark.y, color=mark.color, ls=_line(mark.dashes), lw=1.0)
         case Band():
             axes.axvspan(mark.low, mark.high, color=mark.color, alpha=0.25, linewidth=0)
         case Box():

@@ -172,13 +172,15 @@ def _drawn(frame: _Frame, mark: Mark) -> Iterator[str]:
             else:
                 yield _path(_through(xs, ys), mark.color, 1.2, mark.dashes)
         case Bar():
-            yield _bar(frame, mark)
+            start, end, height = frame.x(mark.start), frame.x(mark.start + mark.length), frame.lower - frame.upper
+            margin = height * (1 - _BAR_SHARE) / 2
+            yield _rect(start, frame.upper + margin, end - start, height - 2 * margin, mark)
         case Rule():
             x = frame.x(mark.x)
-            yield _line((x, frame.upper), (x, frame.lower), mark.color, mark.width, mark.dashes)
+            yield _line((x, frame.upper), (x, frame.lower), mark.color, 1.0, mark.dashes)
         case Level():
             y = frame.y(mark.y)
-            yield _line((frame.left, y), (frame.right, y), mark.color, mark.width, mark.dashes)
+            yield _line((frame.left, y), (frame.right, y), mark.color, 1.0, mark.dashes)
         case Band():
             left, right = frame.x(mark.low), frame.x(mark.high)
             place = _place(left, frame.upper, right - left, frame.lower - frame.upper)
@@ -223,12 +225,6 @@ def _points(
             corners = (f"{_number(x + size * dx)} {_number(y + size * dy)}" for dx, dy in _OUTLINES[shape])
             yield f'<path d="M{"L".join(corners)}z"/>'
     yield "</g>"
-
-
-def _bar(frame: _Frame, bar: Bar) -> str:
-    margin = (frame.lower - frame.upper) * (1 - _BAR_SHARE) / 2
-    start, end = frame.x(bar.start), frame.x(bar.start + bar.length)
-    return _rect(start, frame.upper + margin, end - start, frame.lower - frame.upper - 2 * margin, bar)
 
 
 def _axes(frame: _Frame) -> Iterator[str]:

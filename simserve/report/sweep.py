@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any
 from simserve.planner.sweep import sweep
 from simserve.planner.sweep.point import OK, Row
 from simserve.report.answer import warning_lines
-from simserve.report.page import Page, Section, html_table
+from simserve.report.answer_plots import sweep_curves
+from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, counted, dollars, listed, number, share
+from simserve.report.sketch_figure import figure_or_none
+from simserve.report.terminal import columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,12 +45,11 @@ class Sweep(sweep.Sweep):
 
     def to_html(self, file: str | Path, command: str = "") -> None:
         """Write the answer as one self-contained page; ``command`` is the command that reproduces it."""
-        from simserve.report.page import write_page
-
         write_page(_sweep_page(self, command), file)
 
     def _repr_html_(self) -> str:
-        return _sweep_html(self)
+        lines = [*warning_lines(self.summary), *_sweep_lines(self)]
+        return html_table(lines, header(self), _shown_rows(self), error_lines(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +63,11 @@ class SweepPlots:
 
         None if no key has two numbers, or the figure is undefined everywhere.
         """
-        from simserve.report.answer_plots import sweep_curves
-        from simserve.report.sketch_figure import figure_or_none
-
         return figure_or_none(sweep_curves(self.answer, figure, figure))
 
 
 def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> None:
     """Print how many points were run, a table of them, and where the rest is."""
-    from rich.table import Table
     from rich.text import Text
 
     for line in warning_lines(answer.summary):
@@ -80,9 +79,8 @@ def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> Non
     if not answer.rows:
         return
     console.print()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in header(answer):
-        table.add_column(title, justify="left" if title == "the run is" else "right", overflow="fold")
+    titles = header(answer)
+    table = columns(titles, [title == "the run is" for title in titles], breaks=True)
     for row in _shown_rows(answer):
         table.add_row(*row)
     console.print(table)
@@ -190,21 +188,8 @@ def _shown_rows(answer: sweep.Sweep) -> list[list[str]]:
     ]
 
 
-def _sweep_html(answer: sweep.Sweep) -> str:
-    """Return the answer as a fragment of HTML."""
-    return html_table(
-        [*warning_lines(answer.summary), *_sweep_lines(answer)],
-        header(answer),
-        _shown_rows(answer),
-        error_lines(answer),
-    )
-
-
 def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
     """Return the answer as a page: curves over the first numeric key, and the table."""
-    from simserve.report.answer_plots import sweep_curves
-    from simserve.report.panels import panel
-
     lines = _sweep_lines(answer)
     panels = []
     for label, name, _ in _FIGURES:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from simserve.metrics.result import RunResult
 from simserve.report import facts
@@ -306,15 +306,19 @@ def _latencies(result: RunResult, console: Console) -> Table:
     from rich.text import Text
 
     section = _section()
-    bounds = _columns(2, left=1)
+    bounds = columns(("", ""), (True, False))
     for row in slo_rows(result):
         bounds.add_row(row.label, row.cells[0].text)
     if bounds.row_count:
         section.add_row("SLO", bounds)
     caveat = steady_state_caveat(result)
     heading = Text(facts.measured(result))
+    header = ("", "", *STATISTICS)
+    latencies = columns(header, [title == "" for title in header])
+    for row in latency_rows(result.summary):
+        latencies.add_row(row.label, row.unit, *(cell.text for cell in row.cells))
     notes = [Text(caveat, style="bold yellow")] if caveat else []
-    section.add_row("Latency", Group(heading, *notes, _latency_table(result)))
+    section.add_row("Latency", Group(heading, *notes, latencies))
     _add(section, "Real server", facts.real_server_lines(result))
     classes = class_rows(result)
     if classes:
@@ -325,22 +329,15 @@ def _latencies(result: RunResult, console: Console) -> Table:
 def _class_table(classes: Sequence[Row], console: Console) -> Table:
     """Return one line per class; if that is too wide, titles take two lines and long names break: no figure is cut."""
     header = ("", *CLASS_COLUMNS)
-    table = _columns(len(header), left=1, header=header)
-    narrow = _columns(len(header), left=1, header=[title.replace(" ", "\n") for title in header], gap=1)
-    narrow.columns[0].no_wrap, narrow.columns[0].overflow = False, "fold"
+    is_name = [title == "" for title in header]
+    table = columns(header, is_name)
+    narrow = columns([title.replace(" ", "\n") for title in header], is_name, breaks=is_name, gap=1)
     for each in classes:
         cells = (each.label, *(cell.text for cell in each.cells))
         table.add_row(*cells)
         narrow.add_row(*cells)
     room = console.width - _LABEL_WIDTH - 2
     return table if console.measure(table, options=console.options.update(width=_WIDEST)).maximum <= room else narrow
-
-
-def _latency_table(result: RunResult) -> Table:
-    table = _columns(2 + len(STATISTICS), left=2, header=("", "", *STATISTICS))
-    for row in latency_rows(result.summary):
-        table.add_row(row.label, row.unit, *(cell.text for cell in row.cells))
-    return table
 
 
 def _facts(result: RunResult) -> Table:
@@ -406,12 +403,22 @@ def _section() -> Table:
     return table
 
 
-def _columns(num_columns: int, *, left: int, header: Sequence[str] = (), gap: int = 2) -> Table:
-    """Return a borderless table whose first ``left`` columns are flush left and the others flush right."""
+def columns(
+    header: Sequence[str], is_text: Sequence[bool], *, breaks: bool | Sequence[bool] = False, gap: int = 2
+) -> Table:
+    """Return a borderless table without rows.
+
+    Args:
+        header: Titles of the columns; no line for them if all are empty.
+        is_text: Whether each column is flush left, as words are, or flush right, as figures are.
+        breaks: Which columns may take several lines.
+        gap: Blanks between two columns.
+    """
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, show_header=bool(header), padding=(0, gap, 0, 0), header_style="dim")
-    titles = header or ("",) * num_columns
-    for position, name in enumerate(titles):
-        table.add_column(name, justify="left" if position < left else "right", no_wrap=True)
+    table = Table(box=None, pad_edge=False, show_header=any(header), padding=(0, gap, 0, 0), header_style="dim")
+    may_break = (breaks,) * len(header) if isinstance(breaks, bool) else breaks
+    for name, is_left, is_long in zip(header, is_text, may_break, strict=True):
+        justify: Literal["left", "right"] = "left" if is_left else "right"
+        table.add_column(name, justify=justify, no_wrap=not is_long, overflow="fold" if is_long else "ellipsis")
     return table

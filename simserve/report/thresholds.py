@@ -11,7 +11,7 @@ import numpy as np
 from simserve.report.axes import BLUE, GREEN, GREY, ORANGE
 from simserve.report.plan_lines import Table
 from simserve.report.quantities import counted, dollars, number, share
-from simserve.report.sketch import DASHED, Axis, Mark, Sketch, Steps
+from simserve.report.sketch import DASHED, Axis, Mark, Sketch, Steps, area
 from simserve.units import SECONDS_PER_HOUR
 
 TITLE = "How to scale it"
@@ -92,8 +92,7 @@ def thresholds_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
     needed = np.array([each["clairvoyant_replicas"] for each in steps], dtype=np.float64)
     fixed = float(autoscaling["fixed"]["replicas"])
     marks: list[Mark] = [
-        Steps(edges=edges, values=needed, color=GREY, is_filled=True),
-        Steps(edges=edges, values=needed, color=GREY, label="load known ahead"),
+        *area(edges, needed, GREY, "load known ahead"),
         Steps(edges=edges, values=np.full(len(steps), fixed), color=ORANGE, label="all the time", dashes=DASHED),
     ]
     highest = max(fixed, float(needed.max()))
@@ -116,8 +115,5 @@ def load_sketch(autoscaling: Mapping[str, Any]) -> Sketch:
     return Sketch(
         x=Axis(label="hours", high=float(edges[-1])),
         y=Axis(label="requests/s", high=float(rates.max()) * _ROOM or 1.0),
-        marks=[
-            Steps(edges=edges, values=rates, color=GREEN, is_filled=True),
-            Steps(edges=edges, values=rates, color=GREEN),
-        ],
+        marks=area(edges, rates, GREEN),
     )

@@ -27,7 +27,8 @@ def throughput_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[
     if not summary["feasible"]:
         miss = summary["nearest_miss"]
         near = [f"Nearest: {miss['label']}."] if miss["label"] else []
-        yield "", [_no_answer(summary), *near, f"To relax: {miss['relax']}."], None
+        head = f"No deployment of {counted(summary['max_gpus'], 'GPU')} holds the SLO at any load."
+        yield "", [head, *near, f"To relax: {miss['relax']}."], None
     else:
         yield "", _answer(summary), None
         yield "Run it", [summary["best"]["command"]], None
@@ -61,10 +62,6 @@ def throughput_brief(summary: Mapping[str, Any]) -> Brief:
         ways=[Way("To run it:", best["command"])],
         facts=[*facts, Fact("Trust", "; ".join(rest)), Fact("Judged", judged, is_extra=True)],
     )
-
-
-def _no_answer(summary: Mapping[str, Any]) -> str:
-    return f"No deployment of {counted(summary['max_gpus'], 'GPU')} holds the SLO at any load."
 
 
 def _answer(summary: Mapping[str, Any]) -> list[str]:

@@ -17,10 +17,12 @@ from simserve.planner.measured.point import Metric
 from simserve.planner.validation.scoring import OF_GPU, OF_KV, coverage_sentence, error_summary, errors_of
 from simserve.planner.validation.validate import Validation as Replayed
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY
-from simserve.report.page import environment, html_table, write_whole
+from simserve.report.page import environment, html_table
 from simserve.report.panels import Panel, panel
 from simserve.report.quantities import counted, listed
 from simserve.report.sketch import DASHED, Axis, Curve, Dots, Mark, Shape, Sketch, log_reach
+from simserve.report.sketch_figure import sketch_figure
+from simserve.unfinished import write_text
 from simserve.version import __version__
 
 if TYPE_CHECKING:
@@ -263,7 +265,8 @@ class Validation(Replayed):
         return ValidationPlots(self)
 
     def _repr_html_(self) -> str:
-        return _validation_html(self)
+        table = error_tables(self.summary)[0]
+        return html_table(validation_lines(self.summary), table.header, table.rows, [table.caption or READING])
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +281,6 @@ class ValidationPlots:
         series = _series(self.answer, metric, scale)
         if not series:
             return None
-        from simserve.report.sketch_figure import sketch_figure
-
         return sketch_figure(scatter(series, f"{METRICS[metric]} in {unit}"))
 
 
@@ -294,7 +295,7 @@ def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") 
     Raises:
         OSError: The file cannot be written.
     """
-    write_whole(file, validation_page(validation, asked=asked))
+    write_text(file, validation_page(validation, asked=asked))
 
 
 def validation_page(validation: Replayed, *, asked: str = "") -> str:
@@ -312,12 +313,6 @@ def validation_page(validation: Replayed, *, asked: str = "") -> str:
         "asked": asked,
     }
     return environment().get_template("validation.html").render(content)
-
-
-def _validation_html(validation: Replayed) -> str:
-    """Return the answer as a fragment of HTML: what was replayed, and the errors of the coarsest table."""
-    table = error_tables(validation.summary)[0]
-    return html_table(validation_lines(validation.summary), table.header, table.rows, [table.caption or READING])
 
 
 def _panel(validation: Replayed, metric: Metric) -> Panel | None:

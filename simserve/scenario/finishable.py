@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
-from simserve.metrics.statistics import two_sided_quantile
+from simserve.metrics.statistics import t_quantile
 from simserve.metrics.throughput import Offered
 from simserve.scenario.replication import as_sent
 from simserve.scenario.resolve import ResolvedScenario
@@ -474,7 +474,7 @@ def _measured(simulation: Simulation, clients: int) -> _Backlog:
     parts = np.clip(np.minimum(finish, high) - np.maximum(start, low), 0.0, None) / seconds
     batches = parts.sum(axis=1) * NUM_BATCHES / (end - begin)
     rate = float(batches.mean())
-    half_width = two_sided_quantile(NUM_BATCHES - 1, 0.95) * float(batches.std(ddof=1)) / math.sqrt(NUM_BATCHES)
+    half_width = t_quantile(NUM_BATCHES - 1, 0.95) * float(batches.std(ddof=1)) / math.sqrt(NUM_BATCHES)
     waits = np.clip(np.minimum(start, end) - np.maximum(records.admitted_time, begin), 0.0, None)
     return _Backlog(rate, half_width, float(np.nansum(waits)) / (end - begin), len(records))
 

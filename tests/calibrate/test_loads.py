@@ -14,7 +14,6 @@ from simserve.calibrate.loads import (
     client_counts,
     closed_loop,
     inner_clients,
-    inner_places,
     propose,
 )
 from simserve.calibrate.simulated import ServingModel
@@ -48,18 +47,6 @@ def test_each_load_leaves_less_open_than_before_it(proposal: Proposal) -> None:
     assert opened[-1] < 0.7 * opened[0]
     for metric in ("tpot", "ttft"):
         assert proposal.calibrated.metrics[metric].half_90 < proposal.expected.metrics[metric].half_90
-
-
-@pytest.mark.parametrize("count", range(4, 40))
-def test_inner_places_have_the_mean_and_the_variance_of_all(count: int) -> None:
-    """The mean to the digit, and of all pairs about the middle that variance which is nearest in its deviation."""
-    places = np.arange(count)
-    pairs = [(low, count - 1 - low) for low in range(count // 2)]
-
-    found = inner_places(count)
-
-    assert np.mean(found) == places.mean()
-    assert found == min(pairs, key=lambda pair: abs(np.std(pair) - places.std()))
 
 
 def test_inner_clients_stand_for_a_range_by_their_logarithm() -> None:

@@ -89,20 +89,6 @@ def test_more_parameters_than_figures_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_files_cannot_tell_is_left_alone(tmp_path: Path) -> None:
-    """By default the constants that one file cannot tell keep the profile's value, and say so."""
-    model = ServingModel(chat())
-    files = write_benchmarks(tmp_path, moved(model.stated, compute_efficiency=0.7))[:1]
-
-    fit = ServingCalibration(model).fit(read_results(files)).fit_
-
-    assert fit.fitted_names == ("compute_efficiency",)
-    assert fit.after.compute_efficiency == pytest.approx(0.7, rel=0.02)
-    assert "cannot tell" in fit.parameters["frontend_latency"].reason
-    assert fit.after.frontend_latency == fit.before.frontend_latency
-
-
-@pytest.mark.slow
 def test_host_time_behind_the_gpu_cannot_be_told(tmp_path: Path) -> None:
     """With asynchronous scheduling the host's time a step hides behind the GPU: asked for, it is refused."""
     hidden = chat(version="0.17")

@@ -33,6 +33,15 @@ def test_a_line_is_printed_as_a_scenario(simserve: Simserve, folder: Path) -> No
     assert scenario.deployment.engine.max_num_seqs == 8
 
 
+@pytest.mark.parametrize("name", ["vllm-command", "sglang-command", "manifest", "log", "bench", "trace"])
+def test_help_tells_what_flags_mean_there(simserve: Simserve, name: str) -> None:
+    """GPUs are those of what is imported, with a scenario or without one."""
+    words = " ".join(simserve("import", name, "--help").stdout.split())
+
+    assert "Its GPUs, such as 2xH100." in words
+    assert "With --scenario: its GPUs" not in words
+
+
 @pytest.mark.parametrize("source", ["file", "stdin", "text"])
 def test_the_line_comes_from_a_file_stdin_or_the_argument(
     simserve: Simserve, folder: Path, monkeypatch: pytest.MonkeyPatch, source: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,6 +14,7 @@ from typer.models import OptionInfo
 
 from simserve.cli import options
 from simserve.cli.app import app_of
+from simserve.errors import UsageError
 
 _LINE = "  the cheapest of all that hold"
 
@@ -57,3 +59,14 @@ def test_an_option_does_not_take_its_name_from_its_placeholder() -> None:
 
     assert seen > 50
     assert not taken
+
+
+def test_a_folder_keeps_what_was_measured_and_takes_an_empty_file_for_nothing(tmp_path: Path) -> None:
+    """An interrupted call leaves an empty file, which the next one replaces; what holds something needs --force."""
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "kept.json").write_text("{}")
+
+    options.make_folder(tmp_path, ["empty.json", "new.json"], force=False)
+    with pytest.raises(UsageError, match="is there already"):
+        options.make_folder(tmp_path, ["empty.json", "kept.json"], force=False)
+    options.make_folder(tmp_path, ["kept.json"], force=True)

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from simserve.observe.measure import Answered, bench_file, held_back
+from simserve.observe.dialogue import Exchange
+from simserve.observe.measure import bench_file, held_back
 from simserve.workload.benchmarks.reading import read_results
 
-ANSWERS = [Answered(10.0, [10.5, 10.6, 10.8], 100, 4), Answered(11.0, [11.25], 50, 1)]
+
+def answered(sent: float, pieces: list[float], prompt_tokens: int, output_tokens: int) -> Exchange:
+    """Return a request whose answer is complete."""
+    return Exchange(prompt_tokens, output_tokens, sent, pieces, output_tokens)
+
+
+ANSWERS = [answered(10.0, [10.5, 10.6, 10.8], 100, 4), answered(11.0, [11.25], 50, 1)]
 
 
 def test_figures_are_those_of_the_definitions() -> None:
@@ -53,6 +60,6 @@ def test_answers_of_one_token_have_no_gaps() -> None:
 )
 def test_as_many_tokens_as_a_step_brings_may_come_in_one_piece(longer: list[float], is_held_back: bool) -> None:
     """Two tokens in one piece: a server that drafts brings six in three pieces; of one that does not they are late."""
-    answers = [Answered(0.0, longer, 8, 6), Answered(0.0, [1.0], 8, 2)]
+    answers = [answered(0.0, longer, 8, 6), answered(0.0, [1.0], 8, 2)]
 
     assert held_back(answers)[1] is is_held_back

@@ -123,9 +123,9 @@ def test_what_a_report_leaves_out_is_kept_with_its_reason(tmp_path: Path, monkey
     """For the page that names it."""
     report(tmp_path, monkeypatch, excluded=[{"what": "the rest", "why": "too old"}])
 
-    (exclusion,) = read_exclusions()
+    ((file, excluded),) = read_exclusions()
 
-    assert (exclusion.report, exclusion.what, exclusion.why) == ("mine", "the rest", "too old")
+    assert (file, excluded.what, excluded.why) == ("mine", "the rest", "too old")
 
 
 def test_lengths_of_a_file_are_found_beside_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

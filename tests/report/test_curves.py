@@ -30,13 +30,6 @@ def test_a_curve_that_only_rises_turns_at_its_end() -> None:
     assert (point.at, point.flat_from, point.falls_after) == (2, 2, False)
 
 
-@pytest.mark.parametrize("points", [[], [(1, 1.0), (1, 2.0)]])
-def test_points_must_be_there_and_differ(points: list[tuple[int, float]]) -> None:
-    """No point, and one x twice, are errors."""
-    with pytest.raises(ValueError, match="needs"):
-        turning_point(points)
-
-
 def test_a_cumulative_curve_passes_through_the_percentiles() -> None:
     """A million values become a few hundred points, their extremes kept; NaN does not count."""
     values = np.random.default_rng(1).lognormal(size=100_000)

@@ -31,10 +31,12 @@ def test_commands_and_options_in_prose_stand_as_code() -> None:
 
 def test_what_an_option_is_set_to_stands_in_its_code() -> None:
     """A share a month, and names with their values up to the next clause."""
-    decline = marked("--price-decline 2%/month says yours; the rest is assumed")
-    terms = marked("--commitments 1y=30%,3y=50% says yours")
-    taken = marked("--interruptions mtbf=24h,mttr=10min says yours")
+    decline = marked("cheaper; set yours with --price-decline 2%/month; the rest is assumed")
+    terms = marked("by 30 %; set yours with --commitments 1y=30%,3y=50%; the rest is assumed")
+    taken = marked("set yours with --interruptions mtbf=24h,mttr=10min")
 
-    assert '<code class="option">--commitments 1y=30%,3y=50%</code> says' in terms
-    assert decline == '<code class="option">--price-decline 2%/month</code> says yours; the rest is assumed'
-    assert taken == '<code class="option">--interruptions mtbf=24h,mttr=10min</code> says yours'
+    assert 'with <code class="option">--commitments 1y=30%,3y=50%</code>; the rest' in terms
+    assert (
+        decline == 'cheaper; set yours with <code class="option">--price-decline 2%/month</code>; the rest is assumed'
+    )
+    assert taken == 'set yours with <code class="option">--interruptions mtbf=24h,mttr=10min</code>'

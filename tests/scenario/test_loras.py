@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,10 @@ from simserve.metrics.files import read_result
 from simserve.perf.loras import adapter_bytes, lora_gemms, stored_adapter_bytes
 from simserve.perf.tables import price
 from simserve.planner.export.export import export
-from simserve.planner.importers.sglang_command import import_sglang_command
-from simserve.planner.importers.trtllm_command import import_trtllm_command
-from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.planner.importers.server import import_line
+from simserve.planner.importers.sglang_command import SGLANG
+from simserve.planner.importers.trtllm_command import TRTLLM
+from simserve.planner.importers.vllm_command import VLLM
 from simserve.scenario.load import load
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import run
@@ -198,8 +198,8 @@ def test_the_command_line_says_it_and_is_read_again(target: str) -> None:
     line = written.line
     flags = {"vllm": "--enable-lora --max-loras 6", "sglang": "--enable-lora --max-loras-per-batch 6"}
     assert flags[target] in line
-    reads: Any = {"vllm": import_vllm_command, "sglang": import_sglang_command}[target]
-    found = reads(line, hardware="h100").scenario.deployment.engine
+    program = {"vllm": VLLM, "sglang": SGLANG}[target]
+    found = import_line(program, line, hardware="h100").scenario.deployment.engine
 
     assert (found.max_loras, found.max_lora_rank, found.max_cpu_loras) == (6, 32, 50)
 
@@ -212,6 +212,6 @@ def test_tensorrt_llm_reads_the_limits_from_its_options_file(tmp_path: Path, mon
     assert options["lora_config"] == {"max_loras": 6, "max_lora_rank": 32, "max_cpu_loras": 50}
     (tmp_path / "extra_llm_api_options.yaml").write_text(written.files["extra_llm_api_options.yaml"])
     monkeypatch.chdir(tmp_path)
-    found = import_trtllm_command(shlex.join(written.command), hardware="h100").scenario.deployment.engine
+    found = import_line(TRTLLM, shlex.join(written.command), hardware="h100").scenario.deployment.engine
 
     assert (found.max_loras, found.max_lora_rank, found.max_cpu_loras) == (6, 32, 50)

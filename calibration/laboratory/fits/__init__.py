@@ -1,1 +1,1 @@
-"""Fits of the catalogue's curves and constants to tables of kernels, and what they are off by."""
+"""Fits of the catalogue's curves and constants to tables of kernels, and their errors."""

@@ -1,14 +1,14 @@
-"""Fits curves of AMD's MI300X on the times that its kernel library AITER ships beside the kernels it has tuned.
+"""Fits curves of AMD's MI300X to the times that its kernel library AITER ships with the kernels it has tuned.
 
-Products in FP8 by blocks were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same
-units, the same memory), so that experts carry over by their units. Its tables hold the best kernel of each size and
-nothing beside it: no rounding of inputs, no sorting of tokens. Experts in MXFP4, which its Triton kernels unpack to 16
-bits, were timed for a pull request, each of their two products by itself. So were those that engines run without AITER:
-Triton's, of which shares of the two peaks are fitted and the rest is taken as of AITER's. Experts in INT4 are Triton's
-with and without AITER; layers of them were timed on MI300X and MI355X. Products in FP8 by blocks by AITER's Triton
-kernel, which SGLang runs, were timed in a profile of a server and by those who replace them.
-``python -m calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left
-out; FOLDER is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
+Products in block-scaled FP8 were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same
+units, the same memory), so that experts are scaled by the number of units. AITER's tables hold only the best kernel of
+each size: no rounding of inputs, no sorting of tokens. Experts in MXFP4, which its Triton kernels unpack to 16 bits,
+were timed for a pull request, each of their two products separately. So were those that engines run without AITER:
+Triton's, for which shares of the two peaks are fitted and the rest is taken from AITER's. Experts in INT4 are Triton's
+with and without AITER; their layers were timed on MI300X and MI355X. Products in block-scaled FP8 by AITER's Triton
+kernel, which SGLang runs, were timed in a profile of a server and by developers who replace them. ``python -m
+calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left out; FOLDER
+is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ FREE = (
     "split_latency",
 )
 MAX_SPLITS, TILE_ROWS = 4, 64
-"""Of 1, 4 and 8 splits and tiles of 16 to 256 rows the least error; the sustained rate fits to that of short calls."""
+"""The best of 1, 4 and 8 splits and tiles of 16 to 256 rows; the sustained rate fits that of short calls."""
 
 FITTED_BOUNDS = {**BOUNDS, "efficiency": (0.05, 1.0), "memory_efficiency": (0.1, 1.0)}
 SECONDS = 1e-6
 
 MXFP4_EXPERTS, MXFP4_CHOSEN, MXFP4_HIDDEN, MXFP4_WIDTH = 896, 16, 3584, 384
 MXFP4_CALLS = ((8, 66.0, 52.0), (32, 240.0, 108.0), (8192, 2346.0, 1463.0), (16384, 4022.0, 2551.0))
-"""Tokens, and microseconds of gate with up and of down: the best of twelve tiles for Kimi-K3 over eight MI325X
+"""Tokens, and microseconds of gate with up and of down: the best of twelve tiles for Kimi-K3 on eight MI325X
 (sgl-project/sglang pull request 35523)."""
 MXFP4_BITS, MXFP4_NARROW, MXFP4_TILE = 4.25, 512, 64
-"""Bits a weight with its scales, and tiles: of 16 rows up to about 512 tokens, of 64 beyond."""
+"""Bits per weight with its scales, and tiles: of 16 rows up to about 512 tokens, of 64 beyond."""
 MXFP4_DEVICE = GemmDevice(peak=PEAKS[16.0], bandwidth=6.0e12, num_multiprocessors=UNITS)
 """An MI325X."""
 MXFP4_LOOP = 100.0
-"""Columns that a tile's start takes, as of each product by itself; four calls of a layer tell three constants."""
+"""Columns for the start of a tile, as for each product separately; four calls of a layer determine three constants."""
 
 
 TRITON_EXPERTS, TRITON_CHOSEN, TRITON_HIDDEN = 8, 2, 4096
@@ -91,9 +91,9 @@ TRITON_TABLES: Mapping[GemmClass, tuple[tuple[float, Mapping[int, Mapping[int, f
         ),
     ),
 }
-"""Tables of one product by Triton on an MI300X: microseconds of a call of next to nothing (64 tokens, 128 by 256), all
-Python's; then columns, tokens and microseconds. From ROCm/triton pull requests 685 (the wider as far as 256 tokens),
-693 (in TFLOP/s) and 702 (as far as 1,024)."""
+"""Tables of one product by Triton on an MI300X: microseconds of an almost empty call (64 tokens, 128 by 256), which is
+all Python's time; then columns, tokens and microseconds. From ROCm/triton pull requests 685 (the wider up to 256
+tokens), 693 (in TFLOP/s) and 702 (up to 1,024)."""
 
 INT4_PROMPTS = (
     ("GEAK", 4096, 7168, 256, 384, 8, 4.27),
@@ -104,8 +104,8 @@ INT4_PROMPTS = (
     ("blog", 2048, 4096, 512, 64, 8, 1.90),
     ("blog", 4096, 7168, 512, 128, 8, 6.81),
 )
-"""Layers in INT4 by groups of 32 on an MI300X, by Triton's default tiles: source, tokens, width of the model and of an
-expert, experts, chosen, milliseconds. vLLM 0.21 (AMD-AGI/GEAK, perf_knowledge/case_studies/by_model,
+"""Layers in INT4 by groups of 32 on an MI300X, with Triton's default tiles: source, tokens, width of the model and of
+an expert, experts, experts per token, milliseconds. vLLM 0.21 (AMD-AGI/GEAK, perf_knowledge/case_studies/by_model,
 kimi_k2.6_int4_moe_mi300x), and SGLang 0.5.8 with Triton 3.5.1 (AMD ROCm blog "Accelerating Kimi-K2.5 on AMD Instinct
 MI300X", 2026-03-24)."""
 INT4_DECODES = ((1, 0.212), (2, 0.241), (4, 0.298), (8, 0.415))
@@ -117,8 +117,8 @@ INT4_PACES: Mapping[str, float] = {
     "mi350x-288gb": 256 * 2.2 / (304 * 2.1),
     "mi355x-288gb": 256 * 2.4 / (304 * 2.1),
 }
-"""Compute units times their clock (data sheets), over those of an MI300X: they unpack the weights, and so set the
-pace of these kernels."""
+"""Compute units times their clock (data sheets), relative to an MI300X: they unpack the weights, and so limit these
+kernels."""
 INT4_FREE = {"efficiency": 0.1, "memory_efficiency": 0.15, "step_latency": 2e-6}
 INT4_BOUNDS = {
     **FITTED_BOUNDS,
@@ -138,13 +138,13 @@ TRITON_PRODUCTS = (
     ("GEAK", 1024, 5120, 5120, 166.1, BANDWIDTH),
     ("GEAK", 13645, 8704, 5120, 2600.0, BANDWIDTH),
 )
-"""Products in FP8 by blocks by AITER's Triton kernel with its default tiles: source, rows, columns, reduction,
-microseconds, bandwidth of the GPU. A profile of DeepSeek-R1 over eight MI325X under SGLang 0.5.9, 64 sequences
-(SemiAnalysisAI/InferenceX issue 863, March 2026; its labels give columns of one rank and of all, which are put right by
-how often each occurs: three a layer of 61, two in three dense layers), and Qwen3-14B on MI300X (AMD-AGI/GEAK,
-e2e_workflow/knowledge/learned/fp8-a8w8-blockscale-overlay-gfx942.md; calls in a loop by events)."""
+"""Products in block-scaled FP8 by AITER's Triton kernel with its default tiles: source, rows, columns, reduction,
+microseconds, bandwidth of the GPU. A profile of DeepSeek-R1 on eight MI325X under SGLang 0.5.9, 64 sequences
+(SemiAnalysisAI/InferenceX issue 863, March 2026; its labels give columns of one rank and of all, corrected here by how
+often each occurs: three per layer of 61, two in three dense layers), and Qwen3-14B on MI300X (AMD-AGI/GEAK,
+e2e_workflow/knowledge/learned/fp8-a8w8-blockscale-overlay-gfx942.md; calls in a loop, timed by events)."""
 TRITON_TILE_ROWS = 256
-"""Tiles of 128 rows by 128 columns, as ones of 64 columns have them: the same work."""
+"""Tiles of 128 rows by 128 columns, expressed in tiles of 64 columns: the same work."""
 
 
 def product_rows(folder: Path) -> pd.DataFrame:
@@ -179,7 +179,7 @@ def triton_products() -> pd.DataFrame:
 
 
 def fit_triton_products(rows: pd.DataFrame) -> GemmCurve:
-    """Return the curve of Triton's tiles with the share of the peak of the least soft-L1 error of the logarithm."""
+    """Return the curve of Triton's tiles with the fitted share of the peak: least soft-L1 error of the logarithm."""
     values = fit_parameters(
         lambda given: predict_triton_products(_triton_curve(given), rows),
         rows["us"].to_numpy(dtype=np.float64) * SECONDS,
@@ -202,7 +202,7 @@ def predict_triton_products(curve: GemmCurve, rows: pd.DataFrame) -> Array:
 
 
 def _triton_curve(values: Mapping[str, float]) -> GemmCurve:
-    """Return tiles that nothing splits nor overlaps: the start as of AITER's products, memory as of the GPU's class."""
+    """Return tiles without splits or overlap: start-up as in AITER's products, memory as in the GPU's class."""
     constants: dict[str, Any] = {
         "start_latency": 1.86e-6,
         "loop_overhead": 0.0,
@@ -218,7 +218,7 @@ def _triton_curve(values: Mapping[str, float]) -> GemmCurve:
 
 
 def triton_product_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
-    """Return predicted over measured, less 1, of products by Triton from a fit to others."""
+    """Return predicted / measured - 1 of products by Triton from a fit to others."""
     measured = tested["us"].to_numpy(dtype=np.float64) * SECONDS
     return np.asarray(predict_triton_products(fit_triton_products(seen), tested) / measured - 1.0)
 
@@ -234,7 +234,7 @@ def _curve(values: Mapping[str, float]) -> GemmCurve:
 
 
 def expert_rows(folder: Path, *, rounding: str, bits: float) -> pd.DataFrame:
-    """Return the fastest calls of 128 experts and more, rounded by ``rounding`` (AITER's ``q_type``), on an MI308X."""
+    """Return the fastest calls with 128 experts or more, rounded by ``rounding`` (AITER's ``q_type``), on an MI308X."""
     table = pd.read_csv(folder / "tuned_fmoe.csv")
     dtype = "float8" if bits == 8.0 else "bfloat16"
     is_chosen = table["q_type"].str.endswith(rounding) & table["q_dtype_w"].str.contains(dtype)
@@ -264,7 +264,7 @@ def expert_calls(rows: pd.DataFrame, bits: float) -> ExpertCalls:
 
 
 def expert_device(bits: float) -> GemmDevice:
-    """Return what of an MI308X the calls see."""
+    """Return the properties of an MI308X that matter to the calls."""
     return GemmDevice(peak=PEAKS[bits] * MI308X_UNITS / UNITS, bandwidth=BANDWIDTH, num_multiprocessors=MI308X_UNITS)
 
 
@@ -279,7 +279,7 @@ def held_out(rows: pd.DataFrame, weights: list[str], error: Callable[[pd.DataFra
 
 
 def product_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
-    """Return predicted over measured, less 1, of rows from a fit to others."""
+    """Return predicted / measured - 1 of rows from a fit to others."""
     measured = tested["seconds"].to_numpy(dtype=np.float64)
     return np.asarray(predict_products(fit_products(seen), tested) / measured - 1.0)
 
@@ -334,7 +334,7 @@ def _mxfp4_curve(values: Mapping[str, float]) -> GroupedGemmCurve:
 
 
 def mxfp4_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
-    """Return predicted over measured, less 1, of layers from a fit to others."""
+    """Return predicted / measured - 1 of layers from a fit to others."""
     calls = mxfp4_calls(tested)
     return np.asarray(predict_experts(fit_mxfp4(seen), calls, MXFP4_DEVICE) / calls.seconds - 1.0)
 
@@ -351,7 +351,7 @@ def triton_rows(kernels: GemmClass) -> pd.DataFrame:
 
 
 def fit_triton(rows: pd.DataFrame, kernels: GemmClass) -> GroupedGemmCurve:
-    """Return AITER's curve with the shares of the two peaks that have the least soft-L1 error of the logarithm."""
+    """Return AITER's curve with fitted shares of the two peaks: least soft-L1 error of the logarithm."""
     aiter = load_hardware("mi300x-192gb").grouped_gemm_curves_of("sglang")[kernels]
     values = fit_parameters(
         lambda given: predict_triton(aiter.model_copy(update=given), rows, kernels),
@@ -363,7 +363,7 @@ def fit_triton(rows: pd.DataFrame, kernels: GemmClass) -> GroupedGemmCurve:
 
 
 def predict_triton(curve: GroupedGemmCurve, rows: pd.DataFrame, kernels: GemmClass) -> Array:
-    """Return the seconds of one product of all experts, each of which some token chose."""
+    """Return the seconds of one product of all experts, each chosen by some token."""
     bits = 16.0 if kernels == "bf16" else 8.0
     tokens, columns, floor = (rows[name].to_numpy(dtype=np.float64) for name in ("token", "n", "floor"))
     pairs = tokens * TRITON_CHOSEN
@@ -382,7 +382,7 @@ def predict_triton(curve: GroupedGemmCurve, rows: pd.DataFrame, kernels: GemmCla
 
 
 def triton_errors(seen: pd.DataFrame, tested: pd.DataFrame, *, kernels: GemmClass) -> Array:
-    """Return predicted over measured, less 1, of products from a fit to others."""
+    """Return predicted / measured - 1 of products from a fit to others."""
     measured = tested["us"].to_numpy(dtype=np.float64) * SECONDS
     return np.asarray(predict_triton(fit_triton(seen, kernels), tested, kernels) / measured - 1.0)
 
@@ -397,7 +397,7 @@ def int4_rows() -> pd.DataFrame:
 
 
 def fit_int4(rows: pd.DataFrame) -> GroupedGemmCurve:
-    """Return Triton's curve in 16 bit with tiles of 16 rows and what an MI300X reaches of its peaks in INT4."""
+    """Return Triton's curve in 16 bit with tiles of 16 rows and an MI300X's shares of its peaks in INT4."""
     wide = load_hardware("mi300x-192gb").grouped_gemm_curves_of("vllm", "triton")["bf16"]
     wide = wide.model_copy(update={"tile_rows": 16, "backend": None, "fit": None})
     values = fit_parameters(
@@ -410,7 +410,7 @@ def fit_int4(rows: pd.DataFrame) -> GroupedGemmCurve:
 
 
 def predict_int4(curve: GroupedGemmCurve, rows: pd.DataFrame) -> Array:
-    """Return the seconds of the layers, each GPU as an MI300X of its own units and clock."""
+    """Return the seconds of the layers, each GPU as an MI300X with its own units and clock."""
     seconds = np.empty(len(rows))
     for name, chosen in rows.groupby("gpu"):
         pace, units = INT4_PACES[str(name)], load_hardware(str(name)).compute.num_multiprocessors or 1
@@ -422,13 +422,13 @@ def predict_int4(curve: GroupedGemmCurve, rows: pd.DataFrame) -> Array:
 
 
 def int4_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
-    """Return predicted over measured, less 1, of layers from a fit to others."""
+    """Return predicted / measured - 1 of layers from a fit to others."""
     measured = tested["us"].to_numpy(dtype=np.float64) * SECONDS
     return np.asarray(predict_int4(fit_int4(seen), tested) / measured - 1.0)
 
 
 def int4_shares(curve: GroupedGemmCurve, name: str) -> tuple[float, float]:
-    """Return what another GPU reaches of its own FLOP/s and bandwidth at its pace."""
+    """Return the shares of its own FLOP/s and bandwidth that another GPU reaches at its pace."""
     hardware, pace = load_hardware(name), INT4_PACES[name]
     peak = hardware.peak_flops("bf16") or PEAKS[16.0]
     bandwidth = hardware.memory.bandwidth
@@ -447,7 +447,7 @@ def print_int4() -> None:
 
 
 def print_triton() -> None:
-    """Print what the pull requests tell of Triton's products and experts."""
+    """Print the results for Triton's products and experts from the pull requests."""
     products = triton_products()
     print("products by Triton, FP8 by blocks", len(products), fit_triton_products(products))
     inside = np.median(np.abs(triton_product_errors(products, products)))

@@ -1,4 +1,4 @@
-"""Fits the all-reduce of the engines on AMD's GPUs to the times that pull requests publish, and states its errors.
+"""Fits the all-reduce of engines on AMD GPUs to times published in pull requests, and states its errors.
 
 Rerun, without any tables: ``python -m calibration.laboratory.fits.amd_collective_fit``.
 """
@@ -45,21 +45,21 @@ TIMES: Mapping[tuple[int, float], Mapping[int, float]] = {
     },
     (8, 57.6e9): {24: 6.3, 48: 6.7, 96: 7.6, 192: 10.0, 384: 13.1, 768: 16.0, 1536: 24.2},
 }
-"""Ranks and what a link between two of them reaches (bytes/s) -> KiB of a message -> us of vLLM's all-reduce.
+"""Ranks and bandwidth reached by a link between two of them (bytes/s) -> KiB of a message -> us of vLLM's all-reduce.
 
 Two MI300X: ROCm/aiter pull request 801, column "vllm cr"; four: vLLM's 19744, before it; eight MI355X: vLLM's
 pull request 39080, column of vLLM.
 """
 
 PEER = 48e9
-"""Bytes/s of the link between two MI300X, of which all messages here are counted."""
+"""Bytes/s of the link between two MI300X, to which all messages here are converted."""
 
 FIXED: Mapping[str, object] = {"engine": "vllm", "ring_start": 20e-6, "ring": COLLECTIVE_SHARE, "switch": None}
-"""What no call here tells: RCCL takes over beyond them, with the share of the link as of GPUs without a curve."""
+"""Values that no call reveals: RCCL takes over for longer messages, with the share of GPUs without a curve."""
 
 
 def calls_of(ranks: tuple[int, ...] = (2, 4, 8)) -> Calls:
-    """Return the calls over some numbers of ranks, a message as large as takes as long over links of an MI300X."""
+    """Return the calls over some numbers of ranks; messages are scaled to equal times over links of an MI300X."""
     rows = [
         (count, size * KIB * PEER / peer, us * 1e-6)
         for (count, peer), times in TIMES.items()
@@ -78,12 +78,12 @@ def fit_all_reduce(calls: Calls) -> AllReduceCurve:
 
 
 def errors(seen: tuple[int, ...], tested: tuple[int, ...]) -> Array:
-    """Return predicted over measured less one, of the calls above 10 us over some ranks by a fit to others."""
+    """Return predicted / measured - 1 of the calls above 10 us over some ranks, from a fit to others."""
     return errors_of(fit_all_reduce(calls_of(seen)), calls_of(tested), PEER)
 
 
 def left_out() -> Array:
-    """Return the errors of every call by a fit to the other numbers of ranks."""
+    """Return the errors of every call from a fit to the other numbers of ranks."""
     counts = tuple(count for count, _ in TIMES)
     return np.concatenate([errors(tuple(each for each in counts if each != left), (left,)) for left in counts])
 

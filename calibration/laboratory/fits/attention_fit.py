@@ -1,4 +1,4 @@
-"""Fits the attention curves of the hardware profiles; what they say, and how far off, is `attention_report`'s."""
+"""Fits the attention curves of the hardware profiles; `attention_report` writes them and their errors."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ DECODE_RANGES: Ranges = {
     "tail": (0.2, 0.7, 1.0),
     "combine": (0.0, 2e-6, 20e-6),
 }
-"""Least, first and greatest value of each constant."""
+"""Least, initial and greatest value of each constant."""
 
 SMOOTH: Mapping[str, Any] = {"splits": "none", "tail": 0.0, "combine": 0.0}
-"""Decode kernels that cut contexts too smoothly to see, and the constants that they do without."""
+"""Decode kernels that split contexts too smoothly to see, and the constants that they do not need."""
 
 PREFILL_RANGES: Ranges = {
     "start": (1e-6, 10e-6, 100e-6),
@@ -63,21 +63,21 @@ PREFILL_RANGES: Ranges = {
 }
 
 SAMPLE = 5000
-"""Rows of a table that a fit sees, drawn at random: twice as many change no error by 0.2 %."""
+"""Rows of a table used in a fit, drawn at random: twice as many change no error by 0.2 %."""
 
 SOFT_ERROR = 0.05
 """Relative error beyond which a row counts linearly (soft L1): kernels switch, and rows are noisy."""
 
 WIDEST_TOKENS = 2048.0
-"""Prompts from which on pairs are most of the time of the widest heads."""
+"""Prompt length from which pairs take most of the time of the widest heads."""
 
 FLOOR_SECONDS = 10e-6
-"""Calls from which on errors are counted."""
+"""Least time of calls counted in errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One fit: whose kernel, which attention, which width of KV, from which group of query heads on."""
+    """One fit: the engine, the kind of attention, the width of KV, and the least group of query heads."""
 
     engine: str
     kind: str
@@ -87,13 +87,13 @@ class Kernel:
 
     @property
     def splits(self) -> Mapping[str, Any]:
-        """How its decode cuts contexts, and the constants that this leaves out."""
+        """How its decode splits contexts, and the constants that are then not needed."""
         if self.engine != "tensorrt-llm" or self.kind != "heads":
             return SMOOTH
         return {"splits": "filling"} if self.max_group == 1 else {**SMOOTH, "splits": "waves"}
 
     def calls(self, root: Path, system: str, phase: str, *, is_windowed: bool = False) -> Calls | None:
-        """Return the measured calls of this kernel on a system; none where there is no table."""
+        """Return the measured calls of this kernel on a system; None if there is no table."""
         calls = read_calls(
             root, system, self.engine, kind=self.kind, phase=phase, kv_bits=self.kv_bits, is_windowed=is_windowed
         )
@@ -104,11 +104,11 @@ class Kernel:
 
 
 XQA_MAX_GROUP = 32
-"""Query heads to a key-value head beyond which TensorRT-LLM leaves its decode kernel for one five to nine times
+"""Query heads per key-value head beyond which TensorRT-LLM leaves its decode kernel for one that is five to nine times
 slower; no catalogue model has more."""
 
 XQA_GROUPS = ((1, 1), (2, 8), (9, 16), (17, XQA_MAX_GROUP))
-"""Query heads to a key-value head that share one of its decode kernels: tiles of 8, 16 and 32 query rows."""
+"""Query heads per key-value head that share one of its decode kernels: tiles of 8, 16 and 32 query rows."""
 
 KERNELS = (
     *(Kernel(engine, "heads", bits) for engine in ("vllm", "sglang") for bits in (16, 8)),
@@ -120,7 +120,7 @@ KERNELS = (
 def affine_prefill_seconds(
     curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu, batch: Array | float, tokens: Array | float
 ) -> Array:
-    """Return what the engine's sums make of the same call: tokens, requests, pairs and keys only."""
+    """Return the engine's estimate of the same call, from sums of tokens, requests, pairs and keys only."""
     num_tokens = np.asarray(tokens, dtype=np.float64)
     total = batch * num_tokens
     return np.asarray(
@@ -134,7 +134,7 @@ def affine_prefill_seconds(
 
 
 def predict(curve: Curve, calls: Calls, gpu: Gpu) -> Array:
-    """Return the seconds that a curve gives for measured calls; decode windows cut the context."""
+    """Return the seconds that a curve predicts for measured calls; decode windows limit the context."""
     if isinstance(curve, DecodeAttentionCurve):
         return decode_seconds(curve, calls.heads, gpu, calls.batch, np.minimum(calls.length, calls.window))
     return prefill_seconds(curve, calls.heads, gpu, calls.batch, calls.length, calls.window)
@@ -153,9 +153,9 @@ def fit(curve_type: type[Curve], ranges: Ranges, calls: Calls, gpu: Gpu, fixed: 
 
     Args:
         curve_type: Which curve.
-        ranges: Least, first and greatest value of each constant.
+        ranges: Least, initial and greatest value of each constant.
         calls: What to fit.
-        gpu: Where they were measured.
+        gpu: GPU on which they were measured.
         fixed: Constants that are given.
     """
     sample = calls.where(np.random.default_rng(0).permutation(len(calls.seconds))[:SAMPLE])
@@ -183,10 +183,10 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
 
     Args:
         root: Folder of the systems.
-        system: Where it was measured.
+        system: System on which it was measured.
         kernel: Which kernel.
-        wide: The decode curve of 16-bit KV, whose share of the bandwidth holds for 8 bit too: those calls are
-            bound by arithmetic and do not show it.
+        wide: The decode curve of 16-bit KV, whose share of the bandwidth also applies to 8 bit: in those calls compute
+            is the bottleneck, so they do not show it.
     """
     curves: dict[str, Curve] = {}
     decode, prefill = (kernel.calls(root, system, phase) for phase in ("decode", "prefill"))
@@ -208,10 +208,10 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
 
 
 def widest_share(root: Path, system: str, kernel: Kernel, curve: PrefillAttentionCurve) -> float | None:
-    """Return the share of the peak that pairs of heads wider than 256 reach; none without such calls.
+    """Return the share of the peak that pairs of heads wider than 256 reach; None without such calls.
 
-    The median over calls of `WIDEST_TOKENS` and more of their flops over peak and time; what the curve of the others
-    says of starts, rows and tiles is left out of the time.
+    The median of FLOP over peak and time, for calls of at least `WIDEST_TOKENS`; the starts, rows and tiles of the
+    other heads' curve are subtracted from the time.
     """
     calls = widest_calls(root, system, kernel)
     if calls is None:
@@ -225,7 +225,7 @@ def widest_share(root: Path, system: str, kernel: Kernel, curve: PrefillAttentio
 
 
 def widest_calls(root: Path, system: str, kernel: Kernel) -> Calls | None:
-    """Return the measured prompts of heads wider than 256; none where there are none."""
+    """Return the measured prompts of heads wider than 256; None if there are none."""
     if kernel.kind != "heads":
         return None
     return read_calls(
@@ -245,5 +245,5 @@ def fit_system(root: Path, system: str, kernels: Sequence[Kernel] = KERNELS) -> 
 
 
 def relative_errors(predicted: Array, calls: Calls) -> Array:
-    """Return predicted over measured less one, of the calls above 10 us."""
+    """Return predicted / measured - 1 of the calls above 10 us."""
     return np.asarray((predicted / calls.seconds - 1.0)[calls.seconds > FLOOR_SECONDS])

@@ -72,7 +72,7 @@ def error_tables(root: Path) -> str:
 
 
 def _transfers(root: Path, kernel: Kernel, phase: str, curve: Curve) -> list[tuple[str, Array]]:
-    """Return the errors of a curve of H200: in sample, on H100, there in the affine form, and with windows."""
+    """Return the errors of a curve of H200: in sample, on H100, on H100 in the affine form, and with windows."""
     rows: list[tuple[str, Array]] = []
     for system, label in (("h200_sxm", "H200, in sample"), ("h100_sxm", "H100, out of sample")):
         calls = kernel.calls(root, system, phase)
@@ -122,12 +122,12 @@ def profile_block(root: Path, system: str) -> str:
 
 
 EXPANDED_PROMPTS = "tensorrt-llm"
-"""Whose table of MLA prompts holds expanded keys and values, as every engine computes prompts without a cached prefix.
-SGLang's holds the absorbed form: 590 TFLOP/s on an H200 if its products are counted so, 175 if they are expanded."""
+"""Engine whose table of MLA prompts holds expanded keys and values, as every engine computes prompts without a cached
+prefix. SGLang's holds the absorbed form: 590 TFLOP/s on an H200 if counted that way, 175 if expanded."""
 
 
 def _measured(kernel: Kernel, phase: str) -> Kernel:
-    """Return the kernel whose table a profile takes for a phase."""
+    """Return the kernel whose table a profile uses for a phase."""
     if (kernel.kind, phase) == ("latent", "prefill"):
         return replace(kernel, engine=EXPANDED_PROMPTS)
     return kernel

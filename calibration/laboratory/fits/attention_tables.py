@@ -26,10 +26,10 @@ GPUS = {
 """Folder of a table -> data sheet (the tables of A100 are of the 80 GB board). L2: NVIDIA's whitepapers."""
 
 MAX_WIDTH = 256
-"""Widest head of the curves: of 512 the tables have other kernels (FlashAttention-4, Triton), see `widest_share`."""
+"""Widest head of the curves: for 512 the tables have other kernels (FlashAttention-4, Triton), see `widest_share`."""
 
 LATENT_RANK, ROTARY, VALUE_WIDTH, NOPE_WIDTH = 512, 64, 128, 128
-"""DeepSeek-V3 latent attention, which the MLA tables are of."""
+"""DeepSeek-V3's latent attention, measured in the MLA tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Calls:
         heads: Sizes, arrays over the calls.
         batch: Sequences.
         length: Context of a decode step, or tokens of a prompt.
-        window: Sliding window, infinite without.
+        window: Sliding window, infinite without one.
         seconds: Measured time.
     """
 
@@ -51,7 +51,7 @@ class Calls:
     seconds: Array
 
     def where(self, mask: NDArray[Any]) -> Calls:
-        """Return the calls that a mask or an index picks."""
+        """Return the calls selected by a mask or an index."""
         sizes = (self.heads.num_heads, self.heads.num_kv_heads, self.heads.width, self.heads.kv_bytes)
         picked = [np.broadcast_to(size, self.batch.shape)[mask] for size in sizes]
         heads = Heads(num_heads=picked[0], num_kv_heads=picked[1], width=picked[2], kv_bytes=picked[3])
@@ -60,7 +60,7 @@ class Calls:
 
 
 def find_table(root: Path, system: str, family: str, engine: str, name: str) -> Path | None:
-    """Return the Parquet file of a table, the newest version of it; none where there is none."""
+    """Return the Parquet file of the newest version of a table; None if there is none."""
     folder = root / system / family / ENGINE_FOLDERS[engine]
     found = sorted(folder.glob(f"*/{name}.parquet"))
     return found[-1] if found else None
@@ -77,7 +77,7 @@ def read_calls(
     is_windowed: bool = False,
     is_widest: bool = False,
 ) -> Calls | None:
-    """Return the calls of one kernel; none where the engine has no such table.
+    """Return the calls of one kernel; None if the engine has no such table.
 
     Args:
         root: Folder of the systems.
@@ -109,7 +109,7 @@ def read_calls(
 
 
 def _arithmetic(table: pd.DataFrame) -> str:
-    """Return the arithmetic that an engine pairs with FP8 KV: 16 bit where the table has it."""
+    """Return the arithmetic that an engine pairs with FP8 KV: 16 bit if the table has it."""
     return "bfloat16" if (table["attn_dtype"] == "bfloat16").any() else "fp8"
 
 

@@ -29,10 +29,10 @@ Curve = AllReduceCurve | TransferCurve
 Ranges = Mapping[str, tuple[float, tuple[float, ...], float]]
 
 LINKS = {"h100_sxm": 450e9, "h200_sxm": 450e9, "a100_sxm": 300e9, "b200_sxm": 900e9, "gb200": 900e9}
-"""Folder of a table -> NVLink bandwidth a GPU, one direction."""
+"""Folder of a table -> NVLink bandwidth per GPU, one direction."""
 
 HAS_SWITCH_REDUCTION = {"h100_sxm": True, "h200_sxm": True, "a100_sxm": False, "b200_sxm": True, "gb200": True}
-"""Whether NVSwitch reduces (third generation on)."""
+"""Whether NVSwitch reduces (from the third generation)."""
 
 ALL_REDUCE_RANGES: Ranges = {
     "start": (0.0, (2e-6, 4e-6), 20e-6),
@@ -44,7 +44,7 @@ ALL_REDUCE_RANGES: Ranges = {
     "ring": (0.1, (0.8,), 1.5),
     "switch": (0.1, (0.6,), 1.5),
 }
-"""Least, first and greatest value of each constant; fits start from every combination of the first ones."""
+"""Least, initial and greatest value of each constant; fits start from every combination of the initial ones."""
 
 TRANSFER_RANGES: Ranges = {
     "start": (0.0, (4e-6,), 30e-6),
@@ -63,16 +63,16 @@ NCCL_NAMES = {
 """Kind of a curve -> operation in a table."""
 
 NCCL = "nccl"
-"""In place of an engine: NCCL's own all-reduce, of engines without kernels of their own."""
+"""Replaces an engine: NCCL's own all-reduce, for engines without kernels of their own."""
 
 SOFT_ERROR = 0.1
 """Relative error beyond which a row counts linearly: some rows are single outliers (38 us between two of 3)."""
 
 FLOOR_SECONDS = 10e-6
-"""Calls from which on errors are counted."""
+"""Least time of calls counted in errors."""
 
 HALF_BYTES = 2.0
-"""Bytes of an element; messages in the tables are in elements."""
+"""Bytes per element; messages in the tables are in elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Calls:
 
 
 def read_all_reduce(root: Path, system: str, engine: str) -> Calls | None:
-    """Return an engine's own all-reduce inside CUDA graphs, or NCCL's; none without a table."""
+    """Return an engine's own all-reduce inside CUDA graphs, or NCCL's; None without a table."""
     if engine == NCCL:
         return read_transfer(root, system, "all_reduce")
     found = _by_version(root / system / "comm" / ENGINE_FOLDERS[engine], "custom_allreduce_perf.parquet")
@@ -99,14 +99,14 @@ def read_all_reduce(root: Path, system: str, engine: str) -> Calls | None:
 
 
 def _by_version(folder: Path, table: str) -> list[Path]:
-    """Return the tables of a framework, the last version last."""
+    """Return the tables of a framework, the newest version last."""
     return sorted(
         folder.glob(f"*/{table}"), key=lambda path: [int(each) for each in re.findall(r"\d+", path.parent.name)]
     )
 
 
 def read_transfer(root: Path, system: str, kind: str) -> Calls | None:
-    """Return a collective of NCCL, 16-bit elements; none without a table."""
+    """Return a collective of NCCL with 16-bit elements; None without a table."""
     found = _by_version(root / system / "comm" / "nccl", "nccl_perf.parquet")
     if not found or kind not in NCCL_NAMES:
         return None
@@ -153,7 +153,7 @@ def fit(curve_type: type[Curve], ranges: Ranges, calls: Calls, bandwidth: float,
 
 
 def fit_all_reduce(root: Path, system: str, engine: str) -> AllReduceCurve | None:
-    """Return the all-reduce curve of an engine; none without a table."""
+    """Return the all-reduce curve of an engine; None without a table."""
     calls = read_all_reduce(root, system, engine)
     if calls is None:
         return None
@@ -166,7 +166,7 @@ def fit_all_reduce(root: Path, system: str, engine: str) -> AllReduceCurve | Non
 
 
 def fit_transfer(root: Path, system: str, kind: str) -> TransferCurve | None:
-    """Return the curve of another collective; none without a table."""
+    """Return the curve of another collective; None without a table."""
     calls = read_transfer(root, system, kind)
     if calls is None:
         return None
@@ -176,7 +176,7 @@ def fit_transfer(root: Path, system: str, kind: str) -> TransferCurve | None:
 
 
 def errors_of(curve: Curve, calls: Calls, bandwidth: float) -> Array:
-    """Return predicted over measured less one, of the calls above 10 us."""
+    """Return predicted / measured - 1 of the calls above 10 us."""
     return np.asarray((predict(curve, calls, bandwidth) / calls.seconds - 1.0)[calls.seconds > FLOOR_SECONDS])
 
 

@@ -1,4 +1,4 @@
-"""Fits DeepEP's expert all-to-all and states its errors, also on numbers of nodes that were left out.
+"""Fits DeepEP's expert all-to-all and states its errors, including those on left-out numbers of nodes.
 
 Rerun on tables in the layout of NVIDIA's AIConfigurator (``<system>/comm/sglang/<version>/wideep_deepep_*.parquet``)::
 
@@ -33,24 +33,24 @@ from simserve.perf.efficiency import Array
 Direction = Literal["dispatch", "combine"]
 
 NETWORK = 50e9
-"""Bytes/s a GPU between nodes: one 400 Gbit/s port."""
+"""Bytes/s per GPU between nodes: one 400 Gbit/s port."""
 
 RANKS_PER_NODE, HIDDEN_SIZE, CHOSEN = 8, 7168, 8
-"""Of the rows over several nodes: GPUs of a node, width of DeepSeek-V3, experts of a token."""
+"""Of the rows over several nodes: GPUs per node, width of DeepSeek-V3, experts per token."""
 
 NODES: dict[ExchangeMode, tuple[int, ...]] = {"deepep_low_latency": (1, 2, 4, 8), "deepep_high_throughput": (1, 2, 4)}
-"""Nodes that are fitted. High throughput over eight moves 22 GB/s a GPU where two and four move 39 to 47: another
-regime, in these tables alone, which constants of the links cannot hold; it stays in the error table."""
+"""Numbers of nodes that are fitted. High throughput over eight moves 22 GB/s a GPU where two and four move 39 to 47:
+another regime, only in these tables, which constants of the links cannot describe; it stays in the error table."""
 
 FIRST = np.array([1e-5, 1e-5, 1e-5, 0.5, 0.8])
-"""Where fits start; constants are fitted in these units."""
+"""Initial values of fits, in whose units constants are fitted."""
 LEAST, MOST = np.array([0.0, 0.0, 0.0, 0.1, 0.06]), np.array([20.0, 20.0, 20.0, 2.0, 1.5])
 """Bounds in these units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Measured exchanges: nodes, tokens of a rank and seconds, arrays over the calls."""
+    """Measured exchanges: nodes, tokens per rank and seconds, arrays over the calls."""
 
     num_nodes: Array
     tokens: Array
@@ -62,7 +62,7 @@ class Exchanges:
 
 
 def read_exchanges(root: Path, system: str, mode: ExchangeMode, direction: Direction) -> Exchanges:
-    """Return the rows of the newest table that holds several nodes; none where there is no such table."""
+    """Return the rows of the newest table that holds several nodes; None if there is no such table."""
     kind = "ll" if mode == "deepep_low_latency" else "normal"
     seconds = f"{direction}_avg_t_us" if kind == "ll" else f"{direction}_transmit_us + {direction}_notify_us"
     only = "" if kind == "ll" else f"and dispatch_sms = {EXCHANGING_MULTIPROCESSORS[mode]}"
@@ -112,7 +112,7 @@ def fit(mode: ExchangeMode, direction: Direction, calls: Exchanges, link: float)
 
 
 def held_out_errors(mode: ExchangeMode, direction: Direction, calls: Exchanges, link: float) -> dict[int, Array]:
-    """Return the relative errors on each number of nodes above one by constants fitted to the others."""
+    """Return the relative errors on each number of nodes above one with constants fitted to the others."""
     fitted, errors = np.isin(calls.num_nodes, NODES[mode]), {}
     for nodes in np.unique(calls.num_nodes[calls.num_nodes > 1]):
         left_out = calls.num_nodes == nodes

@@ -1,7 +1,7 @@
-"""Fits GEMM curves on measured calls and predicts calls from them.
+"""Fits GEMM curves to measured calls and predicts calls from them.
 
-The tables hold more than a server sees: weights small enough to stay in L2 over the repeats of the benchmark,
-and for FP8 the kernel that quantises the activations. Both are fitted here beside the curve and kept out of it.
+The tables include effects that a server does not see: weights small enough to stay in L2 over the benchmark's repeats,
+and for FP8 the kernel that quantises the activations. Both are fitted here separately and kept out of the curve.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simserve.perf.gemm import GemmDevice, gemm_seconds
 from simserve.profiles.kernel_curves import GemmCurve
 
 NUM_FITTED_ROWS = 4000
-"""Rows drawn for a fit, from up to 36,000: more moves no parameter by more than a few percent."""
+"""Rows drawn for a fit, from up to 36,000: more rows change no parameter by more than a few percent."""
 
 MIN_FITTED_SECONDS = 6e-6
 """Shorter calls are left out of a fit: they are start-up time, and few calls of a server are so short."""
@@ -33,10 +33,10 @@ fill the L2, at most 5 (AIConfigurator, collector/*/collect_gemm.py)."""
 MAX_TRTLLM_COPIES = 5.0
 
 QUANTISED_BYTES = 3.0
-"""Bytes an activation element moves in quantisation: 16 bit in, 8 bit out."""
+"""Bytes moved per activation element in quantisation: 16 bit in, 8 bit out."""
 
 RESIDENCY_POWER = 4.0
-"""Steepness of the fall from L2 to memory as the working set outgrows the cache."""
+"""Steepness of the transition from L2 to memory as the working set outgrows the cache."""
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "start_latency": (1e-7, 1e-4),
@@ -52,7 +52,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "quantisation_efficiency": (0.02, 1.0),
     "row_seconds": (1e-13, 1e-7),
 }
-"""Range of each parameter; what is fitted is its logarithm."""
+"""Range of each parameter; its logarithm is fitted."""
 
 START: Mapping[str, float] = {
     "start_latency": 3.3e-6,
@@ -68,18 +68,18 @@ START: Mapping[str, float] = {
     "quantisation_efficiency": 0.5,
     "row_seconds": 1e-10,
 }
-"""Where a fit starts."""
+"""Initial values of a fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """What a table holds beside the bare GEMM.
+    """What a table includes besides the GEMM itself.
 
     Attributes:
-        framework: Whose kernels and whose benchmark.
+        framework: The framework of kernels and benchmark.
         is_quantising: Whether 16-bit activations are quantised in the timed region.
-        input_bytes: Bytes of an activation element that the GEMM reads.
-        weight_bytes: Bytes of a weight.
+        input_bytes: Bytes per activation element that the GEMM reads.
+        weight_bytes: Bytes per weight.
         max_tile_rows: Kernel family: rows of the largest tile.
         max_splits: Kernel family: most SMs that share a tile's reduction.
     """
@@ -98,7 +98,7 @@ class Device:
 
     Attributes:
         gemm: Peak, bandwidth and SMs.
-        l2_bytes: L2 cache, of account for the benchmark only.
+        l2_bytes: L2 cache, which matters only for the benchmark.
     """
 
     gemm: GemmDevice
@@ -107,16 +107,16 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmFit:
-    """A curve and what was fitted beside it.
+    """A curve and the parameters fitted with it.
 
     Attributes:
         curve: The GEMM.
         benchmark: What the table holds.
-        residency: Working set, in L2 sizes, up to which calls are served from the cache.
-        quantisation_start: Seconds that a quantisation call adds however small.
-        quantisation_efficiency: Share of the bandwidth it reaches.
-        row_seconds: Further seconds a row of quantisation (one thread block a row in vLLM's kernel).
-        num_points: Rows fitted on.
+        residency: Working set, in L2 sizes, up to which the cache serves calls.
+        quantisation_start: Least seconds that a quantisation call adds.
+        quantisation_efficiency: Share of the bandwidth that it reaches.
+        row_seconds: Further seconds per row of quantisation (one thread block per row in vLLM's kernel).
+        num_points: Number of fitted rows.
     """
 
     curve: GemmCurve
@@ -147,8 +147,8 @@ def fit_gemm(rows: pd.DataFrame, device: Device, benchmark: Benchmark, start_lat
     Args:
         rows: Columns ``m, n, k, seconds``.
         device: The GPU that was measured.
-        benchmark: What the rows hold.
-        start_latency: Start-up seconds to keep where they are not fitted.
+        benchmark: What the rows include.
+        start_latency: Start-up seconds to keep if they are not fitted.
     """
     long_enough = rows[rows["seconds"] > MIN_FITTED_SECONDS]
     drawn = long_enough.sample(min(len(long_enough), NUM_FITTED_ROWS), random_state=0)
@@ -171,7 +171,7 @@ def fit_parameters(
 ) -> dict[str, float]:
     """Return the parameters, within bounds, with the least soft-L1 error of ``log(predicted / measured)``.
 
-    Errors beyond about 5 % count by their size, not its square, so that odd kernels do not pull the curve.
+    Errors beyond about 5 % count linearly, so that odd kernels do not distort the curve.
     """
     names = list(start)
 
@@ -193,7 +193,7 @@ def fit_parameters(
 
 
 def predict_seconds(fit: GemmFit, rows: pd.DataFrame, device: Device) -> Array:
-    """Return the seconds of the benchmark's calls: GEMM, quantisation and what the L2 saves."""
+    """Return the seconds of the benchmark's calls: GEMM, quantisation and L2 savings."""
     m, n, k = (rows[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k"))
     weights = n * k * fit.benchmark.weight_bytes
     activations = m * (k * fit.benchmark.input_bytes + n * 2.0)
@@ -207,7 +207,7 @@ def predict_seconds(fit: GemmFit, rows: pd.DataFrame, device: Device) -> Array:
 
 
 def scale_to(fit: GemmFit, rows: pd.DataFrame, device: Device) -> float:
-    """Return the median of measured over predicted time: the one scale that carries a fit to another GPU."""
+    """Return the median of measured over predicted time: the single factor that transfers a fit to another GPU."""
     tested = rows[rows["seconds"] > MIN_TESTED_SECONDS]
     return float(np.median(tested["seconds"].to_numpy() / predict_seconds(fit, tested, device)))
 

@@ -43,13 +43,13 @@ from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve
 
 TRAINED, TESTED, SCALED = "h200-sxm-141gb", "h100-sxm-80gb", "a100-sxm-80gb"
-"""Hardware that curves are fitted on, tested on, and carried to by one scale."""
+"""Hardware on which curves are fitted and tested, and to which they are transferred by one factor."""
 
 SCALE_SHARE = 0.1
-"""Share of the rows of a GPU that its scale is taken from."""
+"""Share of the rows of a GPU from which its factor is taken."""
 
 BLACKWELL, BLACKWELL_TESTED = "b200-sxm-180gb", "gb200-186gb"
-"""The same of Blackwell."""
+"""The same for Blackwell."""
 
 L2_BYTES = {TRAINED: 50e6, TESTED: 50e6, SCALED: 40e6, BLACKWELL: 126e6, BLACKWELL_TESTED: 126e6}
 """L2 caches (NVIDIA H100, A100 and Blackwell architecture whitepapers)."""
@@ -62,8 +62,8 @@ class GemmCase:
     Attributes:
         kernels: Class in a hardware profile.
         dtype: Name in the tables.
-        benchmark: What the rows hold.
-        engines: Engines that take the curve; empty: all that no other curve of the class names.
+        benchmark: What the rows include.
+        engines: Engines that use the curve; empty: all that no other curve of the class names.
         is_profiled: Whether it is written to profiles.
     """
 
@@ -85,14 +85,14 @@ class ExpertCase:
         kernel: Part of the kernel's name in the tables.
         engines: Engines that run it; empty: any other.
         tile_rows: Rows of a tile.
-        is_profiled: Whether profiles hold it.
-        beside: Format that runs on the same kernels and is fitted with it.
+        is_profiled: Whether it is written to profiles.
+        beside: Format that runs on the same kernels and is fitted together with it.
         kept: Parameters taken from the block's curve for any engine.
-        backend: `moe_backend` that runs it; empty: no other.
-        narrow: Rows of a tile in steps of few tokens, and up to how many; None: as in others.
-        version: Of the framework in the tables; a star: the last.
-        most_ranks: Ranks that share the experts, at most, in the rows that it is fitted to; 1: every rank has a slice
-            of every expert.
+        backend: `moe_backend` that runs it; empty: any.
+        narrow: Rows of a tile in steps of few tokens, and most tokens of such a step; None: as in other steps.
+        version: Version of the framework in the tables; a star: the newest.
+        most_ranks: Most ranks that share the experts in the rows to which it is fitted; 1: every rank has a slice of
+            every expert.
     """
 
     kernels: GemmClass
@@ -142,9 +142,9 @@ HOPPER_GEMMS = (
     GemmCase(kernels="fp8_block", dtype="fp8_block", benchmark=_narrow("sglang", 128, 1)),
     GemmCase(kernels="fp8_block", dtype="fp8_block", benchmark=_narrow("trtllm", 64, 1), engines=("tensorrt-llm",)),
 )
-"""Of Hopper. vLLM and SGLang run CUTLASS kernels for FP8 with tiles up to 256 rows and no split reduction, SGLang
-DeepGEMM for FP8 by blocks, with tiles of 64 or 128 rows; TensorRT-LLM, and all of them for 16 bit, call cuBLAS. vLLM's
-FP8 block rows were timed without CUDA graphs."""
+"""For Hopper. vLLM and SGLang run CUTLASS kernels for FP8 with tiles up to 256 rows and no split reduction, SGLang
+DeepGEMM for block-scaled FP8, with tiles of 64 or 128 rows; TensorRT-LLM, and all of them for 16 bit, call cuBLAS.
+vLLM's FP8 block rows were timed without CUDA graphs."""
 
 BLACKWELL_GEMMS = (
     GemmCase(kernels="bf16", dtype="bfloat16", benchmark=Benchmark(framework="vllm")),
@@ -154,8 +154,8 @@ BLACKWELL_GEMMS = (
     GemmCase(kernels="nvfp4", dtype="nvfp4", benchmark=_fp4("vllm"), engines=("vllm",)),
     GemmCase(kernels="nvfp4", dtype="nvfp4", benchmark=_fp4("sglang"), engines=("sglang",)),
 )
-"""Of Blackwell. Its FP8 by one scale stays that of Hopper: TensorRT-LLM's rows hold 11 us of quantisation beside each
-product (no call takes less than 12), so that what a decode step would take of a product cannot be told from them."""
+"""For Blackwell. FP8 with one scale keeps Hopper's curve: TensorRT-LLM's rows include 11 us of quantisation with each
+product (no call takes less than 12), so that the time of a product in a decode step cannot be separated."""
 
 AMPERE_GEMMS = (
     GemmCase(kernels="bf16", dtype="bfloat16", benchmark=Benchmark(framework="vllm")),
@@ -163,7 +163,7 @@ AMPERE_GEMMS = (
     GemmCase(kernels="int8_weight_only", dtype="int8_wo", benchmark=Benchmark(framework="trtllm", weight_bytes=1.0)),
     GemmCase(kernels="int4_weight_only", dtype="int4_wo", benchmark=Benchmark(framework="trtllm", weight_bytes=0.5)),
 )
-"""Of an A100."""
+"""For an A100."""
 
 HOPPER_EXPERTS = (
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="vllm", kernel="triton"),
@@ -197,28 +197,28 @@ HOPPER_EXPERTS = (
         backend="marlin",
     ),
 )
-"""Of Hopper. SGLang's table of MXFP4 is left out: its calls are Triton's, of experts written out in 16 bit (the 32 of
-gpt-oss-20b take 0.59 ms on an H100, what 1.6 GB take to read), which SGLang runs under expert parallelism alone; its
+"""For Hopper. SGLang's table of MXFP4 is left out: its calls are Triton's, with experts written out in 16 bit (the 32
+of gpt-oss-20b take 0.59 ms on an H100, the time to read 1.6 GB), which SGLang runs only under expert parallelism; its
 servers call OpenAI's kernels, which vLLM's table has (server_args.py, triton_kernel). vLLM runs the same for gpt-oss,
-and Marlin for other models and where it is told so; TensorRT-LLM runs its own build of the Triton kernels, which
-decodes faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels
-(FlashInfer) are left out: neither bandwidth nor peak binds them, and a fit on H200 is 30 % off on H100."""
+and Marlin for other models and where told to; TensorRT-LLM runs its own build of the Triton kernels, which decodes
+faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels (FlashInfer)
+are left out: neither bandwidth nor peak is their bottleneck, and a fit on H200 is 30 % off on H100."""
 
 
 TRITON_NARROW = (16, 64)
-"""Tiles of vLLM's Triton kernel for FP8 experts by blocks where no file is tuned for the GPU: of 16 rows up to 64
+"""Tiles of vLLM's Triton kernel for block-scaled FP8 experts if no file is tuned for the GPU: of 16 rows up to 64
 tokens, of 64 beyond (fused_moe.py, get_default_config)."""
 
 NODE_RANKS = 8
-"""Ranks up to which FP4 experts of TensorRT-LLM's and SGLang's kernels on Blackwell are fitted: with more, a rank's few
-popular experts take up to twice as long as the form says, since the kernels choose their tiles by the mean load, and
-one fit of all is 10 to 30 % too slow at the 1 to 8 ranks of a node."""
+"""Most ranks to which FP4 experts of TensorRT-LLM's and SGLang's kernels on Blackwell are fitted: with more, a rank's
+few popular experts take up to twice as long as predicted, since the kernels choose their tiles by the mean load, and a
+single fit is 10 to 30 % too slow at the 1 to 8 ranks of a node."""
 
 
 def _of_rc20(
     kernels: GemmClass, dtype: str, kernel: str, engines: tuple[str, ...] = (), most_ranks: int | None = None
 ) -> ExpertCase:
-    """Return experts of TensorRT-LLM 1.3.0rc20; the tables of later candidates hold other models' only."""
+    """Return experts of TensorRT-LLM 1.3.0rc20; the tables of later candidates hold only other models'."""
     return ExpertCase(
         kernels=kernels,
         dtype=dtype,
@@ -278,10 +278,9 @@ BLACKWELL_EXPERTS = (
     _of_rc20("mxfp4", "w4a8_mxfp4_mxfp8", "torch_flow", most_ranks=NODE_RANKS),
     _of_sglang("mxfp4", "w4a8_mxfp4_mxfp8"),
 )
-"""Of Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's FP8 experts by blocks ran Triton's up to 0.17. FP8
-experts
-by blocks under TensorRT-LLM are those that SGLang's table holds (its launch scripts ask for the backend TRTLLM; the
-table of TensorRT-LLM itself holds DeepGEMM's)."""
+"""For Blackwell: FlashInfer's and TensorRT-LLM's kernels; vLLM's block-scaled FP8 experts ran on Triton up to 0.17.
+Block-scaled FP8 experts under TensorRT-LLM are those in SGLang's table (its launch scripts ask for the backend TRTLLM;
+the table of TensorRT-LLM itself holds DeepGEMM's)."""
 
 AMPERE_EXPERTS = (
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="vllm", kernel=""),
@@ -289,8 +288,8 @@ AMPERE_EXPERTS = (
     ExpertCase(kernels="bf16", dtype="bfloat16", framework="trtllm", kernel="", engines=("tensorrt-llm",)),
     ExpertCase(kernels="int4_weight_only", dtype="int4_wo", framework="sglang", kernel="", tile_rows=16, most_ranks=1),
 )
-"""Of an A100. Rows of Marlin with whole experts on a rank take up to 1.6 times as long as the form says that fits the
-others, at 8 ranks more than at 2 and at 128: one fit of all is 19 % too slow where a rank has a slice of every
+"""For an A100. Rows of Marlin with whole experts on a rank take up to 1.6 times as long as the form that fits the
+others predicts, at 8 ranks more than at 2 and at 128: a single fit is 19 % too slow if a rank has a slice of every
 expert."""
 
 
@@ -305,14 +304,14 @@ CASES: Mapping[str, tuple[tuple[GemmCase, ...], tuple[ExpertCase, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How far predictions are off: relative to the measured time.
+    """Errors of predictions, relative to the measured time.
 
     Attributes:
         num_points: Calls compared, those above 10 us.
         median: Median of the absolute error.
         mean: Mean of it.
-        p90: Nine in ten are below.
-        bias: Median of predicted over measured, less 1.
+        p90: 90th percentile of it.
+        bias: Median of predicted / measured - 1.
     """
 
     num_points: int
@@ -332,7 +331,7 @@ def errors(predicted: Array, measured: Array) -> Errors:
 
 
 ARITHMETIC = {"sq": "int8", "fp8": "fp8", "fp8_block": "fp8", "w4a8_mxfp4_mxfp8": "fp8", "nvfp4": "fp4"}
-"""Format of the tables -> whose peak bounds it; 16 bit otherwise."""
+"""Format of the tables -> dtype whose peak applies; 16 bit otherwise."""
 
 
 def device(hardware: str, dtype: str) -> Device:
@@ -396,7 +395,7 @@ def expert_table(data: Path) -> Iterator[tuple[str, ...]]:
 
 
 def held_out_experts(calls: ExpertCalls, num_experts: NDArray[np.int64], gpu: GemmDevice, tile_rows: int) -> Errors:
-    """Return the errors of calls whose number of experts no fit saw: each is predicted from all the others."""
+    """Return the errors of calls whose number of experts was left out: each is predicted from all the others."""
     predicted = np.empty_like(calls.seconds)
     for number in np.unique(num_experts):
         is_held = num_experts == number
@@ -406,7 +405,7 @@ def held_out_experts(calls: ExpertCalls, num_experts: NDArray[np.int64], gpu: Ge
 
 
 def _expert_calls(data: Path, hardware: str, case: ExpertCase) -> tuple[ExpertCalls, pd.DataFrame]:
-    """Return the calls of a case and the rows they stand in."""
+    """Return the calls of a case and their rows."""
     parts = []
     for dtype in (case.dtype, case.beside) if case.beside else (case.dtype,):
         rows = moe_rows(data, hardware, case.framework, dtype, case.kernel, case.version, most_ranks=case.most_ranks)
@@ -415,7 +414,7 @@ def _expert_calls(data: Path, hardware: str, case: ExpertCase) -> tuple[ExpertCa
 
 
 def _kept(data: Path, hardware: str, case: ExpertCase) -> dict[str, float]:
-    """Return the parameters of a case that are not fitted: its own tiles, those of its block's curve for any engine."""
+    """Return the parameters of a case that are not fitted: its tiles, and those of its block's curve for any engine."""
     if case.narrow is not None:
         return {"narrow_tile_rows": case.narrow[0], "narrow_tokens": case.narrow[1]}
     if not case.kept:
@@ -501,7 +500,7 @@ def _cells(off: Errors) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables, or the blocks of profiles as YAML."""
-    import yaml  # only to print blocks
+    import yaml  # needed only to print blocks
 
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m calibration.laboratory.fits.gemm_report")
     parser.add_argument("--data", type=Path, required=True, help="folder that holds aiconfigurator/")

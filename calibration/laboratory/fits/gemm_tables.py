@@ -30,7 +30,7 @@ def read_table(data: Path, hardware: str, family: str, framework: str, version: 
         hardware: Hardware profile, a key of `SYSTEMS`.
         family: ``gemm`` or ``moe``.
         framework: ``vllm``, ``sglang`` or ``trtllm``.
-        version: Of the framework; a star: the last.
+        version: Version of the framework; a star: the newest.
 
     Raises:
         InputError: There is no such table.

@@ -1,4 +1,4 @@
-"""Fits curves of routed experts on measured layers: sorting, both GEMMs, activation and weighted sum at once."""
+"""Fits curves of routed experts to measured layers: sorting, both GEMMs, activation and weighted sum together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simserve.perf.moe import ExpertLoad, ExpertShape, expert_seconds
 from simserve.profiles.kernel_curves import GroupedGemmCurve
 
 SKEWS = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
-"""Exponent of the density that the benchmark draws the popularity of experts from."""
+"""Exponent of the density from which the benchmark draws the popularity of experts."""
 
 GROUPED_HIDDEN, GROUPED_EXPERTS = 7168, 256
 """DeepSeek-V3, whose router first chooses 4 of 8 groups."""
@@ -28,7 +28,7 @@ NUM_DRAWS = 4
 """Routings drawn for the expectation; the benchmark itself timed one."""
 
 ALL_PAIRS = 0.9
-"""Share of the routed pairs above which a rank computes all of them."""
+"""Share of the routed pairs above which a rank is assumed to compute all of them."""
 
 NUM_FITTED_ROWS = 2000
 """Rows drawn for a fit."""
@@ -42,10 +42,10 @@ WEIGHT_BITS = {
     "w4a8_mxfp4_mxfp8": 4.25,
     "nvfp4": 4.5,
 }
-"""Bits a weight with its scales: 16 bits for 128 weights in int4_wo, 8 for 32 in MXFP4, 8 for 16 in NVFP4."""
+"""Bits per weight with its scales: 16 bits per 128 weights in int4_wo, 8 per 32 in MXFP4, 8 per 16 in NVFP4."""
 
 INPUT_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "w4a8_mxfp4_mxfp8": 1.0, "nvfp4": 4.5 / 8}
-"""Bytes of an activation that experts multiply; 2 otherwise."""
+"""Bytes per activation element that experts multiply; 2 otherwise."""
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "start_latency": (1e-6, 2e-4),
@@ -57,7 +57,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "routed_passes": (1e-3, 30.0),
     "local_passes": (1e-3, 30.0),
 }
-"""Range of each parameter; what is fitted is its logarithm."""
+"""Range of each parameter; its logarithm is fitted."""
 
 START: Mapping[str, float] = {
     "start_latency": 25e-6,
@@ -69,7 +69,7 @@ START: Mapping[str, float] = {
     "routed_passes": 0.3,
     "local_passes": 2.0,
 }
-"""Where a fit starts."""
+"""Initial values of a fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +99,20 @@ def moe_rows(
 ) -> pd.DataFrame:
     """Return the rows of one format and of the kernels whose name contains ``kernel``.
 
-    ``most_ranks``: those alone in which at most so many ranks share the experts.
+    ``most_ranks``: only rows in which at most this many ranks share the experts.
     """
     table = read_table(data, hardware, "moe", framework, version)
     is_chosen = (table["moe_dtype"] == dtype) & table["kernel_source"].str.contains(kernel)
     if most_ranks is not None:
         is_chosen &= table["moe_ep_size"] <= most_ranks
     if framework == "sglang":
-        # Chosen by groups of experts there: 8 evenly spread ones of 64 tokens take less than reading them all would.
+        # Experts are chosen by groups there: 8 evenly spread ones of 64 tokens take less than reading all would.
         is_chosen &= (table["hidden_size"] != GROUPED_HIDDEN) | (table["num_experts"] != GROUPED_EXPERTS)
     return table[is_chosen].reset_index(drop=True)
 
 
 def expert_calls(rows: pd.DataFrame, dtype: str) -> ExpertCalls:
-    """Return the rows as calls, with pairs and distinct experts of the busiest rank as the benchmark drew them."""
+    """Return the rows as calls, with the busiest rank's pairs and distinct experts as the benchmark drew them."""
     generator = np.random.default_rng(0)
     keys = ["num_tokens", "num_experts", "topk", "moe_ep_size", "distribution"]
     cases = rows[keys].drop_duplicates().reset_index(drop=True)
@@ -146,9 +146,9 @@ def busiest_rank(
 ) -> tuple[float, float]:
     """Return the mean pairs and distinct experts of the rank with most pairs, as AIConfigurator draws routings.
 
-    Popularity is drawn from ``x^-exponent`` on [1, 0.8 tokens] (on [0.01, 2] where pairs are fewer than
-    experts), scaled to ``tokens * topk`` pairs and rounded; what rounding lost goes to further experts, one pair each
-    (collector/helper.py), of every rank alike. Exponent 0 is an even spread.
+    Popularity is drawn from ``x^-exponent`` on [1, 0.8 tokens] (on [0.01, 2] if there are fewer pairs than experts),
+    scaled to ``tokens * topk`` pairs and rounded; pairs lost by rounding go to further experts, one each
+    (collector/helper.py), equally on every rank. Exponent 0 is an even spread.
     """
     pairs = tokens * topk
     if exponent == 0:
@@ -162,7 +162,7 @@ def busiest_rank(
     busiest = by_rank[np.arange(NUM_DRAWS), by_rank.sum(axis=2).argmax(axis=1)]
     lost = np.maximum(pairs - counts.sum(axis=1), 0.0) / ranks
     used = (busiest > 0).sum(axis=1)
-    # Popular experts get the lost pairs first, unused ones the rest.
+    # Popular experts get the lost pairs first, then unused ones.
     further = np.clip(lost - used, 0.0, num_experts // ranks - used)
     return max(float((busiest.sum(axis=1) + lost).mean()), 1.0), max(float((used + further).mean()), 1.0)
 
@@ -192,9 +192,9 @@ def fit_moe(
 
 
 def joined(parts: Sequence[tuple[ExpertCalls, pd.DataFrame]]) -> ExpertCalls:
-    """Return calls of one kernel in several formats, with their rows; every rank sorts the experts of all.
+    """Return calls of one kernel in several formats, with their rows; every rank sorts all experts.
 
-    Over formats with 384 and 896 experts the start of a call and what an expert adds to it can be told apart.
+    With formats of 384 and 896 experts the start of a call and the time per expert can be told apart.
     """
 
     def column(values: Callable[[ExpertCalls], Array | float]) -> Array:
@@ -223,12 +223,12 @@ def predict_experts(curve: GroupedGemmCurve, calls: ExpertCalls, device: GemmDev
 
 
 def draw(calls: ExpertCalls, count: int) -> ExpertCalls:
-    """Return ``count`` calls drawn without replacement, or all of them where there are fewer."""
+    """Return ``count`` calls drawn without replacement, or all of them if there are fewer."""
     return chosen_calls(calls, np.random.default_rng(0).permutation(len(calls.seconds))[:count])
 
 
 def chosen_calls(calls: ExpertCalls, chosen: NDArray[Any]) -> ExpertCalls:
-    """Return some calls, by their places or by a mask."""
+    """Return some calls, by index or by a mask."""
     size, shape, load = len(calls.seconds), calls.shape, calls.load
     return ExpertCalls(
         shape=ExpertShape(

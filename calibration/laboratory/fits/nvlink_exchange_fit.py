@@ -1,10 +1,10 @@
-"""Fits TensorRT-LLM's expert all-to-all over NVLink and states its errors on numbers of ranks that were left out.
+"""Fits TensorRT-LLM's expert all-to-all over NVLink and states its errors on left-out numbers of ranks.
 
 Rerun on tables in the layout of NVIDIA's AIConfigurator (``gb200/comm/trtllm/*/trtllm_alltoall_perf.parquet``)::
 
     python -m calibration.laboratory.fits.nvlink_exchange_fit FOLDER   # constants and error table, Markdown
 
-The tables deal the experts of a token out evenly, so that a token goes to ``min(experts of a token, ranks)`` of them.
+The tables spread the experts of a token evenly, so that a token goes to ``min(experts per token, ranks)`` ranks.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from simserve.perf.collectives import COMBINED_BYTES, CURVES, ExchangeCurve, Exc
 from simserve.perf.efficiency import Array
 
 SYSTEM = "gb200"
-"""The one whose tables hold these kernels."""
+"""The system whose tables hold these kernels."""
 
 KERNELS: dict[ExchangeMode, str] = {"nvlink_one_sided": "NVLinkOneSided", "nvlink_two_sided": "NVLinkTwoSided"}
 """Names in the tables."""
 
 LEAST_RANKS: dict[ExchangeMode, int] = {"nvlink_one_sided": 2, "nvlink_two_sided": 8}
-"""Ranks from which rows are fitted: two-sided exchanges run with more ranks than a token has experts."""
+"""Least ranks of fitted rows: two-sided exchanges run with more ranks than a token has experts."""
 
 ELEMENT_BYTES = {"bfloat16": 2.0, "fp8": 1.0, "nvfp4": 0.5}
-"""Of a token on its way, by the format of the experts, without scales."""
+"""Bytes per element of a token on its way, by the format of the experts, without scales."""
 
 FIRST = np.array([1e-5, 1e-6, 0.7])
-"""Start, start a doubling of the ranks and share of NVLink: where fits start, and the units of their constants."""
+"""Start, start per doubling of the ranks and share of NVLink: initial values of fits, and units of their constants."""
 LEAST, MOST = np.array([0.0, 0.0, 0.1]), np.array([20.0, 20.0, 1.4])
 """Bounds in these units."""
 
@@ -57,7 +57,7 @@ where moved.op_name = ? order by all
 
 @dataclass(frozen=True, slots=True)
 class NvlinkCalls:
-    """Measured exchanges: ranks, tokens of a rank, bytes of a token and seconds, arrays over the calls."""
+    """Measured exchanges: ranks, tokens per rank, bytes per token and seconds, arrays over the calls."""
 
     num_ranks: Array
     tokens: Array
@@ -70,7 +70,7 @@ class NvlinkCalls:
 
 
 def read_nvlink_exchanges(root: Path, mode: ExchangeMode, direction: Direction) -> NvlinkCalls:
-    """Return the rows of the newest table, what a dispatch is prepared with counted to it; none where there is none."""
+    """Return the rows of the newest table, with the preparation of a dispatch counted in it; None if there is none."""
     tables = sorted((root / SYSTEM / "comm" / "trtllm").glob("*/trtllm_alltoall_perf.parquet"), reverse=True)
     rows: list[tuple[float, float, str, float]] = []
     if tables:
@@ -112,7 +112,7 @@ def fit(calls: NvlinkCalls, link: float) -> ExchangeCurve:
 
 
 def held_out_errors(mode: ExchangeMode, calls: NvlinkCalls, link: float) -> dict[int, Array]:
-    """Return the relative errors on each number of ranks by constants fitted to the others."""
+    """Return the relative errors on each number of ranks with constants fitted to the others."""
     errors, fitted = {}, calls.where(calls.num_ranks >= LEAST_RANKS[mode])
     for ranks in np.unique(fitted.num_ranks):
         left_out = fitted.num_ranks == ranks
@@ -122,7 +122,7 @@ def held_out_errors(mode: ExchangeMode, calls: NvlinkCalls, link: float) -> dict
 
 
 def error_table(root: Path) -> str:
-    """Return the errors on ranks left out as Markdown."""
+    """Return the errors on left-out numbers of ranks as Markdown."""
     lines = ["| exchange | ranks left out | median % | p90 % | rows |", "|---|---|---|---|---|"]
     for mode in KERNELS:
         for direction in CURVES[mode]:

@@ -1,6 +1,6 @@
-"""How far off operators are on a GPU that no fit has seen: curves of H200 on the calls of H100 and A100.
+"""Errors of operators on GPUs left out of every fit: curves of H200 on the calls of H100 and A100.
 
-Fits anew from the operator tables, so that nothing of H100 or A100 can be in a curve. Writes nothing.
+Fits again from the operator tables, so that no data of H100 or A100 can be in a curve. Writes nothing.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from calibration.laboratory.fits.gemm_tables import gemm_rows
 from simserve.perf.efficiency import Array
 
 LIMITS = {"bfloat16": 0.06, "fp8": 0.10, "decode": 0.08, "prefill": 0.10, "all-reduce": 0.12, "scaled": 0.10}
-"""Median absolute error that each class of operators is to stay under."""
+"""Largest allowed median absolute error of each class of operators."""
 
 FRAMEWORKS = tuple(ENGINE_FOLDERS)
 """Engines that have tables."""
 
 SHORTEST_SECONDS = 10e-6
-"""Calls from which on errors are counted: shorter ones are start-up time."""
+"""Least time of calls counted in errors: shorter ones are start-up time."""
 
 _SYSTEMS = {TRAINED: "h200_sxm", TESTED: "h100_sxm", SCALED: "a100_sxm"}
 
 
 def operator_errors(kernels: Path, frameworks: Sequence[str] = FRAMEWORKS) -> list[dict[str, Any]]:
-    """Return one row an operator and framework: matrix products, decode and prefill attention, all-reduce.
+    """Return one row per operator and framework: matrix products, decode and prefill attention, all-reduce.
 
     Args:
         kernels: Folder that holds ``aiconfigurator/``.
-        frameworks: Whose kernels.
+        frameworks: Frameworks whose kernels are tested.
 
     Returns:
         ``operator framework fitted tested scale points median_ape mean_ape p90_ape bias limit``; errors are shares,
-        ``bias`` the median signed one, ``scale`` the one factor where one was fitted, else None.
+        ``bias`` the median signed one, ``scale`` the single factor if one was fitted, else None.
 
     Raises:
         InputError: A table is missing.
@@ -65,7 +65,7 @@ def _gemms(kernels: Path, frameworks: Sequence[str]) -> Iterator[dict[str, Any]]
 
 
 def _scaled(case: GemmCase, kernels: Path, fit: GemmFit) -> dict[str, Any]:
-    """Return the row of an A100: the H200 curve times one scale from a tenth of its calls, tested on the others."""
+    """Return the row of an A100: the H200 curve times one factor from 10 % of its calls, tested on the others."""
     gpu, rows = device(SCALED, case.dtype), gemm_rows(kernels, SCALED, case.benchmark.framework, case.dtype)
     drawn = rows.sample(frac=SCALE_SHARE, random_state=0)
     scale, others = scale_to(fit, drawn, gpu), rows.drop(drawn.index)

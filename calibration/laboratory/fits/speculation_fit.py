@@ -1,6 +1,6 @@
 """Acceptance of drafts from measured acceptance lengths: a rate and its decay by position, or one rate for all.
 
-Reads the published lengths by number of drafts and says how well a fit on few drafts predicts more.
+Reads published acceptance lengths by number of drafts and says how well a fit to few drafts predicts more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simserve.workload.acceptance import decaying_acceptance, expected_tokens
 
 FITTED_UP_TO = 3
-"""Drafts up to which lengths are fitted; longer ones are predicted."""
+"""Most drafts to which lengths are fitted; longer ones are predicted."""
 GOLDEN_FILE = "specdec_inferencex_golden_al.csv"
 """Table of measured acceptance lengths by number of drafts."""
 
@@ -25,7 +25,7 @@ class AcceptanceFit:
     """Conditional acceptance ``rate * decay ** position``; without decay, of independent drafts.
 
     Attributes:
-        rate: Of the first draft.
+        rate: Acceptance of the first draft.
         decay: Factor from one position to the next.
     """
 
@@ -33,19 +33,19 @@ class AcceptanceFit:
     decay: float = 1.0
 
     def length(self, num_speculative_tokens: int) -> float:
-        """Return the mean acceptance length with so many drafts."""
+        """Return the mean acceptance length for a number of drafts."""
         return expected_tokens(decaying_acceptance(self.rate, self.decay, num_speculative_tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Measured mean acceptance lengths of one model and way of drafting.
+    """Measured mean acceptance lengths of one model and drafting method.
 
     Attributes:
-        model: What was measured.
-        method: Who drafted.
+        model: The measured model.
+        method: The drafter.
         thinking: Whether the model reasoned first.
-        lengths: Drafts a step -> tokens a step.
+        lengths: Drafts per step -> tokens per step.
     """
 
     model: str
@@ -55,11 +55,11 @@ class Series:
 
     @property
     def fitted(self) -> dict[int, float]:
-        """The lengths that are fitted."""
+        """The lengths used in the fit."""
         return {drafts: length for drafts, length in self.lengths.items() if drafts <= FITTED_UP_TO}
 
     def errors(self, fit: AcceptanceFit) -> dict[int, float]:
-        """Return the signed relative error of a fit for each number of drafts that it has not seen."""
+        """Return the signed relative error of a fit for each number of drafts that was left out."""
         unseen = {drafts: length for drafts, length in self.lengths.items() if drafts > FITTED_UP_TO}
         return {drafts: fit.length(drafts) / length - 1.0 for drafts, length in sorted(unseen.items())}
 
@@ -85,7 +85,7 @@ def fit_acceptance(lengths: Mapping[int, float]) -> AcceptanceFit:
     """Return the rate and the decay whose lengths come nearest: least squares of relative errors.
 
     Args:
-        lengths: Drafts a step -> mean acceptance length; two numbers of drafts or more.
+        lengths: Drafts per step -> mean acceptance length; at least two numbers of drafts.
     """
     from scipy.optimize import least_squares
 

@@ -1,4 +1,4 @@
-"""The page on speculative decoding: acceptance fitted and predicted, and speed-ups at batch 1 beside measured ones.
+"""The page on speculative decoding: fitted and predicted acceptance, and speed-ups at batch 1 next to measured ones.
 
     python -m calibration.laboratory.fits.speculation_report FOLDER > calibration/speculation.md
 
@@ -33,7 +33,7 @@ from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile
 
 EAGER_SECONDS_PER_LAYER = 20e-3 / 32
-"""Launching a layer's kernels from Python: the 20 ms that eager launches of a 32-layer model take at least
+"""Time to launch a layer's kernels from Python: at least 20 ms for eager launches of a 32-layer model
 (engine_profiles/transformers.yaml)."""
 CONTEXT_TOKENS = 400
 """Mean tokens in the KV cache: Spec-Bench prompts of some hundred tokens, answers of up to 1,024."""
@@ -48,7 +48,7 @@ class Drafter:
     """A method of Spec-Bench that the simulator can run as a chain of drafts.
 
     Attributes:
-        method: As a scenario names it.
+        method: Name in a scenario.
         num_speculative_tokens: Longest chain that it drafts.
     """
 
@@ -67,7 +67,7 @@ _DRAFTERS = {
 
 
 def length_rows(series: list[Series]) -> Iterator[str]:
-    """Yield a row a series: both fits, and the errors at each number of drafts that they have not seen."""
+    """Yield one row per series: both fits, and the errors at each number of drafts left out."""
     for each in series:
         decaying, independent = fit_acceptance(each.fitted), fit_independent(each.fitted)
         ours, theirs = each.errors(decaying), each.errors(independent)
@@ -88,7 +88,7 @@ def length_errors(series: list[Series]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def length_summary(folder: Path) -> dict[str, float | int]:
-    """Return how well fits on few drafts predict more: with a decay, and of independent drafts.
+    """Return how well fits to few drafts predict more: with a decay, and with independent drafts.
 
     Returns:
         ``fitted_up_to series points median largest independent_median independent_largest``; errors are shares,
@@ -111,7 +111,7 @@ def length_summary(folder: Path) -> dict[str, float | int]:
 
 
 def speedup_rows(folder: Path) -> Iterator[str]:
-    """Yield a row a model and method: measured and simulated wall-clock speed-up of one sequence."""
+    """Yield one row per model and method: measured and simulated wall-clock speed-up of one sequence."""
     import pandas as pd
 
     table = pd.read_csv(folder / _SPECBENCH)
@@ -146,13 +146,13 @@ def small_draft() -> ModelProfile:
 
 
 def simulated_speedup(model: ModelProfile, drafter: Drafter, tokens: float, *, is_eager: bool) -> float:
-    """Return how much faster one sequence decodes on an A100 with so many tokens a step.
+    """Return the simulated speed-up of decoding one sequence on an A100 with ``tokens`` per step.
 
     Args:
         model: The target, FP16.
-        drafter: Who drafts.
-        tokens: Measured tokens a step.
-        is_eager: Whether Python launches every kernel, as Spec-Bench does, or CUDA graphs, as servers do.
+        drafter: The drafter.
+        tokens: Measured tokens per step.
+        is_eager: Whether Python launches every kernel, as in Spec-Bench, or CUDA graphs, as in servers.
     """
     plain = _replica(model, is_eager=is_eager)
     draft = None

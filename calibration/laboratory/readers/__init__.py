@@ -1,1 +1,1 @@
-"""Measured serving figures as points that can be replayed: one reader a family of sources."""
+"""Measured serving figures as points that can be replayed: one reader per family of sources."""

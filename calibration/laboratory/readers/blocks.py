@@ -1,4 +1,4 @@
-"""Blocks of scenarios that tables of measurements need beside those of `simserve.planner.measured.build`."""
+"""Blocks of scenarios for tables of measurements, in addition to `simserve.planner.measured.build`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from simserve.planner.measured import build
 
 LENGTH_SLACK = 200
-"""Tokens of ``max_model_len`` above prompt and output ("little above isl+osl")."""
+"""Tokens of ``max_model_len`` beyond prompt and output ("little above isl+osl")."""
 
 
 def deployment(
@@ -43,7 +43,7 @@ def uniform_below(tokens: int, low_share: float) -> dict[str, Any]:
 
 
 def uniform_around(tokens: int, spread: float) -> dict[str, Any]:
-    """Return lengths uniform within ``spread`` of the mean, both ways; fixed where that is less than a token."""
+    """Return lengths uniform within ``spread`` of the mean in both directions; fixed if that is less than a token."""
     reach = int(spread * tokens)
     if not reach:
         return build.fixed(tokens)
@@ -51,10 +51,10 @@ def uniform_around(tokens: int, spread: float) -> dict[str, Any]:
 
 
 def cut(mean: float, limit: int) -> dict[str, Any]:
-    """Return answers that end where they end, known by their mean after they were cut at ``limit``, uncut.
+    """Return the natural lengths of answers known only by their mean after truncation at ``limit``.
 
-    Below the limit every length is as likely as another: so were the first hundred answers of Llama-3-8B to AccelMark's
-    prompts (2 to 512 tokens, 37 % at the limit of 512, 18 % below 145, mean 339). The mean of min(X, L) of an X
-    uniform to U is L (1 - L / 2 U).
+    Below the limit every length is equally likely: so it was for the first hundred answers of Llama-3-8B to AccelMark's
+    prompts (2 to 512 tokens, 37 % at the limit of 512, 18 % below 145, mean 339). The mean of min(X, L) of an X uniform
+    to U is L (1 - L / 2 U).
     """
     return {"distribution": "uniform", "min": 1, "max": round(limit / (2.0 * (1.0 - mean / limit)))}

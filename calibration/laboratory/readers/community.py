@@ -6,40 +6,41 @@ import re
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import hardware_name, model_name, quantization_name, version_number
 from calibration.laboratory.readers.table import MS, Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric
 from simserve.profiles.engine_options import version_key
 
 _PROMPT_FILES = {"standard": "accelmark_sharegpt_standard_v1_inputs", "edge": "accelmark_sharegpt_edge_v1_inputs"}
 _OUTPUT_LIMIT = {"standard": 512, "edge": 256, "longctx": 256}
 _USUAL_OUTPUT = {"standard": 345.0, "edge": 208.0, "longctx": 255.0}
-"""Mean output of the offline rows (elapsed time times throughput over requests): natural stops, most near the
-limit; for rows that do not say theirs."""
+"""Mean output of the offline rows (elapsed time times throughput over requests), for rows that do not state theirs:
+natural stops, most near the limit."""
 _LONG_PROMPT = 28650
 """Median prompt of the long-context suite (its 99th percentile is 29,932)."""
 _EAGER = '"enforce_eager": true'
-"""Long contexts run so under V0 too, whose graphs end at 8,192 tokens (``max_seq_len_to_capture``)."""
+"""Long contexts run this way under V0 too, whose graphs end at 8,192 tokens (``max_seq_len_to_capture``)."""
 _CONTEXT = {"A": 8192, "B": 8192, "E": 8192, "C": 4096, "G": 4096, "F": 2048, "D": 30208}
-"""Suite -> max_model_len: its suite.json, or the model's where it has none; of D, the README of its prompts."""
+"""Suite -> max_model_len: from its suite.json, or the model's if it has none; for D, the README of its prompts."""
 _LONG_REQUESTS = 100
 """Requests of a long-context run at a rate: what the H100 served in the 204 s of its run at 0.5 requests/s. Its rows
-say 200, those of both its runs."""
+say 200, the total of both its runs."""
 
 _HOST_SLOWDOWN = {"a100-sxm-80gb": 2.0, "rtx-4090-24gb": 3.0, "v100s-32gb": 2.0, "l4-24gb": 1.5}
-"""Node -> times as long as on its H100 node that work on its CPU takes (AMD EPYC 7532 in an A100 node)."""
+"""Node -> factor on CPU time relative to its H100 node (AMD EPYC 7532 in an A100 node)."""
 
 _OFFLINE_SLOWDOWN = {"rtx-4090-24gb": 1.7}
-"""The same where nobody is served, and one thread does all the work: from the offline rows of its 0.5B alone, whose
-steps are host time; those of 8B, 70B and Mixtral were not fitted. Other nodes do not differ."""
+"""The same without a server, where one thread does all the work: only from the offline rows of its 0.5B, whose steps
+are host time; those of 8B, 70B and Mixtral were not fitted. Other nodes do not differ."""
 
 _FIRST_V1 = "0.8"
 _V0_FRONTEND_MS = 1.0
-"""From a call in the engine's own process to its scheduler, on the H100 node: a prompt's tokens and no HTTP."""
+"""From a call in the engine's own process to its scheduler, on the H100 node: a prompt's tokens, without HTTP."""
 _OFFLINE_SEATS = 512
-"""What the runner asks for where a row does not say."""
+"""Seats that the runner asks for if a row does not state them."""
 _V1_SEATS, _V1_BUDGET = 128, 2048
 """Seats and budget of AsyncLLM outside a server: vLLM's SchedulerConfig.DEFAULT_MAX_NUM_SEQS and
 DEFAULT_MAX_NUM_BATCHED_TOKENS. V0 has one default, 256 seats."""
@@ -47,7 +48,7 @@ _V1_OFFLINE_BUDGET = 8192
 """Of the LLM class on GPUs other than Hopper with 70 GiB (vLLM 0.20 engine/arg_utils.py, UsageContext.LLM_CLASS)."""
 
 SUSTAINED_REQUESTS = 20
-"""Requests a client in the sustained suites, whose number is not recorded: enough for a steady state."""
+"""Requests per client in the sustained suites, whose number is not recorded: enough for a steady state."""
 
 
 def read_accelmark(folder: Path) -> list[MeasuredPoint]:
@@ -88,9 +89,9 @@ def _accelmark_point(row: Row, lengths: Path) -> MeasuredPoint:
 
 
 def _accelmark_engine(row: Row, hardware: str, *, is_offline: bool) -> dict[str, Any]:
-    """Return the engine's limits: those of the runner's configuration offline, the defaults of AsyncLLMEngine online.
+    """Return the engine's limits: the runner's configuration offline, the defaults of AsyncLLMEngine online.
 
-    The runner hands ``max_num_seqs`` and ``quantization`` to the LLM class alone
+    The runner passes ``max_num_seqs`` and ``quantization`` only to the LLM class
     (github.com/FreedomIntelligence/AccelMark, runners/nvidia_vllm_47f5d58e and nvidia_vllm020_0f6c56e4).
     """
     notes, version = row.text("notes"), version_number(row.text("version"))
@@ -115,7 +116,7 @@ def _accelmark_engine(row: Row, hardware: str, *, is_offline: bool) -> dict[str,
 
 
 def _accelmark_quantization(row: Row, *, is_offline: bool) -> str:
-    """Return the weight format; ``quantization="gptq"``, which only offline runs ask for, keeps Marlin out."""
+    """Return the weight format; ``quantization="gptq"``, which only offline runs ask for, excludes Marlin."""
     is_forced = is_offline and "quant=gptq;" in row.text("notes")
     return "gptq-int4-exllama" if is_forced else quantization_name(row.text("precision"))
 
@@ -170,7 +171,7 @@ KAITO_VERSION = "0.10.0"
 
 
 def read_kaito(folder: Path) -> list[MeasuredPoint]:
-    """Return KAITO's sweep: TPOT and E2E are scored; TTFT, of which the network is taken off, is shown."""
+    """Return KAITO's sweep: TPOT and E2E are scored; TTFT, minus the network, is shown."""
     return [_kaito_point(row) for row in read_rows(folder / "kaito_a10_a100_phi4mini.csv")]
 
 
@@ -183,8 +184,8 @@ def _kaito_point(row: Row) -> MeasuredPoint:
             "version": KAITO_VERSION,
             "max_model_len": 4096,
             "enable_prefix_caching": False,
-            "sampling": "nucleus",  # GuideLLM asks for no temperature: tokens are drawn at random
-            "flashinfer_sampler": False,  # the wheel alone in an image of its own; its steps show the sort
+            "sampling": "nucleus",  # GuideLLM sets no temperature: tokens are drawn at random
+            "flashinfer_sampler": False,  # only the wheel in an image of its own; its steps show the sort
         },
     )
     lengths = build.fixed(row.count("isl", 200)), build.fixed(row.count("osl", 200))

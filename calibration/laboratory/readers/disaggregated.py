@@ -1,13 +1,13 @@
 """InferenceX with separate prefill and decode pools: DeepSeek-R1 under SGLang and TensorRT-LLM behind NVIDIA Dynamo.
 
-A row says how a worker is cut over GPUs, not how many workers there were, how many requests each of them took, whether
-they drafted, or whether attention was data-parallel. The public recipes do (github.com/SemiAnalysisAI/InferenceX,
+A row states how a worker is split over GPUs, not the number of workers, the requests per worker, whether they drafted,
+or whether attention was data-parallel. The public recipes do (github.com/SemiAnalysisAI/InferenceX,
 .github/configs/nvidia-master.yaml at 0004cf5f, and the files of ishandhanani/srt-slurm that it names), by engine, GPU,
-lengths and clients. Where several recipes have the clients of a row, all of them are replayed, and the one whose TPOT
-is nearest counts: then TPOT is shown, not scored. TTFT is shown alone: intervals of servers without pools would be
-learnt from waits that those do not have. Throughput follows from the two, and is shown.
+lengths and clients. If several recipes have the clients of a row, all of them are replayed, and the one with the
+nearest TPOT counts: TPOT is then shown, not scored. TTFT is only shown: intervals of servers without pools would
+otherwise be learnt from waits that those do not have. Throughput follows from the two, and is shown.
 
-Most of TensorRT-LLM's recipes ask for 5 to 100 % more clients than their decode workers have seats. What is over waits
+Most of TensorRT-LLM's recipes ask for 5 to 100 % more clients than their decode workers have seats. The excess waits
 with its KV in the prefill worker, and TTFT is that wait: 12 s where 6 clients share 3 seats.
 """
 
@@ -16,38 +16,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.pools import PoolPair
+from calibration.laboratory.protocol import Protocol, closed_loop_throughput
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.disaggregated_recipes import Key, Prefill, Recipe, prefill_of, recipes_of
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, quantization_name
 from calibration.laboratory.readers.recipes import FLASHINFER_GEMM
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric, PoolPair, Protocol
-from simserve.planner.validation.prediction import closed_loop_throughput
+from simserve.planner.measured.point import NO_RECIPE, MeasuredPoint, Metric
 
 SHORTEST_SHARE = 0.8
 """InferenceX draws lengths uniformly in [0.8 L, L] (random_range_ratio 0.8)."""
 
 VERSIONS = {"sglang": "0.5.8", "tensorrt-llm": "1.2.0"}
-"""Engine in the containers of the recipes: SGLang 0.5.8; TensorRT-LLM 1.2.0, before its release, in Dynamo's 0.8.1."""
+"""Engine in the recipes' containers: SGLang 0.5.8; TensorRT-LLM 1.2.0, before its release, in Dynamo's 0.8.1."""
 
 RECIPE_VERSIONS = {"sglang": "0.5.8", "tensorrt-llm": "0.8.1"}
-"""Of SGLang, and of Dynamo's containers with TensorRT-LLM: rows of B200 and GB200 with others ran older recipes."""
+"""SGLang's, and of Dynamo's containers with TensorRT-LLM: other rows of B200 and GB200 ran older recipes."""
 
 PORT_BANDWIDTH = {("tensorrt-llm", "h200"): 1e9}
-"""Bytes/s of a GPU's port by engine and cluster; others: 25 GB/s, 400 Gbit/s at half their rate, which decides nothing.
+"""Bytes/s of a GPU's port by engine and cluster; others: 25 GB/s, 400 Gbit/s at half its rate, which decides nothing.
 
 TensorRT-LLM sends caches between nodes through host memory unless GPU direct RDMA is turned on (its pull request 6024).
-Fitted to prompts of 1,024 tokens on H200, whose first tokens take 0.4 s more than computing; those of 8,192, which send
-as many bytes through each port as no rank sends copies there, were not fitted."""
+Fitted to prompts of 1,024 tokens on H200, whose first tokens take 0.4 s more than computing. Those of 8,192 send as
+many bytes through each port, as no rank sends copies there, and were not fitted."""
 
 HANDOVER = {"sglang": 0.09}
 """Seconds from a computed prompt to the decode worker's scheduler: SGLang's two workers agree on a transfer by polling
-once a step. Fitted to the 10 servers of H100 with prompts and answers of 1,024 tokens."""
+once per step. Fitted to the 10 servers of H100 with prompts and answers of 1,024 tokens."""
 
 POLLED_STEPS = 10
-"""Decode steps between two looks of SGLang's decode workers on GB200 without ranks for new requests, whose caches they
-ask for then (``scheduler-recv-interval``; srt-slurm, recipes/gb200-fp4 and gb200-fp8, low-latency.yaml)."""
+"""Decode steps between two polls for new requests by SGLang's decode workers without ranks on GB200, which then ask for
+their caches (``scheduler-recv-interval``; srt-slurm, recipes/gb200-fp4 and gb200-fp8, low-latency.yaml)."""
 
 WIDE_EXPERTS = {"num_redundant_experts": 32, "enable_two_batch_overlap": False}
 """Of SGLang's ranks on GB200, which exchange tokens by DeepEP (srt-slurm, recipes/gb200-fp8/1k1k/mid-curve.yaml)."""
@@ -61,7 +62,7 @@ DECODE_KV_SHARE = {"sglang": 0.82, "tensorrt-llm": 0.9}
 
 
 def read_disaggregated(folder: Path) -> list[MeasuredPoint]:
-    """Return the points of ``inferencex_disagg.csv``: TPOT scored where one recipe alone fits."""
+    """Return the points of ``inferencex_disagg.csv``; TPOT is scored if only one recipe fits."""
     return [_point(row, "inferencex_disagg") for row in read_rows(folder / "inferencex_disagg.csv")]
 
 
@@ -105,7 +106,7 @@ def _point(row: Row, source: str) -> MeasuredPoint:
 
 
 def _polled_tokens(key: Key, fitting: list[Recipe]) -> float:
-    """Return the tokens that a request decodes between two looks for new ones; 0 where every step looks."""
+    """Return the tokens that a request decodes between two polls for new ones; 0 if every step polls."""
     is_rare = key[:2] == ("sglang", "gb200") and all(each.layout == "tp" for each in fitting)
     return POLLED_STEPS if is_rare and fitting else 0.0
 
@@ -118,7 +119,7 @@ def _pools(
     common = {"name": engine, "version": VERSIONS[engine], "enable_prefix_caching": False, "max_model_len": longest}
     is_exchanging = hardware.startswith("gb200") and recipe.layout == "dep"
     if engine == "sglang" and "b200" in hardware and row.text("precision") == "fp8" and not is_exchanging:
-        common["fp8_gemm_backend"] = FLASHINFER_GEMM  # DeepEP's workers on GB200 alone keep DeepGEMM (mid-curve.yaml)
+        common["fp8_gemm_backend"] = FLASHINFER_GEMM  # only DeepEP's workers on GB200 keep DeepGEMM (mid-curve.yaml)
     kv_cache_dtype = "fp8" if engine == "tensorrt-llm" or "b200" in hardware else "auto"
 
     def deployed(num_gpus: int, has_ranks: bool, is_placed: bool, knobs: dict[str, Any]) -> dict[str, Any]:

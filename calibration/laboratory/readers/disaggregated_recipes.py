@@ -1,9 +1,9 @@
-"""Public recipes of InferenceX's separate pools: which workers served so many clients. Reads no measurement.
+"""Public recipes of InferenceX's separate pools: the workers that served a number of clients. Reads no measurement.
 
 From github.com/SemiAnalysisAI/InferenceX, .github/configs/nvidia-master.yaml at 0004cf5f, and the files of
-ishandhanani/srt-slurm that it names. A recipe is called there, or called here after the same pattern, by its prefill
-workers, its decode workers, how each of those is cut over how many GPUs, the requests that one of them takes, and the
-drafts a step: ``ctx1_gen9_tep8_batch256_mtp0``. With data-parallel attention (``dep``) each rank takes so many.
+ishandhanani/srt-slurm that it names. A recipe's name there, or here by the same pattern, gives its prefill workers, its
+decode workers, how each of those is split over how many GPUs, the requests per decode worker, and the drafts per step:
+``ctx1_gen9_tep8_batch256_mtp0``. With data-parallel attention (``dep``) the requests are per rank.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Layout = Literal["tp", "tep", "dep"]
-"""Attention and experts cut over all GPUs; experts placed whole; attention data-parallel too."""
+"""Attention and experts split over all GPUs; experts placed whole; data-parallel attention too."""
 
 _NAME = re.compile(r"ctx(\d+)_gen(\d+)_(tp|tep|dep)(\d+)_batch(\d+)_mtp(\d)")
 
@@ -26,10 +26,10 @@ class Recipe:
     Attributes:
         prefills: Prefill workers.
         decodes: Decode workers.
-        layout: Of a decode worker.
-        num_gpus: Of a decode worker.
-        seats: Requests that a decode worker takes, or each of its ranks of data-parallel attention.
-        drafts: Drafts a step of the model's MTP layer; 0: none.
+        layout: Layout of a decode worker.
+        num_gpus: GPUs of a decode worker.
+        seats: Requests per decode worker, or per rank of its data-parallel attention.
+        drafts: Drafts per step of the model's MTP layer; 0: none.
     """
 
     prefills: int
@@ -46,10 +46,10 @@ class Prefill:
 
     Attributes:
         has_ranks: Whether its attention is data-parallel.
-        seats: Prompts of a step, of each rank.
-        budget: Tokens of a step, of each rank.
+        seats: Prompts per step and rank.
+        budget: Tokens per step and rank.
         kv_share: Share of memory for the KV cache, by the engine's rule.
-        is_placed: Whether experts lie whole on its GPUs, not cut over all.
+        is_placed: Whether experts are whole on its GPUs, rather than split over all.
     """
 
     has_ranks: bool
@@ -382,7 +382,7 @@ _RECIPES: dict[Key, Sequence[tuple[Sequence[int], str]]] = {
         ((2048,), "ctx10_gen1_dep32_batch512_mtp0"),
     ),
 }
-"""Clients and recipe. Those of TensorRT-LLM on H200 name the clients of one decode worker, not of all."""
+"""Clients and recipe. Those of TensorRT-LLM on H200 give the clients of one decode worker, not of all."""
 
 _PREFILLS: Mapping[tuple[str, str, str, int], Prefill] = {
     ("tensorrt-llm", "h200", "fp8", 1024): Prefill(True, 8, 8192, 0.6),
@@ -398,8 +398,8 @@ _PREFILLS: Mapping[tuple[str, str, str, int], Prefill] = {
     ("tensorrt-llm", "gb200", "fp4", 1024): Prefill(True, 16, 16384, 0.6),
     ("tensorrt-llm", "gb200", "fp4", 8192): Prefill(True, 2, 16640, 0.6),
 }
-"""Prefill workers by engine, GPU, format and prompt length, whatever decodes behind them. NVFP4 on B200 as on GB200,
-FP8 on GB200 as on B200: those files are not public."""
+"""Prefill workers by engine, GPU, format and prompt length, for any decode workers. NVFP4 on B200 as on GB200, FP8 on
+GB200 as on B200: those files are not public."""
 
 _SGLANG_PREFILL = {
     1024: Prefill(False, 512, 163840, 0.82, is_placed=False),
@@ -409,8 +409,9 @@ _SGLANG_PREFILL = {
 _SGLANG_PREFILL_OF_RANKS = Prefill(True, 64, 32768, 0.75)
 
 _SGLANG_B200_RANKS = {"fp4": 4, "fp8": 8}
-"""Ranks of a prefill worker on B200 by format, which share `max-running-requests` and `chunked-prefill-size` (recipes/
-b200-fp4 and b200-fp8 of srt-slurm at 1e31270; SGLang server_args.py divides both by `dp_size` under DP attention)."""
+"""Ranks of a prefill worker on B200 by format, which share `max-running-requests` and `chunked-prefill-size`
+(recipes/b200-fp4 and b200-fp8 of srt-slurm at 1e31270; SGLang server_args.py divides both by `dp_size` under DP
+attention)."""
 
 
 _SGLANG_GB200_LOW: Mapping[tuple[str, int], tuple[int, int]] = {
@@ -418,25 +419,25 @@ _SGLANG_GB200_LOW: Mapping[tuple[str, int], tuple[int, int]] = {
     ("fp4", 8192): (32768, 24576),
     ("fp8", 8192): (32768, 24576),
 }
-"""Tokens that a prefill worker on GB200 without ranks holds, and those of a step (``max-total-tokens`` and
+"""Tokens that a prefill worker without ranks on GB200 holds, and tokens per step (``max-total-tokens`` and
 ``chunked-prefill-size`` of low-latency.yaml), by format and prompt; that of FP8 and 1,024 was not looked up."""
 
 
 def recipes_of(key: Key, clients: int, is_placed: bool | None) -> list[Recipe]:
-    """Return the recipes that so many clients may have been served by.
+    """Return the recipes that may have served a number of clients.
 
     Args:
         key: Engine, GPU, weight format and lengths.
-        clients: Of the row.
-        is_placed: Whether its prefill workers have their experts whole: what rows say of decode workers is a copy of
-            what they say of these; None: they contradict each other.
+        clients: Clients of the row.
+        is_placed: Whether its prefill workers have whole experts: rows copy this from prefill to decode workers; None:
+            they contradict each other.
     """
     found = [recipe for served, recipe in _parsed(key) if clients in served]
     return [each for each in found if is_placed in (None, prefill_of(key, each.layout).is_placed)]
 
 
 def prefill_of(key: Key, decode: Layout) -> Prefill:
-    """Return the prefill worker of a recipe, by how its decode workers are cut."""
+    """Return the prefill worker of a recipe, by the layout of its decode workers."""
     engine, hardware, precision, prompt, _ = key
     if engine == "sglang" and hardware in ("b200", "gb200"):
         return _sglang_on_blackwell(key, decode)
@@ -446,7 +447,7 @@ def prefill_of(key: Key, decode: Layout) -> Prefill:
 
 
 def _sglang_on_blackwell(key: Key, decode: Layout) -> Prefill:
-    """Return the prefill worker: ranks before ranks, and on B200 in NVFP4 before all whose experts are placed."""
+    """Return the prefill worker: with ranks if decode has ranks, and on B200 in NVFP4 always if experts are placed."""
     _, hardware, precision, prompt, _ = key
     has_ranks = decode == "dep" and (hardware, precision, prompt) != ("gb200", "fp4", 8192)
     has_ranks = has_ranks or (decode == "tep" and precision == "fp4")

@@ -1,7 +1,7 @@
 """InferenceX and NVIDIA's own sweeps: closed-loop clients, TTFT and TPOT against concurrency.
 
-Server settings by family are those of the public InferenceX launch scripts (`recipes`); what a script leaves out
-resolves as the engine's version sets it.
+Server settings by family are those of the public InferenceX launch scripts (`recipes`); what a script omits resolves to
+the default of the engine's version.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from calibration.laboratory.pools import MTP_ACCEPTANCE
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
@@ -33,8 +35,7 @@ from calibration.laboratory.readers.recipes import (
 )
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
-from simserve.planner.validation.prediction import MTP_ACCEPTANCE
+from simserve.planner.measured.point import MeasuredPoint, Metric
 from simserve.workload.acceptance import expected_tokens
 
 SHORTEST_SHARE = 0.8
@@ -42,11 +43,11 @@ SHORTEST_SHARE = 0.8
 
 INHOUSE_SPREAD = 0.1
 """Spread of the answers' lengths in NVIDIA's own sweeps, which do not state it: with equal lengths all clients would
-finish, send and prefill together for ever, and wait for all prompts at once, two to five times the TTFT that was
-measured. 0.1 and 0.3 give the same figures."""
+finish, send and prefill together forever, and wait for all prompts at once, for two to five times the measured TTFT.
+0.1 and 0.3 give the same figures."""
 
 RARELY_POLLED_FROM, RARELY_POLLED = 16, 3
-"""Clients from which InferenceX's scripts for SGLang on B200 let the scheduler look for requests a third as often
+"""Clients from which InferenceX's scripts for SGLang on B200 make the scheduler poll for requests a third as often
 (`--scheduler-recv-interval` 10 and 30)."""
 
 _VERSION_IN_USE = {
@@ -56,11 +57,11 @@ _VERSION_IN_USE = {
     ("sglang", "2025"): "0.5.5",
     ("sglang", "2026"): "0.5.9",
 }
-"""Engine and year of measurement -> release taken to be in use, where a row names none: an assumption."""
+"""Engine and year of measurement -> release assumed to be in use if a row names none."""
 
 _FIRST_SGLANG, _FIRST_SGLANG_UNTIL = "0.5.3", "2025-11-10"
-"""SGLang's release in nvidia-master.yaml (v0.5.3rc1-cu129-b200), and the last day of rows that place no experts: the
-change that took 0.5.5 placed them everywhere (InferenceX pull request 204, perf-changelog.yaml)."""
+"""SGLang's release in nvidia-master.yaml (v0.5.3rc1-cu129-b200), and the last day of rows without placed experts: the
+change to 0.5.5 placed them everywhere (InferenceX pull request 204, perf-changelog.yaml)."""
 
 _COPIED_RUNS = "source_file=qwen3.5-397b-gap-analysis.csv"
 
@@ -73,7 +74,7 @@ def read_inferencex(folder: Path) -> list[MeasuredPoint]:
 
 
 def read_inferencex_blackwell(folder: Path) -> list[MeasuredPoint]:
-    """Return the points of ``inferencex_agg_blackwell.csv``: B200, scored likewise, by public recipes."""
+    """Return the points of ``inferencex_agg_blackwell.csv``: B200, scored the same way, by public recipes."""
     file = "inferencex_agg_blackwell"
     return [_point(row, file, is_public=True) for row in read_rows(folder / f"{file}.csv")]
 
@@ -81,7 +82,7 @@ def read_inferencex_blackwell(folder: Path) -> list[MeasuredPoint]:
 def read_inhouse(folder: Path) -> list[MeasuredPoint]:
     """Return the points of ``nvidia_aic_inhouse_agg.csv``: fixed lengths; TTFT is shown, not scored.
 
-    Their TTFT carries warm-up artefacts: it falls with concurrency and grows with output length.
+    Their TTFT has warm-up artefacts: it falls with concurrency and grows with output length.
     """
     rows = read_rows(folder / "nvidia_aic_inhouse_agg.csv")
     points = [_point(row, "nvidia_aic_inhouse_agg", is_public=_is_copied(row)) for row in rows]
@@ -89,12 +90,12 @@ def read_inhouse(folder: Path) -> list[MeasuredPoint]:
 
 
 def _is_copied(row: Row) -> bool:
-    """Return whether a row of NVIDIA's own sweeps is a run of InferenceX: one of its files has their very figures."""
+    """Return whether a row of NVIDIA's own sweeps copies an InferenceX run: one of its files has the same figures."""
     return _COPIED_RUNS in row.text("commit_or_date")
 
 
 def engine_version(row: Row, engine: str) -> str:
-    """Return the version a row names, else the release in use in the year it was measured, else ""."""
+    """Return the version that a row names, else the release in use in the year of measurement, else ""."""
     named = version_number(row.text("version"))
     if not named and engine == "sglang" and _date(row) <= _FIRST_SGLANG_UNTIL:
         return _FIRST_SGLANG
@@ -180,7 +181,7 @@ def _drafting(num_drafts: int) -> dict[str, Any]:
 
 
 def _protocol(recipe: Recipe, clients: int, front: float) -> Protocol:
-    """Return how the figures were taken: of a burst of prompts, one waits on average for half, and half wait for it."""
+    """Return how the figures were measured: in a burst of prompts, each waits on average for half of them."""
     burst = clients * recipe.cold_seconds_per_client
     polled = recipe.polled_steps * (1 if clients < RARELY_POLLED_FROM else RARELY_POLLED)
     tokens = expected_tokens(MTP_ACCEPTANCE[: recipe.drafts]) if recipe.drafts else 1.0
@@ -196,9 +197,8 @@ def _parallel_sizes(row: Row, *, is_blackwell: bool) -> tuple[int, int, int]:
     """Return tensor-, expert- and data-parallel size.
 
     Runs whose name says ``tp4_ep4`` and whose columns say 16 GPUs are one replica of 4: they run out of KV where that
-    does, at the same TPOT. Rows of Blackwell count ranks of data-parallel attention twice: one run of gpt-oss stands
-    there
-    as `tp` 1, `ep` 2, `dp` 2 and as 2, 2, 4.
+    does, at the same TPOT. Rows of Blackwell count ranks of data-parallel attention twice: one run of gpt-oss is listed
+    there as `tp` 1, `ep` 2, `dp` 2 and as 2, 2, 4.
     """
     tensor, expert, ranks = row.count("tp", 1), row.count("ep", 1), row.count("dp", 1)
     if is_blackwell and tensor > 1 and ranks in (tensor, tensor**2):
@@ -216,44 +216,44 @@ def _lengths(prompt: int, output: int, *, is_public: bool) -> tuple[dict[str, An
 
 
 def _is_dynamo(row: Row) -> bool:
-    """Return whether NVIDIA Dynamo served: another recipe than the launch scripts, and workers are not counted."""
+    """Return whether NVIDIA Dynamo served: by another recipe than the launch scripts, with uncounted workers."""
     return "ai-dynamo" in row.text("notes")
 
 
 def _shown_only(row: Row) -> frozenset[Metric]:
-    # How many of Dynamo's workers shared the clients is not said.
+    # The number of Dynamo's workers that shared the clients is not stated.
     return frozenset({"ttft", "tpot"} if _is_dynamo(row) else ())
 
 
 def _weight_format(row: Row, model: str, hardware: str) -> str:
-    """Return the weight format; gpt-oss is published in mxfp4 only, whatever arithmetic a row names."""
+    """Return the weight format; gpt-oss is published only in mxfp4, whatever arithmetic a row names."""
     return "mxfp4" if model.startswith("gpt-oss") else quantization_name(row.text("precision"), hardware)
 
 
 def _must_place_experts(engine: str, model: str, tensor: int) -> bool:
-    """Return whether only expert parallelism runs, whatever a row says.
+    """Return whether only expert parallelism can run, whatever a row says.
 
-    vLLM refuses slices of MiniMax's experts that are no multiple of the FP8 block of 128: 1536 / 8 (vLLM recipe
-    of MiniMax-M2: TP4, or TP8 with expert parallelism).
+    vLLM refuses slices of MiniMax's experts that are not a multiple of the FP8 block of 128: 1536 / 8 (vLLM recipe of
+    MiniMax-M2: TP4, or TP8 with expert parallelism).
     """
     return (engine, model) == ("vllm", "minimax-m2") and tensor == 8
 
 
 def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int, *, seats_all: bool) -> dict[str, Any]:
-    """Return the engine's knobs.
+    """Return the engine options.
 
     Args:
-        engine: Whose.
-        recipe: What its script sets.
-        clients: Those of one rank.
-        prompt: Tokens.
-        seats_all: Whether everybody has a seat, where the seats of the script are those of another GPU.
+        engine: The engine.
+        recipe: Settings of its script.
+        clients: Clients of one rank.
+        prompt: Prompt tokens.
+        seats_all: Whether every client has a seat, if the seats of the script are those of another GPU.
     """
     budget, seats = recipe.max_num_batched_tokens, recipe.seats
     if seats is not None and seats_all:
         seats = max(seats, clients)
     if engine == "tensorrt-llm" and budget is None:
-        # As the launch script computes it: every running request's token and a whole prompt, in steps of 64.
+        # As in the launch script: one token per running request plus a whole prompt, in steps of 64.
         budget = max(recipe.least_budget, -(-(clients + prompt + 64) // 64) * 64)
     return {
         "max_num_seqs": clients if recipe.is_seated_by_client else seats,
@@ -269,10 +269,11 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int, *, seats_all:
 
 def _kv_dtype(row: Row, recipe: Recipe, model: str, hardware: str) -> str:
     if model == "llama-3.1-70b":
-        # The points that starve for KV say FP8 on H200 and 16 bit on H100; on B200 vLLM's scripts do (70b_fp8_b200).
+        # Points short of KV memory imply FP8 on H200 and 16 bit on H100; vLLM's scripts for B200 use FP8
+        # (70b_fp8_b200).
         return "fp8" if hardware.startswith(("h200", "b200")) else "auto"
     if row.text("framework") == "trtllm" and row.note("gemm") == "fp8":
-        # ModelOpt's FP8 checkpoints hold an FP8 KV cache (hf_quant_config.json, kv_cache_quant_algo), which
-        # TensorRT-LLM follows; with 16 bit the points that starve for KV would wait 3 to 6 times as long as they did.
+        # ModelOpt's FP8 checkpoints specify an FP8 KV cache (hf_quant_config.json, kv_cache_quant_algo), which
+        # TensorRT-LLM follows; with 16 bit the points short of KV memory would wait 3 to 6 times as long as measured.
         return "fp8"
     return recipe.kv_cache_dtype or "auto"

@@ -21,19 +21,19 @@ from simserve.planner.measured import build
 from simserve.planner.measured.point import MeasuredPoint, Metric
 
 ROUNDS = 6
-"""Requests a client of a static batch: its tables are means over several rounds."""
+"""Requests per client of a static batch: the tables are means over several rounds."""
 
 SHAREGPT_CV = 1.0
-"""Coefficient of variation of ShareGPT's prompts and answers, of which the rows give the means."""
+"""Coefficient of variation of ShareGPT's prompts and answers; the rows give only the means."""
 
 _SHAREGPT_LONGEST = 2048
 _LLAMA_TOKENS = (247.0, 233.0)
 _INTERNLM_TOKENS = (223.0, 200.0)
-"""Mean prompt and answer of ShareGPT under two tokenizers: tokens/s over requests/s of the rows of version 0.2.0,
-for rows that say requests/s alone."""
+"""Mean prompt and answer of ShareGPT under two tokenizers: tokens/s over requests/s of the rows of version 0.2.0, for
+rows that give only requests/s."""
 
 _KV_VERSION = "0.4"
-"""The release of the KV quantisation page, "0.4 era"."""
+"""Release of the KV quantisation page, "0.4 era"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _point(row: Row) -> MeasuredPoint:
             "name": engine,
             "version": version,
             "max_num_seqs": seats,
-            "gpu_memory_utilization": 0.8,  # "cache_max_entry ratio 0.8"; 77 GB are taken of 80
+            "gpu_memory_utilization": 0.8,  # "cache_max_entry ratio 0.8"; 77 of 80 GB are used
             "max_model_len": round(lengths.prompt + lengths.output) + 64 if is_fixed else 2 * _SHAREGPT_LONGEST,
         },
         tensor_parallel_size=row.count("tp", 1),
@@ -88,7 +88,7 @@ def _kv_cache(precision: str) -> str:
 
 
 def _sharegpt(row: Row, model: str) -> _Lengths:
-    """Return the mean lengths that a row's rates imply, else those of its tokenizer."""
+    """Return the mean lengths implied by a row's rates, else those of its tokenizer."""
     output_rate, request_rate = row.number_of("throughput_tok_s"), row.number_of("req_per_s")
     total = re.search(r"total tok/s ([\d.]+)", row.text("notes"))
     if total and output_rate > 0 and request_rate > 0:

@@ -1,4 +1,4 @@
-"""How much KV a real engine had room for: as its start-up log says. Reads files, plans nothing."""
+"""KV memory of real engines according to their start-up logs. Reads files, plans nothing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PLANNER_VERSION = "0.11.0"
 """The release that the notes of llm-d-planner's table name."""
 
 _SHARE_TOLERANCE = 0.02
-"""A row whose parts add up to a share further than this from the one it states was run with another."""
+"""A row whose parts add up to a share that differs by more than this from the stated one was run with another."""
 
 
 def read_memory(folder: Path) -> list[MeasuredMemory]:
-    """Return the logs of every file that is in the folder."""
+    """Return the logs of every file in the folder."""
     found: list[MeasuredMemory] = []
     if (folder / PLANNER_FILE).is_file():
         found += [_planner_row(row) for row in read_rows(folder / PLANNER_FILE)]
@@ -62,7 +62,7 @@ def _planner_row(row: Row) -> MeasuredMemory:
 
 
 def _share(row: Row) -> float:
-    """Return the share of the GPU that the row's parts add up to, or the stated one where they agree."""
+    """Return the share of the GPU that the row's parts add up to, or the stated one if they agree."""
     parts = ("weights_gib", "activation_peak_gib", "non_torch_gib", "kv_cache_gib")
     total = row.text("hardware").partition("(")[2].partition(" ")[0]
     stated = row.number_of("gpu_memory_utilization")

@@ -1,6 +1,6 @@
 """MLPerf Inference: logs of v4.1 and v5.1 with latencies, and the official tables of v5.0 to v6.0.
 
-The servers' layouts are in neither: they are those of the submissions' harness (`mlperf_harness`).
+Neither states the servers' layouts: they come from the submissions' harness (`mlperf_harness`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.mlperf_harness import (
     BENCHMARKS,
@@ -24,25 +25,25 @@ from calibration.laboratory.readers.mlperf_harness import (
 from calibration.laboratory.readers.names import hardware_name
 from calibration.laboratory.readers.table import MS, Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric
 
 REQUESTS_PER_SEAT = 12
-"""Requests of a replay, a seat of the one replica that is replayed: the runs last 10 to 40 minutes, and the middle of
-these stands for their steady state."""
+"""Requests of a replay per seat of the one replica that is replayed: the runs last 10 to 40 minutes, and the middle of
+these represents their steady state."""
 
 PAUSE = 2.0
-"""Mean seconds, exponential, before a client that was answered asks again: arrivals are then spread over steps as those
-of the source, where clients without a pause would all ask as a step ends, and wait for the whole of the next. As many
-clients more are there as pause at a time."""
+"""Mean pause, seconds, exponential, before a client that got an answer asks again: arrivals are then spread over steps
+as in the source. Clients without a pause would all ask as a step ends, and wait for the whole of the next. There are as
+many additional clients as pause at a time."""
 
 VLLM_SEATS = 256
-"""Its default; vLLM on NVIDIA GPUs is assumed to be cut over all of them."""
+"""Its default; vLLM on NVIDIA GPUs is assumed to be split over all of them."""
 
 VLLM_WITH_FP8 = "0.5.5"
-"""The known release nearest to 0.5.2, which ran FP8."""
+"""The known release nearest to 0.5.2, the version that ran FP8."""
 
 AMDS_VLLM = "0.6.6"
-"""The release whose host times are nearest to AMD's forks: that of v4.1 is of 0.4.3, with a scheduler of its own."""
+"""The release whose host times are nearest to AMD's forks: that of v4.1 is based on 0.4.3, with its own scheduler."""
 
 _LOG_LOADS = ("offline_max", "rate_rps (Poisson)")
 _VARIANTS = ("DepthPruned", "Sparse")
@@ -51,7 +52,7 @@ _OFFICIAL_LOADS = ("mlperf_offline", "mlperf_server")
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """A row as far as both files say it."""
+    """The columns of a row that both files have."""
 
     row: Row
     source: str
@@ -75,7 +76,7 @@ def read_mlperf(folder: Path) -> list[MeasuredPoint]:
 
 
 def read_official(folder: Path) -> list[MeasuredPoint]:
-    """Return the official table: output tokens/s offline, and of Poisson servers, which is their offered load."""
+    """Return the official table: output tokens/s, offline and of Poisson servers, where it is their offered load."""
     lengths = _lengths(folder)
     return [_official_point(row, lengths) for row in read_rows(folder / "mlperf_official_v5.0_v5.1_v6.0_llm.csv")]
 
@@ -153,7 +154,7 @@ def _point(submission: _Submission, latencies: dict[Metric, float], reason: str,
 
 
 def _layout(submission: _Submission) -> Layout:
-    """Return what the harness sets, with the cut and the seats of the row itself where it has them."""
+    """Return the harness's settings, with the row's own split and seats if it has them."""
     row = submission.row
     if submission.engine == "vllm" and not _is_amds(submission):
         return Layout(row.count("gpus", 1), 1, VLLM_SEATS, VLLM_SEATS)
@@ -188,10 +189,11 @@ def _num_copies(submission: _Submission, layout: Layout) -> int:
 
 
 def _num_in_system(submission: _Submission, layout: Layout) -> int:
-    """Return the mean requests that a replica of a Poisson server held: rate x E2E (Little); 0 where not logged.
+    """Return the mean number of requests in a replica of a Poisson server: rate x E2E (Little); 0 if not logged.
 
-    These servers run at 0.9 of their capacity and more, where an error of a tenth in the capacity moves latencies
-    fourfold. At the load they held, latencies compare step times, and throughput the rate that this load is served at.
+    These servers run at 0.9 of their capacity and more, where an error of 10 % in the capacity changes latencies
+    fourfold. At the load that they held, latencies compare step times, and throughput the rate at which this load is
+    served.
     """
     seconds = submission.row.number_of("e2e_ms") * MS
     if submission.rate is None or not seconds > 0:

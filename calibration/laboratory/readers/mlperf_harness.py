@@ -1,8 +1,8 @@
-"""How MLPerf submissions set up their servers, by round, model and GPU. Knows no figure.
+"""How MLPerf submissions configure their servers, by round, model and GPU. Knows no figures.
 
 Layout, seats and budget are those of NVIDIA's harness (mlcommons/inference_results_v4.1 at a2f5d66 and
 inference_results_v5.0 at 6069beb, closed/NVIDIA/configs; Apache-2.0), which nearly all submitters of NVIDIA GPUs run.
-What those files do not hold is marked as assumed.
+What those files do not contain is marked as assumed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Benchmark:
         model: Profile.
         lengths: File of prompt lengths.
         longest: Longest answer, tokens.
-        mean: Mean answer, tokens, where a row does not say: the logs' tokens a sample.
+        mean: Mean answer, tokens, if a row does not state it: the logs' tokens per sample.
         cv: Coefficient of variation of the answers around their mean.
         beam_width: Beams of the decoding; 1 is greedy.
-        longest_prompt: Room for the prompt beside the longest answer.
+        longest_prompt: Tokens reserved for the prompt besides the longest answer.
     """
 
     model: str
@@ -50,14 +50,14 @@ BENCHMARKS = {
     ),
     "deepseek-r1": Benchmark("deepseek-r1", "deepseek-r1.csv.gz", 20_000, 3830.0, 1.1, longest_prompt=3200),
 }
-"""Beginning of a benchmark's name -> what it is. Spreads: OpenOrca's 0.8; the others are read off the data sets'
-output columns; Llama-3.1-8B answers with 128 tokens each. GPT-J summarises CNN/DailyMail, whose lengths the file of
-Llama-3.1-8B holds."""
+"""Prefix of a benchmark's name -> its definition. Spreads: OpenOrca's 0.8; the others are from the data sets' output
+columns; Llama-3.1-8B answers with 128 tokens each. GPT-J summarises CNN/DailyMail, whose lengths are in the file of
+Llama-3.1-8B."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a replica is cut, and its limits.
+    """How a replica is split, and its limits.
 
     Attributes:
         tensor: Tensor-parallel ranks.
@@ -66,7 +66,7 @@ class Layout:
         offline_seats: gpu_batch_size of the offline scenario.
         budget: max_num_tokens.
         admission: ``on_demand`` for batch_scheduler_policy max_util.
-        data: Ranks of data-parallel attention, which hold whole experts.
+        data: Ranks of data-parallel attention, with whole experts.
     """
 
     tensor: int
@@ -108,24 +108,24 @@ _V51: dict[tuple[str, str], Layout] = {
     ("llama3.1-8b", ""): Layout(1, 1, 2048, 2048),
     ("deepseek-r1", ""): Layout(1, 1, 256, 512, data=8),
 }
-"""Assumed throughout: as in v5.0 where that had the benchmark."""
+"""All assumed: as in v5.0 if that had the benchmark."""
 _LAYOUTS: dict[str, dict[tuple[str, str], Layout]] = {"v4.1": _V41, "v5.0": _V50, "v5.1": _V51, "v6.0": _V51}
 
 FP4_BENCHMARKS = ("llama2-70b", "llama3.1-405b", "llama3.1-8b", "deepseek-r1")
-"""Benchmarks that submitters run in NVFP4 on Blackwell, their others in FP8."""
+"""Benchmarks that submitters run in NVFP4 on Blackwell; others run in FP8."""
 
 
 def benchmark_of(name: str) -> str:
-    """Return the key of `BENCHMARKS` that a benchmark's name begins with, "" where none."""
+    """Return the key of `BENCHMARKS` with which a benchmark's name begins, "" if there is none."""
     return next((key for key in BENCHMARKS if name.startswith(key)), "")
 
 
 def layout_of(round_name: str, benchmark: str, hardware: str) -> Layout:
-    """Return how submissions of a round cut a benchmark on a GPU; the model's usual one on other GPUs.
+    """Return how submissions of a round split a benchmark on a GPU; on other GPUs the model's usual way.
 
     Args:
         round_name: Key of `TENSORRT_LLM`.
-        benchmark: Key of `BENCHMARKS` that the round has.
+        benchmark: Key of `BENCHMARKS` in that round.
         hardware: Hardware profile.
     """
     known = _LAYOUTS[round_name]

@@ -1,4 +1,4 @@
-"""What sources call engines, GPUs, models and number formats, in the catalogue's names."""
+"""Converts sources' names of engines, GPUs, models and number formats to the catalogue's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENGINES = (
     ("exllama", "exllama"),
     ("mlc", "mlc-llm"),
 )
-"""Beginning of a framework's name -> engine profile; the profile need not exist."""
+"""Prefix of a framework's name -> engine profile; the profile need not exist."""
 
 _HARDWARE = (
     (r"h100.*nvl", "h100-nvl-94gb"),
@@ -132,35 +132,35 @@ _FORMATS = {
 """Source's precision, lower case -> quantization; "FP4" on Hopper is mxfp4."""
 
 _WITH_FP4 = ("b200", "b300", "gb200", "gb300", "rtx-pro-6000")
-"""Beginning of the hardware profiles of GPUs with FP4 arithmetic."""
+"""Prefixes of the hardware profiles of GPUs with FP4 arithmetic."""
 
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
 def engine_name(framework: str) -> str:
-    """Return the engine profile's name; the source's own, in lower case, where none is known."""
+    """Return the engine profile's name; if none is known, the source's own in lower case."""
     lower = framework.lower()
     return next((name for start, name in _ENGINES if lower.startswith(start)), lower)
 
 
 def hardware_name(hardware: str) -> str:
-    """Return the hardware profile's name; the source's own, in lower case, where none is known."""
+    """Return the hardware profile's name; if none is known, the source's own in lower case."""
     lower = hardware.lower().replace("_", " ")
     return next((name for pattern, name in _HARDWARE if re.search(pattern, lower)), lower)
 
 
 def model_name(model: str) -> str:
-    """Return the model profile's name; the source's own, in lower case, where none is known."""
+    """Return the model profile's name; if none is known, the source's own in lower case."""
     lower = model.lower()
     return next((name for pattern, name in _MODELS if re.search(pattern, lower)), lower)
 
 
 def quantization_name(precision: str, hardware: str = "") -> str:
-    """Return the scenario's weight format; the source's own, in lower case, where none is known.
+    """Return the scenario's weight format; if none is known, the source's own in lower case.
 
     Args:
         precision: As the source writes it.
-        hardware: As the catalogue names it: "FP4" on Blackwell is NVFP4 (gpt-oss aside, which readers know by name).
+        hardware: Catalogue name: "FP4" on Blackwell is NVFP4 (except for gpt-oss, which readers know by name).
     """
     lower = precision.lower()
     if lower == "fp4" and hardware.startswith(_WITH_FP4):
@@ -169,6 +169,6 @@ def quantization_name(precision: str, hardware: str = "") -> str:
 
 
 def version_number(version: str) -> str:
-    """Return the leading number of a version (``1.2.0rc6`` -> ``1.2.0``), "" where there is none."""
+    """Return the leading number of a version (``1.2.0rc6`` -> ``1.2.0``), "" if there is none."""
     found = _VERSION.match(version.lstrip("v"))
     return found.group() if found else ""

@@ -1,4 +1,4 @@
-"""Runs whose every request was recorded: APEX+ validation runs and LLMServingSim's vLLM runs."""
+"""Runs with a record of every request: APEX+ validation runs and LLMServingSim's vLLM runs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import engine_name, hardware_name, model_name, version_number
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import MeasuredPoint, Protocol, RecordedRequests
+from simserve.planner.measured.point import MeasuredPoint
+from simserve.workload.requests import RequestSpecs
 
 APEX_SHARE = 0.97
 """``gpu-memory-utilization`` of the APEX+ runs (their notes)."""
 
 APEX_MODEL_LEN = 8192
-"""Longest sequence of the APEX+ runs: an assumption that keeps chunked prefill off, as vLLM 0.6 has it by default; the
+"""Longest sequence of the APEX+ runs: an assumption that keeps chunked prefill off, as by default in vLLM 0.6; the
 longest request has 4,733 tokens."""
 
 _APEX_REQUESTS = "apex_plus_replay_requests.csv.gz"
 
 
 def read_apex(folder: Path) -> list[MeasuredPoint]:
-    """Return the APEX+ runs: server-side means, TPOT over generated tokens, corrected columns where filled."""
+    """Return the APEX+ runs: server-side means, TPOT over generated tokens, corrected columns if filled."""
     recorded: dict[str, list[Row]] = defaultdict(list)
     for row in read_rows(folder / _APEX_REQUESTS):
         recorded[row.text("run_id")].append(row)
@@ -35,7 +38,7 @@ def read_apex(folder: Path) -> list[MeasuredPoint]:
 
 def _apex_point(row: Row, recorded: list[Row]) -> MeasuredPoint:
     arrivals = np.array([each.number_of("arrival_offset_s") for each in recorded])
-    requests = RecordedRequests(
+    requests = _recorded(
         arrival_time=arrivals,
         prompt_tokens=np.array([each.count("input_tokens_actual", 1) for each in recorded], dtype=np.int64),
         output_tokens=np.array([each.count("output_tokens_actual", 1) for each in recorded], dtype=np.int64),
@@ -62,7 +65,7 @@ def _apex_point(row: Row, recorded: list[Row]) -> MeasuredPoint:
 
 
 def read_llmservingsim(folder: Path) -> list[MeasuredPoint]:
-    """Return the LLMServingSim runs of vLLM: TTFT and E2E from the queue, as the engine stamped them."""
+    """Return the LLMServingSim runs of vLLM: TTFT and E2E from the queue, as recorded by the engine."""
     points = []
     for row in read_rows(folder / "llmservingsim_vllm_summary.csv"):
         file = f"llmservingsim_vllm_requests_{row.text('hardware')}_{row.text('model').rpartition('/')[2]}.csv"
@@ -73,7 +76,7 @@ def read_llmservingsim(folder: Path) -> list[MeasuredPoint]:
 def _llmservingsim_point(row: Row, file: str, recorded: list[Row]) -> MeasuredPoint:
     queued = np.array([each.number_of("queued_ts") for each in recorded])
     order = np.argsort(queued, kind="stable")
-    requests = RecordedRequests(
+    requests = _recorded(
         arrival_time=queued[order] - queued[order[0]],
         prompt_tokens=np.array([recorded[i].count("input_toks", 1) for i in order], dtype=np.int64),
         output_tokens=np.array([recorded[i].count("output_toks", 1) for i in order], dtype=np.int64),
@@ -99,6 +102,22 @@ def _llmservingsim_point(row: Row, file: str, recorded: list[Row]) -> MeasuredPo
     )
 
 
+def _recorded(
+    arrival_time: NDArray[np.float64], prompt_tokens: NDArray[np.int64], output_tokens: NDArray[np.int64]
+) -> RequestSpecs:
+    """Return requests that came at recorded times."""
+    return RequestSpecs(
+        arrival_time=arrival_time,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        max_tokens=output_tokens,
+        think_time=np.empty(0),
+        concurrency=None,
+        is_stationary=False,
+        offered_rate=float("nan"),
+    )
+
+
 def _replay(
     row: Row,
     *,
@@ -106,7 +125,7 @@ def _replay(
     engine: str,
     version: str,
     settings: dict[str, Any],
-    requests: RecordedRequests,
+    requests: RequestSpecs,
     file: str,
     protocol: Protocol,
 ) -> MeasuredPoint:

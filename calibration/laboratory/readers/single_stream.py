@@ -1,4 +1,4 @@
-"""Single streams and small batches: number formats, llama.cpp on many GPUs, ITL against context."""
+"""Single streams and small batches: number formats, llama.cpp on many GPUs, ITL versus context."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import (
     engine_name,
@@ -17,20 +18,20 @@ from calibration.laboratory.readers.names import (
 )
 from calibration.laboratory.readers.table import MS, Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import LoadKind, MeasuredPoint, Metric
 
 SHORT_PROMPT = 32
 """Prompt of the sources that call theirs short, tokens: an assumption, on which a single stream's decode hardly
 depends."""
 
 USUAL_ANSWER = 256
-"""Answer where a source does not say its length, tokens: an assumption, as the prompt's."""
+"""Answer if a source does not state its length, tokens: an assumption, like the prompt's."""
 
 TEXT_PROMPT = 300
 """Tokens of the prompt of the llama.cpp tables' decode runs ("text about 300 tokens")."""
 
 LLAMA_CPP_BUILD = "b2700"
-"""About the build of the llama.cpp tables (May 2024)."""
+"""Approximate build of the llama.cpp tables (May 2024)."""
 
 VLLM_OF_2023 = "0.2.1"
 """The release at the time of MLC's comparison (October 2023)."""
@@ -43,27 +44,27 @@ _ITL_ANSWER = 65
 _DECODE = "decode tok/s"
 
 _SUSPICIOUS = {("a100-sxm-80gb", "F16", 1), ("a100-sxm-80gb", "F16", 4), ("l40s-48gb", "F16", 1)}
-"""Prompt rates that the page's own other rows contradict, as the notes of the file say."""
+"""Prompt rates that the page's other rows contradict, according to the notes of the file."""
 
 
 def read_single_stream(folder: Path) -> list[MeasuredPoint]:
-    """Return the tables of number formats: output tokens/s of a batch, or the time of a token of one stream.
+    """Return the tables of number formats: output tokens/s of a batch, or the time per token of one stream.
 
-    llama.cpp of 2023, too, cuts matrices over its GPUs, by rows; it has dealt layers out since January 2024.
+    llama.cpp of 2023 also splits matrices over its GPUs, by rows; since January 2024 it distributes layers.
     """
     return [_format_point(row) for row in read_rows(folder / "quantization_and_single_stream_tables.csv")]
 
 
 def read_llama_cpp(folder: Path) -> list[MeasuredPoint]:
-    """Return llama.cpp's tables: time of a token of one stream, and of a prompt of 1,024 tokens.
+    """Return llama.cpp's tables: time per token of one stream, and of a prompt of 1,024 tokens.
 
-    Layers are dealt over the GPUs (``-sm layer``): stages of a pipeline.
+    Layers are distributed over the GPUs (``-sm layer``): stages of a pipeline.
     """
     return [_llama_cpp_point(row) for row in read_rows(folder / "llamacpp_xiongjiedai_llama3.csv")]
 
 
 def read_itl_fits(folder: Path) -> list[MeasuredPoint]:
-    """Return the published lines of ITL against context, each at `ITL_CONTEXTS`."""
+    """Return the published lines of ITL versus context, each at `ITL_CONTEXTS`."""
     rows = read_rows(folder / "vllm_itl_linear_fits.csv")
     return [_itl_point(row, context) for row in rows for context in ITL_CONTEXTS]
 
@@ -90,7 +91,7 @@ def _format_point(row: Row) -> MeasuredPoint:
 
 
 _FOUR_BIT = {"llama.cpp": "gguf-q4_k_m"}
-"""What "INT4" is by engine, where not AWQ."""
+"""Meaning of "INT4" by engine, if not AWQ."""
 
 
 def _llama_cpp_point(row: Row) -> MeasuredPoint:
@@ -115,7 +116,7 @@ def _llama_cpp_point(row: Row) -> MeasuredPoint:
 
 
 def _itl_point(row: Row, context: int) -> MeasuredPoint:
-    """Return one stream whose mean context, while it decodes, is ``context``."""
+    """Return one stream whose mean context during decode is ``context``."""
     precision, intercept = row.text("precision"), _middle(row.text("itl_intercept_ms"))
     seconds = (intercept + row.number_of("itl_slope_ms_per_context_token") * context) * MS
     skips_window = "skip-SW" in precision
@@ -141,7 +142,7 @@ def _itl_reason(intercept: float, skips_window: bool) -> str:
 
 
 def _middle(text: str) -> float:
-    """Return the middle of ``4.03..4.07``, or the number itself; NaN where there is none."""
+    """Return the middle of ``4.03..4.07``, or the number itself; NaN if there is none."""
     ends = [float(end) for end in text.split("..") if end]
     return sum(ends) / len(ends) if ends else math.nan
 

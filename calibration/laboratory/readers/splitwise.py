@@ -1,17 +1,18 @@
-"""Splitwise: batches of equal requests, the time of their prompt phase and of a token."""
+"""Splitwise: batches of equal requests, with the time of their prompt phase and of a token."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from calibration.laboratory.protocol import Protocol
 from calibration.laboratory.readers import blocks
 from calibration.laboratory.readers.names import hardware_name, model_name
 from calibration.laboratory.readers.table import Row, read_rows
 from simserve.planner.measured import build
-from simserve.planner.measured.point import COMPUTED, MeasuredPoint, Metric, Protocol
+from simserve.planner.measured.point import COMPUTED, MeasuredPoint, Metric
 
 SPLITWISE_VERSION = "0.2.1"
-"""The release nearest to the vLLM of autumn 2023 that Splitwise forked: its paper is of November 2023, and CUDA
+"""The release nearest to the vLLM of autumn 2023 that Splitwise forked: its paper is from November 2023, and CUDA
 graphs came with 0.2.6 in December."""
 
 CLOSURE_TOLERANCE = 0.10
@@ -21,7 +22,7 @@ _CLOSURE: tuple[Metric, ...] = ("ttft", "tpot", "e2e")
 
 
 def read_splitwise(folder: Path) -> list[MeasuredPoint]:
-    """Return Splitwise's iteration times: prompt phase of the whole batch, and a token after it."""
+    """Return Splitwise's iteration times: the prompt phase of the whole batch, and a token after it."""
     return [_splitwise_point(row) for row in read_rows(folder / "splitwise_iteration_times.csv")]
 
 
@@ -61,8 +62,8 @@ def _splitwise_point(row: Row) -> MeasuredPoint:
 def _contradicted(measured: dict[Metric, float], output: int) -> frozenset[Metric]:
     """Return the figures of a row whose E2E is not TTFT + (tokens - 1) TPOT.
 
-    A shorter E2E says that answers ended before their nominal length; a longer one that the batch ran in
-    several parts, of which TTFT is the first's.
+    A shorter E2E means that answers ended before their nominal length; a longer one that the batch ran in several
+    parts, of which TTFT is the first's.
     """
     if len(measured) < len(_CLOSURE):
         return frozenset()

@@ -22,7 +22,7 @@ class Row:
 
     Attributes:
         file: Name of the file.
-        number: Row number, 1 for the first below the header.
+        number: Row number, 1 for the first after the header.
     """
 
     def __init__(self, cells: Mapping[str, str], file: str, number: int) -> None:
@@ -36,26 +36,26 @@ class Row:
         return f"{self.file} row {self.number}"
 
     def text(self, column: str) -> str:
-        """Return a cell, "" where the column or the value is absent."""
+        """Return a cell, "" if the column or the value is absent."""
         return (self._cells.get(column) or "").strip()
 
     def number_of(self, column: str) -> float:
-        """Return the number that a cell begins with, NaN where there is none."""
+        """Return the number with which a cell begins, NaN if there is none."""
         found = _NUMBER.match(self.text(column))
         return float(found.group()) if found else math.nan
 
     def count(self, column: str, default: int) -> int:
-        """Return a whole number, ``default`` where the cell holds none."""
+        """Return a whole number, ``default`` if the cell has none."""
         number = self.number_of(column)
         return default if math.isnan(number) else round(number)
 
     def corrected(self, column: str) -> float:
-        """Return the number of ``column_corr`` where it is filled, else of ``column``."""
+        """Return the number of ``column_corr`` if filled, else of ``column``."""
         corrected = self.number_of(f"{column}_corr")
         return self.number_of(column) if math.isnan(corrected) else corrected
 
     def note(self, name: str) -> str:
-        """Return the value of ``name=value`` in the notes, "" where it is not there."""
+        """Return the value of ``name=value`` in the notes, "" if absent."""
         found = re.search(rf"\b{re.escape(name)}=([^;,\s]*)", self.text("notes"))
         return found.group(1) if found else ""
 

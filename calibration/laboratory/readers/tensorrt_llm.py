@@ -16,19 +16,19 @@ from simserve.profiles.engine_options import version_key
 ENGINE = "tensorrt-llm"
 
 OFFLINE_SHARE = 0.95
-"""Share of the free memory that the KV cache took: an assumption, the pages as recorded do not say."""
+"""Share of the free memory used by the KV cache: an assumption, as the recorded pages do not state it."""
 
 DECODES_BESIDE_A_PROMPT = 2048
-"""Decoding requests whose tokens have to fit a step beside the longest prompt, which is not split: the default
-``max_batch_size``. With room for the prompt alone it would wait until nothing decodes."""
+"""Decoding requests whose tokens must fit a step together with the longest prompt, which is not split: the default
+``max_batch_size``. With a budget for the prompt alone it would wait until nothing decodes."""
 
 START = "1.3 ms"
-"""From the call of a static batch to its first kernel, in process: what is left of the first token of one GPU's short
+"""From the call of a static batch to its first kernel, in process: what remains of the first token of one GPU's short
 prompts (Llama-7B, H100: 1.2 to 1.9 ms; others 1 to 2.5 ms)."""
 
 DATASET_CV = 0.5
-"""Coefficient of variation of lengths of which only the mean is known: an assumption; lengths of one kind of
-request spread less than those of conversations (cv 1)."""
+"""Coefficient of variation of lengths of which only the mean is known: an assumption; lengths of one kind of request
+vary less than those of conversations (cv 1)."""
 
 _LONGEST_FACTOR = 8
 
@@ -56,7 +56,7 @@ def _offline_point(row: Row) -> MeasuredPoint:
 
 
 def read_online(folder: Path) -> list[MeasuredPoint]:
-    """Return the Poisson points: mean TTFT and ITL; the lengths are means of a data set that is not named."""
+    """Return the Poisson points: mean TTFT and ITL; the lengths are means of an unnamed data set."""
     return [_online_point(row) for row in read_rows(folder / "trtllm_online_serving_v0.14.csv")]
 
 
@@ -77,8 +77,8 @@ def _online_point(row: Row) -> MeasuredPoint:
 def read_static(folder: Path) -> list[MeasuredPoint]:
     """Return the static batches: output tokens/s, and the latency of the first token.
 
-    A static batch answers when it is done, so that a first token is that of a batch of one output token; a row that
-    holds both figures is two points.
+    A static batch answers when it is complete, so that a first token is that of a batch with one output token; a row
+    with both figures gives two points.
     """
     points = []
     for row in read_rows(folder / "trtllm_static_batch_v0.5-0.9.csv"):
@@ -106,16 +106,16 @@ def _static_point(row: Row, output: int, measured: dict[Metric, float]) -> Measu
 
 
 def system_throughput(row: Row) -> float:
-    """Return tokens/s of the whole deployment, NaN where the row has none."""
+    """Return tokens/s of the whole deployment, NaN if the row has none."""
     value = row.number_of("throughput_tok_s")
     is_per_gpu = row.text("throughput_kind").endswith("per_gpu") or _is_unlabelled_per_gpu(row)
     return value * row.count("gpus", row.count("tp", 1)) if is_per_gpu else value
 
 
 def _is_unlabelled_per_gpu(row: Row) -> bool:
-    """Return whether a row stands in a table of version 0.7.1 whose column header says less, or was lost.
+    """Return whether a row is from a table of version 0.7.1 whose column header does not say "per GPU", or was lost.
 
-    The page's H100 table is per GPU and says so; those of other GPUs agree with their neighbours by version only so.
+    The page's H100 table is per GPU and says so; those of other GPUs agree with adjacent versions only if they are too.
     """
     return version_number(row.text("version")) == "0.7.1"
 
@@ -132,7 +132,7 @@ def _deployment(row: Row, settings: dict[str, Any], kv_cache_dtype: str = "auto"
 
 
 def _layout(row: Row) -> dict[str, int]:
-    """Return how a row's ranks are cut: from 1.0 on, models with experts have data-parallel attention on the pages.
+    """Return how a row's ranks are split: from 1.0, models with experts have data-parallel attention on the pages.
 
     Their benchmark sets ``enable_attention_dp`` for them (perf-overview of 1.0 and 1.2, Reproducing Benchmarked
     Results), and the ranks that it calls TP hold whole experts.

@@ -1,1 +1,1 @@
-"""What replayed points say of the simulator: in and out of sample, the model of errors, and the pages of both."""
+"""Evaluation of replayed points: errors in and out of sample, the model of errors, and the pages of both."""

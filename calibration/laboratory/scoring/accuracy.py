@@ -23,13 +23,13 @@ from simserve.profiles.expected_errors import (
 from simserve.version import __version__
 
 NUM_WORST = 12
-"""Groups in the table of the worst."""
+"""Groups in the table of the worst errors."""
 
 MOST_OF_SOURCE = 2
-"""Groups of one source in it."""
+"""Most groups of one source in it."""
 
 FEWEST_OF_WORST = 3
-"""Points below which a group is not called a worst one: one row says little of a model."""
+"""Least points of a group in it: one row says little about a model."""
 
 STATIC_BATCHES = ("splitwise_iterations", "trtllm_static_batch")
 """Sources of batches that start and end together."""
@@ -46,7 +46,7 @@ those that one was (`in`). A name without `in` was left out of every fit. Median
 _SCORED = ("tpot", "ttft", "throughput")
 
 FEWEST_OF_NAME = 5
-"""Points of a GPU, model or engine below which it has no row of its own there."""
+"""Least points of a GPU, model or engine for a row of its own there."""
 
 CAUSES = {
     "accelmark": "near the capacity half of 300 requests wait, so that medians of TTFT jump; the CPUs of its nodes are "
@@ -73,7 +73,7 @@ CAUSES = {
     "random weights sent all tokens to few experts (32 sequences decode in less time than all weights take to read)",
     "vllm_itl": "one sequence: kernels and their starts alone, 3 % from the tables",
 }
-"""Source -> what its largest errors likely come from: read off the rows, not proved by an experiment."""
+"""Source -> likely causes of its largest errors: inferred from the rows, not proved by an experiment."""
 
 
 def accuracy_page(
@@ -87,11 +87,11 @@ def accuracy_page(
     """Return the page.
 
     Args:
-        validation: Of every source that is there.
-        date: When it was made, as the page shows it.
-        operators: Errors of operators on GPUs that no fit has seen (`fits.operator_errors`).
+        validation: Validation of every available source.
+        date: Date of the page, as shown.
+        operators: Errors of operators on GPUs left out of every fit (`fits.operator_errors`).
         acceptance: Errors of predicted acceptance lengths (`fits.speculation_report.length_summary`).
-        model: Of the errors of foreign servers; None: the one that ships.
+        model: Model of errors of uncalibrated servers; None: the one that ships with the package.
     """
     summary = validation.summary
     static = [group for group in summary["groups"] if group["source"] in STATIC_BATCHES]
@@ -175,7 +175,7 @@ def _beside(value: float, constant: float) -> str:
 
 
 def _attainable(model: ErrorModel) -> list[str]:
-    """Return how narrow the intervals could be, in three sentences; nothing where that was not drawn."""
+    """Return how narrow the intervals could be, in three sentences; nothing if that was not drawn."""
     if not model.attainable:
         return []
     of_all = {row.metric: row for row in model.coverage if row.group == "all"}
@@ -206,7 +206,7 @@ def _attainable(model: ErrorModel) -> list[str]:
 
 
 def _pairs(model: ErrorModel) -> list[str]:
-    """Return how far ratios of two servers are off, which `simserve compare` states; nothing where none was learnt."""
+    """Return the errors of ratios of two servers, which `simserve compare` states; nothing if none were learnt."""
     if not model.pairs:
         return []
     shown = "; ".join(
@@ -221,7 +221,7 @@ def _pairs(model: ErrorModel) -> list[str]:
 
 
 def _once_measured(model: ErrorModel) -> str:
-    """Return how wide the intervals of servers are that two loads were measured of, beside one for every server."""
+    """Return the interval widths of servers calibrated on two loads, relative to one interval for all servers."""
     constant = {row.metric: row.constant_log_width for row in model.coverage if row.group == "all"}
     shown = ", ".join(
         f"{metric} {2 * each.p90:.2f} ({2 * each.p90 / constant[metric]:.2f} of one interval for every server)"

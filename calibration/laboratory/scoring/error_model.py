@@ -1,7 +1,7 @@
 """The model of errors, learnt from a validation with whole sources left out.
 
-The unit is the source: what lies between sources is what a foreign server sees, what lies within one is not. Every
-source counts once, however many figures it has. Replays nothing.
+The unit is the source: an uncalibrated server is subject to the differences between sources, not to those within one.
+Every source counts once, however many figures it has. Replays nothing.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ Bools = NDArray[np.bool_]
 FIRST_REPLAY = Path(__file__).resolve().parents[2] / "first_replay.yaml"
 
 FEWEST_SOURCES = 5
-"""Sources below which nothing is learnt: of fewer, a 90th percentile is the largest."""
+"""Least sources for learning: with fewer, a 90th percentile is the maximum."""
 
 MOST_WIDENED = 4.0
-"""Times that an error counts at most more than it is now."""
+"""Largest factor by which an error counts more than its current value."""
 
 SMALLEST = 0.005
-"""Errors below it count as this: figures are published in three digits."""
+"""Least size of an error; smaller ones count as this, as figures are published in three digits."""
 
 RIDGE = 0.2
 """Penalty on the squared coefficients of the scale, per source's share of the likelihood. Between 0.03 and 1 coverage
 and interval score hardly move (calibration/LOG.md)."""
 
 SHRINKING = 5.0
-"""Sources of a class of model at which its own middle counts half. With 1 in its place scores differ by less than 0.03
-(calibration/LOG.md)."""
+"""Sources of a class of model at which its own middle has half the weight. With 1 instead, scores differ by less than
+0.03 (calibration/LOG.md)."""
 
 _NEWTON_STEPS = 40
 
 DRAWS = 40
-"""Draws of `attainable`: the median of ratios is then known to about 0.01."""
+"""Draws of `attainable`: they determine the median of ratios to about 0.01."""
 
 _SEED = 20
 
@@ -90,12 +90,12 @@ class _Figures:
     """The figures of one metric, one row each.
 
     Attributes:
-        servers: What was run.
-        sources: Who measured it.
-        errors: ``log(predicted / measured)`` as it is now.
-        counted: The same as it counts: of an unseen report that is nearer now, each further off by what its median
-            error has lost since the first replay.
-        is_learnt: Whether it counts: nothing was fitted to it.
+        servers: The server of each figure.
+        sources: The source of each.
+        errors: Current ``log(predicted / measured)``.
+        counted: Errors as they count: in an unseen report that has improved, each is larger by the reduction of its
+            median error since the first replay.
+        is_learnt: Whether it is used for learning: nothing was fitted to it.
     """
 
     servers: Sequence[Server]
@@ -107,7 +107,7 @@ class _Figures:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What was measured: families, and the sources of each mechanism that few servers have."""
+    """What was measured: families, and the sources of each unusual mechanism."""
 
     families: tuple[Family, ...]
     mechanisms: Mapping[str, tuple[str, ...]]
@@ -117,8 +117,8 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
     """Return the model of errors.
 
     Args:
-        predictions: Of every source that is there, the unseen reports among them.
-        date: When it was made.
+        predictions: Predictions for every available source, including the unseen reports.
+        date: Date of the model.
 
     Raises:
         InputError: There are too few sources.
@@ -172,7 +172,7 @@ def _rounded(value: Any) -> Any:
 
 
 def first_replay_factors(predictions: Sequence[Prediction]) -> dict[tuple[str, Metric], float]:
-    """Return report and metric -> times that its errors were larger in the first replay, 1 and more."""
+    """Return report and metric -> the factor by which its errors were larger in the first replay, at least 1."""
     first: Mapping[str, Mapping[Metric, float]] = read_mapping(FIRST_REPLAY, InputError)["reports"]
     errors: dict[tuple[str, Metric], list[float]] = defaultdict(list)
     for each in predictions:
@@ -207,10 +207,10 @@ def _figures(
 
 
 def as_in_first_replay(errors: Floats, reports: NDArray[np.str_], widened: Mapping[str, float]) -> Floats:
-    """Return errors whose median size is so many times as large, by report.
+    """Return errors with their median size multiplied by a factor, by report.
 
-    Each is further off by the same: what was mended since is common to a report, and the rest of its errors are not
-    larger for it.
+    Each is moved by the same amount: what was fixed since is common to a report, and does not enlarge the rest of its
+    errors.
     """
     counted = errors.copy()
     for report, factor in widened.items():
@@ -286,13 +286,13 @@ def _pair_errors(predictions: Sequence[Prediction], metric: Metric, found: _Figu
 
 
 def _server_key(each: Prediction) -> str:
-    """Return what two figures share that one server gave under several loads."""
+    """Return what figures of the same server under different loads have in common."""
     point = each.point
     return json.dumps([source_of(point), point.version, point.model, point.scenario.get("deployment")], sort_keys=True)
 
 
 def _errors(found: _Figures, chosen: Bools, measured: _Measured, left_out: str) -> MetricErrors:
-    """Return what is learnt of some figures, each source counted once."""
+    """Return what is learnt from some figures, each source counted once."""
     places = np.flatnonzero(chosen)
     has_experts = np.array([found.servers[place].has_experts for place in places.tolist()])
     matrix = _matrix(found, places, measured, left_out)
@@ -300,7 +300,7 @@ def _errors(found: _Figures, chosen: Bools, measured: _Measured, left_out: str) 
 
 
 def _matrix(found: _Figures, places: NDArray[np.int64], measured: _Measured, left_out: str) -> Floats:
-    """Return the features of figures, a row each, none of which knows its own source or the one left out."""
+    """Return the features of figures, one row each, none of which uses its own source or the one left out."""
     known: dict[tuple[Any, ...], Distance] = {}
     rows = []
     for place in places.tolist():
@@ -315,19 +315,19 @@ def _matrix(found: _Figures, places: NDArray[np.int64], measured: _Measured, lef
 
 
 def _learnt(errors: Floats, sources: NDArray[np.str_], has_experts: Bools, matrix: Floats) -> MetricErrors:
-    """Return what is learnt of figures, each source counted once.
+    """Return what is learnt from figures, each source counted once.
 
-    Mixtures of experts and dense models have a middle of their own, shrunk to that of their kind of source by
-    ``n / (n + SHRINKING)`` of their n sources.
+    Mixtures of experts and dense models have their own middle, shrunk to that of their kind of source by ``n / (n +
+    SHRINKING)`` of their n sources.
 
-    The 90th percentile of a kind of source is half way, in the logarithm, between its own and that of all: tails of
-    servers that nobody looked at are heavier, and some ten to twenty sources tell a percentile of a kind badly.
+    The 90th percentile of a kind of source is half-way, in the logarithm, between its own and that of all: servers that
+    nobody looked at have heavier tails, and ten to twenty sources determine a percentile of a kind poorly.
 
     Args:
         errors: ``log(predicted / measured)`` as they count.
-        sources: Who measured each.
+        sources: The source of each.
         has_experts: Whether its model is a mixture of experts.
-        matrix: Features, a row each.
+        matrix: Features, one row each.
     """
     weights = _source_weights(sources)
     all_center = weighted_quantile(errors, weights, 0.5)
@@ -364,17 +364,17 @@ def _learnt(errors: Floats, sources: NDArray[np.str_], has_experts: Bools, matri
 
 @dataclass(frozen=True, slots=True)
 class _Design:
-    """What the draws of `attainable` share with the measurements: all but the errors.
+    """What the draws of `attainable` share with the measurements: everything except the errors.
 
     Attributes:
-        sources: Who measured each learnt figure.
-        is_examined: Whether they lay open.
+        sources: The source of each learnt figure.
+        is_examined: Whether its figures were known while the simulator was built.
         has_experts: Whether the model is a mixture of experts.
         center: Middle of the errors of their kind.
-        scale: Their scale by the model of all.
-        floor: Narrowest half-width of the metric's interval.
-        members: Source -> its figures, places.
-        matrices: Source -> features of all figures as one sees them that leaves the source out.
+        scale: Their scale in the model of all.
+        floor: Least half-width of the metric's interval.
+        members: Source -> indices of its figures.
+        matrices: Source -> features of all figures with that source left out.
     """
 
     sources: NDArray[np.str_]
@@ -388,17 +388,17 @@ class _Design:
 
 
 def attainable(predictions: Sequence[Prediction], model: ErrorModel, draws: int = DRAWS) -> tuple[Attainable, ...]:
-    """Return how narrow intervals can be, by metric, where errors are as the model says.
+    """Return how narrow intervals can be, by metric, if errors follow the model.
 
-    Each draw keeps sources, servers and loads as they are. The errors of a source, over their scale, lie about the
-    middle of one source, scattered as those of another, and have the sign of a coin: what lies between sources stays as
-    large as it is beside what lies within one. In every draw one forecaster knows the model, and another learns it anew
-    with the source left out; both stand beside one interval for all, learnt likewise.
+    Each draw keeps sources, servers and loads. The scaled errors of a source are placed about the middle of one source,
+    with the scatter of another and a random sign: the variation between sources stays as large relative to that within
+    them. In every draw one forecaster knows the model, and another learns it again with the source left out; both are
+    compared with one interval for all, learnt in the same way.
 
     Args:
-        predictions: What the model was learnt from.
+        predictions: Predictions from which the model was learnt.
         model: As `learn` returns it.
-        draws: How many.
+        draws: Number of draws.
     """
     widened = first_replay_factors(predictions)
     return tuple(_attainable(_figures(predictions, metric, widened), metric, model, draws) for metric in SCORED)
@@ -423,7 +423,7 @@ def _attainable(found: _Figures, metric: Metric, model: ErrorModel, draws: int) 
 
 
 def _drawn_scores(scores: Floats, design: _Design, draws: int) -> Floats:
-    """Return errors over their scale, drawn so many times: about the middle of one source, scattered as of another."""
+    """Return scaled errors of ``draws`` draws: about the middle of one source, with the scatter of another."""
     generator = np.random.default_rng(_SEED)
     of_source = [scores[places] for places in design.members.values()]
     drawn = np.empty((draws, len(scores)))
@@ -462,12 +462,12 @@ def _centers(learnt: MetricErrors, has_experts: Bools, is_examined: Bools) -> Fl
 
 
 def _beside_constant(errors: Floats, design: _Design, half: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return width and interval score over those of one interval for all: of who knows the model, and of who learns it.
+    """Return width and interval score relative to one interval for all: if the model is known, and if it is learnt.
 
     Args:
-        errors: Of a draw.
-        design: What was drawn for.
-        half: Half of the 90 % interval over the scale, of who knows it.
+        errors: Errors of a draw.
+        design: The measurements for which they were drawn.
+        half: Half-width of the 90 % interval over the scale if the model is known.
     """
     rows = []
     for name, places in design.members.items():
@@ -500,13 +500,13 @@ def _own_width(away: Floats, design: _Design) -> float:
 
 
 def _quantiles(values: Sequence[tuple[float, float]], column: int) -> tuple[float, float, float]:
-    """Return the median of draws and between what 90 % of them lie."""
+    """Return the median of draws and the range of 90 % of them."""
     low, middle, high = np.quantile([each[column] for each in values], (0.05, 0.5, 0.95)).tolist()
     return middle, low, high
 
 
 def _shift(errors: Floats, sources: NDArray[np.str_], chosen: Bools) -> float:
-    """Return by how much the middle of some figures differs, shrunk to 0 by the number of their sources."""
+    """Return the difference of the middle of some figures, shrunk to 0 by the number of their sources."""
     if not chosen.any():
         return 0.0
     number = len(set(sources[chosen].tolist()))
@@ -514,19 +514,19 @@ def _shift(errors: Floats, sources: NDArray[np.str_], chosen: Bools) -> float:
 
 
 def _of_kinds(values: Floats, weights: Floats, is_examined: Bools, share: float) -> tuple[float, float]:
-    """Return a quantile of the sources that lay open and that of the others; of all where there is none of a kind."""
+    """Return a quantile of the examined sources and one of the others; of all sources if one kind is missing."""
     of_each = [each if each.any() else np.ones_like(each) for each in (is_examined, ~is_examined)]
     examined, unexamined = (weighted_quantile(values[each], weights[each], share) for each in of_each)
     return examined, unexamined
 
 
 def _is_examined(source: str) -> bool:
-    """Return whether a source's figures lay open while the simulator was built."""
+    """Return whether a source's figures were known while the simulator was built."""
     return not source.startswith(f"{UNSEEN}/")
 
 
 def _source_weights(sources: NDArray[np.str_]) -> Floats:
-    """Return weights that sum to 1, as much for every source."""
+    """Return weights that sum to 1, equal for all sources."""
     _, places, counts = np.unique(sources, return_inverse=True, return_counts=True)
     weights: Floats = 1.0 / (len(counts) * counts[places])
     return weights
@@ -543,14 +543,14 @@ def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
 def fit_scale(matrix: Floats, sizes: Floats, weights: Floats) -> Floats:
     """Return the coefficients of the logarithm of a Laplace scale, most likely under a ridge penalty.
 
-    The penalty leaves the first column, the constant, alone. All other coefficients are at least 0: further away, or
-    under a heavier load, no interval is narrower. The objective ``sum w (eta + |r| exp(-eta)) + ridge/2 |b|^2`` is
-    convex: Newton's method, and what would be negative is held at 0.
+    The penalty excludes the first column, the constant. All other coefficients are at least 0: no interval is narrower
+    further away or under a heavier load. The objective ``sum w (eta + |r| exp(-eta)) + ridge/2 |b|^2`` is convex:
+    Newton's method, with negative coefficients held at 0.
 
     Args:
-        matrix: Features, a row a figure.
+        matrix: Features, one row per figure.
         sizes: Absolute errors.
-        weights: Sum to 1.
+        weights: Weights that sum to 1.
     """
     number = matrix.shape[1]
     penalty = np.full(number, RIDGE)
@@ -572,7 +572,7 @@ def _newton(matrix: Floats, sizes: Floats, weights: Floats, penalty: Floats, is_
     for _ in range(_NEWTON_STEPS):
         ratios = np.minimum(sizes * np.exp(-(matrix @ found)), 50.0)
         slope = matrix.T @ (weights * (1 - ratios)) + penalty * found
-        # Curvature bounded from below: a step that overshoots is cut.
+        # Curvature bounded from below: a step that overshoots is shortened.
         curvature = (matrix * (weights * np.maximum(ratios, 0.2))[:, None]).T @ matrix + np.diag(penalty + 1e-9)
         step = np.zeros_like(found)
         step[is_free] = np.clip(np.linalg.solve(curvature[inside], slope[is_free]), -1.0, 1.0)

@@ -1,4 +1,4 @@
-"""Which measured points the serving constants were fitted to, and which they never saw. Fits and runs nothing."""
+"""The measured points to which serving constants were fitted, and those left out. Fits and runs nothing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Chosen = Callable[[MeasuredPoint], bool]
 
 @dataclass(frozen=True, slots=True)
 class FittedConstant:
-    """One constant, the points it was fitted to, and those it is tested on.
+    """One constant, the points to which it was fitted, and those on which it is tested.
 
     Attributes:
-        name: What it is, and its value.
-        fitted_to: The points it was fitted to.
-        fitted_metrics: Their metrics that were.
-        tests: Name -> points and metric, none of them fitted to.
+        name: Its name and value.
+        fitted_to: The points to which it was fitted.
+        fitted_metrics: The metrics of those points that were used.
+        tests: Name -> points and metric, none of them used in the fit.
     """
 
     name: str
@@ -58,7 +58,7 @@ def _is_tp8(point: MeasuredPoint) -> bool:
 
 
 def _is_served(point: MeasuredPoint, engine: str, model: str, hardware: str = "") -> bool:
-    """Return whether InferenceX measured it: an engine, models by the beginning of their name, one GPU or any."""
+    """Return whether InferenceX measured a point: an engine, models by name prefix, one GPU or any."""
     is_here = point.source == "inferencex_agg" and not point.shown_only
     return is_here and point.engine == engine and point.model.startswith(model) and hardware in ("", point.hardware)
 
@@ -86,7 +86,7 @@ def _ranks(point: MeasuredPoint) -> int:
 
 
 def _is_swept(point: MeasuredPoint, engine: str, model: str) -> bool:
-    """Return whether NVIDIA's own sweep measured it: an engine and a model."""
+    """Return whether NVIDIA's own sweep measured a point: an engine and a model."""
     return (point.source, point.engine, point.model) == ("nvidia_aic_inhouse_agg", engine, model)
 
 
@@ -112,12 +112,12 @@ def _is_offline(point: MeasuredPoint, hardware: tuple[str, ...]) -> bool:
 
 
 def _longest_prompt(point: MeasuredPoint) -> int:
-    """Return the nominal length of a point's prompts, 0 where its workload has none."""
+    """Return the nominal length of a point's prompts, 0 if its workload has none."""
     return int(point.scenario.get("workload", {}).get("prompt_tokens", {}).get("max", 0))
 
 
 def _is_separate(point: MeasuredPoint, engine: str, hardware: str, prompt: int = 0) -> bool:
-    """Return whether InferenceX measured separate workers: an engine, one GPU, one nominal length of prompts or any."""
+    """Return whether InferenceX measured separate workers: an engine, one GPU, one nominal prompt length or any."""
     if point.source != "inferencex_disagg" or not point.pools:
         return False
     length = int(point.pools[0].prefill["workload"]["prompt_tokens"]["max"])
@@ -369,17 +369,16 @@ CONSTANTS = (
 
 
 def fitted_metrics(point: MeasuredPoint) -> frozenset[Metric]:
-    """Return the figures of the point that a constant was fitted to."""
+    """Return the figures of the point to which a constant was fitted."""
     return frozenset(
         metric for constant in CONSTANTS if constant.fitted_to(point) for metric in constant.fitted_metrics
     )
 
 
 def held_out_rows(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """Return one row a constant and test: ``constant metric fitted in_sample test points out_of_sample``.
+    """Return one row per constant and test: ``constant metric fitted in_sample test points out_of_sample``.
 
-    Errors are medians of the absolute relative error over the points that are there; tests without points are left
-    out.
+    Errors are medians of the absolute relative error over the available points; tests without points are left out.
     """
     rows = []
     for constant in CONSTANTS:
@@ -402,16 +401,16 @@ def held_out_rows(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
 
 
 def sample_rows(predictions: Sequence[Prediction], name_of: Callable[[MeasuredPoint], str]) -> list[dict[str, Any]]:
-    """Return the errors of a GPU, a model or an engine on figures that a constant was fitted to, and on the others.
+    """Return the errors of a GPU, a model or an engine on figures used to fit a constant, and on the others.
 
     Args:
         predictions: Of every source.
-        name_of: What points are told apart by.
+        name_of: Name by which points are grouped.
 
     Returns:
         ``name points metrics``, most points first; ``metrics`` is metric -> ``in_sample out_of_sample`` of (median
-        absolute error, figures), None without any. Figures that are only shown are in neither; the published ones
-        stand in their sources.
+        absolute error, figures), None without any. Figures that are only shown are in neither; the published ones are
+        in their sources.
     """
     found: dict[str, dict[Metric, tuple[list[float], list[float]]]] = {}
     counts: Counter[str] = Counter()

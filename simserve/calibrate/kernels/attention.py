@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from simserve.calibrate.kernels.cpu_engine import CpuEngine, Heads, cache_shape
@@ -50,22 +50,14 @@ def prompts(point: Point, device: TorchDevice) -> Kernel:
         query, key, value = inputs(copy)
         return attend(query, key, value, is_causal=True, enable_gqa=is_grouped)
 
-    def error() -> float:
-        result = call(0)
-        query, key, value = inputs(0)
-        last = batch - 1
-        errors = []
-        for head in spread_indices(heads, CHECKED_HEADS):
-            kv_head = head * kv_heads // heads
-            for row in spread_indices(tokens, 3):
-                truth = _attended(
-                    query[last, head, row], key[last, kv_head, : row + 1], value[last, kv_head, : row + 1]
-                )
-                errors.append(relative_error(result[last, head, row], truth))
-        return max(errors)
+    def checked() -> Iterator[Checked]:
+        result, (query, key, value) = call(0)[-1], (each[-1] for each in inputs(0))
+        for row in spread_indices(tokens, 3):
+            keys, values = (each[:, : row + 1].transpose(0, 1) for each in (key, value))
+            yield result[:, row], query[:, row], keys, values
 
     source = _sdpa_source(device, inputs(0), is_causal=True, enable_gqa=is_grouped)
-    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
+    return _kernel(call, copies, checked, source)
 
 
 def _sdpa_source(device: TorchDevice, inputs: Sequence[Tensor], *, is_causal: bool, enable_gqa: bool) -> str:
@@ -117,20 +109,14 @@ def _engine_prompts(point: Point, device: TorchDevice, engine: CpuEngine) -> Ker
         step.write(caches[copy], key, value)
         return step.attend(query, caches[copy], output)
 
-    def error() -> float:
-        result = call(0)
-        query, key, value = inputs(0)
+    def checked() -> Iterator[Checked]:
+        result, (query, key, value) = call(0), inputs(0)
         first = (batch - 1) * tokens
-        errors = []
-        for head in spread_indices(num_heads, CHECKED_HEADS):
-            kv_head = head * num_kv_heads // num_heads
-            for row in spread_indices(tokens, 3):
-                seen, last = slice(first, first + row + 1), first + row
-                truth = _attended(query[last, head], key[seen, kv_head], value[seen, kv_head])
-                errors.append(relative_error(result[last, head], truth))
-        return max(errors)
+        for row in spread_indices(tokens, 3):
+            seen, last = slice(first, first + row + 1), first + row
+            yield result[last], query[last], key[seen], value[seen]
 
-    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=step.source)
+    return _kernel(call, copies, checked, step.source)
 
 
 def _engine_decodes(point: Point, device: TorchDevice, engine: CpuEngine) -> Kernel:
@@ -157,7 +143,7 @@ def _engine_decodes(point: Point, device: TorchDevice, engine: CpuEngine) -> Ker
         beside.write(written, new, new)
         return step.attend(query, device.random(torch.bfloat16, shape, copy), output)
 
-    def error() -> float:
+    def checked() -> Iterator[Checked]:
         chosen = [lengths[row] for row in spread_indices(batch, 3)]
         filled = engine.step_over(heads, chosen, chosen, seed=context)
         checked = engine.step(heads, [1] * len(chosen), chosen, filled.table)
@@ -165,15 +151,9 @@ def _engine_decodes(point: Point, device: TorchDevice, engine: CpuEngine) -> Ker
         key, value = device.keys_and_values(torch.bfloat16, (sum(chosen), num_kv_heads, width))
         filled.write(cache, key, value)
         result = checked.attend(query[: len(chosen)], cache, torch.empty_like(query[: len(chosen)]))
-        errors = []
-        for row, (keys, values) in enumerate(zip(key.split(chosen), value.split(chosen), strict=True)):
-            for head in spread_indices(num_heads, CHECKED_HEADS):
-                kv_head = head * num_kv_heads // num_heads
-                truth = _attended(query[row, head], keys[:, kv_head], values[:, kv_head])
-                errors.append(relative_error(result[row, head], truth))
-        return max(errors)
+        yield from zip(result, query, key.split(chosen), value.split(chosen), strict=False)
 
-    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=step.source)
+    return _kernel(call, copies, checked, step.source)
 
 
 def ragged_lengths(batch: int, mean: int) -> list[int]:
@@ -215,21 +195,17 @@ def _in_rows(point: Point, device: TorchDevice, lengths: list[int], mask: Tensor
         key, value = device.keys_and_values(torch.bfloat16, key_shape, copy)
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
-    def error() -> float:
+    def checked() -> Iterator[Checked]:
         result = call(0)
         key, value = device.keys_and_values(torch.bfloat16, key_shape)
-        errors = []
         for row in spread_indices(batch, 3):
-            for kv_head in spread_indices(kv_heads, 2):
-                seen = slice(0, lengths[row])
-                truth = _attended(query[row, kv_head, 0], key[row, kv_head, seen], value[row, kv_head, seen])
-                errors.append(relative_error(result[row, kv_head, 0], truth))
-        return max(errors)
+            keys, values = (each[row, :, : lengths[row]].transpose(0, 1) for each in (key, value))
+            yield result[row, :, 0], query[row, :, 0], keys, values
 
     seen = (query, *device.keys_and_values(torch.bfloat16, key_shape))
     source = _sdpa_source(device, seen, is_causal=False, enable_gqa=False) + ", padded KV"
     source += "" if mask is None else " and mask"
-    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
+    return _kernel(call, copies, checked, source)
 
 
 def _paged(point: Point, device: TorchDevice) -> Kernel:
@@ -257,23 +233,15 @@ def _paged(point: Point, device: TorchDevice) -> Kernel:
             query, key, value, ends, None, 1, longest, seqused_k=used, block_table=table, enable_gqa=heads != kv_heads
         )
 
-    def error() -> float:
+    def checked() -> Iterator[Checked]:
         result = call(0)
         keys, values = device.keys_and_values(torch.bfloat16, page_shape)
-        errors = []
         for row in spread_indices(batch, 3):
             own = table[row, : pages[row]].long()
             key, value = (each[own].reshape(-1, kv_heads, width)[: lengths[row]] for each in (keys, values))
-            for head in spread_indices(heads, CHECKED_HEADS):
-                kv_head = head * kv_heads // heads
-                truth = _attended(query[row, head], key[:, kv_head], value[:, kv_head])
-                errors.append(relative_error(result[row, head], truth))
-        return max(errors)
+            yield result[row], query[row], key, value
 
-    source = f"torch varlen_attn ({device.flash_attention}), paged KV"
-    kernel = Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
-    _try(kernel, device)
-    return kernel
+    return _tried(_kernel(call, copies, checked, f"torch varlen_attn ({device.flash_attention}), paged KV"), device)
 
 
 def _packed(point: Point, device: TorchDevice) -> Kernel:
@@ -293,22 +261,14 @@ def _packed(point: Point, device: TorchDevice) -> Kernel:
         key, value = device.keys_and_values(torch.bfloat16, key_shape, copy)
         return varlen_attn(query, key, value, ends, key_ends, 1, max(lengths), enable_gqa=heads != kv_heads)
 
-    def error() -> float:
+    def checked() -> Iterator[Checked]:
         result = call(0)
         keys, values = device.keys_and_values(torch.bfloat16, key_shape)
-        errors = []
         for row in spread_indices(batch, 3):
             own = slice(starts[row], starts[row + 1])
-            for head in spread_indices(heads, CHECKED_HEADS):
-                kv_head = head * kv_heads // heads
-                truth = _attended(query[row, head], keys[own, kv_head], values[own, kv_head])
-                errors.append(relative_error(result[row, head], truth))
-        return max(errors)
+            yield result[row], query[row], keys[own], values[own]
 
-    source = f"torch varlen_attn ({device.flash_attention}), packed KV"
-    kernel = Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
-    _try(kernel, device)
-    return kernel
+    return _tried(_kernel(call, copies, checked, f"torch varlen_attn ({device.flash_attention}), packed KV"), device)
 
 
 @functools.cache
@@ -332,8 +292,8 @@ def packed_attention() -> Any:
     return without_flag
 
 
-def _try(kernel: Kernel, device: TorchDevice) -> None:
-    """Run a kernel once, so that one that this GPU does not support is replaced by another."""
+def _tried(kernel: Kernel, device: TorchDevice) -> Kernel:
+    """Return a kernel that has run once, so that one that this GPU does not support is replaced by another."""
     try:
         kernel.call(0)
         device.synchronize()
@@ -341,6 +301,28 @@ def _try(kernel: Kernel, device: TorchDevice) -> None:
         raise
     except (RuntimeError, TypeError, NotImplementedError) as failure:
         raise UnsupportedError(str(failure).splitlines()[0]) from None
+    return kernel
+
+
+Checked = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Results of one position ``[heads, width]``, its queries, and keys and values it sees ``[tokens, heads, width]``."""
+
+
+def _kernel(
+    call: Callable[[int], Tensor], copies: int, checked: Callable[[], Iterable[Checked]], source: str
+) -> Kernel:
+    """Return a kernel with its check: some heads of some positions, in float64."""
+
+    def error() -> float:
+        errors = []
+        for result, query, key, value in checked():
+            heads, kv_heads = len(query), key.shape[1]
+            for head in spread_indices(heads, CHECKED_HEADS):
+                own = head * kv_heads // heads
+                errors.append(relative_error(result[head], _attended(query[head], key[:, own], value[:, own])))
+        return max(errors)
+
+    return Kernel(call=call, copies=copies, error=error, tolerance=TOLERANCE, source=source)
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -6,9 +6,13 @@ operators take turns. Wherever a measurement stops, its points are spread over a
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import Gemm
@@ -215,16 +219,36 @@ def _products(model: ModelProfile, name: str, counts: Sequence[int]) -> list[Poi
     ]
 
 
-def _product(name: str, m: int, n: int, k: int) -> Point:
-    weight, element = FORMATS[name]
-    num_bytes = n * k * weight + m * (k * element + n * 2.0)
-    return Point(
-        table=GEMM,
-        sizes={"gemm_dtype": name, "m": m, "n": n, "k": k},
-        flops=2.0 * m * n * k,
-        num_bytes=num_bytes,
-        memory=num_bytes + (2.0 if name == "bfloat16" else 12.0) * n * k,
+def work_of(table: str, sizes: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the floating point operations of a call, and the least bytes that it moves, read and written.
+
+    Args:
+        table: Products, attention or experts.
+        sizes: Columns that identify it: of one call, or of many as arrays.
+    """
+    if table == GEMM:
+        m, n, k = (sizes[name] for name in ("m", "n", "k"))
+        weight, element = FORMATS[str(sizes["gemm_dtype"])]
+        return 2.0 * m * n * k, n * k * weight + m * (k * element + n * 2.0)
+    if table == MOE:
+        pairs, hidden = sizes["num_tokens"] * sizes["topk"], sizes["hidden_size"]
+        weights = (sizes["up_projections"] + 1.0) * hidden * sizes["inter_size"]
+        return 2.0 * pairs * weights, 2.0 * np.minimum(pairs, sizes["num_experts"]) * weights + 4.0 * pairs * hidden
+    batch, heads, kv_heads, width = (
+        sizes[name] for name in ("batch_size", "num_heads", "num_key_value_heads", "head_dim")
     )
+    if table == DECODE:
+        keys = batch * (sizes["step"] + 1.0)
+        return 4.0 * heads * width * keys, 4.0 * kv_heads * width * keys + 4.0 * batch * heads * width
+    rows = batch * sizes["isl"]
+    return 2.0 * heads * width * rows * (sizes["isl"] + 1.0), 4.0 * rows * width * (heads + kv_heads)
+
+
+def _product(name: str, m: int, n: int, k: int) -> Point:
+    sizes: dict[str, Size] = {"gemm_dtype": name, "m": m, "n": n, "k": k}
+    flops, num_bytes = work_of(GEMM, sizes)
+    memory = num_bytes + (2.0 if name == "bfloat16" else 12.0) * n * k
+    return Point(table=GEMM, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory)
 
 
 def _heads(model: ModelProfile) -> dict[str, Size]:
@@ -240,44 +264,26 @@ def _heads(model: ModelProfile) -> dict[str, Size]:
 def _prompts(model: ModelProfile) -> list[Point]:
     if model.mla is not None:
         return []
-    heads, width = model.num_attention_heads, model.head_dim
     points = []
-    for tokens in PROMPTS:
-        for batch in PROMPT_BATCHES:
-            if batch * tokens > MAX_PROMPT_TOKENS:
-                continue
-            elements = 2.0 * batch * tokens * width * (heads + model.num_key_value_heads)
-            points.append(
-                Point(
-                    table=PREFILL,
-                    sizes={"batch_size": batch, "isl": tokens, **_heads(model)},
-                    flops=4.0 * heads * width * batch * tokens * (tokens + 1) / 2.0,
-                    num_bytes=2.0 * elements,
-                    memory=6.0 * elements,
-                )
-            )
+    for tokens, batch in itertools.product(PROMPTS, PROMPT_BATCHES):
+        if batch * tokens <= MAX_PROMPT_TOKENS:
+            sizes: dict[str, Size] = {"batch_size": batch, "isl": tokens, **_heads(model)}
+            flops, num_bytes = work_of(PREFILL, sizes)
+            memory = 3.0 * num_bytes
+            points.append(Point(table=PREFILL, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory))
     return _by_work(points)
 
 
 def _decodes(model: ModelProfile) -> list[Point]:
     if model.mla is not None:
         return []
-    heads, width = model.num_attention_heads, model.head_dim
     points = []
-    for context in CONTEXTS:
-        for batch in DECODE_BATCHES:
-            if batch * context > MAX_DECODE_KEYS:
-                continue
-            keys = 2.0 * batch * context * model.num_key_value_heads * width
-            points.append(
-                Point(
-                    table=DECODE,
-                    sizes={"batch_size": batch, "step": context - 1, **_heads(model)},
-                    flops=4.0 * heads * width * batch * context,
-                    num_bytes=2.0 * keys + 4.0 * batch * heads * width,
-                    memory=4.0 * keys,
-                )
-            )
+    for context, batch in itertools.product(CONTEXTS, DECODE_BATCHES):
+        if batch * context <= MAX_DECODE_KEYS:
+            sizes: dict[str, Size] = {"batch_size": batch, "step": context - 1, **_heads(model)}
+            flops, num_bytes = work_of(DECODE, sizes)
+            memory = 8.0 * batch * context * model.num_key_value_heads * model.head_dim
+            points.append(Point(table=DECODE, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory))
     return _by_work(points)
 
 
@@ -377,11 +383,13 @@ def _routed(layer: Mapping[str, Size], tokens: int) -> Point:
     )
     weights, pairs = (ups + 1) * hidden * width, tokens * topk
     ranks: dict[str, Size] = {"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced"}
+    sizes: dict[str, Size] = {"moe_dtype": "bfloat16", "num_tokens": tokens, **layer, **ranks}
+    flops, num_bytes = work_of(MOE, sizes)
     return Point(
         table=MOE,
-        sizes={"moe_dtype": "bfloat16", "num_tokens": tokens, **layer, **ranks},
-        flops=2.0 * pairs * weights,
-        num_bytes=2.0 * min(pairs, count) * weights + 4.0 * pairs * hidden,
+        sizes=sizes,
+        flops=flops,
+        num_bytes=float(num_bytes),
         memory=2.0 * count * weights + 12.0 * pairs * (hidden + ups * width),
     )
 

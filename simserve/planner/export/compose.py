@@ -9,17 +9,9 @@ import yaml
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.kubernetes import start_limit
-from simserve.planner.export.workers import (
-    PORT,
-    Worker,
-    gib,
-    refuse_disaggregated,
-    refuse_other_makers,
-    refuse_scaling,
-    shared_notes,
-)
-from simserve.sim.control import RoutingSpec
+from simserve.planner.export.workers import PORT, Target, Worker, gib, shared_notes
 
+_TARGET = Target(name="compose", spans_nodes=True, without_scaling="use --to k8s or --to keda")
 _NGINX = "nginx:1.29"
 POLICIES = {
     "round_robin": "",
@@ -36,9 +28,7 @@ def export_compose(name: str, workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: One host cannot do what was simulated; names the key.
     """
-    refuse_other_makers(workers, "compose")
-    refuse_disaggregated(workers, "compose")
-    refuse_scaling(workers, "compose", "use --to k8s or --to keda")
+    _TARGET.check(workers)
     _refuse_more_than_a_host(workers)
     services: dict[str, Any] = {}
     gpu = 0
@@ -56,8 +46,8 @@ def export_compose(name: str, workers: list[Worker]) -> Export:
             "configs": [{"source": "nginx", "target": "/etc/nginx/conf.d/default.conf"}],
             "depends_on": {each: {"condition": "service_healthy"} for each in servers},
         }
-        routing = workers[0].whole.routing
-        document["configs"] = {"nginx": {"content": _nginx(servers, routing)}}
+        line = _TARGET.route(workers, POLICIES, None, "whose router is nginx")
+        document["configs"] = {"nginx": {"content": _nginx(servers, line)}}
     document["configs"] = document.get("configs", {}) | {
         f"{worker.name}-{index}": {"content": text}
         for worker in workers
@@ -136,20 +126,8 @@ def _service(worker: Worker, gpus: list[str], port: int | None) -> dict[str, Any
     return found
 
 
-def _nginx(servers: list[str], routing: RoutingSpec) -> str:
-    """Return the router, which sends each request to one server and streams the answer.
-
-    Raises:
-        ScenarioError: nginx has no such policy.
-    """
-    line = POLICIES.get(routing.policy)
-    if line is None:
-        raise ScenarioError(
-            "cannot be exported to compose, whose router is nginx",
-            key="deployment.routing.policy",
-            value=routing.policy,
-            remedy="use " + ", ".join(POLICIES),
-        )
+def _nginx(servers: list[str], line: str) -> str:
+    """Return the router, which sends each request to one server, by a line for the policy, and streams the answer."""
     upstream = "".join(f"  server {each}:{PORT};\n" for each in servers)
     policy = f"  {line}\n" if line else ""
     return (

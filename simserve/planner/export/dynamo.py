@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.encoders import DYNAMO_ENCODER, KEY, dynamo_encoded_words, encoders_of, refuse_unencoded
-from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, variables
+from simserve.planner.export.kubernetes import applied, on_gpu_nodes, variables
 from simserve.planner.export.trtllm import options_text, role_options
 from simserve.planner.export.workers import (
     VLLM_NIXL,
+    WITHOUT_SCALING,
+    Target,
     Worker,
     gib,
     is_disaggregated,
     link_note,
-    refuse_other_engines,
-    refuse_other_makers,
-    refuse_scaling,
     shared_notes,
     together,
 )
 
+_TARGET = Target(
+    name="dynamo",
+    engines=("vllm", "sglang", "trtllm"),
+    has_roles=True,
+    spans_nodes=True,
+    without_scaling=WITHOUT_SCALING,
+)
 RELEASE = "1.4.0"
 """Release of Dynamo whose API, examples and images these manifests follow (ai-dynamo/dynamo, examples/backends)."""
 MODES = {
@@ -88,9 +95,7 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: Dynamo cannot do what was simulated; names the key.
     """
-    refuse_other_makers(workers, "dynamo")
-    refuse_other_engines(workers, "dynamo", ("vllm", "sglang", "trtllm"))
-    refuse_scaling(workers, "dynamo", "size the pools without it, or use --to keda")
+    _TARGET.check(workers)
     _refuse_other_pools(workers)
     target = workers[0].serving.target
     if target == "trtllm":
@@ -102,11 +107,12 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     if encoders is not None:
         refuse_unencoded(encoders, "dynamo")
     image = f"nvcr.io/nvidia/ai-dynamo/{_BACKENDS[target]}-runtime:{RELEASE}"
+    mode = _TARGET.route(workers, MODES, MODES["round_robin"], "whose frontend has no such policy")
     frontend = _component(
         "Frontend",
         "frontend",
         1,
-        {"image": image, "env": [{"name": key, "value": value} for key, value in _router_mode(workers).items()]},
+        {"image": image, "env": [{"name": key, "value": value} for key, value in mode.items()]},
     )
     graph_workers = [_worker(worker, image) for worker in workers]
     labels, affinity = together(name, workers)
@@ -121,16 +127,14 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         "metadata": {"name": name},
         "spec": {"components": [frontend, *graph_workers]},
     }
-    file = f"{name}.dynamo.yaml"
-    engine = workers[0].deployment.label
-    return Export(
-        target="dynamo",
-        version=RELEASE,
-        command=("kubectl", "apply", "-f", file),
-        files={file: document([*(_options(worker) for worker in workers if target == "trtllm"), graph])},
-        main_file=file,
+    simulated = workers[0].deployment.label
+    return applied(
+        "dynamo",
+        name,
+        [*(_options(worker) for worker in workers if target == "trtllm"), graph],
+        RELEASE,
         notes=(
-            _own_engine(target, engine),
+            f"the image of Dynamo {RELEASE} holds {_OWN[target]}; {simulated} was simulated",
             *(_TRTLLM_NOTES if target == "trtllm" and is_disaggregated(workers) else []),
             *link_note(workers),
             *([] if encoders is None else [_ENCODER_NOTE]),
@@ -150,10 +154,6 @@ _ENCODER_NOTE = (
     "the encode workers are those of Dynamo's arguments and were not run; embeddings go over NIXL, at the speed of "
     "your network"
 )
-
-
-def _own_engine(target: str, engine: str) -> str:
-    return f"the image of Dynamo {RELEASE} holds {_OWN[target]}; {engine} was simulated"
 
 
 def _refuse_many_hosts(workers: list[Worker]) -> None:
@@ -208,21 +208,6 @@ def _refuse_other_pools(workers: list[Worker]) -> None:
         )
 
 
-def _router_mode(workers: list[Worker]) -> dict[str, str]:
-    """Return the frontend's routing variables; any policy will do where no role has more than one worker."""
-    routing = workers[0].whole.routing
-    is_alone = all(worker.replicas == 1 for worker in workers)
-    mode = MODES.get(routing.policy, MODES["round_robin"] if is_alone else None)
-    if mode is None:
-        raise ScenarioError(
-            "cannot be exported to dynamo, whose frontend has no such policy",
-            key="deployment.routing.policy",
-            value=routing.policy,
-            remedy="simulate and export with one of " + ", ".join(MODES),
-        )
-    return mode
-
-
 def _told_events(worker: Worker) -> list[str]:
     """Return the flags that make a worker report its prefix cache to the router, where routing depends on it."""
     if worker.role == "decode" or worker.whole.routing.policy != "prefix":
@@ -240,50 +225,36 @@ def _component(
 
 def _encoder(encoders: Worker, image: str) -> dict[str, Any]:
     """Return the component of the encoder pool: one GPU per worker, and no settings of the language model."""
-    target = encoders.serving.target
-    model = ["--model" if target == "vllm" else "--model-path", encoders.deployment.checkpoint]
-    container = {
-        "image": image,
-        "workingDir": f"/workspace/examples/backends/{target}",
-        "command": ["python3", "-m", f"dynamo.{target}"],
-        "args": [*model, *DYNAMO_ENCODER],
-        "envFrom": _TOKEN,
-        "resources": {"limits": {"nvidia.com/gpu": "1"}},
-    }
-    selector = node_selector(encoders)
-    pod = {"tolerations": ON_GPU_NODES, **({"nodeSelector": selector} if selector else {})}
-    return _component(f"{_NAMES[target]}EncodeWorker", "worker", encoders.replicas, container, pod)
+    container = _container(encoders, image, DYNAMO_ENCODER, 1)
+    name = f"{_NAMES[encoders.serving.target]}EncodeWorker"
+    return _component(name, "worker", encoders.replicas, container, on_gpu_nodes(encoders))
 
 
-def _worker(worker: Worker, image: str) -> dict[str, Any]:
-    target, gpus = worker.serving.target, min(worker.num_gpus, worker.gpus_per_node)
+def _container(worker: Worker, image: str, words: Sequence[str], gpus: int) -> dict[str, Any]:
+    target = worker.serving.target
     model = ["--model" if target == "vllm" else "--model-path", worker.deployment.checkpoint]
-    is_trtllm = target == "trtllm"
-    words = ["--extra-engine-args", f"{OPTIONS_FOLDER}/{OPTIONS}"] if is_trtllm else worker.flags
-    container: dict[str, Any] = {
+    return {
         "image": image,
         "workingDir": f"/workspace/examples/backends/{target}",
         "command": ["python3", "-m", f"dynamo.{target}"],
-        "args": [
-            *model,
-            *words,
-            *_ROLE_WORDS.get((target, worker.role), []),
-            *_told_events(worker),
-            *dynamo_encoded_words(worker),
-        ],
+        "args": [*model, *words],
         "envFrom": _TOKEN,
         "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
     }
-    pod: dict[str, Any] = {"tolerations": ON_GPU_NODES}
+
+
+def _worker(worker: Worker, image: str) -> dict[str, Any]:
+    is_trtllm = worker.serving.target == "trtllm"
+    words = ["--extra-engine-args", f"{OPTIONS_FOLDER}/{OPTIONS}"] if is_trtllm else worker.flags
+    words = [*words, *_ROLE_WORDS.get((worker.serving.target, worker.role), []), *_told_events(worker)]
+    words += dynamo_encoded_words(worker)
+    container, pod = _container(worker, image, words, worker.gpus_per_host), on_gpu_nodes(worker)
     if is_trtllm:
         container["volumeMounts"] = [{"name": "options", "mountPath": OPTIONS_FOLDER}]
         pod["volumes"] = [{"name": "options", "configMap": {"name": worker.name}}]
     found = [each for each in variables(worker) if "value" in each]
     if found:
         container["env"] = found
-    selector = node_selector(worker)
-    if selector:
-        pod["nodeSelector"] = selector
     kind = "worker" if worker.role == "both" else worker.role
     component = _component(_name(worker), kind, worker.replicas, container, pod)
     component["sharedMemorySize"] = gib(worker.shared_bytes)

@@ -94,16 +94,17 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         schemas = " and ".join(checked_against(written.files))
         written = replace(written, notes=(*written.notes, f"fields and types checked against {schemas}"))
     elif target in _POOLS and _has_several_servers(scenario):
-        simulated = _under(scenario, ENGINES[target])
+        simulated, note = _under(scenario, ENGINES[target])
         _refuse_other_servers(simulated, ENGINES[target])
         write, export_pools = _EXPORTERS[target], _POOLS[target]
         workers = workers_of(simulated, write, explicit=explicit, checkpoint=checkpoint, with_roles=(target,))
         deployment, written = workers[0].deployment, export_pools(workers)
-        if simulated is not scenario:
-            written = replace(written, notes=(_not_simulated(scenario, ENGINES[target]), *written.notes))
+        written = replace(written, notes=(*note, *written.notes))
     else:
         _refuse_several_servers(scenario)
-        deployment = _prepared(scenario, ENGINES[target], explicit=explicit, checkpoint=checkpoint)
+        simulated, note = _under(scenario, ENGINES[target])
+        deployment = prepare(simulated, explicit=explicit, checkpoint=checkpoint)
+        deployment.notes[:0] = note
         written = _EXPORTERS[target](deployment)
     resolved, formats = deployment.resolved, deployment.resolved.formats
     notes = (
@@ -145,49 +146,33 @@ def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
     others = {pool.shape.engine.name for pool in resolve(scenario).pools} - {engine}
     if others:
         raise ScenarioError(
-            f"cannot be exported here: its front hands requests to servers of {engine} alone",
+            f"cannot be exported here: its gateway sends requests to servers of {engine} alone",
             key="deployment.pools",
             value=", ".join(sorted(others)),
             remedy="leave out deployment.pools.N.engine.name",
         )
 
 
-def _under(scenario: Scenario, engine: str) -> Scenario:
-    """Return a scenario for an engine: unchanged where it simulates that engine, else with the knobs that it sets.
+def _under(scenario: Scenario, engine: str) -> tuple[Scenario, list[str]]:
+    """Return a scenario for an engine with the knobs that it sets, and a note if another was simulated.
 
     A calibrated profile is the same engine with other step times, which no flag expresses.
     """
     asked = scenario.deployment.engine
+    if asked.name == engine:
+        return scenario, []
     profile = load_engine(asked.name, scenario.folder)
-    if engine in (asked.name, profile.base):
-        return scenario
-    other = asked.model_copy(update={"name": engine, "version": None})
-    return scenario.model_copy(update={"deployment": scenario.deployment.model_copy(update={"engine": other})})
-
-
-def _not_simulated(scenario: Scenario, engine: str) -> str:
-    asked = scenario.deployment.engine
+    is_same = profile.base == engine
+    version = (asked.version or profile.versions[-1].version) if is_same else None
+    other = asked.model_copy(update={"name": engine, "version": version})
     simulated = f"{asked.name} {asked.version}" if asked.version else asked.name
-    return f"the scenario simulates {simulated}; simulate this one with --set deployment.engine.name={engine}"
+    note = f"the scenario simulates {simulated}; simulate this one with --set deployment.engine.name={engine}"
+    deployment = scenario.deployment.model_copy(update={"engine": other})
+    return scenario.model_copy(update={"deployment": deployment}), [] if is_same else [note]
 
 
 def _command_of(deployment: Deployment) -> Export:
     return _EXPORTERS[_engine_target(deployment)](deployment)
-
-
-def _prepared(scenario: Scenario, engine: str, *, explicit: bool, checkpoint: str | None) -> Deployment:
-    asked = scenario.deployment.engine
-    if asked.name == engine:
-        return prepare(scenario, explicit=explicit, checkpoint=checkpoint)
-    profile = load_engine(asked.name, scenario.folder)
-    version = (asked.version or profile.versions[-1].version) if profile.base == engine else None
-    other = asked.model_copy(update={"name": engine, "version": version})
-    deployment = scenario.deployment.model_copy(update={"engine": other})
-    prepared = prepare(scenario.model_copy(update={"deployment": deployment}), explicit=explicit, checkpoint=checkpoint)
-    if profile.base == engine:  # calibrated: the same engine with other step times, which no flag expresses
-        return prepared
-    prepared.notes.insert(0, _not_simulated(scenario, engine))
-    return prepared
 
 
 def _engine_target(deployment: Deployment) -> str:

@@ -113,7 +113,7 @@ class Flags:
         takes = self.takes.get(flag)
         name = f"{self.engine} {self.version}"
         if takes is None:
-            raise ScenarioError(f"cannot be told to {name}, which has no {flag}", key=key, value=value)
+            raise ScenarioError(f"cannot be passed to {name}, which has no {flag}", key=key, value=value)
         if not isinstance(value, bool):
             if not self.has(flag, str(value)):
                 choices = ", ".join(self.choices[flag])
@@ -125,7 +125,7 @@ class Flags:
             return [flag if value else _NEGATION + flag.removeprefix("--")]
         if takes == "switch" and value:
             return [flag]
-        raise ScenarioError(f"cannot be told to {name}: {flag} has no opposite", key=key, value=value)
+        raise ScenarioError(f"cannot be passed to {name}: {flag} has no opposite", key=key, value=value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, probes, variables
+from simserve.planner.export.kubernetes import applied, on_gpu_nodes, probes, variables
 from simserve.planner.export.llm_d import by_role
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     PORT,
+    WITHOUT_SCALING,
+    Target,
     Worker,
     gib,
     link_note,
-    refuse_many_nodes,
-    refuse_other_engines,
-    refuse_other_makers,
-    refuse_scaling,
     shared_notes,
     together,
 )
 
+_TARGET = Target(name="kserve", engines=("vllm",), has_roles=True, without_scaling=WITHOUT_SCALING)
 _ACCOUNT = "huggingface"
 """Service account whose secret gives KServe's loader the Hugging Face token."""
 _BEHIND_SIDECAR = 8001
@@ -37,12 +35,10 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: KServe cannot do what was simulated; names the key.
     """
-    refuse_other_makers(workers, "kserve")
-    refuse_other_engines(workers, "kserve", ("vllm",))
-    refuse_scaling(workers, "kserve", "size the pools without it, or use --to keda")
-    refuse_many_nodes(workers, "kserve")
+    _TARGET.check(workers)
     main, prefill = by_role(workers, "kserve")
-    _refuse_other_routing(main)
+    why = "whose scheduler weighs prefixes, queues and KV use"
+    _TARGET.route([main], dict.fromkeys(_POLICIES, True), True, why)
     checkpoint = main.deployment.checkpoint
     spec: dict[str, Any] = {
         "model": {"uri": f"hf://{checkpoint}", "name": checkpoint},
@@ -61,13 +57,11 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
         "metadata": {"name": name},
         "spec": spec,
     }
-    file = f"{name}.kserve.yaml"
-    return Export(
-        target="kserve",
-        version=main.serving.version,
-        command=("kubectl", "apply", "-f", file),
-        files={file: document([service, _service_account()])},
-        main_file=file,
+    return applied(
+        "kserve",
+        name,
+        [service, _service_account()],
+        main.serving.version,
         notes=(
             "the router is KServe's default scheduler, which weighs known prefixes, queues and KV use; "
             f"{main.whole.routing.policy} was simulated",
@@ -80,17 +74,6 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
 def _service_account() -> dict[str, Any]:
     metadata = {"name": _ACCOUNT}
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "secrets": [{"name": "huggingface"}]}
-
-
-def _refuse_other_routing(worker: Worker) -> None:
-    policy = worker.whole.routing.policy
-    if worker.replicas > 1 and policy not in _POLICIES:
-        raise ScenarioError(
-            "cannot be exported to kserve, whose scheduler weighs prefixes, queues and KV use",
-            key="deployment.routing.policy",
-            value=policy,
-            remedy="simulate and export with one of " + ", ".join(_POLICIES),
-        )
 
 
 def _workload(worker: Worker, port: int) -> dict[str, Any]:
@@ -127,12 +110,9 @@ def _workload(worker: Worker, port: int) -> dict[str, Any]:
     }
     template: dict[str, Any] = {
         "serviceAccountName": _ACCOUNT,
-        "tolerations": ON_GPU_NODES,
+        **on_gpu_nodes(worker),
         "containers": [container],
     }
-    selector = node_selector(worker)
-    if selector:
-        template["nodeSelector"] = selector
     found: dict[str, Any] = {"replicas": worker.replicas, "template": template}
     return found | {"parallelism": parallelism} if parallelism else found
 

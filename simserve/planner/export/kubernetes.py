@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -14,11 +14,9 @@ from simserve.planner.export.deployment import Export
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     PORT,
+    Target,
     Worker,
     gib,
-    refuse_disaggregated,
-    refuse_many_nodes,
-    refuse_other_makers,
     shared_notes,
 )
 from simserve.sim.control import UpdateSpec
@@ -83,6 +81,21 @@ def document(manifests: Sequence[Mapping[str, Any]]) -> str:
     return yaml.dump_all([dict(each) for each in manifests], Dumper=_PlainDumper, sort_keys=False, width=110)
 
 
+def applied(
+    target: str, name: str, manifests: Sequence[Mapping[str, Any]], version: str, notes: Iterable[str]
+) -> Export:
+    """Return manifests as one file that kubectl applies."""
+    file = f"{name}.{target}.yaml"
+    return Export(
+        target=target,
+        version=version,
+        command=("kubectl", "apply", "-f", file),
+        files={file: document(manifests)},
+        main_file=file,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
 def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False) -> Export:
     """Return the manifests that serve a deployment.
 
@@ -95,11 +108,13 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
         ScenarioError: Kubernetes cannot do what was simulated; names the key.
     """
     target = "keda" if is_keda else "k8s"
-    refuse_other_makers(workers, target)
-    refuse_disaggregated(workers, target)
-    refuse_many_nodes(workers, target)
+    Target(name=target).check(workers)
     if is_keda and all(worker.scaling is None for worker in workers):
-        refuse_nothing_to_scale()
+        raise ScenarioError(
+            "is absent, so that there is nothing for KEDA to scale",
+            key="deployment.autoscaling",
+            remedy="use --to k8s, or simulate with an autoscaler",
+        )
     manifests: list[dict[str, Any]] = []
     notes = shared_notes(workers)
     for worker in workers:
@@ -110,34 +125,19 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
             manifests.append(scaled_object(worker) if is_keda else horizontal_pod_autoscaler(worker))
             notes += scaling_notes(worker, is_keda=is_keda)
         notes += _notes(worker)
-    file = f"{name}.{target}.yaml"
-    return Export(
-        target=target,
-        version=workers[0].serving.version,
-        command=("kubectl", "apply", "-f", file),
-        files={file: document(manifests)},
-        main_file=file,
-        notes=tuple(dict.fromkeys(notes)),
-    )
-
-
-def refuse_nothing_to_scale() -> None:
-    """Refuse to write an autoscaler that was not simulated.
-
-    Raises:
-        ScenarioError: Always.
-    """
-    raise ScenarioError(
-        "is absent, so that there is nothing for KEDA to scale",
-        key="deployment.autoscaling",
-        remedy="use --to k8s, or simulate with an autoscaler",
-    )
+    return applied(target, name, manifests, workers[0].serving.version, notes)
 
 
 def node_selector(worker: Worker) -> dict[str, str]:
     """Return the label that NVIDIA's feature discovery sets on nodes with its GPU; empty where it is not known."""
     product = PRODUCTS.get(worker.deployment.resolved.shape.hardware.name)
     return {} if product is None else {"nvidia.com/gpu.product": product}
+
+
+def on_gpu_nodes(worker: Worker) -> dict[str, Any]:
+    """Return what places a pod on nodes with its GPU."""
+    selector = node_selector(worker)
+    return {"tolerations": ON_GPU_NODES} | ({"nodeSelector": selector} if selector else {})
 
 
 def _deployment(worker: Worker) -> dict[str, Any]:
@@ -172,16 +172,14 @@ def pod(worker: Worker, *containers: dict[str, Any]) -> dict[str, Any]:
     )
     grace = math.ceil(seconds)
     hook = _drain(worker, grace - _UNROUTED_SECONDS - _SHUTDOWN_SECONDS)
-    spec: dict[str, Any] = {
-        "tolerations": ON_GPU_NODES,
+    return {
+        **on_gpu_nodes(worker),
         "enableServiceLinks": False,  # A Service named vllm would set VLLM_PORT, which vLLM reads as its own variable.
         "terminationGracePeriodSeconds": grace,
         **_download(worker),
         "containers": [{**each, **hook} if "readinessProbe" in each else each for each in containers],
         "volumes": _volumes(worker),
     }
-    selector = node_selector(worker)
-    return {"nodeSelector": selector, **spec} if selector else spec
 
 
 def _drain(worker: Worker, seconds: int) -> dict[str, Any]:
@@ -226,7 +224,7 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
         worker: The worker.
         command: Words that start the server; None: the worker's own command.
     """
-    gpus = min(worker.num_gpus, worker.gpus_per_node)
+    gpus = worker.gpus_per_host
     mounts = [
         {"name": "shared-memory", "mountPath": "/dev/shm"},
         {"name": "weights", "mountPath": worker.server.cache},

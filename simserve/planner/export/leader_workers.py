@@ -7,17 +7,16 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import config_map, container, disruption_budget, document, pod, service
-from simserve.planner.export.workers import (
-    Worker,
-    refuse_disaggregated,
-    refuse_other_engines,
-    refuse_other_makers,
-    refuse_scaling,
-    shared_notes,
-)
+from simserve.planner.export.kubernetes import applied, config_map, container, disruption_budget, pod, service
+from simserve.planner.export.workers import Target, Worker, shared_notes
 from simserve.profiles.engine_options import version_key
 
+_TARGET = Target(
+    name="lws",
+    engines=("vllm", "sglang"),
+    spans_nodes=True,
+    without_scaling="size the fleet without it, or make a replica fit one node for --to k8s",
+)
 _RAY = "/vllm-workspace/examples/*_serving/multi-node-serving.sh"
 """Script in vLLM's image that starts the Ray cluster of ranks on several hosts (vLLM docs, deployment/frameworks/lws).
 It is under online_serving, in later images under ray_serving."""
@@ -34,10 +33,7 @@ def export_leader_workers(name: str, workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: A replica fits one host, or such a set cannot do what was simulated.
     """
-    refuse_other_makers(workers, "lws")
-    refuse_disaggregated(workers, "lws")
-    refuse_other_engines(workers, "lws", ("vllm", "sglang"))
-    refuse_scaling(workers, "lws", "size the fleet without it, or make a replica fit one node for --to k8s")
+    _TARGET.check(workers)
     _refuse_one_node(workers)
     manifests: list[dict[str, Any]] = []
     notes = shared_notes(workers)
@@ -48,15 +44,7 @@ def export_leader_workers(name: str, workers: list[Worker]) -> Export:
         pods = {"leaderworkerset.sigs.k8s.io/name": worker.name}
         manifests += [_set(worker), service(worker.name, labels), disruption_budget(worker.name, pods)]
         notes += _notes(worker)
-    file = f"{name}.lws.yaml"
-    return Export(
-        target="lws",
-        version=workers[0].serving.version,
-        command=("kubectl", "apply", "-f", file),
-        files={file: document(manifests)},
-        main_file=file,
-        notes=tuple(dict.fromkeys(notes)),
-    )
+    return applied("lws", name, manifests, workers[0].serving.version, notes)
 
 
 def _refuse_one_node(workers: list[Worker]) -> None:

@@ -6,24 +6,23 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.kubernetes import ON_GPU_NODES, document, node_selector, probes, variables
+from simserve.planner.export.kubernetes import document, on_gpu_nodes, probes, variables
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
     PORT,
     SERVERS,
+    WITHOUT_SCALING,
+    Target,
     Worker,
     gib,
     is_disaggregated,
     link_note,
-    refuse_many_nodes,
-    refuse_other_engines,
-    refuse_other_makers,
-    refuse_scaling,
     shared_notes,
     together,
 )
-from simserve.sim.control import RoutingSpec
 
+_TARGET = Target(name="llm-d", engines=("vllm",), has_roles=True, without_scaling=WITHOUT_SCALING)
+"""Its chart requests all GPUs for every pod, and starts no ranks on other nodes."""
 _BEHIND_SIDECAR = 8200
 """Port of a decode server; its sidecar answers on the pool's port and requests the prefill first."""
 _SCHEDULER = {"name": "llm-d-inference-scheduler", "hub": "ghcr.io/llm-d", "tag": "v0.5.0"}
@@ -38,7 +37,7 @@ _BY_HAND = (
 _ONE_PROFILE = "single-profile-handler"
 _ALWAYS_SPLIT = {"threshold": 0, "hashBlockSize": 5}
 """As simulated, the prefill pool takes every prompt, however much of it is cached (the same values)."""
-SCORERS = {
+SCORERS: dict[str, list[tuple[str, int]]] = {
     "least_outstanding": [("active-request-scorer", 1)],
     "prefix": [("prefix-cache-scorer", 2), ("active-request-scorer", 1)],
     "lora": [("lora-affinity-scorer", 2), ("active-request-scorer", 1)],
@@ -55,10 +54,7 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: llm-d cannot do what was simulated; names the key.
     """
-    refuse_other_makers(workers, "llm-d")
-    refuse_other_engines(workers, "llm-d", ("vllm",))
-    refuse_scaling(workers, "llm-d", "size the pools without it, or use --to keda")
-    refuse_many_nodes(workers, "llm-d")  # Its chart requests all GPUs for every pod, and starts no ranks on the others.
+    _TARGET.check(workers)
     decode, prefill = by_role(workers, "llm-d")
     label = {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": name}
     checkpoint = decode.deployment.checkpoint
@@ -80,8 +76,8 @@ def export_llm_d(name: str, workers: list[Worker]) -> Export:
         "decode": _role(decode, _BEHIND_SIDECAR if prefill is not None else PORT),
         "prefill": {"create": False, "replicas": 0} if prefill is None else _role(prefill, PORT),
     }
-    routing = decode.whole.routing
-    pool = _pool(label, routing, is_split=prefill is not None, is_alone=decode.replicas == 1)
+    scorers = _TARGET.route([decode], SCORERS, [], "whose scheduler has no such scorer")
+    pool = _pool(label, scorers, is_split=prefill is not None)
     file, other = f"{name}.llm-d.yaml", f"{name}.inferencepool.yaml"
     return Export(
         target="llm-d",
@@ -146,7 +142,7 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
     if found:
         container["env"] = found
     memory = {"medium": "Memory", "sizeLimit": gib(worker.shared_bytes)}
-    role: dict[str, Any] = {
+    return {
         "create": True,
         "replicas": worker.replicas,
         "parallelism": {
@@ -157,22 +153,12 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
         },
         "containers": [container],
         "volumes": [{"name": "shared-memory", "emptyDir": memory}],
+        **on_gpu_nodes(worker),
     }
-    role["tolerations"] = ON_GPU_NODES
-    selector = node_selector(worker)
-    return role | {"nodeSelector": selector} if selector else role
 
 
-def _pool(label: dict[str, str], routing: RoutingSpec, *, is_split: bool, is_alone: bool) -> dict[str, Any]:
+def _pool(label: dict[str, str], scorers: list[tuple[str, int]], *, is_split: bool) -> dict[str, Any]:
     """Return the pool and its scheduler's plugins: filters, scorers and picker."""
-    scorers = SCORERS.get(routing.policy, [] if is_alone else None)
-    if scorers is None:
-        raise ScenarioError(
-            "cannot be exported to llm-d, whose scheduler has no such scorer",
-            key="deployment.routing.policy",
-            value=routing.policy,
-            remedy="simulate and export with one of " + ", ".join(SCORERS),
-        )
     picker = "max-score-picker" if scorers else "random-picker"
     weighed = [{"pluginRef": scorer, "weight": weight} for scorer, weight in scorers]
     profiles = [{"name": "default", "plugins": [*weighed, {"pluginRef": picker}]}]

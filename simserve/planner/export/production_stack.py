@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from simserve.errors import ScenarioError
 from simserve.planner.export.autoscalers import scaled_object, scaling_notes
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.kubernetes import (
@@ -18,16 +17,14 @@ from simserve.planner.export.kubernetes import (
 )
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
+    Target,
     Worker,
     gib,
-    refuse_disaggregated,
-    refuse_many_nodes,
-    refuse_other_engines,
-    refuse_other_makers,
     release,
     shared_notes,
 )
 
+_TARGET = Target(name="production-stack", engines=("vllm",))
 _SKIP = "--skip-schema-validation"
 """Helm's flag, since 3.16, to install values that the chart's own schema refuses (Helm docs, helm install)."""
 _DEPLOYMENT = "{release}-{model}-deployment-vllm"
@@ -42,10 +39,7 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: The stack cannot do what was simulated; names the key.
     """
-    refuse_other_makers(workers, "production-stack")
-    refuse_disaggregated(workers, "production-stack")
-    refuse_other_engines(workers, "production-stack", ("vllm",))
-    refuse_many_nodes(workers, "production-stack")
+    _TARGET.check(workers)
     values = {
         "servingEngineSpec": {
             "enableEngine": True,
@@ -79,16 +73,7 @@ def _startup(workers: list[Worker]) -> dict[str, Any]:
 
 
 def _router(workers: list[Worker]) -> dict[str, Any]:
-    routing = workers[0].whole.routing
-    is_alone = all(worker.replicas == 1 and worker.scaling is None for worker in workers)
-    logic = LOGIC.get(routing.policy, "roundrobin" if is_alone else None)
-    if logic is None:
-        raise ScenarioError(
-            "cannot be exported to production-stack, whose router has no such policy",
-            key="deployment.routing.policy",
-            value=routing.policy,
-            remedy="simulate and export with one of " + ", ".join(LOGIC),
-        )
+    logic = _TARGET.route(workers, LOGIC, "roundrobin", "whose router has no such policy")
     return {"routingLogic": logic} | ({"sessionKey": "x-user-id"} if logic == "session" else {})
 
 

@@ -7,7 +7,7 @@ Prefill-Decode Disaggregation; SGLang docs, advanced_features/pd_disaggregation)
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from simserve.errors import ScenarioError
@@ -56,7 +56,6 @@ def export_role_servers(workers: list[Worker]) -> Export:
         ScenarioError: The engine's router cannot do what was simulated; names the key.
     """
     target, encoders = workers[0].serving.target, encoders_of(workers)
-    refuse_scaling(workers, target, "size the pools without it")
     refuse_other_pools(workers, target)
     servers = list(placed(workers if encoders is None else [*workers, encoders]))
     names = host_names(servers)
@@ -72,16 +71,24 @@ def export_role_servers(workers: list[Worker]) -> Export:
     commands = {
         id(each): _encoder(each) if each.worker is encoders else _command(each, names, urls) for each in servers
     }
+    files = {SERVERS_FILE: start_script(servers, names, lambda server: commands[id(server)])}
+    other = [] if is_asked else [f"the router picks {picks}; {policy} was simulated"]
+    notes = (*other, *link_note(workers), *encoder_notes(workers))
+    return started(workers, (*front, "--host", "0.0.0.0", "--port", str(PORT)), files, names, notes)
+
+
+def started(
+    workers: list[Worker], command: tuple[str, ...], files: Mapping[str, str], names: list[str], notes: Iterable[str]
+) -> Export:
+    """Return the command of a router, with the files that start the servers behind it."""
     return Export(
-        target=target,
+        target=workers[0].serving.target,
         version=workers[0].serving.version,
-        command=(*front, "--host", "0.0.0.0", "--port", str(PORT)),
-        files={SERVERS_FILE: start_script(servers, names, lambda server: commands[id(server)])},
+        command=command,
+        files=files,
         notes=(
             f"start the servers first ({SERVERS_FILE}); written from the documentation and not run",
-            *([] if is_asked else [f"the router picks {picks}; {policy} was simulated"]),
-            *link_note(workers),
-            *encoder_notes(workers),
+            *notes,
             *(["replace node-1 and so on by the names of the hosts"] if len(names) > 1 else []),
             *dict.fromkeys(note for worker in workers for note in worker.serving.notes),
         ),
@@ -118,15 +125,16 @@ def _encoder_proxy(encoders: list[str], servers: list[Placed], names: list[str])
 
 
 def refuse_other_pools(workers: list[Worker], target: str) -> None:
-    """Refuse pools that both prefill and decode, workers over several hosts, and roles that load different weights.
+    """Refuse pools that both prefill and decode, autoscaling, workers over several hosts, and different weights.
 
     Raises:
         ScenarioError: There is one.
     """
     for worker in workers:
+        refuse_scaling(worker, target, "size the pools without it")
         if worker.role not in ROLES and worker.whole.pools:
             raise ScenarioError(
-                f"cannot be exported to {target}: every server behind its front prefills or decodes",
+                f"cannot be exported to {target}: every server behind its gateway prefills or decodes",
                 key="deployment.pools",
                 value=worker.name,
                 remedy="give every pool the role prefill or decode",

@@ -7,9 +7,12 @@ from simserve.planner.export.deployment import Deployment, Export, draft_checkpo
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.shared_flags import (
     DTYPES,
+    adapter_words,
     arithmetic_dtype,
     balancing_words,
     kv_cache_words,
+    offload_words,
+    option_words,
     overlap_words,
     sglang_kind_words,
     sglang_tier_words,
@@ -25,6 +28,8 @@ _NUMBERS = {
     "max_num_seqs": "--max-running-requests",
     "block_size": "--page-size",
 }
+_BACKENDS = {"fp8_gemm_backend": "--fp8-gemm-backend", "attention_backend": "--attention-backend"}
+_SWITCHES = {"enforce_eager": "--disable-cuda-graph", "language_model_only": "--language-model-only"}
 _DEEPEP_MODES = {"auto": "auto", "deepep_low_latency": "low_latency", "deepep_high_throughput": "normal"}
 _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 """Formats to which SGLang converts weights on loading, through torchao -> its names."""
@@ -90,12 +95,7 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
     simulated = arithmetic_dtype(deployment)
     if simulated != deployment.model.dtype or deployment.is_explicit:
         words += flags.render("--dtype", DTYPES[simulated], key="deployment.quantization")
-    backend = deployment.take("engine.fp8_gemm_backend")
-    if backend:
-        words += flags.render("--fp8-gemm-backend", backend, key="deployment.engine.fp8_gemm_backend")
-    backend = deployment.take("engine.attention_backend")
-    if backend:
-        words += flags.render("--attention-backend", backend, key="deployment.engine.attention_backend")
+    words += option_words(deployment, flags, _BACKENDS)
     return words + _quantization(deployment, flags) + kv_cache_words(deployment, flags, _LOW_BIT_KV)
 
 
@@ -155,44 +155,21 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--disable-radix-cache", True, key="deployment.engine.enable_prefix_caching")
     if "async_scheduling" in says and not engine.async_scheduling and flags.has("--disable-overlap-schedule"):
         words += flags.render("--disable-overlap-schedule", True, key="deployment.engine.async_scheduling")
-    if deployment.take("engine.enforce_eager"):
-        words += flags.render("--disable-cuda-graph", True, key="deployment.engine.enforce_eager")
-    if deployment.take("engine.language_model_only"):
-        words += flags.render("--language-model-only", True, key="deployment.engine.language_model_only")
+    words += option_words(deployment, flags, _SWITCHES)
     if deployment.take("engine.mm_encoder_tp_mode") == "data":
         words += flags.render("--mm-enable-dp-encoder", True, key="deployment.engine.mm_encoder_tp_mode")
     blocks = deployment.take("engine.num_gpu_blocks_override")
     if blocks:
         key = "deployment.engine.num_gpu_blocks_override"
         words += flags.render("--max-total-tokens", blocks * engine.block_size, key=key)
-    offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
-    if offloaded:
-        words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
-    words += _adapters(deployment, flags)
+    words += offload_words(deployment, flags)
+    words += adapter_words(deployment, flags, "--max-loras-per-batch", "--max-loaded-loras", "--lora-paths NAME=PATH")
     words += sglang_kind_words(deployment, flags)
     words += sglang_tier_words(deployment, flags)
     is_other_default = version_key(deployment.version) < _FCFS_SINCE
     if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:
         words += flags.render("--schedule-policy", "fcfs", key=_QUEUE_KEY)
     return words + _priorities(deployment, flags)
-
-
-def _adapters(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return the limits of LoRA adapters; ``--lora-paths`` names the adapters."""
-    seats = deployment.take("engine.max_loras")
-    if not seats:
-        return []
-    words = flags.render("--enable-lora", True, key="deployment.engine.max_loras") if flags.has("--enable-lora") else []
-    words += flags.render("--max-loras-per-batch", seats, key="deployment.engine.max_loras")
-    deployment.take("engine.max_lora_rank")
-    if flags.has("--max-lora-rank"):
-        rank = deployment.engine.max_lora_rank
-        words += flags.render("--max-lora-rank", rank, key="deployment.engine.max_lora_rank")
-    kept = deployment.take("engine.max_cpu_loras")
-    if kept:
-        words += flags.render("--max-loaded-loras", kept, key="deployment.engine.max_cpu_loras")
-    deployment.note("name the adapters with --lora-paths NAME=PATH, or load them while the server runs")
-    return words
 
 
 def _priorities(deployment: Deployment, flags: Flags) -> list[str]:

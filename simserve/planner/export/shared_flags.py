@@ -16,7 +16,6 @@ from simserve.workload.length_spec import NoLength
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Number format of a scenario -> its name in servers' ``--dtype``."""
 _KV_FLAG = "--kv-cache-dtype"
-__all__ = ["DTYPES", "arithmetic_dtype", "kv_cache_words"]
 _GB = 1e9
 """Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py)."""
 _BACKENDS = {"disk": "file", "remote": "mooncake"}
@@ -58,6 +57,46 @@ def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, S
             remedy="it stores " + ", ".join(flags.choices.get(_KV_FLAG, (deployment.model.dtype,))),
         )
     return [_KV_FLAG, value]
+
+
+def option_words(deployment: Deployment, flags: Flags, names: Mapping[str, str]) -> list[str]:
+    """Return the flags of the engine's options that the scenario sets: option -> flag."""
+    words = []
+    for key, flag in names.items():
+        value = deployment.take(f"engine.{key}")
+        if value:
+            words += flags.render(flag, value, key=f"deployment.engine.{key}")
+    return words
+
+
+def offload_words(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return the flag of the weights kept in host memory, GiB."""
+    offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
+    return flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb") if offloaded else []
+
+
+def adapter_words(deployment: Deployment, flags: Flags, seats: str, kept: str, named: str) -> list[str]:
+    """Return the switch and the limits of LoRA adapters.
+
+    Args:
+        deployment: The deployment to export.
+        flags: Flags of the engine's version.
+        seats: Flag of the adapters on the GPU.
+        kept: Flag of those kept in host memory.
+        named: Flag that names the adapters, with its value.
+    """
+    key = "deployment.engine.max_loras"
+    count = deployment.take("engine.max_loras")
+    if not count:
+        return []
+    words = flags.render("--enable-lora", True, key=key) if flags.has("--enable-lora") else []
+    words += flags.render(seats, count, key=key)
+    deployment.take("engine.max_lora_rank")
+    if flags.has("--max-lora-rank"):
+        rank = deployment.engine.max_lora_rank
+        words += flags.render("--max-lora-rank", rank, key="deployment.engine.max_lora_rank")
+    deployment.note(f"name the adapters with {named}, or load them while the server runs")
+    return words + option_words(deployment, flags, {"max_cpu_loras": kept})
 
 
 def overlap_words(deployment: Deployment, flags: Flags, flag: str) -> list[str]:

@@ -22,8 +22,9 @@ from simserve.planner.export.role_servers import (
     placed,
     refuse_other_pools,
     start_script,
+    started,
 )
-from simserve.planner.export.workers import PORT, Worker, refuse_scaling
+from simserve.planner.export.workers import PORT, Worker
 from simserve.profiles.engine_options import version_key
 
 OPTIONS_FILE = "extra_llm_api_options.yaml"
@@ -194,11 +195,11 @@ def _check_options(options: Mapping[str, Any], flags: Flags) -> None:
     parts = [f"{key}.{part}" for key, block in options.items() if isinstance(block, dict) for part in block]
     for name in [*options, *parts]:
         if not flags.has(name):
-            rule = f"cannot be told to TensorRT-LLM {flags.version}, whose options have no such key"
+            rule = f"cannot be passed to TensorRT-LLM {flags.version}, whose options have no such key"
             raise ScenarioError(rule, key=name)
     kind = options.get("speculative_config", {}).get("decoding_type")
     if kind is not None and not flags.accepts("speculative_config.decoding_type", kind):
-        rule = f"cannot be told to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
+        rule = f"cannot be passed to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
         raise ScenarioError(rule, key="deployment.speculative.method")
 
 
@@ -227,7 +228,6 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
     Raises:
         ScenarioError: TensorRT-LLM's router cannot do what was simulated; names the key.
     """
-    refuse_scaling(workers, "trtllm", "size the pools without it")
     refuse_other_pools(workers, "trtllm")
     servers = list(placed(workers))
     names = host_names(servers)
@@ -240,21 +240,12 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
     files[SERVERS_FILE] = start_script(servers, names, _command)
     policy, link = workers[0].whole.routing.policy, workers[0].whole.disaggregation
     assert link is not None  # pools have roles
-    notes = [note for worker in workers for note in worker.serving.notes]
-    return Export(
-        target="trtllm",
-        version=workers[0].serving.version,
-        command=("trtllm-serve", "disaggregated", "-c", CONFIG_FILE),
-        files=files,
-        notes=(
-            f"start the servers first ({SERVERS_FILE}); written from the documentation and not run",
-            "servers that prefill run without the overlapped scheduler, which TensorRT-LLM does not have for them",
-            f"the front hands requests round robin; {policy} was simulated",
-            f"KV caches were simulated to cross a link of {link.transfer_bandwidth / 1e9:g} GB/s: measure yours",
-            *(["replace node-1 and so on by the names of the hosts"] if len(names) > 1 else []),
-            *dict.fromkeys(notes),
-        ),
+    notes = (
+        "servers that prefill run without the overlapped scheduler, which TensorRT-LLM does not have for them",
+        f"the front hands requests round robin; {policy} was simulated",
+        f"KV caches were simulated to cross a link of {link.transfer_bandwidth / 1e9:g} GB/s: measure yours",
     )
+    return started(workers, ("trtllm-serve", "disaggregated", "-c", CONFIG_FILE), files, names, notes)
 
 
 def _options_file(worker: Worker) -> str:

@@ -10,9 +10,12 @@ from simserve.planner.export.deployment import Deployment, Export, draft_checkpo
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.shared_flags import (
     DTYPES,
+    adapter_words,
     arithmetic_dtype,
     balancing_words,
     kv_cache_words,
+    offload_words,
+    option_words,
     overlap_words,
     vllm_kind_words,
     vllm_tier_words,
@@ -38,10 +41,12 @@ _NGRAM_TOKENS = 4
 _METHODS = {"draft_model": ("draft_model",), "ngram": ("ngram",), "eagle": ("eagle",), "mtp": ("mtp", "deepseek_mtp")}
 """Drafting method -> its names in `--speculative-config`, the newest first."""
 _RARE_FLAGS = {
+    "enforce_eager": "--enforce-eager",
     "num_gpu_blocks_override": "--num-gpu-blocks-override",
     "kv_cache_memory_bytes": "--kv-cache-memory-bytes",
     "long_prefill_token_threshold": "--long-prefill-token-threshold",
     "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
+    "mm_encoder_tp_mode": "--mm-encoder-tp-mode",
 }
 _TRITON = "TRITON_ATTN"
 """vLLM's name of the Triton attention backend."""
@@ -193,25 +198,15 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
 def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     """Return the flags of keys that few scenarios set."""
     words = []
-    if deployment.take("engine.enforce_eager"):
-        words += flags.render("--enforce-eager", True, key="deployment.engine.enforce_eager")
-    for key, flag in _RARE_FLAGS.items():
-        value = deployment.take(f"engine.{key}")
-        if value:
-            words += flags.render(flag, value, key=f"deployment.engine.{key}")
+    words += option_words(deployment, flags, _RARE_FLAGS)
     if deployment.take("engine.language_model_only"):
         words += _language_model_only(flags)
-    cut = deployment.take("engine.mm_encoder_tp_mode")
-    if cut:
-        words += flags.render("--mm-encoder-tp-mode", cut, key="deployment.engine.mm_encoder_tp_mode")
     mode = deployment.take("engine.cudagraph_mode")
     if mode:
         settings = json.dumps({"cudagraph_mode": mode})
         words += flags.render("--compilation-config", settings, key="deployment.engine.cudagraph_mode")
-    offloaded = deployment.take("cpu_offload_gb") or deployment.take("engine.cpu_offload_gb")
-    if offloaded:
-        words += flags.render("--cpu-offload-gb", f"{offloaded:g}", key="deployment.cpu_offload_gb")
-    words += _adapters(deployment, flags)
+    words += offload_words(deployment, flags)
+    words += adapter_words(deployment, flags, "--max-loras", "--max-cpu-loras", "--lora-modules NAME=PATH")
     words += vllm_kind_words(deployment, flags)
     words += vllm_tier_words(deployment, flags)
     speculative = deployment.take("speculative")
@@ -229,22 +224,6 @@ def _language_model_only(flags: Flags) -> list[str]:
     return flags.render("--limit-mm-per-prompt", limits, key=key)
 
 
-def _adapters(deployment: Deployment, flags: Flags) -> list[str]:
-    """Return the switch and the limits of LoRA adapters; ``--lora-modules`` or requests name the adapters."""
-    seats = deployment.take("engine.max_loras")
-    if not seats:
-        return []
-    words = flags.render("--enable-lora", True, key="deployment.engine.max_loras")
-    words += flags.render("--max-loras", seats, key="deployment.engine.max_loras")
-    deployment.take("engine.max_lora_rank")
-    words += flags.render("--max-lora-rank", deployment.engine.max_lora_rank, key="deployment.engine.max_lora_rank")
-    kept = deployment.take("engine.max_cpu_loras")
-    if kept:
-        words += flags.render("--max-cpu-loras", kept, key="deployment.engine.max_cpu_loras")
-    deployment.note("name the adapters with --lora-modules NAME=PATH, or load them while the server runs")
-    return words
-
-
 def _speculative(deployment: Deployment, flags: Flags, asked: Any) -> list[str]:
     """Return the flags for the drafting method and number of tokens: JSON from 0.8 on, separate flags before."""
     count, key = asked.num_speculative_tokens, "deployment.speculative"
@@ -259,12 +238,12 @@ def _speculative(deployment: Deployment, flags: Flags, asked: Any) -> list[str]:
         names = (name for name in _METHODS[asked.method] if flags.accepts(_METHOD, name))
         method = next(names, None)
         if method is None:
-            rule = f"cannot be told to {deployment.label}, which has no such drafter"
+            rule = f"cannot be passed to {deployment.label}, which has no such drafter"
             raise ScenarioError(rule, key=key, value=asked.method, remedy=", ".join(flags.choices[_METHOD]))
         return flags.render("--speculative-config", json.dumps({**settings, "method": method}), key=key)
     if asked.method in ("eagle", "mtp"):
         raise ScenarioError(
-            f"cannot be told to {deployment.label}, which has no such drafter", key=key, value=asked.method
+            f"cannot be passed to {deployment.label}, which has no such drafter", key=key, value=asked.method
         )
     model = "[ngram]" if asked.method == "ngram" else settings["model"]
     words = flags.render("--speculative-model", model, key=key)

@@ -9,13 +9,14 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, prepare
 from simserve.planner.space.links import Link, Side, domain_of, network_of
+from simserve.profiles.engine_options import version_key
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -155,6 +156,11 @@ class Worker:
         return self.deployment.resolved.shape.hardware.intra_node.num_host_gpus
 
     @property
+    def gpus_per_host(self) -> int:
+        """GPUs of the replica on one of its hosts."""
+        return min(self.num_gpus, self.gpus_per_node)
+
+    @property
     def startup(self) -> StartupSpec:
         """Start-up of a new replica: the scenario's, or the defaults."""
         return StartupSpec() if self.scaling is None else self.scaling.startup
@@ -185,7 +191,7 @@ class Worker:
     def command(self) -> list[str]:
         """Words that start the server in a container, with its files under ``/config``."""
         words = ["python3" if word == "python" else word for word in self.serving.command]
-        if self.serving.target == "tgi" and _key(self.serving.version) >= _TGI_START_SINCE:
+        if self.serving.target == "tgi" and version_key(self.serving.version) >= _TGI_START_SINCE:
             words[0] = _TGI_START
         return [
             *(f"/config/{word}" if word in self.serving.files else word for word in words),
@@ -202,12 +208,12 @@ class Worker:
     @property
     def shared_bytes(self) -> float:
         """Shared memory that the ranks on one host need."""
-        return max(_SHARED_BYTES, min(self.num_gpus, self.gpus_per_node) * GIB)
+        return max(_SHARED_BYTES, self.gpus_per_host * GIB)
 
     @property
     def host_bytes(self) -> float:
         """Host memory that the ranks on one host need."""
-        return min(self.num_gpus, self.gpus_per_node) * _PROCESS_BYTES + self.shared_bytes
+        return self.gpus_per_host * _PROCESS_BYTES + self.shared_bytes
 
     def metric(self, key: str) -> str:
         """Return the Prometheus name of the metric that the autoscaler follows.
@@ -227,7 +233,11 @@ class Worker:
                 value=asked,
                 remedy="scale on " + " or ".join([*self.server.metrics, "busy"]),
             )
-        if self.serving.target == "vllm" and asked == "kv_usage" and _key(self.serving.version) < _KV_USAGE_SINCE:
+        if (
+            self.serving.target == "vllm"
+            and asked == "kv_usage"
+            and version_key(self.serving.version) < _KV_USAGE_SINCE
+        ):
             return OLD_KV_USAGE
         return name
 
@@ -418,80 +428,104 @@ def is_disaggregated(workers: list[Worker]) -> bool:
     return any(each.role != "both" for each in workers)
 
 
-def refuse_disaggregated(workers: list[Worker], target: str) -> None:
-    """Refuse prefill and decode pools where nothing sends a prompt to one and its KV cache to the other.
+_Rule = TypeVar("_Rule")
 
-    Raises:
-        ScenarioError: There are such pools.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a target of whole deployments can start.
+
+    Attributes:
+        name: Its name.
+        engines: Targets of the engines that it has workers of; empty: of all.
+        has_roles: Whether it has a router that prefills on one server and decodes on another.
+        spans_nodes: Whether one replica may span several hosts.
+        without_scaling: What to do instead of autoscaling; empty: it has an autoscaler.
     """
-    if is_disaggregated(workers):
-        raise ScenarioError(
-            f"cannot be exported to {target}, which has no router that prefills on one server and decodes on another",
-            key="deployment.disaggregation",
-            remedy="use --to dynamo, --to llm-d or --to kserve",
-        )
 
+    name: str
+    engines: tuple[str, ...] = ()
+    has_roles: bool = False
+    spans_nodes: bool = False
+    without_scaling: str = ""
 
-def refuse_many_nodes(workers: list[Worker], target: str) -> None:
-    """Refuse replicas that are larger than a host.
+    def check(self, workers: Sequence[Worker]) -> None:
+        """Refuse what cannot be started.
 
-    Raises:
-        ScenarioError: There is one.
-    """
-    for worker in workers:
-        if worker.num_nodes > 1:
+        Raises:
+            ScenarioError: Names the key.
+        """
+        for worker in workers:
+            hardware = worker.deployment.resolved.shape.hardware
+            if hardware.vendor != "NVIDIA":
+                rule = f"cannot be exported to {self.name}: the images and resources written here are for NVIDIA's GPUs"
+                raise ScenarioError(rule, key="deployment.hardware", value=hardware.name)
+            if worker.role != "both" and not self.has_roles:
+                raise ScenarioError(
+                    f"cannot be exported to {self.name}, which has no router that prefills on one server and decodes "
+                    "on another",
+                    key="deployment.disaggregation",
+                    remedy="use --to dynamo, --to llm-d or --to kserve",
+                )
+            if self.engines and worker.serving.target not in self.engines:
+                raise ScenarioError(
+                    f"cannot be exported to {self.name}, whose workers are those of {' and '.join(self.engines)}",
+                    key="deployment.engine.name",
+                    value=worker.deployment.engine.name,
+                    remedy=f"use --to k8s, or --set deployment.engine.name={self.engines[0]}",
+                )
+            if self.without_scaling:
+                refuse_scaling(worker, self.name, self.without_scaling)
+            if worker.num_nodes > 1 and not self.spans_nodes:
+                raise ScenarioError(
+                    f"GPUs a replica cannot be exported to {self.name}: a pod lies on one node, and one of "
+                    f"{hardware.name} has {worker.gpus_per_node}",
+                    key="deployment",
+                    value=worker.num_gpus,
+                    remedy="use --to lws, or make tensor_parallel_size x pipeline_parallel_size smaller",
+                )
+
+    def route(self, workers: Sequence[Worker], policies: Mapping[str, _Rule], alone: _Rule | None, why: str) -> _Rule:
+        """Return what stands for the simulated routing policy.
+
+        Args:
+            workers: The workers that are routed to.
+            policies: Routing policy -> what stands for it.
+            alone: What any policy comes to where none of them has a second replica; None: the same.
+            why: What the target has instead of other policies.
+
+        Raises:
+            ScenarioError: Nothing stands for the policy.
+        """
+        is_alone = all(worker.replicas == 1 and worker.scaling is None for worker in workers)
+        policy = workers[0].whole.routing.policy
+        found = policies.get(policy, alone if is_alone else None)
+        if found is None:
             raise ScenarioError(
-                f"GPUs a replica cannot be exported to {target}: a pod lies on one node, and one of "
-                f"{worker.deployment.resolved.shape.hardware.name} has {worker.gpus_per_node}",
-                key="deployment",
-                value=worker.num_gpus,
-                remedy="use --to lws, or make tensor_parallel_size x pipeline_parallel_size smaller",
+                f"cannot be exported to {self.name}, {why}",
+                key="deployment.routing.policy",
+                value=policy,
+                remedy="simulate and export with one of " + ", ".join(policies),
             )
+        return found
 
 
-def refuse_other_makers(workers: list[Worker], target: str) -> None:
-    """Refuse GPUs for which images and resources are not known here.
-
-    Raises:
-        ScenarioError: There is one.
-    """
-    for worker in workers:
-        hardware = worker.deployment.resolved.shape.hardware
-        if hardware.vendor != "NVIDIA":
-            rule = f"cannot be exported to {target}: the images and resources written here are for NVIDIA's GPUs"
-            raise ScenarioError(rule, key="deployment.hardware", value=hardware.name)
+WITHOUT_SCALING = "size the pools without it, or use --to keda"
 
 
-def refuse_other_engines(workers: list[Worker], target: str, engines: tuple[str, ...]) -> None:
-    """Refuse engines for which a stack has no workers.
-
-    Raises:
-        ScenarioError: There is one.
-    """
-    for worker in workers:
-        if worker.serving.target not in engines:
-            raise ScenarioError(
-                f"cannot be exported to {target}, whose workers are those of {' and '.join(engines)}",
-                key="deployment.engine.name",
-                value=worker.deployment.engine.name,
-                remedy=f"use --to k8s, or --set deployment.engine.name={engines[0]}",
-            )
-
-
-def refuse_scaling(workers: list[Worker], target: str, remedy: str) -> None:
+def refuse_scaling(worker: Worker, target: str, remedy: str) -> None:
     """Refuse autoscaling.
 
     Raises:
         ScenarioError: There is an autoscaler.
     """
-    for worker in workers:
-        if worker.scaling is not None:
-            raise ScenarioError(
-                f"cannot be exported to {target}: the autoscaler that was simulated has no counterpart there",
-                key="deployment.autoscaling",
-                value=worker.scaling.metric,
-                remedy=remedy,
-            )
+    if worker.scaling is not None:
+        raise ScenarioError(
+            f"cannot be exported to {target}: the autoscaler that was simulated has no counterpart there",
+            key="deployment.autoscaling",
+            value=worker.scaling.metric,
+            remedy=remedy,
+        )
 
 
 def dns_name(name: str) -> str:
@@ -507,14 +541,8 @@ def gib(size: float) -> str:
 
 def release(version: str) -> str:
     """Return a version in the form of image tags: three numbers."""
-    key = _key(version)
+    key = version_key(version)
     return ".".join(str(part) for part in (*key, *([0] * (3 - len(key)))))
-
-
-def _key(version: str) -> tuple[int, ...]:
-    from simserve.profiles.engine_options import version_key
-
-    return tuple(version_key(version))
 
 
 def shared_notes(workers: list[Worker]) -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from simserve.errors import TraceError
-from simserve.planner.importers.draft import Draft, moved, scenario_name
+from simserve.planner.importers.draft import Draft, Imported, moved, scenario_name
 from simserve.planner.importers.model_names import find_model
 from simserve.scenario.benchmark import Lengths, arrivals_of, lengths_of
 from simserve.scenario.schema import Scenario
@@ -25,21 +24,6 @@ _TRAFFIC = ("arrivals", "prompt_tokens", "output_tokens", "num_requests")
 """Keys of a workload that a benchmark sets."""
 
 
-@dataclass(frozen=True, slots=True)
-class BenchImport:
-    """What was made from a benchmark result.
-
-    Attributes:
-        draft: The scenario.
-        measured: The figures, under the names used in simserve's results.
-        files: Name -> text of the trace that the scenario reads; empty for a result without individual requests.
-    """
-
-    draft: Draft
-    measured: Mapping[str, float]
-    files: Mapping[str, str]
-
-
 def import_bench(
     path: Path,
     *,
@@ -50,7 +34,7 @@ def import_bench(
     version: str | None = None,
     name: str | None = None,
     folder: Path | None = None,
-) -> BenchImport:
+) -> Imported:
     """Return the scenario of a benchmark.
 
     Args:
@@ -83,7 +67,8 @@ def import_bench(
     measured = _measured(result)
     notes += [_sentence(note) for note in result.notes]
     notes.append("Measured: " + ", ".join(f"{key} {value:.5g}" for key, value in measured.items()) + ".")
-    return BenchImport(Draft(mapping, tuple(notes), f"Does the simulation match {result.label}?"), measured, files)
+    draft = Draft(mapping, tuple(notes), f"Does the simulation match {result.label}?")
+    return Imported(draft, files, measured)
 
 
 def _one_of(results: list[BenchResult], path: Path, run: int | None) -> BenchResult:

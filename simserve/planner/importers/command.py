@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,26 +15,19 @@ from simserve.documents import parse_yaml
 from simserve.errors import InputError, ScenarioError, UsageError
 from simserve.perf.memory import is_context_cut
 from simserve.planner.importers.draft import Draft
-from simserve.planner.importers.llama_cpp_command import import_llama_cpp_command
-from simserve.planner.importers.lmdeploy_command import import_lmdeploy_command
-from simserve.planner.importers.ollama_command import import_ollama_command
-from simserve.planner.importers.sglang_command import import_sglang_command
-from simserve.planner.importers.tgi_command import import_tgi_command
-from simserve.planner.importers.trtllm_command import import_trtllm_command
-from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.planner.importers.llama_cpp_command import LLAMA_CPP
+from simserve.planner.importers.lmdeploy_command import LMDEPLOY
+from simserve.planner.importers.ollama_command import OLLAMA
+from simserve.planner.importers.server import import_line
+from simserve.planner.importers.sglang_command import SGLANG
+from simserve.planner.importers.tgi_command import TGI
+from simserve.planner.importers.trtllm_command import TRTLLM
+from simserve.planner.importers.vllm_command import VLLM
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 
-_READERS: tuple[tuple[re.Pattern[str], Callable[..., Draft]], ...] = (
-    (re.compile(r"\btrtllm-serve\b"), import_trtllm_command),
-    (re.compile(r"\bsglang\b"), import_sglang_command),
-    (re.compile(r"\btext-generation-(?:launcher|inference)\b"), import_tgi_command),
-    (re.compile(r"\blmdeploy\b"), import_lmdeploy_command),
-    (re.compile(r"\bllama-server\b|\bllama\.cpp:(?:server|full)"), import_llama_cpp_command),
-    (re.compile(r"\bollama\b"), import_ollama_command),
-    (re.compile(r"\bvllm\b"), import_vllm_command),
-)
-"""Pattern that occurs only in lines of one engine, and the function that reads them; the first match counts."""
+PROGRAMS = {each.engine: each for each in (TRTLLM, SGLANG, TGI, LMDEPLOY, LLAMA_CPP, OLLAMA, VLLM)}
+"""Engine -> its server, whose lines are read; the first whose sign occurs counts."""
 _BARE = (
     ("--model-path", "python -m sglang.launch_server", "SGLang"),
     ("--model-id", "text-generation-launcher", "TGI"),
@@ -66,12 +59,12 @@ def import_command(
         ScenarioError: A flag is invalid, or its model has no profile.
     """
     line, note = _with_program(_of_container(text, flag))
-    reader = next((read for sign, read in _READERS if sign.search(line)), None)
-    if reader is None:
+    program = next((each for each in PROGRAMS.values() if each.sign.search(line)), None)
+    if program is None:
         rule = f"starts no server whose lines are read ({_ENGINES})"
         remedy = "name the model instead: MODEL --gpus N --engine NAME (simserve engines lists them)"
         raise UsageError(rule, key=flag or None, value=text, remedy=remedy)
-    draft = reader(line, hardware=hardware, version=version, model=model)
+    draft = import_line(program, line, hardware=hardware, version=version, model=model)
     return draft if note is None else replace(draft, notes=(note, *draft.notes))
 
 

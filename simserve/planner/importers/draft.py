@@ -79,6 +79,21 @@ class Draft:
         return Draft(self.mapping, (*(note for note in self.notes if note != formats), formats), self.title)
 
 
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What was made from a measurement.
+
+    Attributes:
+        draft: The scenario.
+        files: Name -> text of the files of requests or lengths that it reads; empty: it reads none.
+        measured: The measured figures, not part of the scenario.
+    """
+
+    draft: Draft
+    files: Mapping[str, str]
+    measured: Mapping[str, float]
+
+
 def moved(value: Any, source: Path, target: Path) -> Any:
     """Return a part of a scenario with its relative paths rewritten from ``source`` to ``target``."""
     if isinstance(value, dict):

@@ -21,18 +21,20 @@ from typing import Any
 
 from simserve.errors import InfeasibleError, InputError, ScenarioError, TraceError
 from simserve.perf.kv_layout import pool_block_bytes
-from simserve.planner.export.flags import Flags, flags_of
-from simserve.planner.importers import sglang_command, vllm_command
+from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft, moved
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import (
     ASSUMED_HARDWARE,
     Reading,
-    Vocabulary,
     draft_of,
+    read_server,
     read_speculation,
     unsimulated_note,
+    words_of,
 )
+from simserve.planner.importers.sglang_command import SGLANG
+from simserve.planner.importers.vllm_command import VLLM
 from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
@@ -106,6 +108,12 @@ class _Lines:
     def least(self, name: str, value: float) -> None:
         """Keep the smallest figure of all ranks: the rank with the least room is the limit."""
         self.figures[name] = min(self.figures.get(name, value), value)
+
+    def set_options(self, reading: Reading, **options: str) -> None:
+        """Set the engine's options that figures give: figure -> option."""
+        for name, key in options.items():
+            if self.figures.get(name, 0) >= 1:
+                reading.options[key] = int(self.figures[name])
 
 
 def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
@@ -274,7 +282,7 @@ def _vllm_arguments(said: _Lines, match: re.Match[str]) -> None:
 
 
 def _vllm_namespace(said: _Lines, match: re.Match[str]) -> None:
-    known = set(vllm_command.KNOWN_FLAGS)
+    known = VLLM.readers
     for key, text in fields_of(match[1]).items():
         if f"--{key.replace('_', '-')}" in known and text not in ("None", "False", "'auto'"):
             said.arguments[key] = value_of(text)
@@ -331,6 +339,7 @@ _LATER_BEGIN = "LLM engine ("
 _ROOM = {"tokens", "blocks", "kv_gib", "max_total_num_tokens", "pool_tokens"}
 _COUNT = r"(\d[\d,]{0,14})"
 _GIBS = r"(\d{1,9}(?:\.\d+)?)"
+_POOL = rf"(?: dtype: [\w.]+,)? #tokens: {_COUNT}(?P<sizes>.{{0,200}})"
 _LIMITS = rf"{_COUNT}, max_num_requests={_COUNT}, max_num_tokens={_COUNT}"
 _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
     (engine, anchor, re.compile(anchor_pattern + pattern), read)
@@ -351,27 +360,12 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
         ("vllm", "Chunked prefill is enabled with max_num_batched_tokens=", _COUNT, _last("max_num_batched_tokens")),
         ("vllm", "Setting attention block size to", rf" {_COUNT} tokens", _last("block_size")),
         ("sglang", "server_args=ServerArgs(", r"(.*)\)", _sglang_arguments),
-        (
-            "sglang",
-            "KV Cache is allocated.",
-            rf"(?: dtype: [\w.]+,)? #tokens: {_COUNT}(?P<sizes>.{{0,200}})",
-            _sglang_pool,
-        ),
+        ("sglang", "KV Cache is allocated.", _POOL, _sglang_pool),
         ("sglang", "max_total_num_tokens=", r"(\d+, .*)", _sglang_limits),
         ("tensorrt-llm", "TensorRT-LLM version:", rf" {_VERSION}", _take_version),
         ("tensorrt-llm", "Number of tokens per block:", rf" {_COUNT}", _last("block_size")),
-        (
-            "tensorrt-llm",
-            "for max tokens in paged KV cache",
-            rf" \({_COUNT}\)",
-            _trtllm_pool,
-        ),
-        (
-            "tensorrt-llm",
-            "max_seq_len=",
-            rf"{_COUNT}, max_num_requests={_COUNT}, max_num_tokens={_COUNT}",
-            _trtllm_limits,
-        ),
+        ("tensorrt-llm", "for max tokens in paged KV cache", rf" \({_COUNT}\)", _trtllm_pool),
+        ("tensorrt-llm", "max_seq_len=", _LIMITS, _trtllm_limits),
         ("tensorrt-llm", "TRTGptModel maxBatchSize:", rf" {_COUNT}", _last("max_batch_size")),
         ("tensorrt-llm", "TRTGptModel maxNumTokens:", rf" {_COUNT}", _last("max_num_tokens")),
         ("tensorrt-llm", "TRTGptModel maxSequenceLen:", rf" {_COUNT}", _last("max_seq_len")),
@@ -382,46 +376,20 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
 """Engine, text that a line must contain, pattern that starts there, and the function that reads the match."""
 
 
-def _words(vocabulary: Vocabulary, arguments: Mapping[str, Any], flags: Flags) -> list[str]:
-    """Return as words of a command line those arguments of a printed object that a scenario has keys for."""
-    known = {*vocabulary.deployment_counts, *vocabulary.option_counts, *vocabulary.switches, *vocabulary.others}
-    known &= flags.takes.keys()
-    words: list[str] = []
-    for key, value in arguments.items():
-        flag = f"--{key.replace('_', '-')}"
-        if flag not in known or value is None or value is False or value == "auto":
-            continue
-        words.append(flag)
-        if value is not True:
-            words.append(vllm_command.argument_text(value))
-    return words
-
-
 _NO_FLAGS = ("subparser", "model_tag", "dispatch_function", "api_server_count", "config")
 """Arguments that are not flags of a server, or whose contents are printed beside them."""
 
 
 def _finish_vllm(said: _Lines, where: str) -> Reading:
     version = said.version or load_engine("vllm").versions[-1].version
-    words = []
-    for key, value in said.arguments.items():
-        if key in _NO_FLAGS or value is None:
-            continue
-        flag = f"--{key.replace('_', '-')}"
-        if value is False:
-            words += [f"--no-{flag[2:]}"] if flags_of("vllm", version).takes.get(flag) == "toggle" else []
-        else:
-            words += [flag] if value is True else [flag, *_texts(value)]
-    reading = vllm_command.read_vllm_arguments(words, version, where)
+    given = {key: value for key, value in said.arguments.items() if key not in _NO_FLAGS}
+    words = words_of(given, flags_of("vllm", version))
+    reading = Reading("vllm", version, where)
+    read_server(VLLM, words, reading)
     reading.version = said.version
     reading.model = reading.model or said.arguments.get("model_tag")
     _resolved_vllm(said, reading)
     return reading
-
-
-def _texts(value: Any) -> list[str]:
-    is_list = isinstance(value, list | tuple) and all(isinstance(each, str | int) for each in value)
-    return [*map(str, value)] if is_list else [vllm_command.argument_text(value)]
 
 
 def _resolved_vllm(said: _Lines, reading: Reading) -> None:
@@ -443,37 +411,36 @@ def _resolved_vllm(said: _Lines, reading: Reading) -> None:
     length = said.figures.get("max_model_len", resolved.get("max_seq_len"))
     if isinstance(length, int | float) and length >= 1:
         options["max_model_len"] = int(length)
-    if "max_num_batched_tokens" in said.figures:
-        options["max_num_batched_tokens"] = int(said.figures["max_num_batched_tokens"])
-    if "block_size" in said.figures:
-        options["block_size"] = int(said.figures["block_size"])
+    said.set_options(reading, max_num_batched_tokens="max_num_batched_tokens", block_size="block_size")
 
 
 def _finish_sglang(said: _Lines, where: str) -> Reading:
     version = said.version or load_engine("sglang").versions[-1].version
-    words = _words(sglang_command.VOCABULARY, said.arguments, flags_of("sglang", version))
-    reading = sglang_command.read_sglang_arguments(words, version, where)
+    flags = flags_of("sglang", version)
+    known = {each.removeprefix("--").replace("-", "_") for each in SGLANG.readers.keys() & flags.takes.keys()}
+    given = {key: each for key, each in said.arguments.items() if key in known and each is not False and each != "auto"}
+    words = words_of(given, flags)
+    reading = Reading("sglang", version, where)
+    read_server(SGLANG, words, reading)
     reading.version = said.version
-    for name, key in (
-        ("context_len", "max_model_len"),
-        ("max_running_requests", "max_num_seqs"),
-        ("chunked_prefill_size", "max_num_batched_tokens"),
-    ):
-        if said.figures.get(name, 0) >= 1:
-            reading.options[key] = int(said.figures[name])
+    said.set_options(
+        reading,
+        context_len="max_model_len",
+        max_running_requests="max_num_seqs",
+        chunked_prefill_size="max_num_batched_tokens",
+    )
     return reading
 
 
 def _finish_trtllm(said: _Lines, where: str) -> Reading:
     reading = Reading("tensorrt-llm", said.version, where)
-    for name, key in (
-        ("max_seq_len", "max_model_len"),
-        ("max_batch_size", "max_num_seqs"),
-        ("max_num_tokens", "max_num_batched_tokens"),
-        ("block_size", "block_size"),
-    ):
-        if said.figures.get(name, 0) >= 1:
-            reading.options[key] = int(said.figures[name])
+    said.set_options(
+        reading,
+        max_seq_len="max_model_len",
+        max_batch_size="max_num_seqs",
+        max_num_tokens="max_num_batched_tokens",
+        block_size="block_size",
+    )
     if "enable_block_reuse" in said.resolved:
         reading.options["enable_prefix_caching"] = said.resolved["enable_block_reuse"]
     return reading

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from simserve.errors import ScenarioError
 from simserve.perf.quantization import WEIGHT_FORMATS, format_name
-from simserve.planner.export.flags import flags_of
-from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.model_names import find_model
-from simserve.planner.importers.pasted import read_pasted, without_shell
-from simserve.planner.importers.server import Reading, Vocabulary, assumptions, draft_of, read_arguments
+from simserve.planner.importers.server import Program, Reading, counted, only, switched
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model_names import is_gguf_name_of, nearest_gguf
@@ -19,8 +16,6 @@ from simserve.profiles.model_names import is_gguf_name_of, nearest_gguf
 KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
 """Simulated KV cache types of llama.cpp -> the scenario's."""
 
-_WHERE = "llama.cpp command"
-_TITLE = "What does this llama.cpp server of {} do?"
 _PROGRAMS = ("llama-server", "llama-server.exe")
 _IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*?(?:-(b\d+))?$")
 _ALIASES = {
@@ -72,33 +67,6 @@ _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
 """Part of a file's name that marks it as one of several."""
 
 
-def import_llama_cpp_command(
-    text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
-) -> Draft:
-    """Return the scenario that a command line describes.
-
-    Args:
-        text: ``llama-server -m FILE.gguf ...`` or ``-hf ORG/NAME:QUANT``, or a ``docker run`` of its image, as pasted.
-        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
-        version: The build of llama.cpp, such as b8000; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of the one closest to the line's model.
-
-    Raises:
-        ScenarioError: The text is not such a command, or its model has no profile.
-    """
-    words = read_pasted(text, _WHERE).words
-    arguments, tag = _arguments(words)
-    newest = load_engine("llama.cpp").versions[-1].version
-    known = version or tag or newest
-    reading = Reading("llama.cpp", known, _WHERE)
-    read_arguments(_VOCABULARY, [*_spelled(without_shell(arguments))], flags_of("llama.cpp", known), reading)
-    reading.notes[:0] = assumptions("llama.cpp", newest, hardware=hardware, says_version=bool(version or tag))
-    if reading.model is None:
-        raise ScenarioError("names no model", file=_WHERE, remedy="write -m FILE.gguf or -hf ORG/NAME:Q4_K_M")
-    _settle(reading, model)
-    return draft_of(reading, model, hardware=hardware, title=_TITLE).checked()
-
-
 def gguf_format(name: str) -> tuple[str | None, str | None]:
     """Return the format that a GGUF file, a tag or a repository names, and a note where another one stands in.
 
@@ -129,26 +97,24 @@ def model_of(repository: str, tag: str) -> str:
     return repository.rsplit("/", 1)[-1] if tag else repository
 
 
-def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Return the words after the program or image, and the build in the image's tag."""
+def _arguments(words: Sequence[str]) -> Sequence[str] | None:
+    """Return the words after the program or image."""
     for place, word in enumerate(words):
-        image = _IMAGE.search(word)
-        if image is not None:
-            return words[place + 1 :], image[1]
-        if word.replace("\\", "/").rsplit("/", 1)[-1] in _PROGRAMS:
-            return words[place + 1 :], None
-    remedy = "paste a line such as llama-server -m FILE.gguf"
-    raise ScenarioError("holds no llama-server", file=_WHERE, value=" ".join(words)[:200], remedy=remedy)
+        if _IMAGE.search(word) is not None or word.replace("\\", "/").rsplit("/", 1)[-1] in _PROGRAMS:
+            return words[place + 1 :]
+    return None
 
 
-def _spelled(words: Sequence[str]) -> Iterator[str]:
+def _spelled(_: Reading, words: Sequence[str]) -> Iterator[str]:
     for word in words:
         name, equals, value = word.partition("=")
         yield f"{_ALIASES.get(name, name)}{equals}{value}"
 
 
-def _settle(reading: Reading, model: str | None) -> None:
+def _settle(reading: Reading) -> None:
     """Set the context per slot, the whole of it where slots share one buffer, and the GPU layers if not all of them."""
+    if reading.model is None:
+        return
     options = reading.options
     context, seats = options.pop("context", 0), options.get("max_num_seqs")
     has_buffer = "kv_unified" in load_engine("llama.cpp").features_of(reading.version, None)
@@ -158,26 +124,26 @@ def _settle(reading: Reading, model: str | None) -> None:
     if context:
         options["max_model_len"] = context if is_shared else max(context // (seats or 1), 1)
     layers = options.pop("layers", None)
-    profile = load_model(model or find_model(str(reading.model), reading.where).model)
+    profile = load_model(reading.asked or find_model(str(reading.model), reading.where).model)
     if layers is not None and layers < profile.num_hidden_layers:
         options["n_gpu_layers"] = layers
 
 
-def _weights(reading: Reading, name: str) -> None:
-    known, note = gguf_format(name)
+def _weights(reading: Reading, _: str, value: Any) -> None:
+    known, note = gguf_format(str(value))
     if known is not None:
         reading.quantization = known
     if note is not None:
         reading.notes.append(note)
 
 
-def _file(reading: Reading, value: object) -> None:
+def _file(reading: Reading, flag: str, value: Any) -> None:
     name = _PART.sub("", str(value).replace("\\", "/").rsplit("/", 1)[-1])
     reading.model = reading.model or _SIZES.sub("", name).removesuffix(".gguf")
-    _weights(reading, name)
+    _weights(reading, flag, name)
 
 
-def _repository(reading: Reading, value: object) -> None:
+def _repository(reading: Reading, flag: str, value: Any) -> None:
     repository, _, tag = str(value).partition(":")
     on_record = (each for model in catalogue_models().values() for each in model.checkpoints if each.method == "gguf")
     if repository in [each.repository for each in on_record]:
@@ -185,57 +151,60 @@ def _repository(reading: Reading, value: object) -> None:
         return
     reading.model = model_of(repository, tag)
     if tag or reading.quantization is None:
-        _weights(reading, tag or "Q4_K_M")
+        _weights(reading, flag, tag or "Q4_K_M")
 
 
-def _layers(reading: Reading, value: object) -> None:
+def _layers(reading: Reading, flag: str, value: Any) -> None:
     if str(value) not in ("all", "auto") and not str(value).startswith("-"):
-        reading.options["layers"] = reading.count("--gpu-layers", value)
+        reading.options["layers"] = reading.count(flag, value)
 
 
-def _context(reading: Reading, value: object) -> None:
-    reading.options["context"] = reading.count("--ctx-size", value)
-
-
-def _seats(reading: Reading, value: object) -> None:
+def _seats(reading: Reading, flag: str, value: Any) -> None:
     if not str(value).startswith("-"):  # -1: llama.cpp chooses
-        reading.options["max_num_seqs"] = reading.count("--parallel", value)
+        reading.options["max_num_seqs"] = reading.count(flag, value)
 
 
-def _kv_type(reading: Reading, value: object) -> None:
+def _kv_type(reading: Reading, flag: str, value: Any) -> None:
     known = KV_CACHE_TYPES.get(str(value).lower())
     if known is None:
-        reading.not_simulated.append(f"--cache-type-k {value}")
+        reading.not_simulated.append(f"{flag} {value}")
     else:
         reading.deployment["kv_cache_dtype"] = known
 
 
-def _kv_value_type(reading: Reading, value: object) -> None:
+def _kv_value_type(reading: Reading, flag: str, value: Any) -> None:
     if KV_CACHE_TYPES.get(str(value).lower()) != reading.deployment.get("kv_cache_dtype"):
-        reading.not_simulated.append(f"--cache-type-v {value}")
+        reading.not_simulated.append(f"{flag} {value}")
 
 
-def _split(reading: Reading, value: object) -> None:
-    if value not in ("row", "layer"):
-        reading.not_simulated.append(f"--split-mode {value}")
-
-
-_VOCABULARY = Vocabulary(
+LLAMA_CPP = Program(
     engine="llama.cpp",
-    deployment_counts={},
-    option_counts={"--batch-size": "max_num_batched_tokens", "--ubatch-size": "ubatch_size"},
-    switches={"--kv-unified": ("kv_unified", True), "--no-kv-unified": ("kv_unified", False)},
-    others={
+    title="llama.cpp",
+    sign=re.compile(r"\bllama-server\b|\bllama\.cpp:(?:server|full)"),
+    image=_IMAGE,
+    arguments=_arguments,
+    lacks="holds no llama-server",
+    example="llama-server -m FILE.gguf",
+    names_model="write -m FILE.gguf or -hf ORG/NAME:Q4_K_M",
+    spelled=_spelled,
+    settle=_settle,
+    readers={
+        "--batch-size": counted("max_num_batched_tokens"),
+        "--ubatch-size": counted("ubatch_size"),
+        "--kv-unified": switched("kv_unified"),
+        "--no-kv-unified": switched("kv_unified", False),
         "--model": _file,
         "--model-url": _file,
         "--hf-repo": _repository,
-        "--hf-file": lambda reading, value: _weights(reading, str(value)),
+        "--hf-file": _weights,
         "--gpu-layers": _layers,
-        "--ctx-size": _context,
+        "--ctx-size": counted("context"),
         "--parallel": _seats,
         "--cache-type-k": _kv_type,
         "--cache-type-v": _kv_value_type,
-        "--split-mode": _split,
+        "--split-mode": only("row", "layer"),
     },
     without_effect=_WITHOUT_EFFECT,
 )
+"""``llama-server -m FILE.gguf ...`` or ``-hf ORG/NAME:QUANT``, or a ``docker run`` of its image; a version is a build,
+such as b8000."""

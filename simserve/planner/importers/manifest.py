@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +26,10 @@ from simserve.planner.export.trtllm import GROUPS
 from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
 from simserve.planner.importers.command import refused_note
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.planner.importers.server import ASSUMED_HARDWARE
-from simserve.planner.importers.sglang_command import import_sglang_command
-from simserve.planner.importers.trtllm_command import import_trtllm_command
-from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.planner.importers.server import ASSUMED_HARDWARE, import_line
+from simserve.planner.importers.sglang_command import SGLANG
+from simserve.planner.importers.trtllm_command import with_files
+from simserve.planner.importers.vllm_command import VLLM
 
 _WHERE = "manifest"
 _BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
@@ -280,21 +280,22 @@ def _of_scripts(
             variables={key: value for key, value in variables.items() if key not in _ADDRESS_VARIABLES},
             files=dict(files),
         )
-        same = next((each for each in found if _is_same(each, server)), None)
-        if same is None:
+        found.append(server)
+    return sorted(_merged(found), key=lambda each: (*ROLES, "both", _ENCODE).index(each.role))
+
+
+def _merged(servers: Iterable[_Server]) -> list[_Server]:
+    """Return servers with equal ones as replicas of the first."""
+    found: list[_Server] = []
+    for server in servers:
+        shared = (server.words, server.role, server.hardware, server.variables)
+        same = (each for each in found if (each.words, each.role, each.hardware, each.variables) == shared)
+        first = next(same, None)
+        if first is None:
             found.append(server)
         else:
-            same.replicas += 1
-    return sorted(found, key=lambda each: (*ROLES, "both", _ENCODE).index(each.role))
-
-
-def _is_same(one: _Server, other: _Server) -> bool:
-    return (one.words, one.role, one.hardware, one.variables) == (
-        other.words,
-        other.role,
-        other.hardware,
-        other.variables,
-    )
+            first.replicas += server.replicas
+    return found
 
 
 def _roles_by_address(fronts: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -355,15 +356,28 @@ def _of_pod(name: str, pod: Mapping[str, Any], replicas: int) -> Iterator[_Serve
         words = _started(words, container.get("image", ""))
         if _engine(words) is None:
             continue
-        yield _Server(
-            name=name,
-            words=words,
-            replicas=replicas,
-            version=_tag(container.get("image", "")),
-            product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
-            variables=_variables(container),
-            grace=pod.get("terminationGracePeriodSeconds"),
-        )
+        server = _in_pod(name, words, pod, container, replicas)
+        server.grace = pod.get("terminationGracePeriodSeconds")
+        yield server
+
+
+def _in_pod(
+    name: str,
+    words: list[str],
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    replicas: int,
+    role: str = "both",
+) -> _Server:
+    return _Server(
+        name=name,
+        words=words,
+        replicas=replicas,
+        role=role,
+        version=_tag(container.get("image", "")),
+        product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
+        variables=_variables(container),
+    )
 
 
 def _dynamo_components(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -399,15 +413,11 @@ def _of_dynamo(component: Mapping[str, Any]) -> _Server:
     if engine == "trtllm":
         words = _trtllm_words(words)
     volumes = (each.get("configMap") for each in pod.get("volumes", ()))
-    return _Server(
-        name=name,
-        words=[*_STARTS[engine], *words],
-        config_map=next((each["name"] for each in volumes if each), ""),
-        replicas=component.get("replicas", 1),
-        role=component["type"] if component.get("type") in ("prefill", "decode") else _mode(words),
-        product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
-        variables=_variables(container),
-    )
+    role = component["type"] if component.get("type") in ("prefill", "decode") else _mode(words)
+    server = _in_pod(name, [*_STARTS[engine], *words], pod, container, component.get("replicas", 1), role)
+    server.version = None  # the tag is Dynamo's
+    server.config_map = next((each["name"] for each in volumes if each), "")
+    return server
 
 
 def _mode(words: Sequence[str]) -> str:
@@ -441,33 +451,20 @@ def _trtllm_words(words: Sequence[str]) -> list[str]:
 def _of_kserve(name: str, model: Mapping[str, Any], workload: Mapping[str, Any], role: str) -> _Server:
     pod = workload["template"]
     (container,) = (each for each in pod["containers"] if each["name"] == "main")
-    variables = _variables(container)
-    arguments = shlex.split(variables.pop("VLLM_ADDITIONAL_ARGS", ""))
+    arguments = shlex.split(_variables(container).get("VLLM_ADDITIONAL_ARGS", ""))
     sizes = workload.get("parallelism") or {}
     words = [word for key, flag in _SIZES.items() if key in sizes for word in (flag, str(sizes[key]))]
     expert = ["--enable-expert-parallel"] if sizes.get("expert") else []
-    return _Server(
-        name=name,
-        words=["vllm", "serve", _repository(model["uri"]), *words, *expert, *arguments],
-        replicas=workload.get("replicas", 1),
-        role=role,
-        version=_tag(container.get("image", "")),
-        product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
-        variables=variables,
-    )
+    line = ["vllm", "serve", _repository(model["uri"]), *words, *expert, *arguments]
+    server = _in_pod(name, line, pod, container, workload.get("replicas", 1), role)
+    server.variables.pop("VLLM_ADDITIONAL_ARGS", None)
+    return server
 
 
 def _of_llm_d(role: str, model: Mapping[str, Any], values: Mapping[str, Any]) -> _Server:
     (container,) = values["containers"]
-    return _Server(
-        name=role,
-        words=["vllm", "serve", _repository(model["uri"]), *map(str, container.get("args", ()))],
-        replicas=values.get("replicas", 1),
-        role=role,
-        version=_tag(container.get("image", "")),
-        product=(values.get("nodeSelector") or {}).get(_PRODUCT),
-        variables=_variables(container),
-    )
+    words = ["vllm", "serve", _repository(model["uri"]), *map(str, container.get("args", ()))]
+    return _in_pod(role, words, values, container, values.get("replicas", 1), role)
 
 
 def _of_production_stack(model: Mapping[str, Any]) -> _Server:
@@ -493,8 +490,8 @@ def _of_production_stack(model: Mapping[str, Any]) -> _Server:
     return server
 
 
-def _of_compose(services: Mapping[str, Any]) -> Iterator[_Server]:
-    """Yield the servers of a Compose file; equal ones are replicas."""
+def _of_compose(services: Mapping[str, Any]) -> list[_Server]:
+    """Return the servers of a Compose file; equal ones are replicas."""
     found: list[_Server] = []
     for name, service in services.items():
         words = _started(
@@ -505,17 +502,13 @@ def _of_compose(services: Mapping[str, Any]) -> Iterator[_Server]:
         told = service.get("environment") or {}
         pairs = told.items() if isinstance(told, Mapping) else (each.split("=", 1) for each in told if "=" in each)
         variables = {key: str(value) for key, value in pairs}
-        same = next((each for each in found if each.words == words and each.variables == variables), None)
-        replicas = (service.get("deploy") or {}).get("replicas", 1)
-        if same is not None:
-            same.replicas += replicas
-        else:
-            name = re.sub(r"-0$", "", name)
-            version = _tag(service.get("image", ""))
-            server = _Server(name=name, words=words, replicas=replicas, version=version, variables=variables)
-            server.files = {each["target"]: each["source"] for each in service.get("configs", ())}
-            found.append(server)
-    yield from found
+        replicas, version = (service.get("deploy") or {}).get("replicas", 1), _tag(service.get("image", ""))
+        files = {each["target"]: each["source"] for each in service.get("configs", ())}
+        name = re.sub(r"-0$", "", name)
+        found.append(
+            _Server(name=name, words=words, replicas=replicas, version=version, variables=variables, files=files)
+        )
+    return _merged(found)
 
 
 def _words(value: str | Sequence[Any] | None) -> list[str]:
@@ -559,14 +552,8 @@ def _pod_autoscaler(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
     value = str(pods["target"]["averageValue"])
     target = float(value[:-1]) / 1000 if value.endswith("m") else float(value)
     found = _metric(pods["metric"]["name"], target, server)
-    least, most = spec.get("minReplicas", 1), spec["maxReplicas"]
-    return {
-        **found,
-        "min_replicas": least,
-        "max_replicas": most,
-        "interval": _seconds(_LOOK_SECONDS),
-        **_pace(spec, server),
-    }
+    bounds = {"min_replicas": spec.get("minReplicas", 1), "max_replicas": spec["maxReplicas"]}
+    return {**found, **bounds, "interval": _seconds(_LOOK_SECONDS), **_pace(spec, server)}
 
 
 def _keda(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
@@ -640,12 +627,9 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
     words, variables = _without(server.words, _ROLE_FLAGS), server.variables
     line = shlex.join([*(f"{key}={value}" for key, value in variables.items()), *words])
     asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
-    if engine == "sglang":
-        found = import_sglang_command(line, **asked)
-    elif engine == "trtllm":
-        found = import_trtllm_command(line, **asked, files=server.files)
-    else:
-        found = import_vllm_command(line, **asked)
+    program = {"sglang": SGLANG, "trtllm": with_files(server.files)}.get(str(engine), VLLM)
+    found = import_line(program, line, **asked)
+    if program is VLLM:
         refused = refused_note(line, found.scenario)
         if refused is not None:
             told = refused.replace("this line", f"the line of {server.name}")
@@ -748,15 +732,12 @@ def _name(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) ->
 def _unsaid(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
     """Yield notes on what a run depends on and manifests do not give."""
     if "encoder_disaggregation" in deployment:
-        yield "Each request is assumed to have one image of 1024 x 1024: workload.images says yours."
-        yield "The link over which embeddings are sent is assumed: deployment.encoder_disaggregation says yours."
+        yield "Each request is assumed to have one image of 1024 x 1024; set yours with workload.images."
+        yield "The link over which embeddings are sent is assumed; set yours with deployment.encoder_disaggregation."
     if "disaggregation" in deployment:
-        yield "The link over which KV caches are sent is assumed: deployment.disaggregation says yours."
+        yield "The link over which KV caches are sent is assumed; set yours with deployment.disaggregation."
     is_many = deployment.get("replicas", 1) > 1 or len(deployment.get("pools", ())) > 1 or "autoscaling" in deployment
     if policy is None and is_many:
         yield "Which server a request goes to is not in it: set deployment.routing.policy."
     if "autoscaling" in deployment or any("autoscaling" in pool for pool in deployment.get("pools", ())):
         yield "How long a new replica takes to start is not in it: set deployment.autoscaling.startup."
-
-
-__all__ = ["import_manifest"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from simserve.errors import InputError, UsageError
 from simserve.observe.windows import Observed, together
-from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.draft import Draft, Imported, scenario_name
 from simserve.planner.importers.lengths import WORST_DISTANCE, drawn_text, fitted_block
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import KV_CACHE_DTYPES
@@ -27,21 +26,6 @@ _FEWEST_WINDOWS = 3
 _DEFAULT_RATE = 1.0
 _MOST_RATE = 1e6
 _TRUE = {"true": True, "false": False}
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsImport:
-    """What was made from metrics.
-
-    Attributes:
-        draft: The scenario.
-        files: Name -> text of the files of lengths that it reads.
-        measured: Figures that the server reports, not part of the scenario.
-    """
-
-    draft: Draft
-    files: Mapping[str, str]
-    measured: Mapping[str, float]
 
 
 @dataclass(slots=True)
@@ -64,7 +48,7 @@ def import_metrics(
     model: str | None = None,
     version: str | None = None,
     stem: str | None = None,
-) -> MetricsImport:
+) -> Imported:
     """Return a scenario with the engine and the traffic that metrics show.
 
     Args:
@@ -101,7 +85,7 @@ def import_metrics(
     }
     title = f"What does this deployment do under the traffic that {seen.engine} counted?"
     draft = Draft(mapping, notes.lines(), title)
-    return MetricsImport(draft, files, _measured(seen))
+    return Imported(draft, files, _measured(seen))
 
 
 def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, version: str | None) -> dict[str, Any]:

@@ -5,22 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from simserve.errors import ScenarioError
-from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.llama_cpp_command import KV_CACHE_TYPES, gguf_format, model_of
 from simserve.planner.importers.model_names import find_model
-from simserve.planner.importers.pasted import read_pasted
-from simserve.planner.importers.server import Reading, assumptions, draft_of
+from simserve.planner.importers.server import Program, Reading
 from simserve.profiles.catalog import load_model
-from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import WIDE_FORMATS
 
 FORMAT = "gguf-q4_k_m"
 """Format of the weights where a tag names none (ollama.com/library/llama3.1)."""
 
-_WHERE = "ollama command"
-_TITLE = "What does this Ollama server of {} do?"
-_IMAGE = re.compile(r"(?:^|/)ollama:v?(\d+(?:\.\d+)+)")
 _COUNTS = {"OLLAMA_NUM_PARALLEL": "max_num_seqs", "OLLAMA_CONTEXT_LENGTH": "max_model_len"}
 _KV_TYPE = "OLLAMA_KV_CACHE_TYPE"
 _FLASH = "OLLAMA_FLASH_ATTENTION"
@@ -31,41 +24,26 @@ _WITHOUT_EFFECT = re.compile(
 """Variables without effect on the simulation."""
 
 
-def import_ollama_command(
-    text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
-) -> Draft:
-    """Return the scenario that a command line describes.
-
-    Args:
-        text: ``ollama run NAME:TAG``, with the variables of ``ollama serve`` in front or on a separate line.
-        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
-        version: Ollama's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of the one closest to the line's model.
-
-    Raises:
-        ScenarioError: The text is not such a command, or its model has no profile.
-    """
-    pasted = read_pasted(text, _WHERE)
-    tag = next((found[1] for word in pasted.words if (found := _IMAGE.search(word))), None)
-    newest = load_engine("ollama").versions[-1].version
-    reading = Reading("ollama", version or tag or newest, _WHERE)
-    reading.notes += assumptions("ollama", newest, hardware=hardware, says_version=bool(version or tag))
-    served = _model(pasted.words)
-    if served is None and model is None:
-        raise ScenarioError("names no model", file=_WHERE, remedy="add the line that loads one: ollama run llama3.1:8b")
-    reading.model = served or model
-    _read_variables(reading, pasted.variables)
-    _read_tag(reading, model)
-    return draft_of(reading, model, hardware=hardware, title=_TITLE).checked()
+def _spelled(reading: Reading, words: Sequence[str]) -> Sequence[str]:
+    """Read the model, which is all that a line says: settings are variables."""
+    reading.model = next(iter(words), None)
+    return ()
 
 
-def _model(words: Sequence[str]) -> str | None:
-    """Return the model that is run or pulled; the site's name is removed from Hugging Face repositories."""
+def _settle(reading: Reading) -> None:
+    reading.model = reading.model or reading.asked
+    if reading.model is not None:
+        _read_variables(reading, reading.variables or {})
+        _read_tag(reading)
+
+
+def _arguments(words: Sequence[str]) -> list[str]:
+    """Return the model that is run or pulled, if any; the site's name is removed from Hugging Face repositories."""
     for place, word in enumerate(words[:-2]):
         if word.rsplit("/", 1)[-1] == "ollama" and words[place + 1] in ("run", "pull"):
-            found = next((each for each in words[place + 2 :] if not each.startswith("-")), None)
-            return None if found is None else re.sub(r"^(?:hf\.co|huggingface\.co)/", "", found)
-    return None
+            named = [each for each in words[place + 2 :] if not each.startswith("-")][:1]
+            return [re.sub(r"^(?:hf\.co|huggingface\.co)/", "", each) for each in named]
+    return []
 
 
 def _read_variables(reading: Reading, variables: Mapping[str, str]) -> None:
@@ -85,7 +63,7 @@ def _read_variables(reading: Reading, variables: Mapping[str, str]) -> None:
             seen.append(f"{name} {value}" if seen is reading.not_simulated else name)
 
 
-def _read_tag(reading: Reading, model: str | None) -> None:
+def _read_tag(reading: Reading) -> None:
     """Set the format of the weights: from the tag, or else Q4_K_M where the model is stored in 16 bits."""
     served = str(reading.model)
     known, note = gguf_format(served)
@@ -98,7 +76,7 @@ def _read_tag(reading: Reading, model: str | None) -> None:
         if "/" not in served:
             reading.model = _without_format(served)
         return
-    profile = load_model(model or find_model(str(reading.model), reading.where).model)
+    profile = load_model(reading.asked or find_model(str(reading.model), reading.where).model)
     if profile.stored.format in WIDE_FORMATS:
         reading.quantization = FORMAT
         reading.notes.append(f"Ollama's {served} has {FORMAT} weights unless its tag says others.")
@@ -107,3 +85,18 @@ def _read_tag(reading: Reading, model: str | None) -> None:
 def _without_format(served: str) -> str:
     """Return a name without the format in its tag: ``8b-instruct`` for ``8b-instruct-q8_0``."""
     return re.sub(r"-(?:i?q\d\w*|fp16|f16|bf16)$", "", served, flags=re.IGNORECASE)
+
+
+OLLAMA = Program(
+    engine="ollama",
+    title="Ollama",
+    sign=re.compile(r"\bollama\b"),
+    image=re.compile(r"(?:^|/)ollama:v?(\d+(?:\.\d+)+)"),
+    arguments=_arguments,
+    lacks="",
+    example="",
+    names_model="add the line that loads one: ollama run llama3.1:8b",
+    spelled=_spelled,
+    settle=_settle,
+)
+"""``ollama run NAME:TAG``, with the variables of ``ollama serve`` in front or on a separate line."""

@@ -64,10 +64,6 @@ class Pasted:
     words: tuple[str, ...]
     variables: Mapping[str, str]
 
-    def after(self, start: int) -> Pasted:
-        """Return the command line from a position on, with the same variables."""
-        return Pasted(self.words[start:], self.variables)
-
 
 def read_pasted(text: str, where: str) -> Pasted:
     """Return the words of a pasted command line.

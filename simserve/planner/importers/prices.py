@@ -14,6 +14,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from simserve.errors import ProfileError, UsageError
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile
 from simserve.profiles.gpu_prices import GpuPrice, RentalKind
-from simserve.profiles.hardware import load_hardware
+from simserve.profiles.hardware import hardware_name, load_hardware
 from simserve.validation import validate
 
 _TOKEN_MODES = ("chat", "completion", "responses", None)
@@ -36,48 +37,9 @@ _DIGITS = 10
 """Decimal places kept in dollars per million tokens."""
 _SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 _GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
-_PROFILES: Mapping[str, str] = {
-    "A10": "a10-24gb",
-    "A10G": "a10g-24gb",
-    "A30": "a30-24gb",
-    "A100": "a100-sxm-40gb",
-    "A100-40GB": "a100-sxm-40gb",
-    "A100-80GB": "a100-sxm-80gb",
-    "A40": "a40-48gb",
-    "A800": "a800-sxm-80gb",
-    "B200": "b200-sxm-180gb",
-    "B300": "b300-sxm-270gb",
-    "GB200": "gb200-186gb",
-    "GB300": "gb300-279gb",
-    "GH200": "gh200-96gb",
-    "H100": "h100-sxm-80gb",
-    "H100-80GB": "h100-sxm-80gb",
-    "H100-SXM": "h100-sxm-80gb",
-    "H20": "h20-96gb",
-    "H200": "h200-sxm-141gb",
-    "H200-SXM": "h200-sxm-141gb",
-    "L4": "l4-24gb",
-    "L40S": "l40s-48gb",
-    "MI210": "mi210-64gb",
-    "MI300X": "mi300x-192gb",
-    "MI325X": "mi325x-256gb",
-    "MI350X": "mi350x-288gb",
-    "MI355X": "mi355x-288gb",
-    "RTX3090": "rtx-3090-24gb",
-    "RTX4090": "rtx-4090-24gb",
-    "RTX5080": "rtx-5080-16gb",
-    "RTX5090": "rtx-5090-32gb",
-    "RTX4000-ADA": "rtx-4000-ada-20gb",
-    "RTX5000-ADA": "rtx-5000-ada-32gb",
-    "RTX6000-ADA": "rtx-6000-ada-48gb",
-    "RTXA4000": "rtx-a4000-16gb",
-    "RTXA5000": "rtx-a5000-24gb",
-    "RTXA6000": "rtx-a6000-48gb",
-    "RTXPRO6000": "rtx-pro-6000-96gb",
-    "T4": "t4-16gb",
-    "V100S": "v100s-32gb",
-}
-"""Accelerator's name in the lists -> hardware profile; H100 and A100 are SXM unless the instance says PCIe."""
+_PROFILES: Mapping[str, str | None] = {"A100": "a100-sxm-40gb", "V100": None}
+"""Accelerator's name in the lists, where it means another than in the catalogue -> hardware profile; the lists' V100
+have 16 GB or 32. H100 and A100 are SXM unless the instance says PCIe."""
 _PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
 _WIDTH = 110
 """Line width of the profiles that are written."""
@@ -306,7 +268,7 @@ def read_gpu_prices(file: Path, date: str, provider: str | None = None) -> GpuPr
     for row in reader:
         offers = _skypilot(row, file, reader.line_num) if layout[0] == "S" else _gpuhunt(row, file, reader.line_num)
         for offer in offers:
-            profile = _profile(offer)
+            profile = _profile(offer.accelerator, offer.instance)
             if profile is None:
                 skipped.add(offer.accelerator)
                 continue
@@ -354,10 +316,13 @@ def _gpuhunt(row: Mapping[str, str], file: Path, line: int) -> list[_Offer]:
     return [_Offer(name, int(count), row["instance_name"], row["location"], kind, usd)]
 
 
-def _profile(offer: _Offer) -> str | None:
-    name = offer.accelerator.upper().replace(" ", "")
-    wants_pcie = "PCIE" in name or "pcie" in offer.instance.lower()
-    profile = _PROFILES.get(name.removesuffix("-PCIE").removesuffix("PCIE"))
+@cache
+def _profile(accelerator: str, instance: str) -> str | None:
+    name = accelerator.upper().replace(" ", "")
+    wants_pcie = "PCIE" in name or "pcie" in instance.lower()
+    name = name.removesuffix("-PCIE").removesuffix("PCIE")
+    known = hardware_name(name)
+    profile = _PROFILES.get(name, known if catalog.has("hardware", known) else None)
     return _PCIE.get(profile, profile) if wants_pcie and profile is not None else profile
 
 

@@ -1,6 +1,7 @@
 """Turns what a command line or a log says of a server into a scenario.
 
-The reader of each engine fills a `Reading`; from there on all engines are treated alike. Knows no flag of any engine.
+The `Program` of each engine says what its flags mean and fills a `Reading`; from there on all engines are treated
+alike. Knows no flag of any engine.
 """
 
 from __future__ import annotations
@@ -8,21 +9,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
-from simserve.planner.export.flags import Flags, Word, read_words, similar
+from simserve.planner.export.flags import Flags, flags_of, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.model_names import NamedModel, find_model
+from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.space.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
 from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_profile import FEATURES, UNSIMULATED_METHODS, load_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import stored_format
-from simserve.units import GIB, to_text
+from simserve.units import to_text
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 """GPU of a server where neither its command line nor its log names one."""
@@ -74,8 +76,6 @@ _ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
     "eagle": _EAGLE_ACCEPTANCE,
     "mtp": MTP_ACCEPTANCE,
 }
-_GB = 1e9
-"""Bytes of a GB in SGLang's ``--hicache-size`` (mem_cache/memory_pool_host.py); LMCache and vLLM count in GiB."""
 
 
 @dataclass(slots=True)
@@ -105,6 +105,8 @@ class Reading:
         notes: Notes in full sentences.
         host_memory: Part of the prefix cache in host memory; None: nothing.
         switches: Switches that only matter together with other flags.
+        variables: Environment variables of the server; None: they are not known.
+        asked: Model that the caller names instead of the server's.
     """
 
     engine: str
@@ -129,6 +131,8 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     host_memory: HostMemory | None = None
     switches: dict[str, bool] = field(default_factory=dict)
+    variables: Mapping[str, str] | None = None
+    asked: str | None = None
 
     def count(self, flag: str, value: object) -> int:
         """Return a whole number in servers' forms: ``16384``, ``16_384``, ``16k`` (16,000) or ``16K`` (16,384).
@@ -195,63 +199,245 @@ class HostMemory:
     overlaps: bool
 
 
+Reader = Callable[[Reading, str, Any], None]
+"""Adds to a reading what a flag with a value means."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
-    """Meaning of the flags of an engine's server.
+class Program:
+    """A server that a pasted line starts, and what its flags mean.
 
     Attributes:
         engine: The engine's profile.
-        deployment_counts: Flag of a whole number -> key of ``deployment``.
-        option_counts: Flag of a whole number -> key of ``deployment.engine``.
-        switches: Flag -> key of ``deployment.engine``, and its value where the flag is given.
-        others: Flag -> function that reads its value.
+        title: The engine's name in the title of a scenario.
+        sign: Pattern that occurs only in its lines.
+        image: Pattern of its container image; the group is the version, if the tag gives it.
+        arguments: Words of a line -> those after the program or the image; None: it starts no such server.
+        lacks: Rule of the error for a line that starts no such server.
+        example: A line that starts one.
+        names_model: How a line names its model, for the remedy.
+        readers: Flag -> function that reads its value.
         without_effect: Flags without effect on the simulation.
+        spelled: Arguments of a line -> arguments with the flags as the engine's parser names them.
+        settle: Settles what depends on several flags, on variables, or on the model that the caller names.
     """
 
     engine: str
-    deployment_counts: Mapping[str, str]
-    option_counts: Mapping[str, str]
-    switches: Mapping[str, tuple[str, bool]]
-    others: Mapping[str, Callable[[Reading, object], None]]
-    without_effect: re.Pattern[str]
+    title: str
+    sign: re.Pattern[str]
+    image: re.Pattern[str]
+    arguments: Callable[[Sequence[str]], Sequence[str] | None]
+    lacks: str
+    example: str
+    names_model: str
+    readers: Mapping[str, Reader] = field(default_factory=dict)
+    without_effect: re.Pattern[str] = re.compile("")
+    spelled: Callable[[Reading, Sequence[str]], Iterable[str]] = lambda _, words: words
+    settle: Callable[[Reading], None] = lambda _: None
+
+    @property
+    def where(self) -> str:
+        """Name of its lines in errors."""
+        return f"{self.engine} command"
 
 
-def read_arguments(vocabulary: Vocabulary, words: Sequence[str], flags: Flags, reading: Reading) -> None:
-    """Read the arguments of a server; record the names of those that are unknown, not simulated or without effect.
+def import_line(
+    program: Program, text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
+) -> Draft:
+    """Return the scenario that a pasted line of one engine describes.
+
+    Args:
+        program: The server that it starts.
+        text: The line, or a ``docker run`` of the server's image, as pasted: over several lines or without line
+            breaks, with variables in front.
+        hardware: GPU it runs on, not named in the line; None: `ASSUMED_HARDWARE`, with a note.
+        version: The engine's version; None: the image's tag, else the newest known.
+        model: Profile or configuration to use instead of the one closest to the line's model.
+
+    Raises:
+        ScenarioError: The text is not such a line, or its model has no profile.
+    """
+    pasted = read_pasted(text, program.where)
+    arguments = program.arguments(pasted.words)
+    if arguments is None:
+        shown, remedy = " ".join(pasted.words)[:200], f"paste a line such as {program.example}"
+        raise ScenarioError(program.lacks, file=program.where, value=shown, remedy=remedy)
+    tag = next((found[1] for word in pasted.words if (found := program.image.search(word))), None)
+    newest = load_engine(program.engine).versions[-1].version
+    words, known = without_shell(arguments), version or tag or newest
+    reading = Reading(program.engine, known, program.where, variables=pasted.variables, asked=model)
+    read_server(program, words, reading)
+    if reading.model is None:
+        raise ScenarioError("names no model", file=program.where, remedy=program.names_model)
+    told = []
+    if hardware is None:
+        told.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
+    if not version and not tag:
+        told.append(f"The line does not say its version: read as {program.engine} {newest}, the newest known.")
+    reading.notes[:0] = told
+    title = f"What does this {program.title} server of {{}} do?"
+    return draft_of(reading, model, hardware=hardware, title=title).checked()
+
+
+def read_server(program: Program, arguments: Sequence[str], reading: Reading) -> None:
+    """Read the arguments of a server, the words after its program, into a reading.
 
     Raises:
         ScenarioError: A flag lacks its value, or has one that it does not accept.
     """
+    if words := [*program.spelled(reading, arguments)]:
+        _read_arguments(program, words, reading)
+    program.settle(reading)
+
+
+def _read_arguments(program: Program, words: Sequence[str], reading: Reading) -> None:
+    """Read arguments; record the names of those that are unknown, not simulated or without effect."""
+    flags = flags_of(program.engine, str(reading.version))
     given, loose = read_words(flags, words)
     for word in given:
-        _read(vocabulary, reading, word, flags)
+        flag, value = word.flag, word.value
+        if program.without_effect.fullmatch(flag):
+            # Also when unknown: not every list of a release's flags includes those of the front end.
+            reading.ignored.append(flag)
+        elif not word.is_known:
+            shown = f"{flag} {value}" if value is not None else flag
+            meant = similar(flags, flag)
+            hint = f"; did you mean {meant}?" if meant else "."
+            reading.notes.append(f"{flags.engine} {flags.version} has no {flag}: {shown} is left out{hint}")
+        elif flag in program.readers:
+            program.readers[flag](reading, flag, value)
+        else:
+            reading.not_simulated.append(flag if isinstance(value, bool) else f"{flag} {value}")
     if reading.model is None and loose:
         reading.model = loose.pop(0)
     if loose:
         reading.notes.append("Not understood: " + " ".join(loose) + ".")
 
 
-def _read(vocabulary: Vocabulary, reading: Reading, word: Word, flags: Flags) -> None:
-    flag, value = word.flag, word.value
-    if vocabulary.without_effect.fullmatch(flag):
-        # Also when unknown: not every list of a release's flags includes those of the front end.
-        reading.ignored.append(flag)
-    elif not word.is_known:
-        shown = f"{flag} {value}" if value is not None else flag
-        meant = similar(flags, flag)
-        hint = f"; did you mean {meant}?" if meant else "."
-        reading.notes.append(f"{flags.engine} {flags.version} has no {flag}: {shown} is left out{hint}")
-    elif flag in vocabulary.deployment_counts:
-        reading.deployment[vocabulary.deployment_counts[flag]] = reading.count(flag, value)
-    elif flag in vocabulary.others:
-        vocabulary.others[flag](reading, value)
-    elif flag in vocabulary.option_counts:
-        reading.options[vocabulary.option_counts[flag]] = reading.count(flag, value)
-    elif flag in vocabulary.switches:
-        key, stands = vocabulary.switches[flag]
-        reading.options[key] = stands is (value is True)
-    else:
-        reading.not_simulated.append(flag if isinstance(value, bool) else f"{flag} {value}")
+def words_of(arguments: Mapping[str, Any], flags: Flags) -> list[str]:
+    """Return arguments by name, as a configuration or a log holds them, as words of a command line; None is unset."""
+    words: list[str] = []
+    for key, value in arguments.items():
+        flag = f"--{str(key).replace('_', '-')}"
+        if value is False:
+            words += [f"--no-{flag[2:]}"] if flags.takes.get(flag) == "toggle" else []
+        elif isinstance(value, list | tuple) and all(isinstance(each, str | int) for each in value):
+            words += [flag, *map(str, value)]
+        elif isinstance(value, Mapping | list | tuple):
+            words += [flag, json.dumps(value, default=str)]
+        elif value is not None:
+            words += [flag] if value is True else [flag, str(value)]
+    return words
+
+
+def counted(key: str, part: str = "options") -> Reader:
+    """Return a reader that sets a key of a part of the reading to a whole number."""
+
+    def read(reading: Reading, flag: str, value: Any) -> None:
+        getattr(reading, part)[key] = reading.count(flag, value)
+
+    return read
+
+
+def measured(key: str, rule: str) -> Reader:
+    """Return a reader that sets an option of the engine to a number; ``rule`` says what it is not, if it is none."""
+
+    def read(reading: Reading, flag: str, value: Any) -> None:
+        reading.options[key] = reading.number(flag, value, rule)
+
+    return read
+
+
+def switched(key: str, stands: bool = True, part: str = "options") -> Reader:
+    """Return a reader that sets a key to ``stands`` where the switch is on, and to the opposite where it is off."""
+
+    def read(reading: Reading, _: str, value: Any) -> None:
+        getattr(reading, part)[key] = stands is (value is True)
+
+    return read
+
+
+def implied(key: str, set_to: Any, part: str = "options") -> Reader:
+    """Return a reader that sets a key where the switch is on and nothing else has set it."""
+
+    def read(reading: Reading, _: str, value: Any) -> None:
+        if value is True:
+            getattr(reading, part).setdefault(key, set_to)
+
+    return read
+
+
+def chosen(key: str, known: Sequence[str], *, default: str = "", part: str = "options") -> Reader:
+    """Return a reader that sets a key to one of the simulated values; ``default`` sets nothing."""
+
+    def read(reading: Reading, flag: str, value: Any) -> None:
+        if value in known:
+            getattr(reading, part)[key] = value
+        elif value != default:
+            reading.not_simulated.append(f"{flag} {value}")
+
+    return read
+
+
+def only(*known: str) -> Reader:
+    """Return a reader of a flag of which some values are what is simulated anyway."""
+
+    def read(reading: Reading, flag: str, value: Any) -> None:
+        if value in known:
+            reading.ignored.append(flag)
+        else:
+            reading.not_simulated.append(f"{flag} {value}")
+
+    return read
+
+
+def weights(formats: Mapping[str, str]) -> Reader:
+    """Return a reader of the format of the weights, by the engine's names of formats."""
+
+    def read(reading: Reading, flag: str, value: Any) -> None:
+        name = str(value)
+        if name in FORMATS_OF_THE_CHECKPOINT:
+            reading.as_stored = f"{flag} {name}"
+            return
+        if name not in formats:
+            reading.not_simulated.append(f"{flag} {name}")
+        reading.quantization = formats.get(name, "none")
+
+    return read
+
+
+def said(attribute: str) -> Reader:
+    """Return a reader that keeps a value as an attribute of the reading."""
+
+    def read(reading: Reading, _: str, value: Any) -> None:
+        setattr(reading, attribute, value)
+
+    return read
+
+
+def kept(key: str, part: str) -> Reader:
+    """Return a reader that keeps a value as text in a part of the reading."""
+
+    def read(reading: Reading, _: str, value: Any) -> None:
+        getattr(reading, part)[key] = str(value)
+
+    return read
+
+
+def read_dtype(reading: Reading, _: str, value: Any) -> None:
+    """Read the format that the server computes in."""
+    reading.dtype = DTYPES.get(str(value))
+
+
+def read_ranks(reading: Reading, flag: str, value: Any) -> None:
+    """Read the number of data-parallel ranks."""
+    reading.data_parallel_size = reading.count(flag, value)
+
+
+def read_expert_ranks(reading: Reading, flag: str, value: Any) -> None:
+    """Read the number of ranks that share the experts, or a switch that makes all share them."""
+    if value is True or reading.count(flag, value) > 1:
+        reading.deployment["enable_expert_parallel"] = True
 
 
 def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]:
@@ -269,50 +455,19 @@ def json_object(reading: Reading, flag: str, value: object) -> Mapping[str, Any]
     return found
 
 
-def read_whole_encoders(reading: Reading, value: object) -> None:
-    """Read the switch that keeps encoders whole on each rank."""
-    if value is True:
-        reading.options["mm_encoder_tp_mode"] = "data"
-
-
-def read_cpu_offload(reading: Reading, value: object) -> None:
-    """Read the GiB of weights that are kept in host memory."""
-    reading.options["cpu_offload_gb"] = reading.number("--cpu-offload-gb", value, "is not a number of GiB")
-
-
-def read_overlap(reading: Reading, value: object) -> None:
-    """Read a switch that overlaps the work of two micro-batches."""
-    reading.deployment["enable_two_batch_overlap"] = value is True
-
-
-def read_balancing(reading: Reading, value: object) -> None:
-    """Read a switch that places experts by their load."""
-    if value is True:
-        reading.deployment.setdefault("num_redundant_experts", 0)
-
-
-def redundant_experts(flag: str) -> Callable[[Reading, object], None]:
-    """Return a function that reads the number of redundant experts."""
-
-    def read(reading: Reading, value: object) -> None:
-        reading.deployment["num_redundant_experts"] = reading.count(flag, value)
-
-    return read
-
-
-def read_overrides(reading: Reading, flag: str, settings: Mapping[str, Any]) -> None:
+def read_overrides(reading: Reading, flag: str, value: Any) -> None:
     """Read overrides of the model's configuration; only its length is simulated.
 
     Raises:
-        ScenarioError: A length or a factor is invalid.
+        ScenarioError: They are not a JSON object, or a length or a factor is invalid.
     """
-    for key, value in settings.items():
+    for key, setting in json_object(reading, flag, value).items():
         if key == "max_position_embeddings":
-            reading.max_model_len = reading.count(f"{flag} {key}", value)
-        elif key in ("rope_scaling", "rope_parameters") and isinstance(value, Mapping):
-            read_rope_scaling(reading, f"{flag} {key}", value)
+            reading.max_model_len = reading.count(f"{flag} {key}", setting)
+        elif key in ("rope_scaling", "rope_parameters") and isinstance(setting, Mapping):
+            read_rope_scaling(reading, f"{flag} {key}", setting)
         else:
-            reading.not_simulated.append(f"{flag} {key} {value}")
+            reading.not_simulated.append(f"{flag} {key} {setting}")
 
 
 def read_rope_scaling(reading: Reading, flag: str, scaling: Mapping[str, Any]) -> None:
@@ -330,16 +485,6 @@ def read_rope_scaling(reading: Reading, flag: str, scaling: Mapping[str, Any]) -
     reading.context_scale = reading.number(f"{flag} factor", factor, "is not a number")
     if original is not None:
         reading.context_original = reading.count(f"{flag} original_max_position_embeddings", original)
-
-
-def assumptions(engine: str, newest: str, *, hardware: str | None, says_version: bool) -> list[str]:
-    """Return notes on what a command line does not give, and what is assumed instead."""
-    notes = []
-    if hardware is None:
-        notes.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
-    if not says_version:
-        notes.append(f"The line does not say its version: read as {engine} {newest}, the newest known.")
-    return notes
 
 
 def draft_of(
@@ -563,62 +708,3 @@ def _by_name(model: object) -> str:
     """Return the method that vLLM infers from a draft's name where none is given: a draft model by default."""
     name = str(model).lower()
     return next((method for method in ("eagle3", "eagle", "medusa", "mtp") if method in name), "draft_model")
-
-
-def read_offloading_size(reading: Reading, value: object) -> None:
-    """Read vLLM's ``--kv-offloading-size``: GiB over all ranks."""
-    size = reading.number("--kv-offloading-size", value, "is not a number of GiB")
-    reading.host_memory = HostMemory(size * GIB, is_of_rank=False, overlaps=False)
-
-
-def read_offloading_backend(reading: Reading, value: object) -> None:
-    """Read the connector; with either one, the server loads the blocks that it finds."""
-    reading.ignored.append(f"--kv-offloading-backend {value}")
-
-
-def read_lmcache_variable(reading: Reading, name: str, value: str) -> bool:
-    """Read a variable of LMCache that sets a size or a place; return False for any other variable."""
-    if name == "LMCACHE_MAX_LOCAL_CPU_SIZE":
-        size = reading.number(name, value, "is not a number of GiB")
-        reading.host_memory = HostMemory(size * GIB, is_of_rank=True, overlaps=False)
-        return True
-    if name in ("LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE", "LMCACHE_REMOTE_URL"):
-        reading.notes.append(
-            f"{name} is a KV tier whose bandwidth no line says: add it to deployment.engine.kv_tiers with yours."
-        )
-        return True
-    return False
-
-
-def read_hierarchical_cache(reading: Reading, value: object) -> None:
-    """Read SGLang's ``--enable-hierarchical-cache``, without which the sizes have no effect."""
-    reading.switches["hierarchical_cache"] = value is True
-
-
-def read_hicache_size(reading: Reading, value: object) -> None:
-    """Read ``--hicache-size``: GB per rank; 0 leaves the size to the ratio."""
-    size = reading.number("--hicache-size", value, "is not a number of GB")
-    if size:
-        reading.host_memory = HostMemory(size * _GB, is_of_rank=True, overlaps=True)
-
-
-def read_hicache_ratio(reading: Reading, value: object) -> None:
-    """Read ``--hicache-ratio``: a multiple of the GPU's KV memory, which the line does not give."""
-    reading.notes.append(
-        f"--hicache-ratio {value} is a multiple of the KV memory on the GPU: put it in deployment.engine.kv_tiers as a "
-        "capacity, which simserve memory helps to find."
-    )
-
-
-def read_hicache_storage(reading: Reading, value: object) -> None:
-    """Read ``--hicache-storage-backend``: it names the storage, but neither its size nor its speed."""
-    reading.notes.append(
-        f"--hicache-storage-backend {value} is a KV tier whose capacity and bandwidth no line says: add it to "
-        "deployment.engine.kv_tiers with yours."
-    )
-
-
-def settle_hierarchical_cache(reading: Reading) -> None:
-    """Drop a size where the cache is not switched on."""
-    if not reading.switches.get("hierarchical_cache", False):
-        reading.host_memory = None

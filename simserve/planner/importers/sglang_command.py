@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
-from simserve.errors import ScenarioError
-from simserve.planner.export.flags import flags_of
-from simserve.planner.importers.draft import Draft
-from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.importers.server import (
-    DTYPES,
-    FORMATS_OF_THE_CHECKPOINT,
+    HostMemory,
+    Program,
     Reading,
-    Vocabulary,
-    assumptions,
-    draft_of,
-    json_object,
-    read_arguments,
-    read_balancing,
-    read_cpu_offload,
-    read_hicache_ratio,
-    read_hicache_size,
-    read_hicache_storage,
-    read_hierarchical_cache,
-    read_overlap,
+    chosen,
+    counted,
+    implied,
+    kept,
+    measured,
+    read_dtype,
+    read_expert_ranks,
     read_overrides,
-    read_whole_encoders,
-    redundant_experts,
-    settle_hierarchical_cache,
+    read_ranks,
+    said,
+    switched,
+    weights,
 )
 from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend
-from simserve.profiles.engine_profile import load_engine
 
-_WHERE = "sglang command"
-_TITLE = "What does this SGLang server of {} do?"
-_IMAGE = re.compile(r"(?:^|/)sglang(?:[:@](?:v(\d+(?:\.\d+)+))?|$)")
+_GB = 1e9
+"""Bytes of a GB in ``--hicache-size`` (mem_cache/memory_pool_host.py)."""
 _ALIASES = {
     "--model": "--model-path",
     "--tp": "--tp-size",
@@ -83,65 +73,23 @@ _WITHOUT_EFFECT = re.compile(
 """Flags without effect on the simulation."""
 
 
-def import_sglang_command(
-    text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
-) -> Draft:
-    """Return the scenario that a command line describes.
-
-    Args:
-        text: ``python -m sglang.launch_server --model-path MODEL ...``, `sglang serve`, or a ``docker run`` of them, as
-            pasted.
-        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
-        version: SGLang's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of the one closest to the line's model.
-
-    Raises:
-        ScenarioError: The text is not such a command, or its model has no profile.
-    """
-    words = read_pasted(text, _WHERE).words
-    arguments = _arguments(words)
-    tag = next((found[1] for word in words if (found := _IMAGE.search(word))), None)
-    newest = load_engine("sglang").versions[-1].version
-    reading = read_sglang_arguments(without_shell(arguments), version or tag or newest, _WHERE)
-    reading.notes[:0] = assumptions("sglang", newest, hardware=hardware, says_version=bool(version or tag))
-    if reading.model is None:
-        raise ScenarioError("names no model", file=_WHERE, remedy="write --model-path ORG/NAME")
-    return draft_of(reading, model, hardware=hardware, title=_TITLE).checked()
-
-
-def _arguments(words: Sequence[str]) -> Sequence[str]:
+def _arguments(words: Sequence[str]) -> Sequence[str] | None:
     for position, word in enumerate(words):
         if re.fullmatch(r"(?:sglang[./]launch_server|(?:.*/)?launch_server\.py)", word):
             return words[position + 1 :]
         if word.rsplit("/", 1)[-1] == "sglang" and words[position + 1 : position + 2] == ("serve",):
             return words[position + 2 :]
-    remedy = "paste a line such as python -m sglang.launch_server --model-path ORG/NAME"
-    raise ScenarioError("holds no sglang.launch_server", file=_WHERE, value=" ".join(words)[:200], remedy=remedy)
+    return None
 
 
-def read_sglang_arguments(arguments: Sequence[str], version: str, where: str) -> Reading:
-    """Read SGLang's arguments.
-
-    Args:
-        arguments: The words after ``sglang.launch_server``.
-        version: SGLang's version.
-        where: Name of the arguments in errors.
-
-    Raises:
-        ScenarioError: A flag lacks its value, or has one that it does not accept.
-    """
-    reading = Reading("sglang", version, where)
-    words = []
-    for word in arguments:
+def _spelled(_: Reading, words: Sequence[str]) -> Iterator[str]:
+    for word in words:
         name, equals, value = word.partition("=")
         spelled = name.replace("_", "-") if name.startswith("--") else name
-        words.append(f"{_ALIASES.get(spelled, spelled)}{equals}{value}")
-    read_arguments(VOCABULARY, words, flags_of("sglang", version), reading)
-    settle(reading)
-    return reading
+        yield f"{_ALIASES.get(spelled, spelled)}{equals}{value}"
 
 
-def settle(reading: Reading) -> None:
+def _settle(reading: Reading) -> None:
     """Convert what SGLang counts over all ranks, counts in tokens or names its own way to the scenario's keys.
 
     Raises:
@@ -164,7 +112,8 @@ def settle(reading: Reading) -> None:
         is_normal = reading.experts.get("mode") == "normal"
         reading.deployment["all2all_backend"] = "deepep_high_throughput" if is_normal else "deepep_low_latency"
     _settle_speculation(reading)
-    settle_hierarchical_cache(reading)
+    if not reading.switches.get("hierarchical_cache", False):
+        reading.host_memory = None  # without the switch the sizes have no effect
 
 
 def _settle_speculation(reading: Reading) -> None:
@@ -183,190 +132,115 @@ def _settle_speculation(reading: Reading) -> None:
     said.setdefault("num_speculative_tokens", 3)
 
 
-def _model(reading: Reading, value: object) -> None:
-    reading.model = str(value)
-
-
-def _data_parallel(reading: Reading, value: object) -> None:
-    reading.data_parallel_size = reading.count("--dp-size", value)
-
-
-def _attention_ranks(reading: Reading, value: object) -> None:
-    reading.shares_attention_ranks = value is True
-
-
-def _experts(reading: Reading, value: object) -> None:
-    if value is True or reading.count("--ep-size", value) > 1:
-        reading.deployment["enable_expert_parallel"] = True
-
-
-def _all2all_backend(reading: Reading, value: object) -> None:
+def _all2all_backend(reading: Reading, flag: str, value: Any) -> None:
     reading.experts["backend"] = str(value)
     if value not in ("deepep", "none"):
-        reading.not_simulated.append(f"--moe-a2a-backend {value}")
+        reading.not_simulated.append(f"{flag} {value}")
 
 
-def _pooling(reading: Reading, value: object) -> None:
-    reading.is_pooling = value is True
-
-
-def _fp8_gemm_backend(reading: Reading, value: object) -> None:
-    if value in get_args(Fp8GemmBackend):
-        reading.options["fp8_gemm_backend"] = value
-    elif value != "auto":
-        reading.not_simulated.append(f"--fp8-gemm-backend {value}")
-
-
-def _deepep_mode(reading: Reading, value: object) -> None:
-    reading.experts["mode"] = str(value)
-
-
-def _share(reading: Reading, value: object) -> None:
-    flag = "--mem-fraction-static"
-    reading.options["gpu_memory_utilization"] = reading.number(flag, value, "is not a share")
-
-
-def _enable_lora(reading: Reading, value: object) -> None:
-    if value is True:
-        reading.options.setdefault("max_loras", 8)  # SGLang's default, server_args.py
-
-
-def _chunk(reading: Reading, value: object) -> None:
+def _chunk(reading: Reading, flag: str, value: Any) -> None:
     if str(value) == "-1":
         reading.options["enable_chunked_prefill"] = False
     else:
-        reading.options["max_num_batched_tokens"] = reading.count("--chunked-prefill-size", value)
+        reading.options["max_num_batched_tokens"] = reading.count(flag, value)
 
 
-def _prefill_tokens(reading: Reading, value: object) -> None:
-    reading.options["unchunked_tokens"] = reading.count("--max-prefill-tokens", value)
-
-
-def _total_tokens(reading: Reading, value: object) -> None:
-    reading.options["kv_tokens"] = reading.count("--max-total-tokens", value)
-
-
-def _quantization(reading: Reading, value: object) -> None:
-    if value in FORMATS_OF_THE_CHECKPOINT:
-        reading.as_stored = f"--quantization {value}"
-        return
-    known = _QUANTIZATIONS.get(str(value))
-    if known is None:
-        reading.not_simulated.append(f"--quantization {value}")
-    reading.quantization = known or "none"
-
-
-def _torchao(reading: Reading, value: object) -> None:
+def _torchao(reading: Reading, flag: str, value: Any) -> None:
     known = _TORCHAO.get(str(value).partition("-")[0])
     if known is None:
-        reading.not_simulated.append(f"--torchao-config {value}")
+        reading.not_simulated.append(f"{flag} {value}")
     else:
         reading.quantization = known
 
 
-def _dtype(reading: Reading, value: object) -> None:
-    reading.dtype = DTYPES.get(str(value))
-
-
-def _kv_cache_dtype(reading: Reading, value: object) -> None:
-    reading.set_kv_cache_dtype("--kv-cache-dtype", value)
-
-
-def _policy(reading: Reading, value: object) -> None:
-    if value == "fcfs":
-        reading.options["scheduling_policy"] = "fcfs"
-    else:
-        reading.not_simulated.append(f"--schedule-policy {value}")
-
-
-def _mixed(reading: Reading, value: object) -> None:
-    if value is True:
-        reading.options["scheduler"] = "mixed"
-
-
-def _overrides(reading: Reading, value: object) -> None:
-    flag = "--json-model-override-args"
-    read_overrides(reading, flag, json_object(reading, flag, value))
-
-
-def _algorithm(reading: Reading, value: object) -> None:
+def _algorithm(reading: Reading, _: str, value: Any) -> None:
     reading.speculation["method"] = _ALGORITHMS.get(str(value).upper(), str(value).lower())
 
 
-def _draft_model(reading: Reading, value: object) -> None:
-    reading.speculation["model"] = str(value)
+def _hicache_size(reading: Reading, flag: str, value: Any) -> None:
+    """Read GB per rank; 0 leaves the size to the ratio."""
+    size = reading.number(flag, value, "is not a number of GB")
+    if size:
+        reading.host_memory = HostMemory(size * _GB, is_of_rank=True, overlaps=True)
 
 
-def _attention_backend(reading: Reading, value: object) -> None:
-    if value in get_args(AttentionBackend):
-        reading.options["attention_backend"] = value
-    else:
-        reading.not_simulated.append(f"--attention-backend {value}")
+def _hicache_ratio(reading: Reading, flag: str, value: Any) -> None:
+    reading.notes.append(
+        f"{flag} {value} is a multiple of the KV memory on the GPU: put it in deployment.engine.kv_tiers as a "
+        "capacity, which simserve memory helps to find."
+    )
 
 
-def _counted(flag: str, key: str) -> Callable[[Reading, object], None]:
-    def read(reading: Reading, value: object) -> None:
-        reading.speculation[key] = reading.count(flag, value)
+def _hicache_storage(reading: Reading, flag: str, value: Any) -> None:
+    reading.notes.append(
+        f"{flag} {value} is a KV tier whose capacity and bandwidth no line says: add it to "
+        "deployment.engine.kv_tiers with yours."
+    )
 
-    return read
 
-
-VOCABULARY = Vocabulary(
+SGLANG = Program(
     engine="sglang",
-    deployment_counts={"--tp-size": "tensor_parallel_size", "--pp-size": "pipeline_parallel_size"},
-    option_counts={
-        "--context-length": "max_model_len",
-        "--max-running-requests": "max_num_seqs",
-        "--page-size": "block_size",
-        "--cuda-graph-max-bs": "max_cudagraph_capture_size",
-        "--cuda-graph-max-bs-decode": "max_cudagraph_capture_size",
-        "--max-loras-per-batch": "max_loras",
-        "--max-lora-rank": "max_lora_rank",
-        "--max-loaded-loras": "max_cpu_loras",
-    },
-    switches={
-        "--disable-radix-cache": ("enable_prefix_caching", False),
-        "--disable-overlap-schedule": ("async_scheduling", False),
-        "--disable-cuda-graph": ("enforce_eager", True),
-        "--language-model-only": ("language_model_only", True),
-    },
-    others={
-        "--model-path": _model,
-        "--dp-size": _data_parallel,
-        "--enable-dp-attention": _attention_ranks,
-        "--ep-size": _experts,
-        "--enable-ep-moe": _experts,
+    title="SGLang",
+    sign=re.compile(r"\bsglang\b"),
+    image=re.compile(r"(?:^|/)sglang(?:[:@](?:v(\d+(?:\.\d+)+))?|$)"),
+    arguments=_arguments,
+    lacks="holds no sglang.launch_server",
+    example="python -m sglang.launch_server --model-path ORG/NAME",
+    names_model="write --model-path ORG/NAME",
+    spelled=_spelled,
+    settle=_settle,
+    readers={
+        "--tp-size": counted("tensor_parallel_size", "deployment"),
+        "--pp-size": counted("pipeline_parallel_size", "deployment"),
+        "--context-length": counted("max_model_len"),
+        "--max-running-requests": counted("max_num_seqs"),
+        "--page-size": counted("block_size"),
+        "--cuda-graph-max-bs": counted("max_cudagraph_capture_size"),
+        "--cuda-graph-max-bs-decode": counted("max_cudagraph_capture_size"),
+        "--max-loras-per-batch": counted("max_loras"),
+        "--max-lora-rank": counted("max_lora_rank"),
+        "--max-loaded-loras": counted("max_cpu_loras"),
+        "--max-prefill-tokens": counted("unchunked_tokens"),
+        "--max-total-tokens": counted("kv_tokens"),
+        "--disable-radix-cache": switched("enable_prefix_caching", False),
+        "--disable-overlap-schedule": switched("async_scheduling", False),
+        "--disable-cuda-graph": switched("enforce_eager"),
+        "--language-model-only": switched("language_model_only"),
+        "--model-path": said("model"),
+        "--dp-size": read_ranks,
+        "--enable-dp-attention": said("shares_attention_ranks"),
+        "--ep-size": read_expert_ranks,
+        "--enable-ep-moe": read_expert_ranks,
         "--moe-a2a-backend": _all2all_backend,
-        "--attention-backend": _attention_backend,
-        "--fp8-gemm-backend": _fp8_gemm_backend,
-        "--mm-enable-dp-encoder": read_whole_encoders,
-        "--is-embedding": _pooling,
-        "--deepep-mode": _deepep_mode,
-        "--enable-two-batch-overlap": read_overlap,
-        "--enable-eplb": read_balancing,
-        "--ep-num-redundant-experts": redundant_experts("--ep-num-redundant-experts"),
-        "--mem-fraction-static": _share,
-        "--cpu-offload-gb": read_cpu_offload,
-        "--enable-lora": _enable_lora,
-        "--enable-hierarchical-cache": read_hierarchical_cache,
-        "--hicache-size": read_hicache_size,
-        "--hicache-ratio": read_hicache_ratio,
-        "--hicache-storage-backend": read_hicache_storage,
+        "--attention-backend": chosen("attention_backend", get_args(AttentionBackend)),
+        "--fp8-gemm-backend": chosen("fp8_gemm_backend", get_args(Fp8GemmBackend), default="auto"),
+        "--mm-enable-dp-encoder": implied("mm_encoder_tp_mode", "data"),
+        "--is-embedding": said("is_pooling"),
+        "--deepep-mode": kept("mode", "experts"),
+        "--enable-two-batch-overlap": switched("enable_two_batch_overlap", part="deployment"),
+        "--enable-eplb": implied("num_redundant_experts", 0, "deployment"),
+        "--ep-num-redundant-experts": counted("num_redundant_experts", "deployment"),
+        "--mem-fraction-static": measured("gpu_memory_utilization", "is not a share"),
+        "--cpu-offload-gb": measured("cpu_offload_gb", "is not a number of GiB"),
+        "--enable-lora": implied("max_loras", 8),  # SGLang's default, server_args.py
+        "--enable-hierarchical-cache": switched("hierarchical_cache", part="switches"),
+        "--hicache-size": _hicache_size,
+        "--hicache-ratio": _hicache_ratio,
+        "--hicache-storage-backend": _hicache_storage,
         "--chunked-prefill-size": _chunk,
-        "--max-prefill-tokens": _prefill_tokens,
-        "--max-total-tokens": _total_tokens,
-        "--quantization": _quantization,
+        "--quantization": weights(_QUANTIZATIONS),
         "--torchao-config": _torchao,
-        "--dtype": _dtype,
-        "--kv-cache-dtype": _kv_cache_dtype,
-        "--schedule-policy": _policy,
-        "--enable-mixed-chunk": _mixed,
-        "--json-model-override-args": _overrides,
+        "--dtype": read_dtype,
+        "--kv-cache-dtype": Reading.set_kv_cache_dtype,
+        "--schedule-policy": chosen("scheduling_policy", ("fcfs",)),
+        "--enable-mixed-chunk": implied("scheduler", "mixed"),
+        "--json-model-override-args": read_overrides,
         "--speculative-algorithm": _algorithm,
-        "--speculative-draft-model-path": _draft_model,
-        "--speculative-num-steps": _counted("--speculative-num-steps", "num_speculative_tokens"),
-        "--speculative-num-draft-tokens": _counted("--speculative-num-draft-tokens", "num_draft_tokens"),
-        "--speculative-eagle-topk": _counted("--speculative-eagle-topk", "topk"),
+        "--speculative-draft-model-path": kept("model", "speculation"),
+        "--speculative-num-steps": counted("num_speculative_tokens", "speculation"),
+        "--speculative-num-draft-tokens": counted("num_draft_tokens", "speculation"),
+        "--speculative-eagle-topk": counted("topk", "speculation"),
     },
     without_effect=_WITHOUT_EFFECT,
 )
+"""``python -m sglang.launch_server --model-path MODEL ...``, `sglang serve`, or a ``docker run`` of them."""

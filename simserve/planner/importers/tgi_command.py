@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from simserve.errors import ScenarioError
-from simserve.planner.export.flags import Flags, flags_of
-from simserve.planner.importers.draft import Draft
-from simserve.planner.importers.pasted import read_pasted, without_shell
-from simserve.planner.importers.server import DTYPES, Reading, Vocabulary, assumptions, draft_of, read_arguments
-from simserve.profiles.engine_profile import load_engine
+from simserve.planner.export.flags import flags_of
+from simserve.planner.importers.server import Program, Reading, counted, measured, read_dtype, said
 
-_WHERE = "tgi command"
-_TITLE = "What does this TGI server of {} do?"
 _IMAGE = re.compile(r"(?:^|/)text-generation-inference(?:[:@](?:sha-)?(\d+(?:\.\d+)+)?\S*)?$")
 _QUANTIZATIONS = {
     "fp8": "fp8",
@@ -32,115 +27,81 @@ _WITHOUT_EFFECT = re.compile(
 """Flags without effect on the simulation."""
 
 
-def import_tgi_command(
-    text: str, *, hardware: str | None = None, version: str | None = None, model: str | None = None
-) -> Draft:
-    """Return the scenario that a command line describes.
-
-    Args:
-        text: ``text-generation-launcher --model-id MODEL ...``, or a ``docker run`` of TGI's image, as pasted. The
-            launcher's variables (``-e MODEL_ID=...``) count as its flags.
-        hardware: GPU it runs on, not named in the line; None: an assumed one, with a note.
-        version: TGI's version; None: the image's tag, else the newest known.
-        model: Profile or configuration to use instead of the one closest to the line's model.
-
-    Raises:
-        ScenarioError: The text is not such a command, or its model has no profile.
-    """
-    pasted = read_pasted(text, _WHERE)
-    arguments, tag = _arguments(pasted.words)
-    newest = load_engine("tgi").versions[-1].version
-    reading = Reading("tgi", version or tag or newest, _WHERE)
-    flags = flags_of("tgi", version or tag or newest)
-    words = [*_of_variables(pasted.variables, flags), *without_shell(arguments)]
-    read_arguments(_VOCABULARY, words, flags, reading)
-    reading.notes[:0] = assumptions("tgi", newest, hardware=hardware, says_version=bool(version or tag))
-    if reading.model is None:
-        raise ScenarioError("names no model", file=_WHERE, remedy="write --model-id ORG/NAME")
-    return draft_of(reading, model, hardware=hardware, title=_TITLE).checked()
-
-
-def _arguments(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Return the words after the program or image, and the version in the image's tag."""
-    tag = None
+def _arguments(words: Sequence[str]) -> Sequence[str] | None:
+    """Return the words after the program, or after the image where only that is named."""
     for place, word in enumerate(words):
         if word.rsplit("/", 1)[-1] == "text-generation-launcher":
-            return words[place + 1 :], tag
-        image = _IMAGE.search(word)
-        if image is not None:
-            tag = image[1]
-            if "text-generation-launcher" not in words[place:]:
-                return words[place + 1 :], tag
-    remedy = "paste a line such as text-generation-launcher --model-id ORG/NAME"
-    raise ScenarioError("holds no text-generation-launcher", file=_WHERE, value=" ".join(words)[:200], remedy=remedy)
+            return words[place + 1 :]
+        if _IMAGE.search(word) is not None and "text-generation-launcher" not in words[place:]:
+            return words[place + 1 :]
+    return None
 
 
-def _of_variables(variables: Mapping[str, str], flags: Flags) -> Iterator[str]:
-    """Yield the flags for variables: the launcher reads MODEL_ID as ``--model-id``."""
-    for flag, takes in flags.takes.items():
-        value = variables.get(flag.removeprefix("--").replace("-", "_").upper())
+def _spelled(reading: Reading, words: Sequence[str]) -> list[str]:
+    """Return the arguments behind the flags for variables: the launcher reads MODEL_ID as ``--model-id``."""
+    told, found = reading.variables or {}, list[str]()
+    for flag, takes in flags_of("tgi", str(reading.version)).takes.items():
+        value = told.get(flag.removeprefix("--").replace("-", "_").upper())
         if value is not None and takes == "value":
-            yield from (flag, value)
+            found += [flag, value]
+    return [*found, *words]
 
 
-def _model(reading: Reading, value: object) -> None:
-    reading.model = str(value)
-
-
-def _quantize(reading: Reading, value: object) -> None:
+def _quantize(reading: Reading, flag: str, value: Any) -> None:
     known = _QUANTIZATIONS.get(str(value))
     if known is not None:
         reading.quantization = known
     elif value != "compressed-tensors":  # only the checkpoint gives the details
-        reading.not_simulated.append(f"--quantize {value}")
+        reading.not_simulated.append(f"{flag} {value}")
 
 
-def _dtype(reading: Reading, value: object) -> None:
-    reading.dtype = DTYPES.get(str(value))
+def _kv_cache_dtype(reading: Reading, flag: str, value: Any) -> None:
+    reading.set_kv_cache_dtype(flag, str(value).removesuffix("fn"))
 
 
-def _kv_cache_dtype(reading: Reading, value: object) -> None:
-    reading.set_kv_cache_dtype("--kv-cache-dtype", str(value).removesuffix("fn"))
-
-
-def _seats(reading: Reading, value: object) -> None:
+def _seats(reading: Reading, flag: str, value: Any) -> None:
     """Set the batch limit: the smaller of the router's limit on requests and that of a batch."""
-    seats = reading.count("--max-concurrent-requests or --max-batch-size", value)
+    seats = reading.count(flag, value)
     reading.options["max_num_seqs"] = min(seats, reading.options.get("max_num_seqs", seats))
 
 
-def _share(reading: Reading, value: object) -> None:
-    reading.options["gpu_memory_utilization"] = reading.number("--cuda-memory-fraction", value, "is not a share")
-
-
-def _graphs(reading: Reading, value: object) -> None:
+def _graphs(reading: Reading, flag: str, value: Any) -> None:
     if value == "0":
         reading.options["enforce_eager"] = True
     else:
-        reading.not_simulated.append(f"--cuda-graphs {value}")
+        reading.not_simulated.append(f"{flag} {value}")
 
 
-def _speculate(reading: Reading, value: object) -> None:
-    count = reading.count("--speculate", value)
+def _speculate(reading: Reading, flag: str, value: Any) -> None:
+    count = reading.count(flag, value)
     if count > 0:  # n-grams of the prompt, unless the checkpoint has heads of its own
         reading.speculation = {"method": "ngram", "num_speculative_tokens": count}
 
 
-_VOCABULARY = Vocabulary(
+TGI = Program(
     engine="tgi",
-    deployment_counts={"--num-shard": "tensor_parallel_size"},
-    option_counts={"--max-total-tokens": "max_model_len", "--max-batch-prefill-tokens": "max_num_batched_tokens"},
-    switches={},
-    others={
-        "--model-id": _model,
+    title="TGI",
+    sign=re.compile(r"\btext-generation-(?:launcher|inference)\b"),
+    image=_IMAGE,
+    arguments=_arguments,
+    lacks="holds no text-generation-launcher",
+    example="text-generation-launcher --model-id ORG/NAME",
+    names_model="write --model-id ORG/NAME",
+    spelled=_spelled,
+    readers={
+        "--num-shard": counted("tensor_parallel_size", "deployment"),
+        "--max-total-tokens": counted("max_model_len"),
+        "--max-batch-prefill-tokens": counted("max_num_batched_tokens"),
+        "--model-id": said("model"),
         "--quantize": _quantize,
-        "--dtype": _dtype,
+        "--dtype": read_dtype,
         "--kv-cache-dtype": _kv_cache_dtype,
         "--max-concurrent-requests": _seats,
         "--max-batch-size": _seats,
-        "--cuda-memory-fraction": _share,
+        "--cuda-memory-fraction": measured("gpu_memory_utilization", "is not a share"),
         "--cuda-graphs": _graphs,
         "--speculate": _speculate,
     },
     without_effect=_WITHOUT_EFFECT,
 )
+"""``text-generation-launcher --model-id MODEL ...``, or a ``docker run`` of TGI's image."""

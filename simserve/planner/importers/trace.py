@@ -22,7 +22,6 @@ from simserve.workload.session_spec import AgentsSpec
 from simserve.workload.traces.formats import AUTO, COLUMNS, detect, read_trace
 from simserve.workload.traces.media import RecordedMedia
 from simserve.workload.traces.statistics import (
-    LengthStatistics,
     TaskStatistics,
     beginning_statistics,
     length_statistics,
@@ -234,24 +233,19 @@ def _fit_lengths(lengths: NDArray[np.int64]) -> tuple[dict[str, Any] | None, flo
     statistics = length_statistics(lengths)
     if statistics.minimum == statistics.maximum:
         return {"distribution": "fixed", "value": statistics.maximum}, 0.0
-    block = _lognormal_block(statistics)
-    try:
-        spec = LognormalLength.model_validate(block)
-    except ValueError:  # a truncated lognormal cannot reach such a mean
-        return None, 1.0
-    fitted = length_distribution(spec)
-    shares = np.searchsorted(np.sort(lengths), fitted.values, side="right") / len(lengths)
-    distance = float(np.abs(np.cumsum(fitted.probabilities) - shares).max())
-    return (block if distance <= _WORST_DISTANCE else None), distance
-
-
-def _lognormal_block(statistics: LengthStatistics) -> dict[str, Any]:
-    return {
+    block = {
         "distribution": "lognormal",
         "mean": float(f"{statistics.mean:.5g}"),
         "cv": float(f"{statistics.cv:.4g}"),
         "max": statistics.maximum,
     }
+    try:
+        fitted = length_distribution(LognormalLength.model_validate(block))
+    except ValueError:  # a truncated lognormal cannot reach such a mean
+        return None, 1.0
+    shares = np.searchsorted(np.sort(lengths), fitted.values, side="right") / len(lengths)
+    distance = float(np.abs(np.cumsum(fitted.probabilities) - shares).max())
+    return (block if distance <= _WORST_DISTANCE else None), distance
 
 
 def media_blocks(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[str, Any]:
@@ -337,7 +331,8 @@ def _draft(
     model: str | None,
     hardware: str | None,
 ) -> Draft:
-    assumed = [f"{key} {value}" for key, value, given in _assumptions(model, hardware) if given is None]
+    assumed = [] if model is not None else [f"model {ASSUMED_MODEL}"]
+    assumed += [] if hardware is not None else [f"hardware {ASSUMED_HARDWARE}"]
     if assumed:
         verb = "are" if len(assumed) > 1 else "is"
         notes.insert(0, f"The trace does not say what serves it: {' and '.join(assumed)} {verb} assumed.")
@@ -358,7 +353,3 @@ def _draft(
     too_long = "" if longest <= max_model_len else ", more than the model takes: such requests are cut or fail"
     notes.append(f"The longest request has {longest:,} tokens{too_long}.")
     return Draft(mapping, tuple(notes), question)
-
-
-def _assumptions(model: str | None, hardware: str | None) -> tuple[tuple[str, str, str | None], ...]:
-    return (("model", ASSUMED_MODEL, model), ("hardware", ASSUMED_HARDWARE, hardware))

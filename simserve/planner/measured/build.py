@@ -30,32 +30,25 @@ def closed_loop(
     concurrency: int, prompt: Mapping[str, Any], output: Mapping[str, Any], num_requests: int | None = None
 ) -> dict[str, Any]:
     """Return clients that each send a request when the previous one is answered."""
-    return {
-        "arrivals": {"process": "closed_loop", "concurrency": concurrency},
-        "prompt_tokens": dict(prompt),
-        "output_tokens": dict(output),
-        "num_requests": num_requests or PROMPTS_PER_CLIENT * concurrency,
-    }
+    arrivals = {"process": "closed_loop", "concurrency": concurrency}
+    return _sent(arrivals, num_requests or PROMPTS_PER_CLIENT * concurrency, prompt, output)
 
 
 def poisson(rate: float, num_requests: int, prompt: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
     """Return independent arrivals."""
-    return {
-        "arrivals": {"process": "poisson", "rate": rate},
-        "prompt_tokens": dict(prompt),
-        "output_tokens": dict(output),
-        "num_requests": num_requests,
-    }
+    return _sent({"process": "poisson", "rate": rate}, num_requests, prompt, output)
 
 
 def all_at_once(num_requests: int, prompt: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
     """Return requests that are all waiting at time 0."""
-    return {
-        "arrivals": {"process": "all_at_once"},
-        "prompt_tokens": dict(prompt),
-        "output_tokens": dict(output),
-        "num_requests": num_requests,
-    }
+    return _sent({"process": "all_at_once"}, num_requests, prompt, output)
+
+
+def _sent(
+    arrivals: dict[str, Any], num_requests: int, prompt: Mapping[str, Any], output: Mapping[str, Any]
+) -> dict[str, Any]:
+    lengths = {"prompt_tokens": dict(prompt), "output_tokens": dict(output)}
+    return {"arrivals": arrivals, **lengths, "num_requests": num_requests}
 
 
 _CHECKPOINTS = {

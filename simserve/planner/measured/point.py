@@ -1,6 +1,6 @@
 """MeasuredPoint: one measured server, as a scenario to replay and its measured figures; MeasuredMemory: its KV room.
 
-Reads and runs nothing.
+Runs nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simserve.metrics.latency import request_latencies
+from simserve.sim.records import RequestRecords
+from simserve.sim.simulate import Deployment
+from simserve.workload.requests import RequestSpecs
 
 Metric = Literal["tpot", "ttft", "e2e", "throughput"]
 METRICS: tuple[Metric, ...] = ("tpot", "ttft", "e2e", "throughput")
@@ -35,82 +40,47 @@ class Protocol:
     Attributes:
         statistic: Statistic over requests.
         is_server_side: TTFT and E2E start when the scheduler has the request, not when the client sends it.
-        is_token_weighted: TPOT is the decode time of all requests over all their generated tokens (first one
-            included), not the mean of each request's (E2E - TTFT) / (tokens - 1).
         is_total_throughput: Throughput counts prompt tokens too.
-        is_steady_throughput: Throughput is that of a closed loop whose every request takes the mean TTFT and TPOT,
-            without the start and the end of the run (Little's law): the source gives only the two times.
-        is_batch_time: TTFT is the prompt phase of the whole batch: the last request's, not the mean.
         is_last_answer: E2E is the time until the last request of a batch is answered, not the mean.
-        is_long_run: The run was so long that its start and end hardly count: figures are taken from the middle of the
-            replay.
-        beam_width: Beams that a request decoded; the replay decodes them one after another, and only one of them
-            is the answer.
-        num_copies: Equal replicas, of which the replay runs one; throughput is that of all.
         cold_seconds: How much longer the first requests of a fresh server waited for their first tokens: it was started
             for the run, and its kernels are compiled for the sizes that they bring.
-        cold_stall_seconds: How much longer their answers then took, while the same was done for the prompts after
-            theirs.
-        front_seconds: Seconds between client and engine, both ways, beyond the engine's own.
-        polled_tokens: Tokens that a request decodes between two looks of the engine's scheduler for new requests; an
-            arrival during decodes waits for half of them on average.
-        is_in_process: The client shares the engine's event loop, which sleeps while a step runs: where tokens are
-            handed over in the next step (`simserve.engine.kernel`), the client hears of them when that step has ended.
     """
 
     statistic: Statistic = "mean"
     is_server_side: bool = False
-    is_token_weighted: bool = False
     is_total_throughput: bool = False
-    is_steady_throughput: bool = False
-    is_batch_time: bool = False
     is_last_answer: bool = False
-    is_long_run: bool = False
-    beam_width: int = 1
-    num_copies: int = 1
     cold_seconds: float = 0.0
-    cold_stall_seconds: float = 0.0
-    front_seconds: float = 0.0
-    polled_tokens: float = 0.0
-    is_in_process: bool = False
 
+    def figures(self, records: RequestRecords) -> dict[Metric, float]:
+        """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run."""
+        latencies = request_latencies(records)
+        late = records.admitted_time - records.arrival_time if self.is_server_side else np.zeros(len(records))
+        late = late - self.cold_seconds * (records.arrival_time == np.nanmin(records.arrival_time))
+        e2e = latencies.e2e - late
+        return {
+            "tpot": self.average(latencies.tpot),
+            "ttft": self.average(latencies.ttft - late),
+            "e2e": float(np.nanmax(e2e)) if self.is_last_answer else self.average(e2e),
+            "throughput": self.throughput(records),
+        }
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRequests:
-    """The requests of a run whose arrivals and lengths were recorded.
+    def average(self, values: NDArray[np.float64]) -> float:
+        """Return the statistic of those values that are defined; NaN without any."""
+        defined = values[np.isfinite(values)]
+        if not len(defined):
+            return math.nan
+        return float(np.median(defined)) if self.statistic == "median" else float(np.mean(defined))
 
-    Attributes:
-        arrival_time: Seconds from the start, ascending.
-        prompt_tokens: Tokens of each prompt.
-        output_tokens: Tokens of each answer.
-    """
+    def throughput(self, records: RequestRecords) -> float:
+        """Return tokens/s over the whole run."""
+        tokens = records.output_tokens + (records.prompt_tokens if self.is_total_throughput else 0)
+        duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
+        return float(tokens.sum()) / duration if duration > 0 else math.nan
 
-    arrival_time: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPair:
-    """Separate workers for prompts and for answers, each described on its own.
-
-    Attributes:
-        prefill: One prefill worker as in a scenario file, workload included.
-        decode: One decode worker, likewise.
-        num_prefills: Number of prefill workers.
-        num_decodes: Number of decode workers.
-        num_drafts: Drafts a step of the decode workers' MTP layer; 0: none.
-        port_bandwidth: Bytes/s at which a KV cache leaves one GPU of a prefill worker for another node.
-        kv_transfer_seconds: Seconds from the last byte of a cache to the scheduler of the decode worker.
-    """
-
-    prefill: Mapping[str, Any]
-    decode: Mapping[str, Any]
-    num_prefills: int
-    num_decodes: int
-    num_drafts: int = 0
-    port_bandwidth: float = 25e9
-    kv_transfer_seconds: float = 0.001
+    def heard(self, deployment: Deployment) -> Deployment:
+        """Return a deployment as the benchmark's client hears of it."""
+        return deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +101,9 @@ class MeasuredPoint:
         shown_only: Metrics that are compared but not scored, because the source's figure has artefacts.
         protocol: How the figures were taken.
         requests: The requests themselves, where they were recorded; they replace the scenario's workload.
-        pools: Separate workers, in place of the scenario; of several, the pair with the nearest TPOT is taken to have
-            run.
+        pools: Separate workers for prompts and answers, in place of the scenario
+            (`simserve.planner.validation.prediction.Workers`); of several, those with the nearest TPOT are taken to
+            have run.
         reason: Why the point cannot be replayed; empty where it can be tried.
         fitted: Metrics that a constant of the catalogue was fitted to.
         laboratory: Who measured it, if several reports are from one: the same nodes, client and habits; else empty.
@@ -150,8 +121,8 @@ class MeasuredPoint:
     measured: Mapping[Metric, float]
     shown_only: frozenset[Metric] = frozenset()
     protocol: Protocol = field(default_factory=Protocol)
-    requests: RecordedRequests | None = None
-    pools: tuple[PoolPair, ...] = ()
+    requests: RequestSpecs | None = None
+    pools: tuple[Any, ...] = ()
     reason: str = ""
     fitted: frozenset[Metric] = frozenset()
     laboratory: str = ""

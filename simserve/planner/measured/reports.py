@@ -6,7 +6,7 @@ Knows how those files are written (docs/measurements.md), not where other source
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
@@ -65,7 +65,7 @@ class _Listed(FrozenModel):
 _Length = _Count | _Listed | _Lengths
 
 
-class _Figures(FrozenModel):
+class Figures(FrozenModel):
     """Measured figures; for a batch, ``e2e`` is the time until its last answer."""
 
     ttft: Seconds | None = None
@@ -112,7 +112,7 @@ class _Run(FrozenModel):
     requests: _Count | None = None
     prompt: _Length
     output: _Length
-    measured: _Figures
+    measured: Figures
     shown_only: tuple[Metric, ...] = ()
     """Figures that are compared but not scored; the server's ``assumed`` says why."""
 
@@ -173,7 +173,7 @@ class _KvRoom(FrozenModel):
         return self
 
 
-class _Excluded(FrozenModel):
+class Excluded(FrozenModel):
     """A result of the same report that is left out here."""
 
     what: str
@@ -203,7 +203,7 @@ class _Report(_Measurements):
     url: Annotated[str, Field(pattern=r"^https?://")]
     date: date
     """Date of the measurement, or of the version of the report that was read."""
-    excluded: tuple[_Excluded, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
     """What else the report contains and is left out, and why."""
 
 
@@ -243,28 +243,13 @@ def read_own(files: Sequence[Path]) -> tuple[list[MeasuredPoint], list[MeasuredM
     return points, [_room(path.stem, room) for path, measured in own for room in measured.kv_rooms]
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """A result of a report that is left out.
-
-    Attributes:
-        report: File with the rest of the report.
-        what: The result.
-        why: Why it is left out.
-    """
-
-    report: str
-    what: str
-    why: str
-
-
-def read_exclusions() -> list[Exclusion]:
-    """Return what is left out of the reports, and why.
+def read_exclusions() -> list[tuple[str, Excluded]]:
+    """Return what is left out of the reports and why, each with the file of its report.
 
     Raises:
         ProfileError: A file is invalid.
     """
-    return [Exclusion(path.stem, each.what, each.why) for path, report in _reports() for each in report.excluded]
+    return [(path.stem, each) for path, report in _reports() for each in report.excluded]
 
 
 def _reports() -> list[tuple[Path, _Report]]:
@@ -282,7 +267,8 @@ def _block(length: _Length, folder: Path) -> dict[str, Any]:
     return length.block(folder) if isinstance(length, _Listed) else length.block
 
 
-def _engine(deployment: Mapping[str, Any]) -> tuple[str, str, str]:
+def engine_of(deployment: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return engine, version and GPU of a deployment as in a scenario file."""
     engine = deployment.get("engine", {})
     return str(engine.get("name", "vllm")), str(engine.get("version", "")), str(deployment.get("hardware", ""))
 
@@ -292,7 +278,7 @@ def _points(source: str, path: Path, measured: _Measurements) -> list[MeasuredPo
 
 
 def _point(source: str, path: Path, server: _Server, run: _Run) -> MeasuredPoint:
-    engine, version, hardware = _engine(server.deployment)
+    engine, version, hardware = engine_of(server.deployment)
     kind, load = run.load
     return MeasuredPoint(
         source=source,
@@ -317,7 +303,7 @@ def _point(source: str, path: Path, server: _Server, run: _Run) -> MeasuredPoint
 
 
 def _room(file: str, room: _KvRoom) -> MeasuredMemory:
-    engine, version, hardware = _engine(room.deployment)
+    engine, version, hardware = engine_of(room.deployment)
     workload = build.all_at_once(1, build.fixed(1), build.fixed(1))
     return MeasuredMemory(
         label=f"{file}: {room.name}",

@@ -10,8 +10,8 @@ from pydantic import Field
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.planner.measured import build
-from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol
-from simserve.planner.measured.reports import UNSEEN, read_unseen, read_unseen_memory
+from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol, Statistic
+from simserve.planner.measured.reports import UNSEEN, Figures, engine_of, read_unseen, read_unseen_memory
 from simserve.profiles import catalog
 from simserve.units import Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel, validate
@@ -20,16 +20,6 @@ PUBLISHED: Final = "published"
 """Source name of the figures that ship with simserve."""
 SHIPPED = (PUBLISHED, UNSEEN)
 """Names of the sources that ship."""
-
-
-class _Figures(FrozenModel):
-    """What was measured."""
-
-    ttft: Seconds | None = None
-    tpot: Seconds | None = None
-    e2e: Seconds | None = None
-    throughput: Annotated[float, Field(gt=0)] | None = None
-    """Output tokens/s of the whole deployment."""
 
 
 class _PublishedFigure(FrozenModel):
@@ -42,7 +32,7 @@ class _PublishedFigure(FrozenModel):
     model: str
     deployment: dict[str, Any]
     workload: dict[str, Any]
-    measured: _Figures
+    measured: Figures
     cold_seconds: Seconds = 0.0
     """How much longer the first requests of the fresh server waited for their first tokens."""
     shown_only: tuple[Metric, ...] = ()
@@ -54,7 +44,7 @@ class _Publication(FrozenModel):
     title: str
     citation: str
     """Author, work, version or commit, date, and where to find it."""
-    statistic: str = "mean"
+    statistic: Statistic = "mean"
     is_server_side: bool = False
     figures: tuple[_PublishedFigure, ...]
 
@@ -74,34 +64,21 @@ def read_published() -> list[MeasuredPoint]:
 
 
 def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> MeasuredPoint:
-    engine = figure.deployment.get("engine", {})
-    figures = figure.measured
-    given: dict[Metric, float | None] = {
-        "tpot": figures.tpot,
-        "ttft": figures.ttft,
-        "e2e": figures.e2e,
-        "throughput": figures.throughput,
-    }
+    engine, version, hardware = engine_of(figure.deployment)
     return MeasuredPoint(
         source=PUBLISHED,
         label=f"{file}: {figure.name}",
-        engine=str(engine.get("name", "vllm")),
-        version=str(engine.get("version", "")),
-        hardware=str(figure.deployment.get("hardware", "")),
+        engine=engine,
+        version=version,
+        hardware=hardware,
         model=figure.model,
         load_kind=figure.load_kind,
         load=float("nan") if figure.load is None else figure.load,
-        scenario={
-            "name": figure.name,
-            "model": build.served_model(figure.model, figure.deployment),
-            "deployment": figure.deployment,
-            "workload": figure.workload,
-            "run": {"warmup": "none"},
-        },
-        measured={metric: value for metric, value in given.items() if value is not None},
+        scenario=build.scenario(figure.name, figure.model, figure.deployment, figure.workload),
+        measured=figure.measured.by_metric,
         shown_only=frozenset(figure.shown_only),
         protocol=Protocol(
-            statistic="median" if publication.statistic == "median" else "mean",
+            statistic=publication.statistic,
             is_server_side=publication.is_server_side,
             cold_seconds=figure.cold_seconds,
         ),

@@ -490,7 +490,7 @@ def _offered_spot(
         listed = None if own else price_of(found.scenario, best["hardware"], "spot").usd
         usd = None if listed is None else listed * need.gpus_per_replica
     if usd is None or usd >= need.usd_per_hour:
-        return "no spot replica is bought: none is listed below the price on demand; --commitments spot=60% says yours"
+        return "no spot replica is bought: none is listed below the price on demand; --commitments spot=60% sets yours"
     rate = steady_rate(found.scenario)
     assert rate is not None  # as `purchase_of` has checked
     assert found.fleet is not None  # a plan that was confirmed
@@ -523,12 +523,12 @@ def _assumed(found: Findings, need: Need, horizon: Horizon, answer: Mapping[str,
     late = [each["years"] for each in answer["terms"] if each["years"] and not each["is_offered"]]
     if horizon.is_assumed and offered:
         shares = ", ".join(f"{each['below_on_demand']:.0%} ({each['years']} y)" for each in offered)
-        yield f"commitments cost less than on demand by {shares}; --commitments 1y=30%,3y=50% says yours"
+        yield f"commitments cost less than on demand by {shares}; set yours with --commitments 1y=30%,3y=50%"
     if late:
         years = " and ".join(map(str, late))
         yield f"commitments of {years} years would outlast the {horizon.months} months: none is bought"
     if horizon.price_decline is None and need.price_decline:
-        yield f"new GPU-hours get {need.price_decline:.1%} cheaper a month; --price-decline 2%/month says yours"
+        yield f"new GPU-hours get {need.price_decline:.1%} cheaper a month; set yours with --price-decline 2%/month"
     if found.scenario.deployment.overflow is not None:
         yield "no request overflows to an API"
     if len(set(need.shape)) > 1:
@@ -545,6 +545,6 @@ def _assumed(found: Findings, need: Need, horizon: Horizon, answer: Mapping[str,
 
 def _of_spot(interruptions: Interruptions) -> Iterator[str]:
     often = f"a spot replica is taken back every {format_seconds(interruptions.mtbf)} on average"
-    says = "; --interruptions mtbf=24h,mttr=10min says yours" if interruptions.is_assumed else ""
+    says = "; set yours with --interruptions mtbf=24h,mttr=10min" if interruptions.is_assumed else ""
     yield f"{often}, alone, with {format_seconds(interruptions.notice)} of notice{says}"
     yield "a seller always has spot GPUs: hours without any are not simulated"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.statistics import two_sided_quantile
+from simserve.metrics.statistics import t_quantile
 from simserve.planner.capacity.fresh import MOST_REQUESTS as MOST_FRESH_REQUESTS
 from simserve.planner.capacity.fresh import TIMES_FRESH, FreshRun, FreshRuns, fresh_runs, is_one_more_held
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
@@ -260,7 +260,7 @@ def further_run(attainments: Sequence[float], confidence: float = FRESH_CONFIDEN
     """
     runs = len(attainments)
     spread = float(np.std(attainments, ddof=1)) * math.sqrt(1 + 1 / runs)
-    reach = two_sided_quantile(runs - 1, confidence) * spread
+    reach = t_quantile(runs - 1, confidence) * spread
     mean = float(np.mean(attainments))
     return max(mean - reach, 0.0), min(mean + reach, 1.0)
 

@@ -1,56 +1,33 @@
 """What the simulator predicts for one measured point, by the point's own protocol. Scores nothing.
 
-Separate prefill and decode workers are covered too. A scenario's pools do not draft with the model's own layers;
-measured ones do. Such a decode worker is replayed as one that does not draft, with steps m times as short where one
-yields m tokens a request. Means are those of the real worker; that the tokens of a step arrive together is lost.
+Knows no measurement of separate prefill and decode workers: those bring their own replay (`Workers`).
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simserve.engine.state import StepTimes
 from simserve.errors import InputError, SimserveError
-from simserve.metrics.latency import request_latencies
 from simserve.metrics.throughput import conditions
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
-from simserve.planner.measured.point import MeasuredPoint, Metric, PoolPair, Protocol
+from simserve.planner.measured.point import MeasuredPoint, Metric, Protocol
 from simserve.profiles.expected_errors import Server
 from simserve.scenario.load import from_mapping
-from simserve.scenario.replication import decoding
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import deployment_of, server_of
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import with_paces
-from simserve.sim.control import Control, DisaggregationSpec, Role, RoutingSpec
-from simserve.sim.pools import PoolSetup
-from simserve.sim.records import RequestRecords
-from simserve.sim.simulate import Deployment, Simulation, simulate
-from simserve.workload.acceptance import expected_tokens
+from simserve.sim.control import Role
+from simserve.sim.simulate import Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
-
-Priced = Callable[[Scenario, Role], tuple[ResolvedScenario, PricedDeployment]]
-"""Resolves a scenario whose replicas have a role, and prices its deployment."""
-LONG_RUN_WINDOW = (0.4, 0.8)
-"""Range of the requests of a long run, in order and as shares, that its figures are taken from: after the ramp, before
-the drain."""
-MAX_IN_TRANSFER = 1_000_000
-"""Caches in transfer: no worker waits because of their number."""
-MTP_ACCEPTANCE = (0.79, 0.61, 0.46)
-"""Probability that each draft of a DeepSeek MTP layer is accepted when those before it were.
-
-Acceptance lengths 1.79, 2.27 and 2.49 of DeepSeek-V4-Pro, the closest relative of R1 that was measured (InferenceX
-golden_al_distribution, vLLM MTP, thinking on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +111,7 @@ def replay_key(point: MeasuredPoint) -> str:
     if point.requests is not None:
         return ""
     if point.pools:
-        return json.dumps([_pools_key(pair) for pair in point.pools])
+        return json.dumps([workers.key for workers in point.pools])
     asked = {key: value for key, value in point.scenario.items() if key != "name"}
     return json.dumps([asked, asdict(point.protocol)], sort_keys=True)
 
@@ -170,9 +147,7 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
         deployment, specs = deployment_of(resolved, priced), _specs(point, scenario)
     except SimserveError as failure:
         return Prediction(point=point, reason=_reason(failure))
-    if point.protocol.is_in_process:
-        deployment = replace(deployment, engine=replace(resolved.engine, transfer_step_seconds=np.inf))
-    simulation = simulate(deployment, specs)
+    simulation = simulate(point.protocol.heard(deployment), specs)
     if simulation.was_interrupted:
         raise KeyboardInterrupt
     found = _replayed(simulation, point.protocol, resolved, has_pools=bool(resolved.pools))
@@ -190,7 +165,7 @@ def _replayed(
 ) -> Replayed:
     records = simulation.records
     return Replayed(
-        figures(records, protocol),
+        protocol.figures(records),
         int(np.isnan(records.finish_time).sum()),
         server_of(resolved, conditions(records, simulation.totals, simulation.num_replicas), has_pools=has_pools),
     )
@@ -199,7 +174,7 @@ def _replayed(
 def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     """Return the figures of those workers a point may have had whose TPOT is nearest to its own."""
     try:
-        found = [_pool_figures(pair, point.protocol, pricer) for pair in point.pools]
+        found = [_pool_figures(workers, point.protocol, pricer) for workers in point.pools]
     except SimserveError as failure:
         return Prediction(point=point, reason=_reason(failure))
     measured = point.measured.get("tpot", float("nan"))
@@ -207,33 +182,35 @@ def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     return _compared(point, found[int(np.argmin(distances))])
 
 
-def _pool_figures(pair: PoolPair, protocol: Protocol, pricer: Pricer) -> Replayed:
-    key = _pools_key(pair)
-    if key not in pricer.replayed:
-        simulation = _replay_pools(pair, pricer.of)
+class Workers(typing.Protocol):
+    """Separate workers for prompts and for answers that may have served a point."""
+
+    @property
+    def key(self) -> str:
+        """Text that workers share if their replays are the same."""
+
+    def replay(self, pricer: Pricer) -> tuple[Simulation, ResolvedScenario]:
+        """Return the run of the point's clients, and the workers that decode.
+
+        Raises:
+            InputError: A worker's profile is missing or not compatible with the rest, or the model does not fit.
+        """
+
+
+def _pool_figures(workers: Workers, protocol: Protocol, pricer: Pricer) -> Replayed:
+    if workers.key not in pricer.replayed:
+        simulation, resolved = workers.replay(pricer)
         if simulation.was_interrupted:
             raise KeyboardInterrupt
-        resolved, _ = pricer.of(from_mapping(pair.decode))
-        pricer.replayed[key] = _replayed(simulation, protocol, resolved, has_pools=True)
-    return pricer.replayed[key]
+        pricer.replayed[workers.key] = _replayed(simulation, protocol, resolved, has_pools=True)
+    return pricer.replayed[workers.key]
 
 
 def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
-    recorded = point.requests
-    if recorded is None:
-        specs = generate(scenario.workload, seed=scenario.run.seed)
-        spec = scenario.deployment.speculative
-        return specs if spec is None else with_paces(specs, spec, scenario.run.seed, 0)
-    return RequestSpecs(
-        arrival_time=recorded.arrival_time,
-        prompt_tokens=recorded.prompt_tokens,
-        output_tokens=recorded.output_tokens,
-        max_tokens=recorded.output_tokens,
-        think_time=np.empty(0),
-        concurrency=None,
-        is_stationary=False,
-        offered_rate=float("nan"),
-    )
+    if point.requests is not None:
+        return point.requests
+    specs, spec = generate(scenario.workload, seed=scenario.run.seed), scenario.deployment.speculative
+    return specs if spec is None else with_paces(specs, spec, scenario.run.seed, 0)
 
 
 def _reason(failure: SimserveError) -> str:
@@ -249,179 +226,3 @@ def _compared(point: MeasuredPoint, replayed: Replayed) -> Prediction:
     if predicted and not replayed.num_unserved:
         return Prediction(point=point, predicted=predicted, server=replayed.server)
     return Prediction(point=point, reason=f"{replayed.num_unserved} requests cannot be served")
-
-
-def figures(records: RequestRecords, protocol: Protocol) -> dict[Metric, float]:
-    """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run as the protocol defines them."""
-    latencies = request_latencies(records)
-    late = records.admitted_time - records.arrival_time if protocol.is_server_side else np.zeros(len(records))
-    is_cold = records.arrival_time == np.nanmin(records.arrival_time)
-    late = late - protocol.front_seconds - protocol.cold_seconds * is_cold
-    late = late - protocol.polled_tokens / 2 * np.nan_to_num(latencies.tpot) * ~is_cold
-    stall = protocol.cold_stall_seconds * is_cold
-    counted = _counted(len(records), protocol)
-    ttft = (latencies.ttft - late)[counted]
-    decode_time = records.finish_time - records.first_token_time
-    tpot = _statistic((latencies.tpot + stall / np.maximum(records.output_tokens - 1, 1))[counted], protocol)
-    if protocol.is_token_weighted:
-        tpot = float(decode_time.sum() / records.output_tokens.sum())
-    first = float(np.nanmax(ttft)) if protocol.is_batch_time else _statistic(ttft, protocol)
-    e2e = (latencies.e2e - late + stall)[counted]
-    throughput = _throughput(records, protocol)
-    if protocol.is_steady_throughput:
-        throughput = closed_loop_throughput(int(is_cold.sum()), float(records.output_tokens.mean()), first, tpot)
-    return {
-        "tpot": tpot,
-        "ttft": first,
-        "e2e": float(np.nanmax(e2e)) if protocol.is_last_answer else _statistic(e2e, protocol),
-        "throughput": throughput * protocol.num_copies / protocol.beam_width,
-    }
-
-
-def closed_loop_throughput(clients: int, output_tokens: float, ttft: float, tpot: float) -> float:
-    """Return the output tokens/s of clients whose every request takes these times, in seconds (Little's law)."""
-    return clients * output_tokens / (ttft + tpot * (output_tokens - 1.0))
-
-
-def _counted(num_requests: int, protocol: Protocol) -> slice:
-    """Return the requests whose latencies count, in order of arrival: all, or the middle of a long run."""
-    start, stop = LONG_RUN_WINDOW if protocol.is_long_run else (0.0, 1.0)
-    return slice(int(start * num_requests), max(int(stop * num_requests), 1))
-
-
-def _throughput(records: RequestRecords, protocol: Protocol) -> float:
-    """Return tokens/s over the whole run, or over the time in which the middle of a long run's requests finished."""
-    tokens = records.output_tokens + (records.prompt_tokens if protocol.is_total_throughput else 0)
-    if not protocol.is_long_run:
-        duration = float(np.nanmax(records.finish_time) - np.nanmin(records.arrival_time))
-        return float(tokens.sum()) / duration if duration > 0 else float("nan")
-    start, end = np.nanquantile(records.finish_time, LONG_RUN_WINDOW)
-    inside = (records.finish_time > start) & (records.finish_time <= end)
-    return float(tokens[inside].sum() / (end - start)) if end > start else float("nan")
-
-
-def _statistic(values: NDArray[np.float64], protocol: Protocol) -> float:
-    defined = values[np.isfinite(values)]
-    if not len(defined):
-        return float("nan")
-    return float(np.median(defined)) if protocol.statistic == "median" else float(np.mean(defined))
-
-
-def _replay_pools(pair: PoolPair, priced: Priced) -> Simulation:
-    """Return the run of a closed loop on the workers of a pair.
-
-    Raises:
-        InputError: A worker's profile is missing or not compatible with the rest, or the model does not fit.
-    """
-    scenario = from_mapping(pair.prefill)
-    resolved, prefill = priced(scenario, "prefill")
-    setups = (
-        PoolSetup(
-            name="prefill",
-            engine=resolved.engine,
-            step_times=prefill.step_times,
-            priced=None,
-            num_replicas=pair.num_prefills,
-            role="prefill",
-        ),
-        _decode_setup(pair, priced),
-    )
-    shape = resolved.shape
-    specs = generate(scenario.workload, seed=scenario.run.seed)
-    cache_bytes = shape.model.kv_bytes_per_token(shape.kv_element_bytes) * float(np.mean(specs.prompt_tokens))
-    control = Control(
-        routing=RoutingSpec(policy="least_outstanding"),
-        disaggregation=_links(pair, cache_bytes, resolved.engine.data_parallel_size),
-        kv_bytes_per_token=shape.model.kv_bytes_per_token(shape.kv_element_bytes),
-    )
-    deployment = Deployment(
-        num_replicas=pair.num_prefills, engine=resolved.engine, priced=prefill, control=control, pools=setups
-    )
-    return simulate(deployment, specs)
-
-
-def _pools_key(pair: PoolPair) -> str:
-    """Return a key that pairs share if their replays are the same: all but their names."""
-    both = [{key: value for key, value in each.items() if key != "name"} for each in (pair.prefill, pair.decode)]
-    others = [getattr(pair, each.name) for each in fields(pair) if each.name not in ("prefill", "decode")]
-    return json.dumps([both, others], sort_keys=True)
-
-
-def _links(pair: PoolPair, cache_bytes: float, ranks: int) -> DisaggregationSpec:
-    """Return the links of prefill workers.
-
-    Every GPU of a worker without ranks has the whole latent cache, and sends it to its counterpart. With ranks, only
-    one GPU has it, and sends a copy to each GPU of a decode worker without ranks, while the other ranks send theirs.
-    """
-    copies = int(pair.decode["deployment"].get("tensor_parallel_size", 1)) if ranks > 1 else 1
-    rest = (1.0 - 1.0 / ranks) * copies * cache_bytes / pair.port_bandwidth
-    return DisaggregationSpec.model_validate(
-        {
-            "transfer_bandwidth": f"{ranks * pair.port_bandwidth / copies} B/s",
-            "transfer_latency": f"{pair.kv_transfer_seconds + rest} s",
-            "max_in_transfer": MAX_IN_TRANSFER,
-        }
-    )
-
-
-def _decode_setup(pair: PoolPair, priced: Priced) -> PoolSetup:
-    plain, found = priced(from_mapping(pair.decode), "decode")
-    times, drafts = found.step_times, pair.num_drafts
-    if drafts and plain.engine.data_parallel_size > 1:
-        # Verification is priced as that many more sequences.
-        seats = plain.engine.max_num_seqs * (drafts + 1)
-        _, wide = priced(from_mapping(_with(pair.decode, max_num_seqs=seats)), "decode")
-        times = _verifying(wide.step_times, drafts + 1)
-    elif drafts:
-        given = {"method": "mtp", "num_speculative_tokens": drafts, "acceptance_rate": MTP_ACCEPTANCE[0]}
-        _, drafting = priced(from_mapping(_with(pair.decode, speculative=given)), "decode")
-        times = drafting.step_times
-    tokens = expected_tokens(MTP_ACCEPTANCE[:drafts]) if drafts else 1.0
-    return PoolSetup(
-        name="decode",
-        # Dynamo takes the tokens from it (skip-tokenizer-init); it has no API server of its own that passes them on.
-        engine=replace(decoding(plain), api_token_seconds=0.0),
-        step_times=_scaled(times, 1.0 / tokens),
-        priced=None,
-        num_replicas=pair.num_decodes,
-        role="decode",
-    )
-
-
-def _with(mapping: Mapping[str, Any], *, speculative: Any = None, max_num_seqs: int | None = None) -> dict[str, Any]:
-    """Return a scenario with drafts, or with another number of seats."""
-    deployment = dict(mapping["deployment"])
-    if speculative is not None:
-        deployment["speculative"] = speculative
-    if max_num_seqs is not None:
-        deployment["engine"] = {**deployment["engine"], "max_num_seqs": max_num_seqs}
-    return {**mapping, "deployment": deployment}
-
-
-def _verifying(times: StepTimes, width: int) -> StepTimes:
-    """Return the step times of ranks that decode ``width`` tokens a sequence."""
-    last = (len(times.decode_base) - 1) // width
-    sequences = width * np.arange(last + 1)
-    shared = np.asarray(times.shared_seconds)
-    return replace(
-        times,
-        decode_base=np.asarray(times.decode_base)[sequences].tolist(),
-        # The queries of a sequence read its keys once, but each takes its own products, the bottleneck.
-        decode_slope=(width * np.asarray(times.decode_slope)[sequences]).tolist(),
-        sequence_seconds=np.asarray(times.sequence_seconds)[sequences].tolist(),
-        decode_attention_base=np.asarray(times.decode_attention_base)[sequences].tolist(),
-        shared_seconds=shared[::width].tolist(),
-        shared_seconds_beyond=width * times.shared_seconds_beyond,
-    )
-
-
-def _scaled(times: StepTimes, factor: float) -> StepTimes:
-    if math.isclose(factor, 1.0):
-        return times
-    return replace(
-        times,
-        decode_base=[factor * each for each in times.decode_base],
-        decode_slope=[factor * each for each in times.decode_slope],
-        shared_seconds=[factor * each for each in times.shared_seconds],
-        shared_seconds_beyond=factor * times.shared_seconds_beyond,
-    )

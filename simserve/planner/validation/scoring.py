@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.units import GIB
 
-GroupKey = Callable[[MeasuredPoint], tuple[str, ...]]
+Part = Callable[[MeasuredPoint], str]
+"""What the points of a group share."""
 CORE_GPUS = ("h100", "h200", "a100")
 """Beginnings of the names of the GPUs whose measurements the simulator should cover."""
 SCORED: tuple[Metric, ...] = ("tpot", "ttft", "throughput")
@@ -79,18 +81,8 @@ def concurrency_band(point: MeasuredPoint) -> str:
     return band_of(point.load)
 
 
-def by_model(point: MeasuredPoint) -> tuple[str, ...]:
-    """Return source, engine, hardware and model of a point."""
-    return (point.source, point.engine, point.hardware, point.model)
-
-
-def by_band(point: MeasuredPoint) -> tuple[str, ...]:
-    """Return source, engine and band of concurrency of a point."""
-    return (point.source, point.engine, concurrency_band(point))
-
-
 def in_order_of_load(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return groups `by_band`: sources in their own order, their engines, and bands from few to many requests."""
+    """Return groups by source, engine and concurrency: sources in their own order, and bands from few to many."""
     bands = [band_of(highest) for highest in (*CONCURRENCY_BANDS, math.inf)]
     sources = list(dict.fromkeys(group["source"] for group in groups))
 
@@ -102,29 +94,27 @@ def in_order_of_load(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(groups, key=place)
 
 
-def by_source(point: MeasuredPoint) -> tuple[str, ...]:
-    """Return the source of a point."""
-    return (point.source,)
-
-
-def grouped(predictions: Sequence[Prediction], key: GroupKey, names: Sequence[str]) -> list[dict[str, Any]]:
+def grouped(predictions: Sequence[Prediction], *names: str, **others: Part) -> list[dict[str, Any]]:
     """Return one mapping for each group, in order of first appearance.
 
     Args:
         predictions: Predictions of all points, run or not.
-        key: What the points of a group share.
-        names: Keys for the parts of what ``key`` returns.
+        names: What the points of a group share: fields of a point, or ``concurrency``, the band of its load.
+        others: Name -> what else they share.
 
     Returns:
         ``names``, ``points``, ``covered``, ``metrics`` {metric: errors} and ``shown_only`` (the same, of
         metrics that are compared but not scored).
     """
+    parts: dict[str, Part] = {name: attrgetter(name) for name in names} | others
+    if "concurrency" in parts:
+        parts["concurrency"] = concurrency_band
     members: dict[tuple[str, ...], list[Prediction]] = {}
     for each in predictions:
-        members.setdefault(key(each.point), []).append(each)
+        members.setdefault(tuple(part(each.point) for part in parts.values()), []).append(each)
     return [
         {
-            **dict(zip(names, values, strict=True)),
+            **dict(zip(parts, values, strict=True)),
             "points": len(group),
             "covered": sum(each.is_covered for each in group),
             "metrics": _summaries(group, is_scored=True),
@@ -356,11 +346,7 @@ class MemoryComparison:
     def summary(self) -> dict[str, Any]:
         """The row as results show it."""
         return {
-            "label": self.measured.label,
-            "engine": self.measured.engine,
-            "version": self.measured.version,
-            "hardware": self.measured.hardware,
-            "model": self.measured.model,
+            **{name: getattr(self.measured, name) for name in ("label", "engine", "version", "hardware", "model")},
             "measured_kv_gib": self.measured_bytes / GIB,
             "predicted_kv_gib": self.predicted_bytes / GIB,
             "error_of_kv": self.error_of_kv,

@@ -21,9 +21,6 @@ from simserve.planner.validation.prediction import Prediction, Pricer, predict, 
 from simserve.planner.validation.scoring import (
     SCORED,
     MemoryComparison,
-    by_band,
-    by_model,
-    by_source,
     compare_memory,
     concurrency_band,
     coverage,
@@ -71,9 +68,9 @@ class Validation:
             "coverage": coverage(self.predictions),
             "overall": overall(self.predictions),
             "memory": [each.summary for each in self.memory],
-            "groups": grouped(self.predictions, by_model, ("source", "engine", "hardware", "model")),
-            "bands": in_order_of_load(grouped(self.predictions, by_band, ("source", "engine", "concurrency"))),
-            "sources": grouped(self.predictions, by_source, ("source",)),
+            "groups": grouped(self.predictions, "source", "engine", "hardware", "model"),
+            "bands": in_order_of_load(grouped(self.predictions, "source", "engine", "concurrency")),
+            "sources": grouped(self.predictions, "source"),
             "intervals": [each.model_dump() for each in coverage_rows(self.predictions, load_error_model())],
             "not_covered": not_covered(self.predictions),
         }
@@ -169,14 +166,7 @@ def _columns(prediction: Prediction, model: ErrorModel) -> dict[str, Any]:
     point = prediction.point
     expected = None if prediction.server is None else expect(model, prediction.server, source_of(point))
     columns: dict[str, Any] = {
-        "source": point.source,
-        "label": point.label,
-        "engine": point.engine,
-        "version": point.version,
-        "hardware": point.hardware,
-        "model": point.model,
-        "load_kind": point.load_kind,
-        "load": point.load,
+        **{name: getattr(point, name) for name in _POINT},
         "concurrency": concurrency_band(point),
         "shown_only": " ".join(sorted(point.shown_only)),
         "reason": prediction.reason,
@@ -190,6 +180,9 @@ def _columns(prediction: Prediction, model: ErrorModel) -> dict[str, Any]:
             columns |= _ends(f"{metric}_{unit}", predicted, expected.metrics[metric] if expected else None)
     columns["interval_group"] = expected.group if expected else ""
     return columns
+
+
+_POINT = ("source", "label", "engine", "version", "hardware", "model", "load_kind", "load")
 
 
 def _ends(name: str, predicted: float, expected: MetricExpectation | None) -> dict[str, float]:

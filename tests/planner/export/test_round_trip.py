@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import re
 import shlex
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,10 @@ from simserve.perf.shape import ReplicaShape
 from simserve.planner.export.deployment import Export, public_checkpoint
 from simserve.planner.export.export import WHOLE, export
 from simserve.planner.importers.manifest import import_manifest
-from simserve.planner.importers.sglang_command import import_sglang_command
-from simserve.planner.importers.trtllm_command import import_trtllm_command
-from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.planner.importers.server import import_line
+from simserve.planner.importers.sglang_command import SGLANG
+from simserve.planner.importers.trtllm_command import TRTLLM
+from simserve.planner.importers.vllm_command import VLLM
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.load import from_mapping, load, scenario_names
 from simserve.scenario.resolve import resolve
@@ -33,7 +34,11 @@ LENGTHS = {
     "prompt_tokens": {"distribution": "fixed", "value": 100},
     "output_tokens": {"distribution": "fixed", "value": 20},
 }
-IMPORTS = {"vllm": import_vllm_command, "sglang": import_sglang_command, "tensorrt-llm": import_trtllm_command}
+IMPORTS = {
+    "vllm": partial(import_line, VLLM),
+    "sglang": partial(import_line, SGLANG),
+    "tensorrt-llm": partial(import_line, TRTLLM),
+}
 
 
 def replica(scenario: Scenario, result: Export) -> object:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from simserve.errors import ScenarioError, TraceError
-from simserve.planner.importers.bench import BenchImport, import_bench
+from simserve.planner.importers.bench import import_bench
+from simserve.planner.importers.draft import Imported
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
@@ -40,7 +41,7 @@ DETAILS = {
 }
 
 
-def imported(folder: Path, result: dict[str, Any], **options: Any) -> BenchImport:
+def imported(folder: Path, result: dict[str, Any], **options: Any) -> Imported:
     """Write a result and import it."""
     file = folder / "result.json"
     file.write_text(json.dumps(result), encoding="utf-8")
@@ -180,7 +181,7 @@ def written(folder: Path, document: Any, name: str) -> Path:
     return file
 
 
-def of_tool(place: Path, tool: str, scenario: Scenario | None = None, **options: Any) -> BenchImport:
+def of_tool(place: Path, tool: str, scenario: Scenario | None = None, **options: Any) -> Imported:
     """Import the first run of a tool's file, and write the trace that it makes."""
     document, name = TOOLS[tool]
     first = 1 if tool in ("guidellm", "csv") else None

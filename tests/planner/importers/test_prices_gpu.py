@@ -26,7 +26,7 @@ cpu,north,0.1,4,16.0,0,,,False,,,
 a,north,2.0,16,200.0,1,A100,40.0,False,,nvidia,
 b,north,9.6,16,200.0,4,A100,80.0,False,,nvidia,
 b,north,4.0,16,200.0,4,A100,80.0,True,,nvidia,
-c,north,1.0,16,200.0,1,Gaudi3,128.0,False,,intel,
+c,north,1.0,16,200.0,1,Gaudi9,128.0,False,,intel,
 """
 
 
@@ -61,7 +61,12 @@ def test_skypilot_prices_are_those_of_an_instance(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("accelerator", "profile"),
-    [("RTX6000-Ada", "rtx-6000-ada-48gb"), ("RTXA5000", "rtx-a5000-24gb"), ("RTX5080", "rtx-5080-16gb")],
+    [
+        ("RTX6000-Ada", "rtx-6000-ada-48gb"),
+        ("RTXA5000", "rtx-a5000-24gb"),
+        ("RTX5080", "rtx-5080-16gb"),
+        ("Gaudi3", "gaudi3-128gb"),
+    ],
 )
 def test_cards_are_known_as_the_lists_write_them(tmp_path: Path, accelerator: str, profile: str) -> None:
     """In their own case."""
@@ -79,7 +84,7 @@ def test_gpuhunt_prices_are_an_offer_a_row(tmp_path: Path) -> None:
         ("a100-sxm-80gb", "on_demand"): 2.4,
         ("a100-sxm-80gb", "spot"): 1.0,
     }
-    assert found.skipped == ("Gaudi3",)
+    assert found.skipped == ("Gaudi9",)
     assert {price.provider for own in found.prices.values() for price in own} == {"cloudy"}
     assert {price.provider for own in told.prices.values() for price in own} == {"Us"}
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
-from simserve.planner.importers.sglang_command import import_sglang_command
+from simserve.planner.importers.server import import_line
+from simserve.planner.importers.sglang_command import SGLANG
 from tests.fuzzing import examples
 from tests.planner.importers.test_vllm_command import resolved_part
 from tests.scenario.builders import make_scenario
@@ -21,7 +22,7 @@ LINE = "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B"
 
 def imported(text: str, version: str | None = "0.5.4", hardware: str = "h100-sxm-80gb") -> Draft:
     """Return the draft of a line on one GPU."""
-    return import_sglang_command(text, hardware=hardware, version=version)
+    return import_line(SGLANG, text, hardware=hardware, version=version)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from simserve.errors import ScenarioError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
-from simserve.planner.importers.trtllm_command import import_trtllm_command
+from simserve.planner.importers.server import import_line
+from simserve.planner.importers.trtllm_command import TRTLLM
 from tests.planner.importers.test_vllm_command import resolved_part
 from tests.scenario.builders import make_scenario
 
@@ -19,7 +20,7 @@ LINE = "trtllm-serve meta-llama/Llama-3.1-8B"
 
 def imported(text: str, version: str | None = "1.0", hardware: str = "h100-sxm-80gb") -> Draft:
     """Return the draft of a line on one GPU."""
-    return import_trtllm_command(text, hardware=hardware, version=version)
+    return import_line(TRTLLM, text, hardware=hardware, version=version)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
-from simserve.planner.importers.vllm_command import import_vllm_command
+from simserve.planner.importers.server import import_line
+from simserve.planner.importers.vllm_command import VLLM
 from simserve.profiles.catalog import load_model
 from simserve.scenario.load import load, scenario_names
 from simserve.scenario.resolve import resolve
@@ -28,7 +29,7 @@ GPU = "h100-sxm-80gb"
 
 def imported(text: str, version: str | None = "0.12", model: str | None = None) -> Draft:
     """Return the draft of a line on one H100."""
-    return import_vllm_command(text, hardware=GPU, version=version, model=model)
+    return import_line(VLLM, text, hardware=GPU, version=version, model=model)
 
 
 def resolved_part(scenario: Scenario) -> tuple[object, ...]:
@@ -81,7 +82,7 @@ def test_the_command_of_a_bundled_scenario_comes_back(name: str) -> None:
     scenario = load(name, ["deployment.engine.priority_preemption=false"])
     line = export(scenario, "vllm")
 
-    back = import_vllm_command(line.lines, hardware=resolve(scenario).shape.hardware.name, version=line.version)
+    back = import_line(VLLM, line.lines, hardware=resolve(scenario).shape.hardware.name, version=line.version)
     served, traffic = back.scenario, scenario.workload
     unsaid = {
         "images": traffic.images,
@@ -124,7 +125,7 @@ def test_rare_keys_come_back_too(overrides: tuple[str, ...], words: str) -> None
 
     line = export(scenario, "vllm")
     assert words in line.line
-    back = import_vllm_command(line.line, hardware=scenario.deployment.hardware, version=line.version)
+    back = import_line(VLLM, line.line, hardware=scenario.deployment.hardware, version=line.version)
     assert resolved_part(back.scenario) == resolved_part(scenario)
     assert back.scenario.deployment.speculative == scenario.deployment.speculative
 
@@ -307,8 +308,9 @@ def test_another_version_is_another_model(served: str) -> None:
 @pytest.mark.parametrize("tag", ["latest", "nightly", "v0.12.0"])
 def test_an_image_of_any_tag_starts_a_server(tag: str) -> None:
     """What follows it are the flags; only a release says a version."""
-    draft = import_vllm_command(
-        f"docker run --gpus all -p 8000:8000 -e HF_HUB_OFFLINE=1 vllm/vllm-openai:{tag} meta-llama/Llama-3.1-8B -tp 2"
+    draft = import_line(
+        VLLM,
+        f"docker run --gpus all -p 8000:8000 -e HF_HUB_OFFLINE=1 vllm/vllm-openai:{tag} meta-llama/Llama-3.1-8B -tp 2",
     )
 
     assert (draft.scenario.model, draft.scenario.deployment.tensor_parallel_size) == ("llama-3.1-8b", 2)
@@ -332,7 +334,7 @@ def test_data_parallel_ranks_are_replicas() -> None:
 
 def test_the_gpu_is_assumed_with_a_note() -> None:
     """The line cannot say it."""
-    draft = import_vllm_command("vllm serve meta-llama/Llama-3.1-8B", version="0.12")
+    draft = import_line(VLLM, "vllm serve meta-llama/Llama-3.1-8B", version="0.12")
 
     assert draft.scenario.deployment.hardware == "h100-sxm-80gb"
     assert "--gpus names yours" in draft.notes[0]
@@ -561,7 +563,7 @@ def test_the_kernels_of_attention_on_amd_come_back(version: str) -> None:
             ]
         )
         line = export(scenario, "vllm").lines
-        back = import_vllm_command(line, hardware="mi300x-192gb", version=version).scenario
+        back = import_line(VLLM, line, hardware="mi300x-192gb", version=version).scenario
         assert resolved_part(back) == resolved_part(scenario), line
     both = imported(f"VLLM_ATTENTION_BACKEND=TRITON_ATTN VLLM_ROCM_USE_AITER=1 {LLAMA}", version=version)
     assert both.scenario.deployment.engine.attention_backend == "triton"
@@ -586,7 +588,7 @@ def test_the_kernels_of_experts_on_amd_come_back(version: str, options: str) -> 
             "deployment.hardware=mi300x-192gb",
         ]
     )
-    back = import_vllm_command(export(scenario, "vllm").lines, hardware="mi300x-192gb", version=version).scenario
+    back = import_line(VLLM, export(scenario, "vllm").lines, hardware="mi300x-192gb", version=version).scenario
 
     assert resolved_part(back) == resolved_part(scenario)
     served = "vllm serve Qwen/Qwen3-30B-A3B-Instruct-2507"

@@ -8,8 +8,6 @@ from simserve.planner.measured.point import COMPUTED, NO_RECIPE, MeasuredMemory
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import (
     MemoryComparison,
-    by_model,
-    by_source,
     concurrency_band,
     coverage,
     coverage_sentence,
@@ -52,7 +50,7 @@ def test_a_group_counts_what_did_not_run() -> None:
         make_prediction({}, reason="does not fit"),
     ]
 
-    (group,) = grouped(predictions, by_model, ("source", "engine", "hardware", "model"))
+    (group,) = grouped(predictions, "source", "engine", "hardware", "model")
 
     assert list(group) == ["source", "engine", "hardware", "model", "points", "covered", "metrics", "shown_only"]
     assert (group["points"], group["covered"]) == (3, 2)
@@ -67,7 +65,7 @@ def test_what_is_only_shown_is_not_scored() -> None:
         {"tpot": 0.01, "ttft": 0.2}, measured={"tpot": 0.01, "ttft": 0.1}, shown_only=frozenset({"ttft"})
     )
 
-    (group,) = grouped([prediction], by_source, ("source",))
+    (group,) = grouped([prediction], "source")
 
     assert list(group["metrics"]) == ["tpot"]
     assert group["shown_only"]["ttft"]["bias"] == pytest.approx(1.0)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibration.laboratory.protocol import LONG_RUN_WINDOW, Protocol
 from calibration.laboratory.readers.mlperf import read_mlperf, read_official
 from calibration.laboratory.readers.mlperf_harness import layout_of
-from simserve.planner.measured.point import Protocol
-from simserve.planner.validation.prediction import LONG_RUN_WINDOW, figures
 from simserve.sim.records import RequestRecords
 from tests.planner.builders import write_csv
 
@@ -176,17 +175,17 @@ def test_a_long_run_is_judged_by_its_middle() -> None:
     records = _records(1000)
 
     assert LONG_RUN_WINDOW == (0.4, 0.8)
-    assert figures(records, Protocol(is_long_run=True))["e2e"] == 5.0
-    assert figures(records, Protocol())["e2e"] > 5.0
+    assert Protocol(is_long_run=True).figures(records)["e2e"] == 5.0
+    assert Protocol().figures(records)["e2e"] > 5.0
 
 
 def test_throughput_counts_all_copies_and_one_beam() -> None:
     """Twice the replicas at a quarter of the tokens."""
     records, protocol = _records(1000), Protocol(is_long_run=True)
 
-    alone = figures(records, protocol)["throughput"]
+    alone = protocol.figures(records)["throughput"]
 
-    assert figures(records, replace(protocol, num_copies=2, beam_width=4))["throughput"] == pytest.approx(alone / 2)
+    assert replace(protocol, num_copies=2, beam_width=4).figures(records)["throughput"] == pytest.approx(alone / 2)
 
 
 def test_later_rounds_are_run_as_the_harness_before_them(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from calibration.laboratory.pools import PoolPair
 from calibration.laboratory.scoring.held_out import CONSTANTS, fitted_metrics, held_out_rows
-from simserve.planner.measured.point import PoolPair
 from simserve.planner.validation.prediction import Prediction
 from tests.planner.builders import make_point
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibration.laboratory import pools
+from calibration.laboratory.pools import PoolPair
 from simserve.engine.state import StepTimes
-from simserve.planner.measured.point import MeasuredPoint, PoolPair
-from simserve.planner.validation import prediction
+from simserve.planner.measured.point import MeasuredPoint
 from simserve.planner.validation.prediction import Pricer, predict, replay_key
 from tests.planner.builders import make_point
 from tests.scenario.builders import scenario_mapping
@@ -106,7 +107,7 @@ def test_verifying_ranks_count_each_draft_as_a_sequence() -> None:
         shared_seconds_beyond=10.0,
     )
 
-    found = prediction._verifying(times, 2)
+    found = pools._verifying(times, 2)
 
     assert found.decode_base == pytest.approx([0.0, 2.0, 4.0])
     assert found.decode_slope == pytest.approx([0.2, 0.2, 0.2])
@@ -163,7 +164,7 @@ def test_the_one_rank_that_has_a_cache_sends_every_copy() -> None:
     """8 GPUs that decode together ask one rank for 8 copies; the link of all ranks is as busy as before."""
     cut, ranks = {"tensor_parallel_size": 8}, {"data_parallel_size": 8}
     found = {
-        name: prediction._links(pair(decode={"deployment": decode}, port_bandwidth=1e9), 36e6, prefill)
+        name: pools._links(pair(decode={"deployment": decode}, port_bandwidth=1e9), 36e6, prefill)
         for name, decode, prefill in (("together", cut, 1), ("copies", cut, 8), ("one", ranks, 8))
     }
 
@@ -196,6 +197,6 @@ def test_workers_with_data_parallel_attention_are_replayed() -> None:
 
 def test_acceptance_lengths_are_the_measured_ones() -> None:
     """1.79, 2.27 and 2.49 tokens a step with 1, 2 and 3 drafts."""
-    lengths = 1.0 + np.cumsum(np.cumprod(prediction.MTP_ACCEPTANCE))
+    lengths = 1.0 + np.cumsum(np.cumprod(pools.MTP_ACCEPTANCE))
 
     assert lengths == pytest.approx([1.79, 2.27, 2.49], abs=0.01)
