@@ -400,7 +400,6 @@ def _add_stretch(cache: PrefixCache, slot: int, start: int) -> None:
 
 
 def _drop_stretch(cache: PrefixCache, stretch: int) -> None:
-    """Remove an empty stretch."""
     slot, above, below = cache.stretch_slot[stretch], cache.above[stretch], cache.below[stretch]
     if above:
         cache.below[above] = below

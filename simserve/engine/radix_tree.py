@@ -259,7 +259,6 @@ def _cut(cache: PrefixCache, tree: RadixTree, node: int, position: int) -> int:
 
 
 def _new_node(tree: RadixTree) -> int:
-    """Return the number of a new node."""
     if tree.free_nodes:
         return tree.free_nodes.pop()
     for column in (tree.entries, tree.offsets, tree.starts, tree.ends, tree.parents, tree.users):

@@ -167,7 +167,6 @@ def _whole_prompt_notes(resolved: ResolvedScenario, specs: RequestSpecs) -> list
 
 
 def _traffic(resolved: ResolvedScenario) -> RequestSpecs:
-    """Return the requests of the scenario's first run."""
     scenario = resolved.scenario
     with scenario.blaming("workload"):
         specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)

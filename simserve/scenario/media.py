@@ -157,7 +157,6 @@ def _check_counted(prompt_tokens: np.ndarray, held: np.ndarray, scenario: Scenar
 
 
 def _total(columns: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the sum of one or more columns."""
     first, *others = columns
     return sum(others, start=first)
 
@@ -310,7 +309,6 @@ def _kinds(
 
 
 def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, replication: int) -> _Medium:
-    """Return the images, or the recordings, of all requests."""
     columns = {
         name: np.zeros(len(specs), dtype=np.int64 if name in ("count", "tokens") else np.float64)
         for name in ("count", "tokens", "preprocess_seconds", "num_encoded", "positions", "pairs")
@@ -354,7 +352,6 @@ def _check_recorded(key: str, spec: ImagesSpec | AudioSpec, recorded: RecordedMe
 def _check_videos(
     spec: ImagesSpec | AudioSpec, recorded: RecordedMedia | None, tower: Tower, scenario: Scenario
 ) -> None:
-    """Refuse videos for a model that accepts none."""
     if not isinstance(tower, VisionTower) or isinstance(spec, AudioSpec) or tower.frames_per_patch is not None:
         return
     are_recorded = recorded is not None and recorded.sizes is not None and recorded.sizes[:, 2].any()

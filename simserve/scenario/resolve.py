@@ -312,7 +312,6 @@ def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan
 
 
 def _with_length(scenario: Scenario, length: int) -> Scenario:
-    """Return the scenario with ``max_model_len`` set."""
     deployment = scenario.deployment
     engine = deployment.engine.model_copy(update={"max_model_len": length})
     return scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
