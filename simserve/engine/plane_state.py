@@ -703,7 +703,7 @@ class ClientState:
         gateway: The gateway in front of the replicas; None: nothing but the router.
         regions: Where clients and replicas are; None: not modelled.
         paces: What each request gains per step, if pools have drafts of their own; None: the same on all.
-        asks: What is asked of a user's own functions: flags of `simserve.engine.judged`.
+        asks: What is asked of a user's own functions (`simserve.engine.judged`): flags above.
         judge: Asks them; interpreted only.
         open: Replicas that can take the current request.
         open_pools: Pools with such replicas.
