@@ -9,6 +9,12 @@ from simserve.reference.steps import Step
 class CheckedScheduler(ContinuousScheduler):
     """The scheduler of a replica, with all its steps checked."""
 
+    def schedule_decodes(self, step: Step) -> None:
+        """Check the queue before decodes that prompts precede: their blocks may be those of the head's prefix."""
+        if self.config.scheduler == "prefill_first":
+            check_queue(self, step)
+        super().schedule_decodes(step)
+
     def check(self, step: Step) -> None:
         """Assert the invariants of a planned step."""
         check(self, step)
@@ -33,6 +39,12 @@ def check(scheduler: ContinuousScheduler, step: Step) -> None:
     assert all(0 < chunk <= step.longest_chunk for _, chunk in step.chunks)
     if config.scheduler == "prefill_first":
         assert not (step.chunks and step.decoding)
+    if config.scheduler == "mixed" or step.chunks:
+        check_queue(scheduler, step)
+
+
+def check_queue(scheduler: ContinuousScheduler, step: Step) -> None:
+    """Assert that the head of the queue waits for a reason, once a step has admitted all that it may."""
     if scheduler.waiting and not (step.has_preempted or step.moved_blocks or step.asks_nobody):
         eligible = [one for one in scheduler.waiting if scheduler.has_adapter_seat(one) and one not in step.deferred]
         asked = next(iter(eligible), None)
