@@ -196,7 +196,42 @@ def _left_out(columns: Sequence[NDArray[np.float64]]) -> tuple[list[float], list
     owner = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
     order = np.argsort(values, kind="stable")
     values, owner = values[order], owner[order]
-    return _described(values), [_described(values[owner != place]) for place in range(len(columns))]
+    places_of = np.split(np.argsort(owner, kind="stable"), np.cumsum([len(column) for column in columns])[:-1])
+    center = float(values[len(values) // 2]) if len(values) else 0.0
+    sums = _powers(values, center)
+    return _described(values), [_described_without(values, places, center, sums) for places in places_of]
+
+
+def _powers(values: NDArray[np.float64], center: float) -> tuple[float, float]:
+    """Return the sum of the deviations from a centre, and that of their squares."""
+    deviations = values - center
+    return float(np.sum(deviations)), float(np.sum(deviations**2))
+
+
+def _described_without(
+    ascending: NDArray[np.float64], places: NDArray[np.int64], center: float, sums: tuple[float, float]
+) -> list[float]:
+    """Return `_described` of the values except those at some ascending places, without copying them all.
+
+    Args:
+        ascending: All values.
+        places: Places of the values to leave out.
+        center: Near the middle of the values.
+        sums: `_powers` of all of them.
+    """
+    left = len(ascending) - len(places)
+    if not left:
+        return _described(np.zeros(0))
+    # The r-th kept value is preceded by as many dropped ones as have fewer than r + 1 kept values before them.
+    kept_before = places - np.arange(len(places))
+    at = (left - 1) * np.array(PERCENTILES) / 100
+    low = np.floor(at).astype(np.int64)
+    high = np.minimum(low + 1, left - 1)
+    lower, upper = (ascending[ranks + np.searchsorted(kept_before, ranks, side="right")] for ranks in (low, high))
+    dropped = _powers(ascending[places], center)
+    mean = (sums[0] - dropped[0]) / left
+    std = math.sqrt(max(0.0, (sums[1] - dropped[1]) / left - mean**2))
+    return [center + mean, std, *(lower + (at - low) * (upper - lower)).tolist()]
 
 
 def _described(ascending: NDArray[np.float64]) -> list[float]:

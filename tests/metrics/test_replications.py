@@ -257,7 +257,7 @@ def test_a_figure_that_one_run_defines_is_not_known() -> None:
 
 @pytest.mark.parametrize("sizes", [(50, 1, 7, 300), (20, 20, 20), (0, 2), (1, 3)])
 def test_what_is_left_without_a_run_is_that_of_the_others_together(sizes: tuple[int, ...]) -> None:
-    """Its mean, deviation and percentiles, with ties too."""
+    """Found by ranks, without a copy of all others: the same mean, deviation and percentiles, with ties too."""
     draw = np.random.default_rng(len(sizes))
     runs = [np.round(draw.lognormal(size=size), 1) for size in sizes]
 
