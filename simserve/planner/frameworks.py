@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -79,29 +78,6 @@ class Publications(FrozenModel):
     """Source of those throughputs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """Results of one framework on the workload.
-
-    Attributes:
-        framework: The framework.
-        output_throughput: Output tokens/s.
-        tokens_per_step: Output tokens a step on average; padding and finished members of a batch do not count.
-        step_seconds: Mean seconds of a step.
-        binding: The bottleneck.
-        usd_per_hour: Price of the deployment; None where unknown.
-        formats: Number formats of weights and KV cache, and where they come from.
-    """
-
-    framework: Framework
-    output_throughput: float
-    tokens_per_step: float
-    step_seconds: float
-    binding: str
-    usd_per_hour: float | None
-    formats: Mapping[str, Any]
-
-
 @cache
 def load_publications() -> Publications:
     """Return the committed table.
@@ -145,40 +121,29 @@ def compare_frameworks(
         "model": asked.model,
         "hardware": asked.deployment.hardware,
         "num_requests": asked.workload.num_requests,
-        "frameworks": [_as_mapping(each) for each in served.values()],
+        "frameworks": list(served.values()),
         "ratios": [_ratio(each, served[each.of], served[each.over]) for each in known.ratios],
         "throughputs": _throughputs(known, served["vllm"]),
     }
 
 
-def _serve(scenario: str, overrides: Sequence[str], framework: Framework) -> Served:
+def _serve(scenario: str, overrides: Sequence[str], framework: Framework) -> dict[str, Any]:
+    """Return the results of one framework on the workload.
+
+    ``tokens_per_step`` are output tokens on average; padding and finished members of a batch do not count.
+    """
     engine = [f"deployment.engine.name={framework.engine}", f'deployment.engine.version="{framework.version}"']
     summary = run(load(scenario, [*overrides, *engine, *framework.overrides])).summary
-    inner = summary["simserve"]
-    seconds = sum(inner["steps"]["seconds_by_part"].values()) / inner["steps"]["count"]
-    return Served(
-        framework=framework,
-        output_throughput=summary["output_throughput"],
-        tokens_per_step=summary["total_output_tokens"] / inner["steps"]["count"],
-        step_seconds=seconds,
-        binding=inner["bottleneck"]["binding"],
-        usd_per_hour=inner["cost"]["usd_per_hour"],
-        formats=inner["formats"],
-    )
-
-
-def _as_mapping(served: Served) -> dict[str, Any]:
+    inner, throughput = summary["simserve"], summary["output_throughput"]
+    steps = inner["steps"]
     return {
-        "name": served.framework.name,
-        "engine": served.framework.engine,
-        "version": served.framework.version,
-        "about": served.framework.about,
-        "formats": served.formats,
-        "output_throughput": served.output_throughput,
-        "tokens_per_step": served.tokens_per_step,
-        "step_ms": 1e3 * served.step_seconds,
-        "binding": served.binding,
-        "usd_per_million_output_tokens": _dollars(served.usd_per_hour, served.output_throughput),
+        **framework.model_dump(exclude={"overrides"}),
+        "formats": inner["formats"],
+        "output_throughput": throughput,
+        "tokens_per_step": summary["total_output_tokens"] / steps["count"],
+        "step_ms": 1e3 * (sum(steps["seconds_by_part"].values()) / steps["count"]),
+        "binding": inner["bottleneck"]["binding"],
+        "usd_per_million_output_tokens": _dollars(inner["cost"]["usd_per_hour"], throughput),
     }
 
 
@@ -191,43 +156,36 @@ def verdict(ratio: float, low: float, high: float) -> Verdict:
     return "below" if ratio < low else "above" if ratio > high else "within"
 
 
-def _ratio(published: PublishedRatio, faster: Served, slower: Served) -> dict[str, Any]:
-    ratio = faster.output_throughput / slower.output_throughput
-    found = verdict(ratio, published.low, published.high)
+def _ratio(published: PublishedRatio, faster: Mapping[str, Any], slower: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ratio, and why it is what it is: useful tokens a step, times seconds of a step."""
+    ratio = faster["output_throughput"] / slower["output_throughput"]
+    tokens = faster["tokens_per_step"] / slower["tokens_per_step"]
+    steps = slower["step_ms"] / faster["step_ms"]
     return {
         "of": published.of,
         "over": published.over,
         "simulated": ratio,
         "published_low": published.low,
         "published_high": published.high,
-        "verdict": found,
-        "tokens_per_step_ratio": faster.tokens_per_step / slower.tokens_per_step,
-        "step_time_ratio": slower.step_seconds / faster.step_seconds,
-        "explanation": _explanation(faster, slower),
+        "verdict": verdict(ratio, published.low, published.high),
+        "tokens_per_step_ratio": tokens,
+        "step_time_ratio": steps,
+        "explanation": f"{faster['tokens_per_step']:.1f} useful tokens a step against {slower['tokens_per_step']:.1f} "
+        f"({tokens:.2g}x), in steps of {faster['step_ms']:.1f} ms against {slower['step_ms']:.1f} ms ({steps:.2g}x)",
         "published_conditions": published.conditions,
         "source": published.source,
     }
 
 
-def _explanation(faster: Served, slower: Served) -> str:
-    """Return why the ratio is what it is: useful tokens a step, times seconds of a step."""
-    tokens = faster.tokens_per_step / slower.tokens_per_step
-    steps = slower.step_seconds / faster.step_seconds
-    return (
-        f"{faster.tokens_per_step:.1f} useful tokens a step against {slower.tokens_per_step:.1f} ({tokens:.2g}x), "
-        f"in steps of {1e3 * faster.step_seconds:.1f} ms against {1e3 * slower.step_seconds:.1f} ms ({steps:.2g}x)"
-    )
-
-
-def _throughputs(known: Publications, served: Served) -> list[dict[str, Any]]:
+def _throughputs(known: Publications, served: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the published throughputs, and how many of the simulated deployment would reach each."""
     return [
         {
             "published_tokens_per_second": each.tokens_per_second,
             "published_usd_per_hour": each.usd_per_hour,
             "published_usd_per_million_tokens": _dollars(each.usd_per_hour, each.tokens_per_second),
-            "simulated_replicas": math.ceil(each.tokens_per_second / served.output_throughput),
-            "simulated_usd_per_million_tokens": _dollars(served.usd_per_hour, served.output_throughput),
+            "simulated_replicas": math.ceil(each.tokens_per_second / served["output_throughput"]),
+            "simulated_usd_per_million_tokens": served["usd_per_million_output_tokens"],
             "source": known.throughput_source,
         }
         for each in known.throughputs

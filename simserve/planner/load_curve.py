@@ -65,16 +65,6 @@ class Level:
     api_usd_per_hour: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hour:
-    """An hour at one rate: busy share, watts a GPU, GPUs paid for, dollars an hour for an API."""
-
-    busy: float
-    watts_per_gpu: float
-    mean_gpus: float
-    api_usd_per_hour: float
-
-
 @dataclass(slots=True)
 class LoadCurve:
     """The levels of one scenario, each run when it is first asked for.
@@ -135,7 +125,9 @@ class LoadCurve:
         return result, arrived(scenario, len(result.simulation.records))
 
     def _run(self, load: float, scenario: Scenario) -> None:
-        once = scenario.model_copy(update={"thresholds": {}, "run": _once(scenario)})
+        once = scenario.model_copy(
+            update={"thresholds": {}, "run": scenario.run.model_copy(update={"replications": 1})}
+        )
         result = run(once, explain=False, finishable=self.finishable())
         if result.simulation.was_interrupted:
             raise KeyboardInterrupt
@@ -187,46 +179,28 @@ class LoadCurve:
             arrivals = self.scenario.workload.arrivals
             is_batch = arrivals is not None and arrivals.process == "all_at_once"
             return self.as_it_is().rate if is_batch else None
-        low, high = (own, None) if self.at(own).holds else (None, own)
+        low, high = (own, math.inf) if self.at(own).holds else (0.0, own)
         for _ in range(_MOST_STEPS):
-            if low is not None and high is None:
-                low, high = (2 * low, None) if self.at(2 * low).holds else (low, 2 * low)
-            elif low is None and high is not None:
-                low, high = (high / 2, high) if self.at(high / 2).holds else (None, high / 2)
-        if low is None:
-            return 0.0
-        for _ in range(_BISECTIONS if high is not None else 0):
-            assert high is not None  # the loop runs only then
+            if low and math.isfinite(high):
+                break
+            load = 2 * low if low else high / 2
+            low, high = (load, high) if self.at(load).holds else (low, load)
+        for _ in range(_BISECTIONS if low and math.isfinite(high) else 0):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if self.at(middle).holds else (low, middle)
-        return self.at(low).rate
+        return self.at(low).rate if low else 0.0
 
-    def interpolate(self, rate: float) -> Hour:
-        """Return what an hour at a rate is like, by linear interpolation between the levels that hold."""
+    def interpolate(self, name: str, rate: float) -> float:
+        """Return a figure of a level for an hour at a rate, by linear interpolation between the levels that hold."""
         held = [level for level in self.levels.values() if level.holds] or list(self.levels.values())
         known = sorted(held, key=lambda level: level.rate)
-        rates = np.array([level.rate for level in known])
-
-        def between(values: list[float]) -> float:
-            return float(np.interp(rate, rates, values))
-
-        return Hour(
-            busy=between([level.busy for level in known]),
-            watts_per_gpu=between([level.watts_per_gpu for level in known]),
-            mean_gpus=between([level.mean_gpus for level in known]),
-            api_usd_per_hour=between([level.api_usd_per_hour for level in known]),
-        )
-
-
-def _once(scenario: Scenario) -> object:
-    return scenario.run.model_copy(update={"replications": 1})
+        return float(np.interp(rate, [level.rate for level in known], [getattr(level, name) for level in known]))
 
 
 def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
     summary = result.summary
     inner = summary["simserve"]
-    attainment = inner["slo"]["attainment"]
-    asked = objective(scenario)
+    attainment, asked = inner["slo"]["attainment"], objective(scenario)
     in_time = asked is None or (attainment is not None and attainment >= asked.attainment)
     served = summary["completed"] == inner["requests"]["submitted"] and summary["completed"] > 0
     is_open = inner["load"] == "open" and load > 0

@@ -90,11 +90,11 @@ def test_between_levels_busy_and_watts_are_linear() -> None:
     curve = LoadCurve(make_scenario(_OPEN))
     low, high = curve.at(0.2), curve.at(1.0)
 
-    between, at_low = curve.interpolate(0.6), curve.interpolate(0.2)
+    between = {name: curve.interpolate(name, 0.6) for name in ("busy", "watts_per_gpu")}
 
-    assert between.busy == pytest.approx((low.busy + high.busy) / 2)
-    assert between.watts_per_gpu == pytest.approx((low.watts_per_gpu + high.watts_per_gpu) / 2)
-    assert (at_low.busy, at_low.watts_per_gpu) == (low.busy, low.watts_per_gpu)
+    assert between["busy"] == pytest.approx((low.busy + high.busy) / 2)
+    assert between["watts_per_gpu"] == pytest.approx((low.watts_per_gpu + high.watts_per_gpu) / 2)
+    assert curve.interpolate("busy", 0.2) == low.busy
 
 
 def test_an_api_is_paid_by_the_request() -> None:

@@ -130,8 +130,8 @@ def _cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
         "break_even": _break_even(terms, model),
         "left_out": _left_out(terms, model),
         "capacity": _capacity(terms, model),
-        "outlook": _outlook(model) if model is not None else None,
-        "sensitivity": _sensitivity(model) if model is not None else [],
+        "outlook": None if model is None else cost_model.outlook(model),
+        "sensitivity": [] if model is None else cost_model.sensitivity(model, cost_model.usual_ranges(model)),
         "terms": _given(terms),
     }
 
@@ -349,16 +349,6 @@ def _capacity(terms: CostTerms, model: Comparison | None) -> list[dict[str, Any]
             }
         )
     return rows
-
-
-def _outlook(model: Comparison) -> dict[str, Any] | None:
-    return cost_model.outlook(
-        model, api_fall=cost_model.API_PRICE_FALL_PER_YEAR, gpu_fall=cost_model.GPU_PRICE_FALL_PER_YEAR
-    )
-
-
-def _sensitivity(model: Comparison) -> list[dict[str, Any]]:
-    return cost_model.sensitivity(model, cost_model.usual_ranges(model))
 
 
 def _given(terms: CostTerms) -> dict[str, Any]:

@@ -217,20 +217,24 @@ def hybrid(model: Comparison) -> dict[str, Any] | None:
     return {**best, "usd_per_request": best["usd_per_month"] / requests if requests else None, "splits": splits}
 
 
-def outlook(model: Comparison, *, api_fall: float, gpu_fall: float, growth: float = 0.0) -> dict[str, Any] | None:
+def outlook(
+    model: Comparison, *, api_fall: float | None = None, gpu_fall: float | None = None, growth: float = 0.0
+) -> dict[str, Any] | None:
     """Return the next 36 months: both sides month by month while prices fall and traffic grows.
 
     The fleet grows with the traffic and never becomes smaller than it is. None without a volume or an API price.
 
     Args:
         model: Today's month.
-        api_fall: Share by which the API's price falls in a year.
-        gpu_fall: Share by which a rented GPU-hour falls in a year.
+        api_fall: Share by which the API's price falls in a year; None: as assumed.
+        gpu_fall: Share by which a rented GPU-hour falls in a year; None: as assumed.
         growth: Share by which traffic grows in a year.
     """
     requests = model.requests_per_month
     if requests is None or model.api_usd_per_request is None:
         return None
+    api_fall = API_PRICE_FALL_PER_YEAR if api_fall is None else api_fall
+    gpu_fall = GPU_PRICE_FALL_PER_YEAR if gpu_fall is None else gpu_fall
     rows: list[dict[str, Any]] = []
     for month in range(1, MONTHS + 1):
         then = _at_month(model, month, api_fall=api_fall, gpu_fall=gpu_fall)

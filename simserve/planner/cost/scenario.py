@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,8 @@ MOST_REQUESTS = 1e9
 _STEPS_PER_DECADE = 400
 _CLOSE = 1e-6
 """Volumes per decade at which the ways are compared, and how closely a crossing is then found."""
+_NOT_SHOWN = ("mean_gpus", "api_usd_per_hour")
+"""Figures of a level that the answer adds up over the day."""
 _FIDELITY = {
     "roofline": "a roofline of datasheet peaks",
     "fitted": "curves fitted to measurements",
@@ -174,21 +176,20 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
         quietest, busiest = min(shape) * mean * per_deployed, peak * per_deployed
         for rate in np.linspace(quietest, busiest, 3):
             curve.at(float(rate) * curve.own_load / offered)
-    hours = [curve.interpolate(mean * share * per_deployed) for share in shape]
+
+    def over_the_day(name: str) -> float:
+        return math.fsum(curve.interpolate(name, mean * share * per_deployed) for share in shape) / len(shape)
+
     return _Day(
         shape=shape,
         mean_rate=mean,
         capacity=None if capacity is None else capacity / deployed,
         units=units,
-        paid_share=1.0 if not is_scaled else _mean([hour.mean_gpus for hour in hours]) / (deployed * gpus),
-        api_usd_per_month=_mean([hour.api_usd_per_hour for hour in hours]) * HOURS_PER_MONTH,
-        busy=_mean([hour.busy for hour in hours]),
-        watts_per_gpu=_mean([hour.watts_per_gpu for hour in hours]),
+        paid_share=1.0 if not is_scaled else over_the_day("mean_gpus") / (deployed * gpus),
+        api_usd_per_month=over_the_day("api_usd_per_hour") * HOURS_PER_MONTH,
+        busy=over_the_day("busy"),
+        watts_per_gpu=over_the_day("watts_per_gpu"),
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _most_replicas(scenario: Scenario) -> int:
@@ -242,7 +243,6 @@ def _summary(
 ) -> dict[str, Any]:
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     month, bill = model.self_host_usd(requests), model.api_usd(requests)
-    falls = (pricing.api_price_fall_per_year, pricing.gpu_price_fall_per_year)
     free = model.beside_overflow().from_one_unit
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
@@ -262,21 +262,13 @@ def _summary(
         "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
         "load_is_clients": curve.is_closed,
         "load_levels": [
-            {
-                "load": level.load,
-                "rate": level.rate,
-                "busy": level.busy,
-                "watts_per_gpu": level.watts_per_gpu,
-                "attainment": level.attainment,
-                "stability": level.stability,
-                "holds": level.holds,
-            }
-            for level in sorted(curve.levels.values(), key=lambda level: level.load)
+            {name: value for name, value in asdict(curve.levels[load]).items() if name not in _NOT_SHOWN}
+            for load in sorted(curve.levels)
         ],
         "outlook": cost_model.outlook(
             model,
-            api_fall=cost_model.API_PRICE_FALL_PER_YEAR if falls[0] is None else falls[0],
-            gpu_fall=cost_model.GPU_PRICE_FALL_PER_YEAR if falls[1] is None else falls[1],
+            api_fall=pricing.api_price_fall_per_year,
+            gpu_fall=pricing.gpu_price_fall_per_year,
             growth=pricing.traffic_growth_per_year or 0.0,
         ),
         "sensitivity": cost_model.sensitivity(model, _ranges(resolved, model)),

@@ -10,9 +10,6 @@ from simserve.planner.overrides import Overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.infeasible import Miss
 from simserve.planner.plan.levers import Lever
-from simserve.planner.plan.link import LinkLimit
-from simserve.planner.plan.roles import RoleLimit
-from simserve.planner.plan.single import Single
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.trial import Trial
 from simserve.planner.space.options import Choice
@@ -42,13 +39,12 @@ class Findings:
         fewer: Its run with one replica lost.
         once_measured: A cheaper fleet that is as sure as asked once loads of a server have been measured.
         roles: What breaks first in each role of its prefill and decode workers; empty without any.
-        links: The link that they were assumed to have, and what slower ones do; likewise.
+        link: The link that they were assumed to have, and what slower ones do; None without any.
         month: A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`).
         sensitivity: Name of what changed, by which share, and the fleet that is then needed.
         levers: Lever, overrides, and the fleet that is then needed, or why there is none.
         front_trials: Runs of other fleets.
-        own_throughput: Output tokens a second of the scenario's own replica with a full queue; None: not determined.
-        singles: What single changes make of that.
+        singles: What single changes make of the scenario's own replica with a full queue; None: not determined.
         miss: The nearest miss, where nothing holds.
     """
 
@@ -69,12 +65,11 @@ class Findings:
     sustained_traffic: float | None = None
     fewer: Trial | None = None
     once_measured: Trial | None = None
-    roles: list[RoleLimit] = field(default_factory=list)
-    links: list[LinkLimit] = field(default_factory=list)
+    roles: list[dict[str, Any]] = field(default_factory=list)
+    link: dict[str, Any] | None = None
     month: Mapping[str, Any] | None = None
     sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
     levers: list[tuple[Lever, Overrides, Trial | str | None]] = field(default_factory=list)
     front_trials: list[Trial] = field(default_factory=list)
-    own_throughput: float | None = None
-    singles: list[Single] = field(default_factory=list)
+    singles: dict[str, Any] | None = None
     miss: Miss | None = None

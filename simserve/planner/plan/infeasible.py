@@ -43,12 +43,12 @@ class Miss:
 
     member: Member | None
     metric: str
-    limit: float | None
-    reached: float | None
-    is_bound: bool
-    trial: Trial | None
-    relaxed_terms: tuple[str, ...]
     relax: str
+    limit: float | None = None
+    reached: float | None = None
+    is_bound: bool = False
+    trial: Trial | None = None
+    relaxed_terms: tuple[str, ...] = ()
     highest_probability: float | None = None
     relaxed_plan: Mapping[str, Any] | None = None
     drafted: Trial | None = None
@@ -73,7 +73,7 @@ def _nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal)
         reasons = [member.reason for member in members if member.status == "does_not_fit"]
         reason = reasons[-1] if reasons else "the engine refuses every deployment"
         relax = "more GPUs a replica, fewer bits, or shorter requests"
-        return _without_run("memory", f"{relax} ({reason})")
+        return Miss(member=None, metric="memory", is_bound=True, relax=f"{relax} ({reason})")
     slo = scenario.slo
     tried = [member for member in fitting if member.trial is not None]
     smallest = min(fitting, key=lambda each: each.num_gpus + each.encoders)
@@ -100,8 +100,6 @@ def _gpus_miss(nearest: Member, needed: float, goal: Goal) -> Miss:
         limit=float(goal.max_gpus),
         reached=float(needed),
         is_bound=True,
-        trial=None,
-        relaxed_terms=(),
         relax=f"allow at least {needed:.0f} GPUs (--max-gpus {needed:.0f}; bound)",
     )
 
@@ -156,9 +154,7 @@ def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenari
         metric="confidence",
         limit=goal.confidence,
         reached=highest,
-        is_bound=False,
         trial=trial,
-        relaxed_terms=(),
         relax=f"--confidence {floor:g} at most, wider limits, more than {goal.max_gpus} GPUs, or measure a server "
         "(simserve calibrate serving), which says how far it is off",
     )
@@ -196,9 +192,7 @@ def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> 
         metric=metric,
         limit=limit,
         reached=reached,
-        is_bound=False,
         trial=trial,
-        relaxed_terms=(),
         relax=f"allow more than {goal.max_gpus} GPUs, a lower share than asked, or a wider limit on {metric}",
     )
 
@@ -207,16 +201,3 @@ def _share(trial: Trial | None) -> tuple[float, float]:
     if trial is None:
         return 0.0, 0.0
     return trial.attainment or 0.0, -(trial.latencies["p95_ttft_ms"] or 0.0)
-
-
-def _without_run(metric: str, relax: str) -> Miss:
-    return Miss(
-        member=None,
-        metric=metric,
-        limit=None,
-        reached=None,
-        is_bound=True,
-        trial=None,
-        relaxed_terms=(),
-        relax=relax,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from simserve.planner.plan.fleet import Fleet
@@ -20,42 +19,34 @@ ALIKE = 0.01
 """Relative difference within which a bandwidth counts as that of a known link."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLimit:
-    """A link, and how the fleet does over it.
-
-    Attributes:
-        link: The link.
-        trial: The run over it; None for the link that was assumed.
-        breaks: SLO term that most requests miss over it, or ``queue``; None: it holds, in 95 % of fresh runs.
-    """
-
-    link: Link
-    trial: Trial | None = None
-    breaks: str | None = None
-
-
-def link_limits(fleet: Fleet) -> list[LinkLimit]:
+def link_limits(fleet: Fleet) -> dict[str, Any] | None:
     """Return the link that a fleet was planned with, and the slower ones that its GPUs have, fastest first.
 
-    The last is the first over which the SLO breaks, or the slowest; empty where the fleet has no roles.
+    The last is the first over which the SLO breaks, or the slowest. Each says whether the SLO ``holds`` over it in 95 %
+    of fresh runs, and if not, which term ``breaks``: the one that most requests miss, or ``queue``. None where the
+    fleet has no roles.
     """
     there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
     if not there.deployment.pools or not all(pool.role in KNOBS for pool in there.deployment.pools):
-        return []
+        return None
     known = links_between(list(_sides(there)))
     assumed = _assumed(there.deployment.disaggregation or DisaggregationSpec(), known)
-    found = [LinkLimit(assumed)]
+    slower = []
     for link in known:
         if link.bandwidth >= SLOWER * assumed.bandwidth:
             continue
         overrides = {**fleet.overrides, LINK_KEY: _over(there, link)}
         trial = deciding_run(fleet.scenario, overrides, fleet.replicas)
         holds = trial.holds and promise_of(fleet.scenario, overrides, fleet.replicas).holds
-        found.append(LinkLimit(link, trial, None if holds else _first_term(trial)))
+        breaks = None if holds else _first_term(trial)
+        slower.append({**_named(link), "holds": holds, "attainment": trial.attainment, "breaks": breaks})
         if not holds:
             break
-    return found
+    return {**_named(assumed), "slower": slower}
+
+
+def _named(link: Link) -> dict[str, Any]:
+    return {"name": link.name, "bytes_per_second": link.bandwidth}
 
 
 def _first_term(trial: Trial) -> str:
@@ -85,27 +76,6 @@ def _over(there: Scenario, link: Link) -> dict[str, Any]:
     own = there.deployment.disaggregation
     rest = {} if own is None else own.model_dump(mode="json", exclude_none=True, exclude={"transfer_bandwidth"})
     return {**rest, **link.spec}
-
-
-def link_mapping(limits: list[LinkLimit]) -> dict[str, Any] | None:
-    """Return what a plan says about its link, as plain values; None without roles."""
-    if not limits:
-        return None
-    first, *slower = limits
-    return {
-        "name": first.link.name,
-        "bytes_per_second": first.link.bandwidth,
-        "slower": [
-            {
-                "name": each.link.name,
-                "bytes_per_second": each.link.bandwidth,
-                "holds": each.breaks is None,
-                "attainment": None if each.trial is None else each.trial.attainment,
-                "breaks": each.breaks,
-            }
-            for each in slower
-        ],
-    }
 
 
 def link_line(found: Mapping[str, Any]) -> str:

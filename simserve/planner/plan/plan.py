@@ -645,8 +645,8 @@ class _Planning:
         for space, overrides in front_candidates(found.groups, spaces, self.goal):
             tasks.append((sized, (space, overrides, self.goal)))
         tasks.append((single_changes, (plain.scenario, spaces[0])))
-        *results, (found.own_throughput, found.singles) = self._each(_call, tasks)
-        found.sustained_traffic, found.fewer, found.month, found.roles, found.links, found.once_measured = results[:6]
+        *results, found.singles = self._each(_call, tasks)
+        found.sustained_traffic, found.fewer, found.month, found.roles, found.link, found.once_measured = results[:6]
         rest = results[6:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
             found.sensitivity.append((name, change, trial))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from simserve.errors import InputError
@@ -27,39 +26,21 @@ STEP = 0.05
 MOST_STEPS = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleLimit:
-    """One role of a fleet, looked at with three times the workers of the other.
+def role_limits(fleet: Fleet) -> list[dict[str, Any]]:
+    """Return the limits of each role of a fleet, looked at with three times the workers of the other; empty without.
 
-    Attributes:
-        role: ``prefill`` or ``decode``.
-        worker: A worker, in words.
-        workers: How many there are.
-        finishes: Most requests a second that they finish; None where traffic has no rate of its own.
-        breaks_at: Least multiple of the traffic, to `STEP`, at which the SLO breaks; None: it holds up to four times
-            it.
-        breaks_first: SLO term that fails first there, or ``queue`` where the queue grows.
-        fewer: The run with one worker fewer in this role and the other as it is; None where none would be left.
+    Plain values: ``role worker workers``; ``finishes``, the most requests a second (None where traffic has no rate of
+    its own); ``breaks_at``, the least multiple of the traffic, to `STEP`, at which the SLO breaks (None: it holds up to
+    four times it), and ``breaks_first``, the SLO term that fails first there, or ``queue`` where the queue grows;
+    ``one_fewer``, the run with one worker fewer in this role and the other as it is (None where none would be left).
     """
-
-    role: str
-    worker: str
-    workers: int
-    finishes: float | None
-    breaks_at: float | None
-    breaks_first: str | None
-    fewer: Trial | None
-
-
-def role_limits(fleet: Fleet) -> list[RoleLimit]:
-    """Return the limits of each role of a fleet; empty where it has no roles."""
     there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
     if not all(pool.role in KNOBS for pool in there.deployment.pools):
         return []
     return [_limit_of(fleet, there, place) for place in range(len(there.deployment.pools))]
 
 
-def _limit_of(fleet: Fleet, there: Scenario, place: int) -> RoleLimit:
+def _limit_of(fleet: Fleet, there: Scenario, place: int) -> dict[str, Any]:
     deployment = there.deployment
     pool, counts = deployment.pools[place], [each.replicas for each in deployment.pools]
     ample = [count * (1 if number == place else AMPLE) for number, count in enumerate(counts)]
@@ -67,16 +48,17 @@ def _limit_of(fleet: Fleet, there: Scenario, place: int) -> RoleLimit:
     fewer = None
     if pool.replicas > 1:
         less = [count - (number == place) for number, count in enumerate(counts)]
-        fewer = deciding_run(fleet.scenario, _with_counts(fleet, less), sum(less))
-    return RoleLimit(
-        role=pool.role,
-        worker=describe_worker(deployment.of_pool(pool)),
-        workers=pool.replicas,
-        finishes=_finishes(fleet, ample),
-        breaks_at=None if step is None else 1 + step * STEP,
-        breaks_first=term,
-        fewer=fewer,
-    )
+        trial = deciding_run(fleet.scenario, _with_counts(fleet, less), sum(less))
+        fewer = {"holds": trial.holds, "attainment": trial.attainment, "by_metric": dict(trial.by_metric)}
+    return {
+        "role": pool.role,
+        "worker": describe_worker(deployment.of_pool(pool)),
+        "workers": pool.replicas,
+        "finishes": _finishes(fleet, ample),
+        "breaks_at": None if step is None else 1 + step * STEP,
+        "breaks_first": term,
+        "one_fewer": fewer,
+    }
 
 
 def _with_counts(fleet: Fleet, counts: list[int]) -> dict[str, Any]:
@@ -121,27 +103,11 @@ def _missed_most(scenario: Scenario, trial: Trial) -> str:
     return min(shares, key=lambda term: shares[term])
 
 
-def role_mapping(limit: RoleLimit) -> dict[str, Any]:
-    """Return what a plan says about a role, as plain values."""
-    fewer = limit.fewer
-    return {
-        "role": limit.role,
-        "worker": limit.worker,
-        "workers": limit.workers,
-        "finishes": limit.finishes,
-        "breaks_at": limit.breaks_at,
-        "breaks_first": limit.breaks_first,
-        "one_fewer": None
-        if fewer is None
-        else {"holds": fewer.holds, "attainment": fewer.attainment, "by_metric": dict(fewer.by_metric)},
-    }
-
-
-def role_lines(roles: list[Mapping[str, Any]], rate: float | None) -> Iterator[str]:
+def role_lines(roles: Sequence[Mapping[str, Any]], rate: float | None) -> Iterator[str]:
     """Yield a line for each role: why it has that many workers, and what breaks first.
 
     Args:
-        roles: As returned by `role_mapping`.
+        roles: As returned by `role_limits`.
         rate: Requests a second that are offered; None: there is no such rate.
     """
     for each in roles:
@@ -164,6 +130,3 @@ def role_lines(roles: list[Mapping[str, Any]], rate: float | None) -> Iterator[s
 def _reached(fewer: Mapping[str, Any]) -> str:
     share = "" if fewer["attainment"] is None else f" ({100 * fewer['attainment']:.3g}% of requests in the SLO)"
     return f"the SLO {'still holds' if fewer['holds'] else 'breaks'}{share}"
-
-
-__all__ = ["RoleLimit", "role_limits", "role_lines", "role_mapping"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import Overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import Lever, format_levers, levers_of, option_levers
+from simserve.planner.search.explain import plain
 from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.space import Space
+from simserve.scenario.deployment_spec import PoolSpec
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
@@ -22,45 +24,13 @@ SINGLE_LEVERS = (
 )
 """What is changed besides number formats, one at a time, on the GPUs that are there."""
 
-_OF_REPLICA = (
-    "hardware",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "pipeline_layer_partition",
-    "data_parallel_size",
-    "enable_expert_parallel",
-    "quantization",
-    "kv_cache_dtype",
-    "operator_tables",
-    "attention",
-    "engine",
-    "speculative",
-)
 
+def single_changes(scenario: Scenario, space: Space) -> dict[str, Any] | None:
+    """Return output tokens a second of one replica with a full queue, as it is and with each change.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Single:
-    """A single change.
-
-    Attributes:
-        lever: The change.
-        overrides: Overrides that make it.
-        output_throughput: Output tokens a second of one replica with a full queue; None where it is refused.
-        times: That over the throughput of the deployment as it is.
-        reason: Why it is refused.
-    """
-
-    lever: Lever
-    overrides: Overrides
-    output_throughput: float | None
-    times: float | None
-    reason: str = ""
-
-
-def single_changes(scenario: Scenario, space: Space) -> tuple[float | None, list[Single]]:
-    """Return output tokens a second of the deployment as it is and with each change, the largest gain first.
-
-    None and an empty list where a queue cannot be kept full: a trace, conversations, several pools.
+    ``output_throughput``, and ``changes`` with the largest gain first: ``lever variant overrides output_throughput
+    times reason``, the last where the engine refuses it. None where a queue cannot be kept full: a trace,
+    conversations, several pools.
 
     Args:
         scenario: The deployment as it is.
@@ -69,15 +39,22 @@ def single_changes(scenario: Scenario, space: Space) -> tuple[float | None, list
     full = _with_full_queue(scenario)
     own = None if full is None else _throughput(full, {})
     if full is None or not isinstance(own, float) or own <= 0:
-        return None, []
+        return None
     found = []
     for lever, overrides in _changes(full, space):
         reached = _throughput(full, overrides)
-        if isinstance(reached, str):
-            found.append(Single(lever=lever, overrides=overrides, output_throughput=None, times=None, reason=reached))
-        else:
-            found.append(Single(lever=lever, overrides=overrides, output_throughput=reached, times=reached / own))
-    return own, sorted(found, key=lambda each: -(each.times or 0.0))
+        is_refused = isinstance(reached, str)
+        found.append(
+            {
+                "lever": lever.name,
+                "variant": lever.label,
+                "overrides": plain(overrides),
+                "output_throughput": None if is_refused else reached,
+                "times": None if isinstance(reached, str) else reached / own,
+                "reason": reached if is_refused else "",
+            }
+        )
+    return {"output_throughput": own, "changes": sorted(found, key=lambda each: -(each["times"] or 0.0))}
 
 
 def _changes(full: Scenario, space: Space) -> Iterator[tuple[Lever, Overrides]]:
@@ -96,15 +73,12 @@ def _with_full_queue(scenario: Scenario) -> Scenario | None:
     workload, deployment = scenario.workload, scenario.deployment
     if workload.trace is not None or workload.sessions is not None or workload.classes or deployment.pools:
         return None
-    # The engine alone: every field outside the shape of a replica is at its default.
-    fields = type(deployment).model_fields
-    plain = {name: fields[name].get_default() for name in fields if name not in _OF_REPLICA}
     return scenario.model_copy(
         update={
             "workload": workload.model_copy(
                 update={"arrivals": AllAtOnceArrivals(), "num_requests": SATURATING_REQUESTS, "duration": None}
             ),
-            "deployment": deployment.model_copy(update=plain),
+            "deployment": deployment.of_pool(PoolSpec(name="one")).model_copy(update={"encoder_disaggregation": None}),
             "slo": None,
             "thresholds": {},
         }

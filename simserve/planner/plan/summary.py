@@ -11,9 +11,9 @@ from simserve.planner.plan.explain import command, counted, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
 from simserve.planner.plan.infeasible import Miss
-from simserve.planner.plan.link import link_line, link_mapping
+from simserve.planner.plan.link import link_line
 from simserve.planner.plan.price import Market, price_of
-from simserve.planner.plan.roles import role_lines, role_mapping
+from simserve.planner.plan.roles import role_lines
 from simserve.planner.plan.runners import faster, pareto, runners_up
 from simserve.planner.search.deciding_run import further_run
 from simserve.planner.search.explain import plain
@@ -57,7 +57,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "kept": list(found.kept),
         "best": best,
         "binding": _binding(found),
-        "roles": [role_mapping(each) for each in found.roles],
+        "roles": found.roles,
         "candidates": [_candidate(found, group, member) for group in found.groups for member in group.members],
         "runners_up": list(runners_up(found)),
         "pareto": unbeaten,
@@ -66,7 +66,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "sensitivity": list(_sensitivity(found)),
         "changes": list(_changes(found)),
         "month": found.month,
-        "single_changes": _singles(found),
+        "single_changes": found.singles,
         "search": _search(found),
     }
 
@@ -132,7 +132,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "traffic_sustained": found.sustained_traffic,
         "lost_replica": _lost(found, hourly, bought),
         "spot": _spot(found, there, trial.mean_gpus * share),
-        "link": link_mapping(found.links),
+        "link": found.link,
         "arithmetic": list(_arithmetic(found, member, trial)),
     }
 
@@ -261,10 +261,9 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     multiple = found.sustained_traffic
     asked = getattr(found.scenario.workload.arrivals, "rate", None)
     if found.roles:
-        yield from role_lines([role_mapping(each) for each in found.roles], rate)
-        link = link_mapping(found.links)
-        if link is not None:
-            yield link_line(link)
+        yield from role_lines(found.roles, rate)
+        if found.link is not None:
+            yield link_line(found.link)
     elif multiple is not None and asked is not None:
         capacity = asked * multiple / trial.replicas
         at_least = "at least " if multiple >= MOST_TRAFFIC else ""
@@ -447,26 +446,6 @@ def _changes(found: Findings) -> Iterator[dict[str, Any]]:
             "p95_tpot_ms": trial.latencies["p95_tpot_ms"],
             "usd_per_million_tokens": trial.usd_per_million_tokens,
         }
-
-
-def _singles(found: Findings) -> dict[str, Any] | None:
-    """Return what single changes do to the deployment as it is."""
-    if found.own_throughput is None:
-        return None
-    return {
-        "output_throughput": found.own_throughput,
-        "changes": [
-            {
-                "lever": each.lever.name,
-                "variant": each.lever.label,
-                "overrides": plain(each.overrides),
-                "output_throughput": each.output_throughput,
-                "times": each.times,
-                "reason": each.reason,
-            }
-            for each in found.singles
-        ],
-    }
 
 
 def _search(found: Findings) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from simserve.perf.tables import price
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
-from simserve.planner.plan.link import link_limits, link_line, link_mapping
+from simserve.planner.plan.link import link_limits, link_line
 from simserve.planner.plan.plan import PlanOptions, plan
-from simserve.planner.plan.roles import role_limits, role_lines, role_mapping
+from simserve.planner.plan.roles import role_limits, role_lines
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of
 from simserve.planner.search.member import Goal, Member
@@ -227,15 +227,11 @@ def test_what_breaks_first_in_each_role() -> None:
     """More traffic breaks TTFT where prompts are computed; each role says what it finishes."""
     prefill, decode = role_limits(fleet())
 
-    assert (prefill.role, decode.role) == (PREFILL, DECODE)
-    assert prefill.breaks_first == "ttft"
-    assert prefill.finishes is not None
-    assert decode.finishes is not None
-    assert min(prefill.finishes, decode.finishes) > 10.0
-    assert prefill.fewer is not None
-    assert decode.fewer is not None
-    assert (prefill.fewer.holds, decode.fewer.holds) == (True, False)
-    line, other = role_lines([role_mapping(prefill), role_mapping(decode)], 10.0)
+    assert (prefill["role"], decode["role"]) == (PREFILL, DECODE)
+    assert prefill["breaks_first"] == "ttft"
+    assert min(prefill["finishes"], decode["finishes"]) > 10.0
+    assert (prefill["one_fewer"]["holds"], decode["one_fewer"]["holds"]) == (True, False)
+    line, other = role_lines([prefill, decode], 10.0)
     assert "2 prefill workers (1 x h100-sxm-80gb, fp8)" in line
     assert "what breaks first is TTFT" in line
     assert "with one fewer the SLO breaks" in other
@@ -639,7 +635,7 @@ def test_a_plan_says_which_link_it_has_and_what_a_slower_one_breaks() -> None:
     scenario, best = tight_first_tokens(), best_inside_a_node()
     assert best is not None
 
-    found = link_mapping(link_limits(Fleet(scenario=scenario, overrides=best.overrides, replicas=2)))
+    found = link_limits(Fleet(scenario=scenario, overrides=best.overrides, replicas=2))
 
     assert found is not None
     assert (found["name"], found["bytes_per_second"]) == ("NVLink", 300e9)
