@@ -334,9 +334,15 @@ def _limits(
 
 
 def _seats(choices: _Choices, known: EngineVersion, place: _Place, batching: str) -> int:
-    default, note = place.count(known.limits.max_num_seqs), ""
-    if place.drafter and known.limits.max_num_seqs_with_drafts:
-        default, note = known.limits.max_num_seqs_with_drafts, f"with drafts by {place.drafter}"
+    limits = known.limits
+    default, note = place.count(limits.max_num_seqs), ""
+    server, reason = limits.max_num_seqs_of_families.get(place.model_family), f"of {place.model_family} models"
+    if server is None and place.drafter:
+        server, reason = limits.max_num_seqs_with_drafts, f"with drafts by {place.drafter}"
+    if server is not None:
+        default, note = max(server // place.data_parallel_size, 1), reason
+        if place.data_parallel_size > 1:
+            note = f"a rank's share of {server} {reason}"
     size = choices.asked.static_batch_size
     if batching == "static" and size is not None:
         default, note = size, "set to static_batch_size"

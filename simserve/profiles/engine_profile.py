@@ -221,7 +221,9 @@ class Limits(FrozenModel):
     max_num_seqs: Tiered
     """Most requests that hold KV memory at once."""
     max_num_seqs_with_drafts: int | None = Field(default=None, ge=1)
-    """The same with speculative decoding; absent: unchanged."""
+    """The same of a server with speculative decoding, which data-parallel groups divide; absent: unchanged."""
+    max_num_seqs_of_families: Mapping[str, int] = {}
+    """The same of a server for families of models; it goes before drafts."""
     max_num_batched_tokens: Tiered
     """Token budget of a step."""
     groups_share_budget: bool = False
@@ -235,8 +237,7 @@ class Limits(FrozenModel):
     is_model_len_shared: bool = False
     """Whether the seats divide the context length among them (llama.cpp slots)."""
     ubatch_size: int | None = Field(default=None, ge=1)
-    """Tokens of a step that all kernels run for at once; micro-batches run one after another, and a pipeline stage
-    hands each on while it works on the next. Absent: the whole step."""
+    """Tokens of a step that all kernels run for at once, a micro-batch, which pipeline stages hand on; absent: all."""
     source: str
     """Where the limits come from."""
 

@@ -271,6 +271,20 @@ def test_sglang_seats_48_with_drafts_unless_told_otherwise() -> None:
     assert engines[0].sources["max_num_seqs"].endswith("with drafts by eagle")
 
 
+@pytest.mark.parametrize(("version", "ranks", "seats"), [("0.5.12", 1, 256), ("0.5.15", 4, 64)])
+def test_sglang_seats_256_of_deepseek_v4(version: str, ranks: int, seats: int) -> None:
+    """From 0.5.12 on its hook for this family sets 256 for the server, before drafts are looked at."""
+    deployment = {
+        "hardware": "b200-sxm-180gb",
+        "tensor_parallel_size": 4 // ranks,
+        "data_parallel_size": ranks,
+        "engine": {"name": "sglang", "version": version},
+    }
+    scenario = make_scenario(model="deepseek-v4-flash", deployment=deployment)
+
+    assert resolve(scenario).shape.engine.max_num_seqs == seats
+
+
 def test_sglang_takes_host_time_for_each_verified_token() -> None:
     """35 us on top of the 4 us of a request, which a step counts once for each token that it verifies."""
     named = "deployment.engine={name: sglang, version: 0.5.9}"
