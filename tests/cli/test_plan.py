@@ -326,6 +326,7 @@ def test_several_kinds_need_numbers_and_other_names(text: str) -> None:
         kinds_of_gpus(text)
 
 
+@pytest.mark.slow
 def test_gpus_without_a_price_are_planned_for_the_fewest(simserve: Simserve) -> None:
     """Other commands print a plan of them as what to do next; dollars are asked for in the key's own words."""
     card = [

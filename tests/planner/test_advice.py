@@ -122,6 +122,7 @@ def test_a_format_is_advised_where_it_is_enough() -> None:
     assert formats[0]["changes"]["deployment.quantization"] != "none"
 
 
+@pytest.mark.slow
 def test_a_format_that_does_not_fit_is_no_way_out() -> None:
     """The 16 bit that a file of 8 bits was made of need more than both cards have: another change is looked for."""
     changes = [

@@ -159,6 +159,7 @@ def test_every_objective_is_the_best_of_all(objective: Any) -> None:
     assert best[key] <= values[objective](confirm(fleet)) * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_the_best_of_each_gpu_is_the_best_of_all_on_it() -> None:
     """Runners-up are plans, not left-overs; a GPU without one costs far more, or nothing on it holds."""
     summary = planned()

@@ -83,6 +83,7 @@ def test_what_is_assumed_is_said() -> None:
     assert "--commitments" not in " ".join(purchased("24mo", "4%/month", commitments="1y=30%")["assumes"])
 
 
+@pytest.mark.slow
 def test_the_page_shows_it_month_by_month() -> None:
     """With a table and two pictures; without a horizon there is none of it."""
     summary = planned()
