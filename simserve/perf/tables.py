@@ -73,6 +73,7 @@ from simserve.perf.stage import (
 from simserve.perf.traffic import traffic_of
 from simserve.perf.ubatches import Runs, is_in_slot_order, most_apart, runs_of, slot_runs
 from simserve.profiles.model_blocks import AttentionLayers, MixtureOfExperts
+from simserve.profiles.resolved_engine import ResolvedEngine
 
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough for compute to be the bottleneck where the straight line takes over."""
@@ -101,8 +102,9 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
     tables = tables_of(stage, tokens, np.arange(shape.engine.max_num_seqs + 1.0), tokens)
     may_fall = stage.measured is not None and stage.measured.has_dips
     in_runs = is_in_slot_order(shape)  # a full server computes one run, a half-full one several
+    is_exact = not shape.engine.cuda_graph_padding  # a larger batch may have a graph
     parts = StepParts(
-        decode=_monotone(tables.decode.parts, may_fall=may_fall or in_runs),
+        decode=_monotone(tables.decode.parts, may_fall=may_fall or in_runs or is_exact),
         token=_monotone(tables.token.parts, may_fall=may_fall),
         token_beyond=tables.token_beyond.parts[:, 0],
         sequence=_monotone(tables.sequence.parts, may_fall=may_fall),
@@ -368,7 +370,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     width, counted = shape.tokens_per_decode, shape.tokens_per_decode
     if not shape.engine.cuda_graph_max_prompt_tokens:
         counted = 1
-    captured = _graph_batch(counted * decoding, shape.engine.cuda_graph_sizes)
+    captured, is_eager = _graph_batches(counted * decoding, shape.engine)
     padded = captured * (width // counted)
     in_flight, layers = num_micro_batches(sequences[1:], num_stages), shape.layers_per_stage
     passes, runs = rounds(in_flight, layers), slot_runs(shape, decoding)
@@ -388,7 +390,6 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     # Every verified token is sampled and handed over, like the one token of a plain step.
     host = _host_seconds_of_a_stage(stage) + _host_seconds_of_requests(stage, decoding, width)
     gpu_seconds = _gpu_seconds(stage, seconds.parts, padded)
-    is_eager = captured > shape.engine.cuda_graph_max_batch
     waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)
     seconds.add_row("host", HOST, waits + _exposed_host_seconds(stage, gpu_seconds, host))
     seconds.add_row("host", HOST, exposed_mask_seconds(shape.masks, decoding, gpu_seconds, width))
@@ -571,13 +572,16 @@ def _host_seconds_of_a_stage(stage: Stage) -> float:
     return engine.host_seconds_per_step / stages + stage.num_layers * engine.row_split_seconds_per_layer
 
 
-def _graph_batch(sequences: Array, sizes: tuple[int, ...]) -> Array:
-    """Return the batch size that runs: the next captured size, or the batch itself beyond the largest."""
-    if not sizes:
-        return sequences
-    captured = np.asarray(sizes, dtype=np.float64)
-    index = np.minimum(np.searchsorted(captured, sequences), len(sizes) - 1)
-    return np.maximum(sequences, captured[index])
+def _graph_batches(batches: Array, engine: ResolvedEngine) -> tuple[Array, NDArray[np.bool_]]:
+    """Return the batch sizes that run, the next captured size or the batch itself, and which run without a graph."""
+    if not engine.cuda_graph_padding:
+        return batches, ~np.isin(batches, engine.cuda_graph_sizes)
+    padded = batches
+    if engine.cuda_graph_sizes:
+        captured = np.asarray(engine.cuda_graph_sizes, dtype=np.float64)
+        index = np.minimum(np.searchsorted(captured, batches), captured.size - 1)
+        padded = np.maximum(batches, captured[index])
+    return padded, padded > engine.cuda_graph_max_batch
 
 
 def _with_empty_step(seconds: OperatorSeconds) -> OperatorSeconds:

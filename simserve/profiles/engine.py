@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from simserve.profiles.cuda_graphs import CudaGraphs
 from simserve.profiles.engine_options import (
     EngineOptions,
     NewTokenRatio,
@@ -28,16 +29,15 @@ from simserve.profiles.engine_options import (
 from simserve.profiles.engine_profile import (
     FORMAT_FEATURES,
     Checkpoints,
-    CudaGraphs,
     EngineProfile,
     EngineVersion,
     Host,
     KernelTraits,
     Scheduling,
-    Tiered,
     load_engine,
 )
 from simserve.profiles.resolved_engine import ResolvedEngine
+from simserve.profiles.tiers import Tiered
 
 __all__ = ["EngineProfile", "ResolvedEngine", "load_engine", "resolve_engine"]
 
@@ -404,13 +404,18 @@ def _new_token_ratio(choices: _Choices, known: EngineVersion, place: _Place) -> 
     return constants
 
 
-def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: int | None) -> tuple[int, ...]:
+def _graph_sizes(
+    graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: int | None, is_padded: bool
+) -> tuple[int, ...]:
     """Return the captured sizes; ``largest``, if the user sets it, replaces the engine's limits."""
-    sizes = graphs.every_size
+    sizes = graphs.every_size(is_padded)
     largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
-        sizes |= {largest, *range(max(sizes) + graphs.last_step, largest, graphs.last_step)}
+        sizes |= {largest, *(range(max(sizes) + graphs.last_step, largest, graphs.last_step) if is_padded else ())}
         return tuple(sorted(size for size in sizes if size <= largest))
+    if not is_padded:
+        limit = graphs.exact_max_batch or max(graphs.every_size())
+        sizes = {size for size in sizes if size <= limit}
     if graphs.max_batch is not None:
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
     if graphs.max_batch_per_seq is not None:
@@ -433,7 +438,11 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         if is_eager:
             why = "cudagraph_mode is NONE" if mode else "enforce_eager is on"
         raise refuse("max_cudagraph_capture_size", asked, f"needs CUDA graphs, and {why}", "leave it out")
-    graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked)
+    is_padded = choices.pick("cuda_graph_padding", True)
+    if not is_padded and (is_eager or not graphs.exact_sizes):
+        rule = "must be true: " + ("no step runs on a CUDA graph" if is_eager else "this engine always pads")
+        raise refuse("cuda_graph_padding", is_padded, rule, "leave it out")
+    graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked, is_padded)
     largest = graph_sizes[-1] if graph_sizes else 0
     share = 0.0
     if memory.gpu_memory_utilization is not None:
@@ -469,6 +478,9 @@ def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
         return {}
     if asked.enforce_eager or asked.cudagraph_mode == "NONE":
         return {"eager_seconds_per_layer": seconds}
+    if asked.cuda_graph_padding is False and not host.eager_seconds_per_layer:
+        prompts = host.eager_prompt_seconds_per_layer or 0.0
+        return {"eager_seconds_per_layer": seconds, "eager_prompt_seconds_per_layer": prompts}
     if asked.cudagraph_mode != "FULL_DECODE_ONLY":
         return {}
     gap = host.decode_graph_gap_seconds_per_layer

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from simserve.errors import InputError, ProfileError, ScenarioError
+from simserve.profiles.cuda_graphs import SizeRange
 from simserve.profiles.model import WIDE_FORMATS, WeightFormatName
 from simserve.units import Bytes, PositiveSeconds, Seconds, WholeBytes
 from simserve.validation import FrozenModel
@@ -129,10 +130,13 @@ class EngineOptions(FrozenModel):
     TensorRT-LLM; vLLM 0.6.4 to 0.9.1 and 0.11.0 also parse the template anew for each, 7 and 12 ms. Absent:
     completions."""
     enforce_eager: bool | None = None
-    """Whether to run without CUDA graphs and compilation: a step takes at least the time to launch its kernels."""
+    """Whether to run without CUDA graphs and compilation: a step takes at least as long as its kernels' launches."""
     max_cudagraph_capture_size: Count | None = None
     """Largest batch, in tokens, that is captured in a CUDA graph; a larger step waits for the launches of its kernels.
     Absent: the default of the engine's version; vLLM from 0.10: twice `max_num_seqs`, at most 512."""
+    cuda_graph_padding: bool | None = None
+    """Whether a batch between two captured sizes is padded to the larger. Where not, SGLang captures every size, and
+    TensorRT-LLM, unless told, 1 to 32, 64 and 128: others wait for launches. Absent: padded, as exports say."""
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
     cudagraph_mode: CudagraphMode | None = None
@@ -525,22 +529,6 @@ class MeasuredFactors(FrozenModel):
     def values(self) -> dict[str, float]:
         """The factors by name."""
         return {name: getattr(self, name) for name in FACTORS}
-
-
-class SizeRange(FrozenModel):
-    """Equally spaced sizes, both ends included."""
-
-    start: int = Field(alias="from", ge=1)
-    """First size."""
-    stop: int = Field(alias="to", ge=1)
-    """Last size."""
-    step: int = Field(ge=1)
-    """Distance."""
-
-    @property
-    def sizes(self) -> range:
-        """The captured sizes of the range."""
-        return range(self.start, self.stop + 1, self.step)
 
 
 class StaticReserve(FrozenModel):

@@ -15,6 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.cuda_graphs import CudaGraphs
 from simserve.profiles.engine_options import (
     PLAIN_TRANSFER,
     Devices,
@@ -24,7 +25,6 @@ from simserve.profiles.engine_options import (
     MoeBackend,
     NewTokenRatio,
     RuntimeMemory,
-    SizeRange,
     StaticReserve,
     TransformersBackend,
     UbatchRules,
@@ -34,6 +34,7 @@ from simserve.profiles.engine_options import (
 )
 from simserve.profiles.kernel_curves import GemmClass
 from simserve.profiles.model import Checkpoint, Fp8Scales, WeightFormatName
+from simserve.profiles.tiers import Tiered
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel, validate
 
@@ -95,32 +96,6 @@ UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "paral
 """Drafting methods that nothing here simulates, listed as features so that an answer can name them."""
 
 _NOT_KNOWN = "defaults of"
-
-
-class Tier(FrozenModel):
-    """One row of a default that depends on the GPU. The first row that fits the deployment counts."""
-
-    memory_at_least: Bytes = 0.0
-    """Least total memory of the GPU for which the row holds, bytes."""
-    tensor_parallel_at_least: int = Field(default=1, ge=1)
-    """Least tensor-parallel size for which the row holds."""
-    except_gpus: tuple[str, ...] = ()
-    """Parts of GPU names, in lower case, for which the row does not hold."""
-    only_gpus: tuple[str, ...] = ()
-    """Parts of GPU names, in lower case, for which alone the row holds; empty: all."""
-    value: float = Field(gt=0)
-    """The default."""
-
-    def fits(self, gpu_memory_bytes: float, gpu_name: str, tensor_parallel_size: int) -> bool:
-        """Return whether the row holds for a GPU and a tensor-parallel size."""
-        name = gpu_name.lower()
-        is_excepted = any(part in name for part in self.except_gpus)
-        is_excepted |= bool(self.only_gpus) and not any(part in name for part in self.only_gpus)
-        is_large = gpu_memory_bytes >= self.memory_at_least
-        return is_large and tensor_parallel_size >= self.tensor_parallel_at_least and not is_excepted
-
-
-Tiered = float | tuple[Tier, ...]
 
 
 class Scheduling(UbatchRules):
@@ -265,41 +240,6 @@ class Memory(FrozenModel):
     def reserve(self, gpu_memory_bytes: float) -> StaticReserve:
         """Return the reserve on a GPU with that much memory, for engines that compute the share from one."""
         return next(each for each in self.static_reserve if gpu_memory_bytes >= each.memory_at_least)
-
-
-class CudaGraphs(FrozenModel):
-    """Decode batch sizes that are captured. A batch between two sizes is padded to the larger."""
-
-    sizes: tuple[int | SizeRange, ...] = ()
-    """Captured sizes, ascending; empty: no graphs."""
-    max_batch: Tiered | None = None
-    """Largest captured size; absent: the last of `sizes`."""
-    max_batch_per_seq: int | None = Field(default=None, ge=1)
-    """Largest captured size as a multiple of `max_num_seqs`, if that is lower."""
-    captures_limit: bool = False
-    """Whether `max_num_seqs` itself is captured, and nothing above it."""
-    max_batch_of_family: dict[str, int] = Field(default_factory=dict)
-    """Model family -> largest captured size, in place of both limits above."""
-    covers_prompts: bool = False
-    """Whether steps with prompts also run on graphs, up to the largest captured size in tokens (vLLM V1)."""
-    covers_chunks: bool = False
-    """Whether parts of a layer run on graphs up to a chunk and launch Triton's experts as one operator (SGLang)."""
-    memory: Bytes
-    """Memory of the captured graphs, bytes."""
-    is_budgeted: bool
-    """Whether that memory is subtracted before KV (vLLM from 0.21); otherwise it comes out of the rest."""
-    source: str
-    """Where the sizes come from."""
-
-    @property
-    def every_size(self) -> set[int]:
-        """The captured sizes, one by one."""
-        return {size for entry in self.sizes for size in (entry.sizes if isinstance(entry, SizeRange) else (entry,))}
-
-    @property
-    def last_step(self) -> int:
-        """Distance between the largest captured sizes."""
-        return next((entry.step for entry in reversed(self.sizes) if isinstance(entry, SizeRange)), 8)
 
 
 class Host(FrozenModel):

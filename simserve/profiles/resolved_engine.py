@@ -65,6 +65,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     endpoint: Endpoint = "completions"
     enforce_eager: bool = False
     max_cudagraph_capture_size: int
+    cuda_graph_padding: bool = True
     cudagraph_mode: CudagraphMode | None = None
     moe_backend: MoeBackend | None = None
     flashinfer_sampler: bool = False
@@ -147,7 +148,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     cuda_graph_bytes: float  # memory of the captured graphs
     counts_cuda_graphs: bool  # whether that is subtracted before KV; otherwise it comes out of the unused share
     cuda_graph_sizes: tuple[int, ...]
-    """Captured decode batch sizes, ascending; a batch is padded to the next. Empty: no graphs."""
+    """Captured decode batch sizes, ascending; with `cuda_graph_padding` a batch is padded to the next. Empty: none."""
     cuda_graph_max_batch: int  # the last of them, 0 without graphs
     cuda_graph_max_prompt_tokens: int  # most tokens of a prefill step on graphs
     cuda_graph_max_expert_tokens: int  # most tokens for its routed experts

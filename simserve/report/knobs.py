@@ -39,6 +39,7 @@ _RARE = (
     "preemption_mode",
     "swap_space",
     "max_cudagraph_capture_size",
+    "cuda_graph_padding",
     "cudagraph_mode",
     "moe_backend",
     "language_model_only",

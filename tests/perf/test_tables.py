@@ -129,6 +129,25 @@ def test_steps_outside_cuda_graphs_wait_for_launches() -> None:
     assert np.all(np.diff(eager.decode_base) >= 0)
 
 
+def test_a_batch_between_two_graphs_waits_for_launches_where_it_is_not_padded() -> None:
+    """Batches of 1 to 8 and of 16 run on graphs, the latter faster than the nine sequences that have none."""
+    fields = {
+        "eager_seconds_per_layer": 1e-3,
+        "cuda_graph_sizes": (*range(1, 9), 16),
+        "cuda_graph_max_prompt_tokens": 0,
+    }
+    padded, exact = (
+        price(make_shape(engine_fields={**fields, "cuda_graph_padding": is_padded}, max_num_seqs=32))
+        for is_padded in (True, False)
+    )
+    padded_base, base = padded.step_times.decode_base, exact.step_times.decode_base
+
+    assert base[:9] == padded_base[:9]
+    assert min(base[9:16]) >= 32 * 1e-3
+    assert base[16] == pytest.approx(padded_base[16])
+    assert max(padded_base[9:17]) < 32 * 1e-3 < base[17]
+
+
 @pytest.mark.parametrize("quantization", ["none", "fp8"])
 def test_compiled_prompts_beyond_the_graphs_are_launched_layer_by_layer(quantization: str) -> None:
     """vLLM 0.24's 32 layers of 0.27 ms, at the pace of a slow host, whatever the format of the weights."""

@@ -704,6 +704,33 @@ def test_enforce_eager_captures_nothing_and_launches_every_layer() -> None:
     assert eager.sources["enforce_eager"] == "scenario"
 
 
+def test_without_padding_other_batches_have_no_graph() -> None:
+    """TensorRT-LLM 1.0's enable_padding is off unless told: 1 to 32, 64, 128; its tuned files go further."""
+    exact = resolve("tensorrt-llm", "1.2", cuda_graph_padding=False)
+    wide = resolve("tensorrt-llm", "1.2", cuda_graph_padding=False, max_cudagraph_capture_size=300)
+    few = resolve("tensorrt-llm", "1.2", cuda_graph_padding=False, max_num_seqs=48)
+
+    assert exact.cuda_graph_sizes == (*range(1, 33), 64, 128)
+    assert wide.cuda_graph_sizes[-4:] == (64, 128, 256, 300)
+    assert few.cuda_graph_sizes == (*range(1, 33), 48)
+    assert resolve("sglang", "0.5.9", cuda_graph_padding=False).cuda_graph_sizes == tuple(range(1, 257))
+    assert exact.eager_seconds_per_layer == pytest.approx(0.27e-3)
+    assert not exact.eager_prompt_seconds_per_layer  # prompts run as they do with padding
+
+
+@pytest.mark.parametrize(
+    ("engine", "more", "message"),
+    [
+        ("vllm", {}, "this engine always pads"),
+        ("tensorrt-llm", {"enforce_eager": True}, "no step runs on a CUDA graph"),
+    ],
+)
+def test_what_has_no_graphs_to_pad_is_refused(engine: str, more: dict[str, Any], message: str) -> None:
+    """An option without effect."""
+    with pytest.raises(ScenarioError, match=message):
+        resolve(engine, None, cuda_graph_padding=False, **more)
+
+
 def test_the_largest_cuda_graph_is_the_users() -> None:
     """In place of twice the seats and 512; sizes go on as far apart as the engine's last ones."""
     usual, wide = (resolve("vllm", "0.18", max_num_seqs=8, max_cudagraph_capture_size=size) for size in (None, 2048))

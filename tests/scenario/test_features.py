@@ -390,6 +390,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "enforce_eager": ("true", []),
     "cudagraph_mode": ("FULL_DECODE_ONLY", []),
     "max_cudagraph_capture_size": (64, []),
+    "cuda_graph_padding": ("false", ["deployment.engine={name: tensorrt-llm, version: '1.2'}"]),
     "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
     "fp8_gemm_backend": ("flashinfer_trtllm", SGLANG_B200),
     "attention_backend": ("triton", ["deployment.engine={name: sglang}", "deployment.hardware=mi300x-192gb"]),

@@ -156,6 +156,9 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     if "async_scheduling" in says and not engine.async_scheduling and flags.has("--disable-overlap-schedule"):
         words += flags.render("--disable-overlap-schedule", True, key="deployment.engine.async_scheduling")
     words += option_words(deployment, flags, _SWITCHES)
+    deployment.take("engine.cuda_graph_padding")
+    if not engine.cuda_graph_padding:
+        words += flags.render("--disable-cuda-graph-padding", True, key="deployment.engine.cuda_graph_padding")
     if deployment.take("engine.mm_encoder_tp_mode") == "data":
         words += flags.render("--mm-enable-dp-encoder", True, key="deployment.engine.mm_encoder_tp_mode")
     blocks = deployment.take("engine.num_gpu_blocks_override")

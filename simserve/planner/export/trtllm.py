@@ -163,9 +163,11 @@ def _options(deployment: Deployment) -> dict[str, Any]:
 def _graphs(deployment: Deployment) -> dict[str, Any] | None:
     """Return the CUDA graph settings: by default, batches are not padded to a graph and none above 128 has one."""
     deployment.take("engine.max_cudagraph_capture_size")
+    deployment.take("engine.cuda_graph_padding")
     if deployment.take("engine.enforce_eager"):
         return None
-    return {"enable_padding": True, "max_batch_size": deployment.engine.max_cudagraph_capture_size}
+    engine = deployment.engine
+    return {"enable_padding": engine.cuda_graph_padding, "max_batch_size": engine.max_cudagraph_capture_size}
 
 
 def _speculative(deployment: Deployment) -> dict[str, Any]:

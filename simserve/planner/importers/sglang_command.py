@@ -205,6 +205,7 @@ SGLANG = Program(
         "--disable-radix-cache": switched("enable_prefix_caching", False),
         "--disable-overlap-schedule": switched("async_scheduling", False),
         "--disable-cuda-graph": switched("enforce_eager"),
+        "--disable-cuda-graph-padding": switched("cuda_graph_padding", False),
         "--language-model-only": switched("language_model_only"),
         "--model-path": said("model"),
         "--dp-size": read_ranks,

@@ -38,6 +38,7 @@ def imported(text: str, version: str | None = "0.5.4", hardware: str = "h100-sxm
             "deployment.engine.max_model_len=16384",
         ),
         ("deployment.engine.gpu_memory_utilization=0.7", "deployment.engine.enforce_eager=true"),
+        ("deployment.engine.cuda_graph_padding=false",),
         ("deployment.engine.async_scheduling=false", "deployment.engine.block_size=64"),
         (
             "model=deepseek-v3",

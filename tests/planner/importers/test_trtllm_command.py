@@ -33,6 +33,7 @@ def imported(text: str, version: str | None = "1.0", hardware: str = "h100-sxm-8
         ("deployment.engine.enable_chunked_prefill=true", "deployment.engine.block_size=64"),
         ("deployment.engine.gpu_memory_utilization=0.7", "deployment.engine.enforce_eager=true"),
         ("deployment.engine.async_scheduling=false",),
+        ("deployment.engine.cuda_graph_padding=false", "deployment.engine.max_cudagraph_capture_size=128"),
         (
             "model=deepseek-v3",
             "deployment.hardware=h200-sxm-141gb",
@@ -58,10 +59,11 @@ def test_an_exported_command_comes_back_as_the_same_deployment(
 
 
 def test_a_server_that_is_told_nothing_captures_batches_up_to_128() -> None:
-    """Its own default, which is not the tuned one that a scenario has; what is not padded there is said."""
+    """Its own default, which is not the tuned one that a scenario has: batches are not padded, which is said."""
     bare, eager = imported(LINE), imported(LINE, version="0.21")
 
     assert bare.scenario.deployment.engine.max_cudagraph_capture_size == 128
+    assert bare.scenario.deployment.engine.cuda_graph_padding is False
     assert sum("enable_padding" in note for note in bare.notes) == 1
     assert eager.scenario.deployment.engine.max_cudagraph_capture_size is None
 
@@ -80,6 +82,7 @@ def test_an_options_file_is_read_if_it_is_here(tmp_path: Path) -> None:
     deployment = draft.scenario.deployment
     assert deployment.engine.overrides() == {
         "num_gpu_blocks_override": 2000,
+        "cuda_graph_padding": False,
         "block_size": 32,
         "max_cudagraph_capture_size": 64,
         "max_model_len": 8192,
