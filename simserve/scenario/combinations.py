@@ -176,7 +176,7 @@ def _check_encoders(scenario: Scenario) -> None:
     engines = {each.engine.name for each in deployment.pools if each.engine is not None} | {deployment.engine.name}
     for name in sorted(engines):
         if (load_engine(name, scenario.folder).base or name) not in _WITH_ENCODERS:
-            rule = f"is not to be had with {name}: {', '.join(_WITH_ENCODERS)} take embeddings from elsewhere"
+            rule = f"is not available with {name}: only {', '.join(_WITH_ENCODERS)} take embeddings from another server"
             scenario.refuse(key, rule, "leave it out, or set deployment.engine.name")
     others = ("overflow", "response_cache", "regions")
     given = next((name for name in others if getattr(deployment, name) is not None), None)
