@@ -101,10 +101,9 @@ class ServingModel:
     def of_one_replica(self) -> ServingModel:
         """Return the same with one fixed replica: what a benchmark of a server measures."""
         deployment = self.scenario.deployment
-        if deployment.replicas == 1:
-            return self
-        alone = deployment.model_copy(update={"replicas": 1, "autoscaling": None, "faults": (), "updates": ()})
-        return ServingModel(self.scenario.model_copy(update={"deployment": alone}))
+        changes = {"autoscaling": None, "faults": (), "liveness": None, "updates": ()}
+        alone = deployment.model_copy(update={"replicas": 1, **changes})
+        return self if alone == deployment else ServingModel(self.scenario.model_copy(update={"deployment": alone}))
 
     def predict(self, replay: Replay, parameters: EngineParameters | None = None) -> dict[str, float]:
         """Return the figures of a benchmark with some constants of the engine; None: the stated ones.

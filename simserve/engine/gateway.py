@@ -39,7 +39,8 @@ class ResponseCache:
         is_filled: Whether all answers are there from the start, and never expire.
         expiry: Seconds for which an answer is valid; inf: for ever.
         latency: Seconds until it reaches the client.
-        num_first: Requests that were the first to ask a question, so that a model had to answer.
+        num_first: Requests whose question no model had answered yet, so that one had to: several of one question
+            where they come before its first answer.
         num_expired: Requests whose answer was cached but too old.
     """
 

@@ -96,8 +96,8 @@ def _cache_figures(front: FrontTotals, records: RequestRecords) -> dict[str, Any
     """Return `CACHE_KEYS`.
 
     All cover the whole run. ``hit_share``: hits over completed requests, and ``by_class`` over those of each class;
-    ``output_tokens``: of the answers from the cache; ``asked_first``: requests whose question nobody had asked before;
-    ``expired``: requests whose cached answer was too old.
+    ``output_tokens``: of the answers from the cache; ``asked_first``: requests whose question no model had answered
+    yet, several where they come before the first answer; ``expired``: requests whose cached answer was too old.
     """
     hits, completed = served_by(records, CACHE), records.status == COMPLETED
     by_class = {

@@ -565,8 +565,8 @@ def bottleneck(
 
     Args:
         seconds_by_part: Seconds of steps by part, keys of `PARTS`.
-        blocked_seconds: Waiting requests x seconds by what held up the head of the queue; keys of `LIMITS` and
-            ``step``.
+        blocked_seconds: Waiting requests x seconds by what held up the head of the queue; keys of `LIMITS`,
+            ``step`` and ``prefix`` (another request computes what it needs).
         busy_share: Share of the run in which the replicas ran a step, NaN if there was no run.
         waiting_share: Share of the requests' time in the system before their first step; NaN if no time was spent
             there.

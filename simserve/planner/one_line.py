@@ -29,8 +29,9 @@ from simserve.profiles.hardware import counted_gpu, hardware_name, is_known_gpu,
 from simserve.profiles.model import WIDE_FORMATS, WeightFormatName
 from simserve.profiles.model_names import format_of, layers_without_formula, meant_format, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, SLOSpec
 from simserve.sim.control import RoutingPolicy
+from simserve.units import parse
 from simserve.workload.spec import TraceColumn
 
 if TYPE_CHECKING:
@@ -714,7 +715,7 @@ def _objective(text: str) -> list[Override]:
     ``ttft < 1.5 s; tpot <= 50 ms`` says the same.
 
     Raises:
-        UsageError: A part is not a limit, or limits a percentile.
+        UsageError: A part is not a limit, limits a percentile, or has a value that is none.
     """
     if text.strip().replace("-", "").replace("_", "").isalpha():
         return [Override("slo", text.strip(), "--slo")]
@@ -728,8 +729,33 @@ def _objective(text: str) -> list[Override]:
             remedy = "for example 'ttft=1.5s,tpot=50ms,attainment=0.95', or the name of a use case such as chat"
             raise UsageError("must be LIMIT=VALUE, separated by commas", key="--slo", value=text, remedy=remedy)
         name, value = limit[1].lower(), limit[2].strip()
-        found.append(Override(f"slo.{name}", _share(value) if name == "attainment" else value, f"--slo {name}"))
+        found.append(Override(f"slo.{name}", _limit(name, value), f"--slo {name}"))
     return found
+
+
+def _limit(name: str, text: str) -> float | str:
+    """Return the value of a part of ``--slo``: a share of requests, or a time with its unit.
+
+    Raises:
+        UsageError: It is neither; what is no part of an SLO is refused with the scenario.
+    """
+    if name == "attainment":
+        share = _share(text)
+        if not 0 < share <= 1:
+            remedy = f"write {name}={share / 100:g}" if 1 < share <= 100 else "write for example 0.95 or 95%"
+            raise UsageError("must be above 0 and at most 1", key=f"--slo {name}", value=text, remedy=remedy)
+        return share
+    if name not in SLOSpec.model_fields or name == "preset":
+        return text
+    try:
+        is_positive = parse(text, "time") > 0
+    except ValueError:
+        is_number = re.fullmatch(r"\d+\.?\d*|\.\d+", text) is not None
+        remedy = f"write {name}={text}s or {name}={text}ms" if is_number else f"write for example {name}=500ms"
+        raise UsageError("is no time with its unit", key=f"--slo {name}", value=text, remedy=remedy) from None
+    if not is_positive:
+        raise UsageError("must be above 0", key=f"--slo {name}", value=text, remedy="leave it out for no limit")
+    return text
 
 
 def _without_percentiles(text: str) -> str:

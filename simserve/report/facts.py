@@ -704,8 +704,8 @@ def _cache_lines(simserve: Mapping[str, Any]) -> list[str]:
     lines = [f"{line} ({by_class})" if by_class else line]
     if cache["asked_first"] or cache["expired"]:
         lines.append(
-            f"{count(cache['asked_first'])} questions came for the first time, and {count(cache['expired'])} found an "
-            "answer that had expired: a model answered those"
+            f"{count(cache['asked_first'])} requests came before any answer to their question, and "
+            f"{count(cache['expired'])} found an answer that had expired: a model answered those"
         )
     return lines
 

@@ -176,7 +176,7 @@ def _check_encoders(scenario: Scenario) -> None:
     engines = {each.engine.name for each in deployment.pools if each.engine is not None} | {deployment.engine.name}
     for name in sorted(engines):
         if (load_engine(name, scenario.folder).base or name) not in _WITH_ENCODERS:
-            rule = f"is not to be had with {name}: {', '.join(_WITH_ENCODERS)} take embeddings from elsewhere"
+            rule = f"is not available with {name}: only {', '.join(_WITH_ENCODERS)} take embeddings from another server"
             scenario.refuse(key, rule, "leave it out, or set deployment.engine.name")
     others = ("overflow", "response_cache", "regions")
     given = next((name for name in others if getattr(deployment, name) is not None), None)
@@ -186,18 +186,22 @@ def _check_encoders(scenario: Scenario) -> None:
 
 
 def _check_offload(scenario: Scenario) -> None:
-    deployment, workload = scenario.deployment, scenario.workload
-    if workload.has_sessions or workload.trace is not None or workload.has_shared_prefix:
+    workload, key = scenario.workload, tiers_key(scenario.deployment)
+    if key is None or workload.has_sessions or workload.trace is not None or workload.has_shared_prefix:
         return
-    keys = {"deployment.engine": deployment.engine}
-    keys |= {
-        f"deployment.pools.{number}.engine": pool.engine for number, pool in enumerate(deployment.pools) if pool.engine
-    }
-    for key, engine in keys.items():
+    rule = "has nothing to keep: no two prompts of the workload begin alike"
+    remedy = "add workload.sessions or shared_prefix, or leave it out"
+    scenario.refuse(f"deployment.{key}", rule, remedy)
+
+
+def tiers_key(deployment: DeploymentSpec) -> str | None:
+    """Return the first key below ``deployment`` that asks for tiers behind the prefix cache; None: there is none."""
+    engines = {"engine": deployment.engine}
+    engines |= {f"pools.{number}.engine": pool.engine for number, pool in enumerate(deployment.pools) if pool.engine}
+    for key, engine in engines.items():
         if engine.kv_offload is not None or engine.kv_tiers:
-            rule = "has nothing to keep: no two prompts of the workload begin alike"
-            remedy = "add workload.sessions or shared_prefix, or leave it out"
-            scenario.refuse(f"{key}.{_tiers_key(engine)}", rule, remedy)
+            return f"{key}.{_tiers_key(engine)}"
+    return None
 
 
 def _tiers_key(engine: EngineSpec) -> str:

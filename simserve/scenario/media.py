@@ -274,7 +274,7 @@ def _tower_of(key: str, model: ModelProfile, scenario: Scenario) -> Tower:
     if found is None:
         what, block = {"images": ("images", "vision"), "audio": ("audio", "audio")}[key]
         rule = f"needs a model that takes {what}, and the profile of {model.name} has no {block} block"
-        scenario.refuse(f"workload.{key}", rule, f"choose such as {_EXAMPLES[key]}")
+        scenario.refuse(f"workload.{key}", rule, f"choose a model such as {_EXAMPLES[key]}")
     return found
 
 
@@ -346,7 +346,8 @@ def _check_recorded(key: str, spec: ImagesSpec | AudioSpec, recorded: RecordedMe
         rule += "are" if given[0] == how else "each of its requests has"
         scenario.refuse(f"workload.{key}.{given[0]}", rule, f"leave it out, or the trace's column of {noun}")
     if not has_sizes and getattr(spec, how) is None:
-        scenario.refuse(f"workload.{key}.{how}", f"is missing: the trace does not say it of its {noun}", "give it")
+        rule = f"is missing: the trace does not give the {how} of its {noun}"
+        scenario.refuse(f"workload.{key}.{how}", rule, "add it")
 
 
 def _check_videos(
@@ -358,7 +359,7 @@ def _check_videos(
     if are_recorded or any(each.frames for each in spec.sizes or ()):
         rule = "needs a model whose profile says how it takes videos"
         key = "workload.trace" if are_recorded else "workload.images.sizes.frames"
-        scenario.refuse(key, rule, "choose such as qwen3-vl-32b, or leave videos out")
+        scenario.refuse(key, rule, "choose a model such as qwen3-vl-32b, or leave videos out")
 
 
 def _pieces(

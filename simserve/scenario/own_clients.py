@@ -115,7 +115,8 @@ class OwnClients:
         self._specs = unsent(traffic(self._resolved.scenario, 0))
         self._served: _Served
         if by_reference:
-            refuse(self._resolved.scenario, uncounted(deployment), "leave by_reference out")
+            asked = self._resolved.scenario
+            refuse(asked, uncounted(deployment, asked.deployment), "leave by_reference out")
             self._served = ReferenceClients(deployment, self._specs, own, keep_steps=steps)
         else:
             self._served = PlaneClients(deployment, self._specs, own, StepLog() if steps else None)

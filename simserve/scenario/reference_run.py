@@ -24,6 +24,7 @@ from simserve.reference.cluster import Cluster
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.streaming import Sent, busy_share, is_sent_by, send
+from simserve.scenario.combinations import tiers_key
 from simserve.sim.autoscaler import EncoderLives
 from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.gateway import FrontTotals
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from simserve.reference.kv_memory import Scheduler
     from simserve.reference.steps import Step
+    from simserve.scenario.deployment_spec import DeploymentSpec
     from simserve.scenario.schema import Scenario
     from simserve.sim.simulate import Deployment
     from simserve.workload.requests import RequestSpecs
@@ -73,15 +75,20 @@ def uncovered(deployment: Deployment) -> str | None:
     return next((key for key, applies in found.items() if applies), None)
 
 
-def uncounted(deployment: Deployment) -> str | None:
-    """Return the key of a deployment that the reference serves without computing totals; None: there is none."""
+def uncounted(deployment: Deployment, asked: DeploymentSpec) -> str | None:
+    """Return the key of a deployment that the reference serves without computing totals; None: there is none.
+
+    Args:
+        deployment: What serves.
+        asked: What the scenario says of it.
+    """
     engines = [each.engine for each in deployment.pools] or [deployment.engine]
     found = {
         "engine.batching": any(each.batching == "static" for each in engines),
         "engine.max_loras": any(each.max_loras for each in engines),
-        "engine.kv_offloading_size": any(each.kv_tiers for each in engines),
     }
-    return uncovered(deployment) or next((key for key, applies in found.items() if applies), None)
+    tiers = tiers_key(asked) if any(each.kv_tiers for each in engines) else None
+    return uncovered(deployment) or next((key for key, applies in found.items() if applies), tiers)
 
 
 def refuse(scenario: Scenario, key: str | None, remedy: str) -> None:

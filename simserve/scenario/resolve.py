@@ -398,7 +398,7 @@ def _check_encoder_cut(scenario: Scenario, engine: ResolvedEngine, model: ModelP
         return
     rule = f"has no effect: {model.name} has no vision tower"
     if model.vision is not None:
-        rule = f"is not to be had with {model.name}, whose tower {engine.name} cuts all the same"
+        rule = f"is not available for {model.name}: {engine.name} splits its vision tower over the GPUs in any case"
     scenario.refuse("deployment.engine.mm_encoder_tp_mode", rule, "leave it out")
 
 

@@ -374,7 +374,7 @@ def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simula
     """
     from simserve.scenario.reference_run import refuse, simulate_by_reference, uncounted
 
-    refuse(scenario, uncounted(deployment), "run the scenario without --reference")
+    refuse(scenario, uncounted(deployment, scenario.deployment), "run the scenario without --reference")
 
     def serve(
         served: Deployment,

@@ -46,7 +46,7 @@ class FrontTotals:
     """What the gateway did over the whole run.
 
     Attributes:
-        first_questions: Requests whose question had no cached answer yet; None: there is no response cache.
+        first_questions: Requests whose question no model had answered yet; None: there is no response cache.
         expired: Requests whose cached answer had expired.
         limited: How often the API answered 429.
         asked_again: Requests whose first answer was not good enough; None: no rule asks twice.

@@ -313,8 +313,9 @@ class RunTotals:
             to ``busy_seconds``.
         flops: Arithmetic done.
         bytes: Bytes of weights, KV and activations moved.
-        blocked_seconds: Waiting requests times seconds, by what blocked the head of the queue: ``seats, blocks,
-            budget``, ``loras`` with adapters, or ``step`` (it arrived while a step was running).
+        blocked_seconds: Waiting requests times seconds, by what blocked the head of the queue, the values of
+            `BLOCKED_NAMES`: ``seats, blocks, budget``; ``loras`` with adapters; ``prefix`` where requests wait for a
+            prompt that another computes; ``step``: it arrived while a step was running.
         kv_capacity_tokens: KV capacity of all replicas; 0 without a KV cache.
         kv_reserved_token_seconds: Integral of KV tokens reserved by requests.
         kv_held_token_seconds: Integral of KV tokens that are filled.

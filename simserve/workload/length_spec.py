@@ -13,6 +13,8 @@ from simserve.validation import FrozenModel
 
 MAX_TABULATED_TOKENS = 1_000_000
 """Longest length of a distribution that is tabulated token by token."""
+_LEAST_SPREAD = 0.001
+"""Least spread of lengths that are drawn."""
 
 
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -76,12 +78,18 @@ class _TruncatedLength(FrozenModel):
             )
 
 
+def _refuse_no_spread(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LEAST_SPREAD:
+        raise ValueError(f"must be at least {_LEAST_SPREAD:g}; if all lengths are the same, write the length alone")
+    return value
+
+
 class NormalLength(_TruncatedLength):
     """Normal lengths: the location is solved for the mean, `std` is kept."""
 
     distribution: Literal["normal"] = "normal"
     """`normal`."""
-    std: float = Field(ge=0.001)
+    std: Annotated[float, Field(ge=_LEAST_SPREAD), BeforeValidator(_refuse_no_spread)]
     """Standard deviation before truncation, tokens; at most 100 times the mean."""
 
     @model_validator(mode="after")
@@ -96,7 +104,7 @@ class LognormalLength(_TruncatedLength):
 
     distribution: Literal["lognormal"] = "lognormal"
     """`lognormal`."""
-    cv: float = Field(ge=0.001, le=100)
+    cv: Annotated[float, Field(ge=_LEAST_SPREAD, le=100), BeforeValidator(_refuse_no_spread)]
     """Standard deviation over mean, before truncation."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -20,8 +22,9 @@ from simserve.calibrate.simulated import ServingModel
 from simserve.cli.observe import DEFAULT_CLIENTS
 from simserve.errors import ScenarioError
 from simserve.profiles.engine_options import FACTORS
+from simserve.scenario.load import from_mapping
 from simserve.workload.generate import generate
-from tests.calibrate.builders import chat
+from tests.calibrate.builders import CHAT, chat
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +150,24 @@ def test_no_more_is_promised_than_a_calibrated_run_will_say() -> None:
     found = propose(ServingModel(ss.load("speculative-decoding", {"deployment.engine.max_num_seqs": 4})))
 
     assert found.calibrated == found.expected
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize(
+    "coming_and_going",
+    [
+        {"autoscaling": {"metric": "running", "target": 4, "min_replicas": 1, "max_replicas": 4, "interval": "15 s"}},
+        {"faults": [{"kind": "replica", "replica": 0, "at": "5 s", "duration": "1 min"}]},
+        {},
+    ],
+    ids=["autoscaling", "a fault", "neither"],
+)
+def test_one_replica_neither_comes_nor_goes(replicas: int, coming_and_going: dict[str, Any]) -> None:
+    """Whether the scenario has one or several; one that is fixed already stays the same object."""
+    asked = CHAT["deployment"] | {"replicas": replicas} | coming_and_going
+    model = ServingModel(from_mapping(CHAT | {"deployment": asked}))
+
+    alone = model.of_one_replica().scenario.deployment
+
+    assert (alone.replicas, alone.autoscaling, alone.faults, alone.updates) == (1, None, (), ())
+    assert (model.of_one_replica() is model) == (replicas == 1 and not coming_and_going)

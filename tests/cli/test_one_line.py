@@ -529,7 +529,7 @@ def test_a_model_is_known_by_the_name_that_people_give_it(simserve: Simserve, na
 
 @pytest.mark.parametrize("slo", ["ttft<1.5s, tpot<50ms", "TTFT <= 1.5 s; tpot: 50ms", "ttft 1.5s,tpot=50ms"])
 def test_limits_are_written_as_people_write_them(simserve: Simserve, slo: str) -> None:
-    """Signs, blanks and semicolons mean the same objective; a percentile is no limit, and a bare number has no unit."""
+    """Signs, blanks and semicolons mean the same objective; a percentile is no limit."""
     words = ["run", "llama-3.1-8b", "--gpus", "H100", "--prompt-tokens", "100", "--output-tokens", "5", "--rate", "9"]
 
     said = simserve(*words, "--num-requests", "10", "--slo", slo, "--out", "one")
@@ -538,7 +538,32 @@ def test_limits_are_written_as_people_write_them(simserve: Simserve, slo: str) -
     resolved = yaml.safe_load(Path("one/scenario.resolved.yaml").read_text(encoding="utf-8"))["slo"]
     assert (resolved["ttft"], resolved["tpot"]) == ("1.5 s", "50 ms")
     assert "attainment is the share" in simserve(*words, "--slo", "p95 ttft < 2s").error_line
-    assert simserve(*words, "--slo", "ttft=1").error_line.startswith("--slo ttft: '1' is not a number with a unit")
+
+
+@pytest.mark.parametrize(
+    ("slo", "code", "line"),
+    [
+        ("ttft=1", 2, "--slo ttft: '1' is no time with its unit; write ttft=1s or ttft=1ms"),
+        ("task=60", 2, "--slo task: '60' is no time with its unit; write task=60s or task=60ms"),
+        ("tpot=fast", 2, "--slo tpot: 'fast' is no time with its unit; write for example tpot=500ms"),
+        ("e2e=0s", 2, "--slo e2e: '0s' must be above 0; leave it out for no limit"),
+        ("ttft=1s,attainment=95", 2, "--slo attainment: '95' must be above 0 and at most 1; write attainment=0.95"),
+        (
+            "ttft=1s,attainment=0",
+            2,
+            "--slo attainment: '0' must be above 0 and at most 1; write for example 0.95 or 95%",
+        ),
+        ("tftt=1s", 104, "--slo tftt: is not a known key; did you mean 'ttft'?"),
+        ("chatty", 104, "--slo: 'chatty' is not a preset; did you mean 'chat'?"),
+    ],
+)
+def test_a_wrong_limit_is_a_wrong_flag_and_a_wrong_name_is_not(
+    simserve: Simserve, slo: str, code: int, line: str
+) -> None:
+    """As with every other flag: a value that is none ends with 2, a name that nobody knows with 104."""
+    outcome = simserve("run", "chatbot", "--slo", slo, "--out", "one")
+
+    assert (outcome.code, outcome.stdout, outcome.error_line) == (code, "", line)
 
 
 @pytest.mark.parametrize(("given", "shown"), [("200/min", "200/min"), ("90/min", "1.5"), ("1e-3", "0.001")])

@@ -58,6 +58,15 @@ def test_what_is_not_covered_is_refused_by_its_key(simserve: Simserve) -> None:
         assert "deployment.engine.batching: is not covered by the reference" in outcome.stderr
 
 
+@pytest.mark.parametrize(("scenario", "key"), [("kv-offload", "kv_offload"), ("kv-tiers", "kv_tiers")])
+def test_tiers_are_refused_by_the_key_that_asks_for_them(simserve: Simserve, scenario: str, key: str) -> None:
+    """The reference serves them, but does not compute their totals: the key is one of the scenario."""
+    outcome = simserve("run", scenario, "--reference", "--out", "x")
+
+    assert outcome.code == 104
+    assert f": deployment.engine.{key}: is not covered by the reference; run the scenario" in outcome.stderr
+
+
 @pytest.mark.parametrize("scenario", ["small-model-first", "two-regions", "streaming"])
 def test_rules_regions_and_streams_are_covered(simserve: Simserve, scenario: str) -> None:
     """Where a request may go by rule, where it is asked again, what is near to its client, and how it hears."""

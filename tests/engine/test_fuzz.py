@@ -194,7 +194,12 @@ def test_the_kernel_agrees_with_the_walker_when_layers_keep_a_window(case: Case)
 )
 @settings(max_examples=examples(1500), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_at_length(case: Case) -> None:
-    """All kinds together, the same examples every time: a change is judged by itself, not by what was drawn."""
+    """All kinds together.
+
+    Derandomised: a test run that is repeated tries the same examples. A change to the code may bring others, because
+    Hypothesis also draws the constants of the package's modules that are loaded: a failure that comes with a change may
+    have been there before it.
+    """
     agree_or_discard(case)
 
 

@@ -315,6 +315,19 @@ def test_the_questions_describe_themselves(client: TestClient) -> None:
     assert content["schema"]["properties"]["num_requests"]["maximum"] == 4000
 
 
+def test_the_commands_of_the_docs_are_answered(client: TestClient) -> None:
+    """Every address on the page about it is described, and every `curl` has an answer."""
+    text = (Path(__file__).parents[2] / "docs/explore.md").read_text(encoding="utf-8")
+    described = client.get("/api/openapi.json").json()["paths"]
+    commands = re.findall(r"curl -s \S+?(/api/\S+) -H 'Content-Type: (\S+)' -d '(.+)'", text)
+    statuses = [
+        client.post(path, content=body, headers={"Content-Type": kind}).status_code for path, kind, body in commands
+    ]
+
+    assert set(re.findall(r"/api/[a-z/.]+[a-z]", text)) - {"/api/openapi.json"} <= set(described)
+    assert statuses == [200, 200]
+
+
 def test_the_catalogue_has_defaults_that_are_in_it(client: TestClient) -> None:
     """4 GPUs, 10 requests/s, a batch of 32, weights as they are stored."""
     found = client.get("/api/catalogue").json()

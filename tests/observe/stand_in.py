@@ -18,6 +18,10 @@ VLLM_METRICS = """# HELP vllm:num_requests_running Number of requests.
 vllm:num_requests_running{engine="0",model_name="tiny"} 0.0
 vllm:cache_config_info{block_size="16",cache_dtype="auto",num_gpu_blocks="4096"} 1.0
 """
+_PROBE_TOKENS = 2
+"""Tokens that are asked for to find out how a server wants to be asked, one request at a time."""
+_PATIENCE = 20.0
+"""Seconds."""
 
 
 @dataclass
@@ -38,6 +42,8 @@ class Ways:
         broken: What it streams instead of events; empty: events.
         kind: What it says that an answer is.
         key: Bearer token without which it refuses.
+        waits_for: Requests that must have been in flight at once before it answers any of more than two tokens: none is
+            done before the last of them comes, however slow the machine. Gives up after `_PATIENCE` seconds.
         most_at_once: Requests in flight beyond which it refuses, and says to come again in a minute.
         breaks_after: Pieces after which an answer breaks off.
         is_endless: Whether answers have no end.
@@ -61,6 +67,7 @@ class Ways:
     broken: bytes = b""
     kind: str = "text/event-stream"
     key: str = ""
+    waits_for: int = 1
     most_at_once: int = 1 << 30
     breaks_after: int = 1 << 30
     is_endless: bool = False
@@ -77,7 +84,8 @@ class StandIn:
         url: Its address.
         ways: How it behaves.
         bodies: What it was asked for, in the order of arrival.
-        most_in_flight: Most requests that were being answered at once.
+        most_in_flight: Most requests that were being answered at once. An answer whose end is about to be sent no
+            longer counts: its client may be the first to know.
         last_arrival: When the last request came, seconds of `time.perf_counter`.
     """
 
@@ -87,7 +95,7 @@ class StandIn:
     most_in_flight: int = 0
     last_arrival: float = 0.0
     in_flight: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    changed: threading.Condition = field(default_factory=threading.Condition)
 
 
 class _Http(ThreadingHTTPServer):
@@ -119,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     """As servers that stream have it: a small packet does not wait until the one before it is acknowledged, 40 ms."""
+    _is_in_flight = False
 
     @property
     def _standing(self) -> StandIn:
@@ -143,12 +152,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server, body = self._standing, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with server.lock:
+        with server.changed:
             server.bodies.append(body)
             server.last_arrival = time.perf_counter()
             server.in_flight += 1
+            self._is_in_flight = True
             server.most_in_flight = max(server.most_in_flight, server.in_flight)
             is_full = server.in_flight > server.ways.most_at_once
+            server.changed.notify_all()
+            if body["max_tokens"] > _PROBE_TOKENS:
+                server.changed.wait_for(lambda: server.most_in_flight >= server.ways.waits_for, _PATIENCE)
         try:
             refusal = self._refusal(body)
             if is_full:
@@ -160,8 +173,13 @@ class _Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
         finally:
-            with server.lock:
-                server.in_flight -= 1
+            self._leave()
+
+    def _leave(self) -> None:
+        """Count the request as no longer in flight, once."""
+        with self._standing.changed:
+            self._standing.in_flight -= self._is_in_flight
+            self._is_in_flight = False
 
     def _refusal(self, body: dict[str, Any]) -> str:
         ways, prompt = self._standing.ways, body.get("prompt", "")
@@ -198,6 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
             prompt = body["messages"][0]["content"] if is_chat else body["prompt"]
             words = len(prompt) if isinstance(prompt, list) else len(prompt.split()) * ways.tokens_per_word + 3
             self._event({"choices": [], "usage": {"prompt_tokens": words, "completion_tokens": body["max_tokens"]}})
+        self._leave()
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, event: dict[str, Any]) -> None:

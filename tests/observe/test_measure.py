@@ -75,8 +75,8 @@ def test_no_proxy_is_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_so_many_are_in_flight_as_there_are_clients() -> None:
-    """A closed loop of three has three, and each sends when it has its answer."""
-    with stand_in() as server:
+    """A closed loop of three has three, never a fourth, and each sends when it has its answer."""
+    with stand_in(Ways(waits_for=3)) as server:
         _, (run,) = measured(server)
 
     assert server.most_in_flight == 3

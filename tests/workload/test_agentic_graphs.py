@@ -147,7 +147,7 @@ def test_the_format_is_told_and_counted(tmp_path: Path) -> None:
         ([call("a", "p", ("b", "completion", 0)), call("b", "p", ("a", "completion", 0))], HEADER, "waits for itself"),
         ([call("a", "p", ("x", "completion", 0.0))], HEADER, "'x', which is no request_id of its play_id"),
         ([call("a"), call("b", "q", ("a", "completion", 0.0))], HEADER, "'a', which is no request_id of its play_id"),
-        ([call("a"), call("a")], HEADER, "stands in a row above too"),
+        ([call("a"), call("a")], HEADER, "is already used by an earlier row"),
         ([call("a"), call("b", "p", ("a", "completion", -1.0))], HEADER, "delay_ms of -1.0"),
         ([call("a"), call("b", "p", ("a", "completion", float("nan")))], HEADER, "delay_ms of nan"),
         ([call("a"), call("b", "p", ("a", "sometime", 0.0))], HEADER, "'sometime'; it is completion or dispatch"),

@@ -135,7 +135,7 @@ def test_what_has_no_images_is_refused(override: str, message: str) -> None:
     ("overrides", "message"),
     [
         (["workload.images=null"], "encoder_disaggregation: has nothing to encode"),
-        (["deployment.engine={name: tgi}"], "is not to be had with tgi"),
+        (["deployment.engine={name: tgi}"], "is not available with tgi: only "),
         (["deployment.overflow={api: gpt-4o, max_queue: 5}"], "deployment.overflow: encodes before the router"),
         (["deployment.encoder_disaggregation.hardware=h1000"], "h1000"),
     ],
@@ -534,6 +534,6 @@ def test_images_need_sizes_from_somewhere(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"has images without sizes; give images.sizes, or a trace that says them"):
         requests("workload.images={}")
     with pytest.raises(
-        ScenarioError, match=r"workload.images.sizes: is missing: the trace does not say it of its images"
+        ScenarioError, match=r"workload.images.sizes: is missing: the trace does not give the sizes of its images"
     ):
         requests(f"workload.trace={{path: {path}}}", *DRAWN, "workload.num_requests=null", "workload.images={}")

@@ -91,7 +91,15 @@ def test_wrong_arrivals_are_one_line_with_the_key_path(arrivals, message):
             "mean 5 must lie between min 5 and max",
         ),
         ({"distribution": "lognormal", "mean": 5, "cv": 1, "min": 9, "max": 8}, "min 9 must be below max 8"),
-        ({"distribution": "normal", "mean": 5, "std": 0}, "prompt_tokens.std: 0 must be greater"),
+        (
+            {"distribution": "normal", "mean": 5, "std": 0},
+            "prompt_tokens.std: 0 must be at least 0.001; if all lengths",
+        ),
+        ({"distribution": "lognormal", "mean": 5, "cv": 0.0}, "prompt_tokens.cv: 0.0 must be at least 0.001; if all"),
+        (
+            {"distribution": "normal", "mean": 5, "std": -1},
+            "prompt_tokens.std: -1 must be greater than or equal to 0.001",
+        ),
         ({"distribution": "normal", "mean": 5, "std": 600}, "std 600 must be at most 100 times mean 5"),
         (
             {"distribution": "exponential", "mean": 80, "max": 150},

@@ -65,11 +65,7 @@ class Draft:
         return comment + yaml.safe_dump(dict(self.mapping), sort_keys=False, default_flow_style=None, width=_WIDTH)
 
     def checked(self) -> Draft:
-        """Return the draft with a note on its number formats, or on why it cannot be run as it is.
-
-        Raises:
-            ScenarioError: The keys are not a valid scenario.
-        """
+        """Return the draft with a note on its number formats, or on why it is not valid or does not fit."""
         try:
             resolved = resolve(self.scenario)
             check_fit(resolved)

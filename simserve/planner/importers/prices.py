@@ -52,7 +52,8 @@ def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
 
     Args:
         file: The price list.
-        date: When it was fetched, YYYY-MM-DD, which the files do not say; prices that start later are left out.
+        date: When it was fetched, YYYY-MM-DD, which the files do not say; prices that start later are left out, unless
+            the format falls back on them.
 
     Raises:
         ProfileError: The file cannot be read, has neither layout, or holds an invalid price.
@@ -149,7 +150,11 @@ def _genai_prices(document: Sequence[Mapping[str, Any]], file: Path, date: str) 
 
 
 def _at(prices: Any, date: str, file: Path, where: str) -> Mapping[str, Any]:
-    """Return the prices valid on a date: the last ones that have started; prices for hours of the day are skipped."""
+    """Return the prices valid on a date: the last ones that have started; prices for hours of the day are skipped.
+
+    Where that leaves none, the first of the list hold, even if they are those of some hours or of a later date: so says
+    genai-prices itself (`ModelInfo.prices`: "If no conditional models match the conditions, the first one is used").
+    """
     if isinstance(prices, Mapping):
         return prices
     if not isinstance(prices, list) or not prices or not all(isinstance(each, Mapping) for each in prices):

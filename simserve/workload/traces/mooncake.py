@@ -331,7 +331,7 @@ def _waits(rows: Records) -> list[list[tuple[int, bool, float]]]:
             if not isinstance(fields.get(name), str) or not fields[name]:
                 raise rows.error(row, name, "is missing" if fields.get(name) is None else "is not a name")
         if fields[_REQUEST_FIELD] in place:
-            raise rows.error(row, _REQUEST_FIELD, "stands in a row above too")
+            raise rows.error(row, _REQUEST_FIELD, "is already used by an earlier row")
         place[fields[_REQUEST_FIELD]] = row
     waits = []
     for row, fields in enumerate(rows.rows):

@@ -102,6 +102,41 @@ def test_genai_prices_are_dollars_a_million(tmp_path: Path) -> None:
     assert (falling.price.input, falling.price.output) == (2.0, 6.0)
 
 
+_AT_NIGHT = {"start_time": "16:30:00Z", "end_time": "23:59:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("constraints", "price"),
+    [
+        ((_AT_NIGHT, None), 2.0),
+        ((None, _AT_NIGHT, {"start_date": "2027-01-01"}), 1.0),
+        ((_AT_NIGHT, {"start_date": "2026-01-01"}), 2.0),
+        ((_AT_NIGHT, {"start_date": "2027-01-01"}), 1.0),
+        (({"start_date": "2027-01-01"}, _AT_NIGHT), 1.0),
+    ],
+    ids=[
+        "hours first",
+        "hours and a later date",
+        "hours and an earlier date",
+        "only others, hours first",
+        "only others",
+    ],
+)
+def test_where_no_price_of_genai_prices_applies_the_first_does(
+    tmp_path: Path, constraints: tuple[dict[str, str] | None, ...], price: float
+) -> None:
+    """The rule of the format's own documentation; the prices are 1, 2, 3 in the order of the list."""
+    prices = [
+        {"constraint": constraint, "prices": {"input_mtok": number, "output_mtok": number}}
+        for number, constraint in enumerate(constraints, 1)
+    ]
+    model = {"id": "large", "match": {"equals": "large"}, "prices": prices}
+
+    found = read(tmp_path, [{"id": "maker", "name": "Maker", "models": [model]}])
+
+    assert found["maker-large"].price.input == price
+
+
 def test_two_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """File names know no capitals."""
     entry = LITELLM["host/Maker/Small-8B"]
