@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.planner.capacity.level import Promise
 from simserve.planner.capacity.probe import REMEDY, check_load
 from simserve.planner.overrides import Overrides, with_overrides, with_seed
 from simserve.planner.plan.findings import Findings
@@ -46,7 +47,7 @@ from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import KnownWorkers, has_role_search, mixed_space, search_mixed, search_roles
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Promise, Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
+from simserve.planner.search.trial import Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
 from simserve.planner.space.space import GPUS, REPLICAS, Space, default_hardware, kept_of, space_on

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from simserve.planner.capacity.level import Promise
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, Bound
-from simserve.planner.search.trial import Promise, Trial
+from simserve.planner.search.trial import Trial
 from simserve.planner.space.makeup import Makeup
 
 Objective = Literal["cost", "gpus", "latency", "energy", "throughput"]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from simserve.metrics.latency import MS, SLO
 from simserve.metrics.real_server import Evidence, evidence_of
 from simserve.metrics.result import RunResult
+from simserve.planner.capacity.level import Promise
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import has_own_clock
 from simserve.planner.space.makeup import merged, settings
@@ -128,23 +129,6 @@ class Trial:
         if confidence is None or not self.holds or (probability is not None and probability >= confidence):
             return self
         return replace(self, holds=False, is_unsure=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """Whether a fleet holds in runs that its search has not seen.
-
-    Attributes:
-        holds: Whether it holds in 95 % of them; true if no such runs are required (`promise_of`).
-        num_requests: Requests of one run; None if runs are as long as the scenario says.
-        finishable: What the fleet finishes with its queue never empty; None if it was not determined.
-        attainments: Share of requests within the SLO in each run, up to one that misses; empty without runs.
-    """
-
-    holds: bool
-    num_requests: int | None = None
-    finishable: Finishable | None = None
-    attainments: tuple[float, ...] = ()
 
 
 def try_fleet(

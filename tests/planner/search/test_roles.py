@@ -13,6 +13,7 @@ import pytest
 
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
+from simserve.planner.capacity.level import Promise
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
@@ -39,7 +40,6 @@ from simserve.planner.search.roles import (
     workers_of,
 )
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Promise
 from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, is_plausible, is_split, roles_of
 from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
