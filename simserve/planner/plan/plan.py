@@ -332,7 +332,7 @@ class _Planning:
         for key, values in options.choices.items():
             for value in values:
                 with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
-        engine = replica_shape(self.scenario).engine
+        replica_shape(self.scenario)  # A model, GPU or engine that is not known is refused here.
         traffic = traffic_of(self.searched)
         own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
         kept = kept_of(options.keep, options.hardware, options.choices)
@@ -351,7 +351,6 @@ class _Planning:
                 name,
                 price.overrides,
                 options.choices,
-                engine,
                 traffic,
                 wants_latency=options.objective == "latency",
                 has_spares=options.spare_replicas > 0,
