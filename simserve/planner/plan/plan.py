@@ -137,7 +137,7 @@ class _Open:
     @property
     def is_searched(self) -> bool:
         """Whether the search itself has run it, rather than the same with a replica less."""
-        return self.replicas == _trial(self.member).replicas
+        return self.replicas == self.member.run.replicas
 
 
 class _Planning:
@@ -263,7 +263,7 @@ class _Planning:
         self.goal = replace(self.goal, refused=self.goal.refused | passed.keys())
         for fleet, each in passed.items():
             each.member.status, each.member.reason = "misses", UNCONFIRMED if fleet in known else UNSURE
-            each.member.trial = replace(_trial(each.member), holds=False)
+            each.member.trial = replace(each.member.run, holds=False)
         for index, (space, group) in enumerate(zip(spaces, found.groups, strict=True)):
             found.groups[index] = replace(group, best=_best(Search(space, self.goal), group))
         if self._picked is not None:
@@ -278,7 +278,7 @@ class _Planning:
     def _seen_to(self, spaces: Sequence[Space], groups: Sequence[GroupResult], limits: Sequence[float]) -> list[float]:
         """Return the value up to which each search has looked: its limit, or the best that it found if that is less."""
         worth = [
-            math.inf if group.best is None else Search(space, self.goal).value(_trial(group.best))[0]
+            math.inf if group.best is None else Search(space, self.goal).value(group.best.run)[0]
             for space, group in zip(spaces, groups, strict=True)
         ]
         return [min(each) for each in zip(worth, limits, strict=True)]
@@ -433,7 +433,7 @@ class _Planning:
     def _promise(self, member: Member) -> Promise:
         """Return whether the fleet of a member's trial holds in fresh runs; evaluated once."""
         if member.promise is None:
-            trial = _trial(member)
+            trial = member.run
             member.promise = trial.promise or self._promised(trial.overrides, trial.replicas)
         return member.promise
 
@@ -451,7 +451,7 @@ class _Planning:
             (index, member)
             for index, (space, group) in enumerate(zip(spaces, groups, strict=True))
             for member in _held(group)
-            if math.isclose(Search(space, goal).value(_trial(member))[0], least, rel_tol=EQUAL)
+            if math.isclose(Search(space, goal).value(member.run)[0], least, rel_tol=EQUAL)
         ]
         self._rank()
         if self.options.trials and not is_split(self._equals[0][1].overrides):
@@ -525,7 +525,7 @@ class _Planning:
         """
         found, left = self.findings, CONFIRMED_AT_MOST
         open_fleets = [
-            _Open(self._objective_of(spaces[index], _trial(member)), index, _trial(member).replicas, member)
+            _Open(self._objective_of(spaces[index], member.run), index, member.run.replicas, member)
             for index, member in members
         ]
         while left and open_fleets:
@@ -553,8 +553,7 @@ class _Planning:
                 open_fleets = [each for each in open_fleets if each not in failed]
             self._passed |= {self._hash(spaces, each): each for each in failed}
             if best.replicas < Search(spaces[best.index], self.goal).most_replicas(best.member):
-                bumped = replace_replicas(trial, best.replicas + 1)
-                value = self._objective_of(spaces[best.index], bumped)
+                value = self._objective_of(spaces[best.index], trial.of(best.replicas + 1))
                 open_fleets.append(replace(best, value=value, replicas=best.replicas + 1))
         return False
 
@@ -592,11 +591,10 @@ class _Planning:
         found = self.findings
         if self._picked is not None:
             found.group = found.groups[self._picked.index]
-        held = [group for group in found.groups if group.best is not None]
+        held = [(group.best, group) for group in found.groups if group.best is not None]
         if found.member is None and held:
             search = Search(self._spaces()[0], self.goal)
-            found.group = min(held, key=lambda group: search.value(_trial(group.best)))
-            found.member = found.group.best
+            found.member, found.group = min(held, key=lambda each: search.value(each[0].run))
 
     def _cheaper_once_measured(self) -> Fleet | None:
         """Return the cheapest fleet, below the plan's price, that lacks only a measurement to be as sure as asked."""
@@ -663,19 +661,6 @@ def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
     return Search(space, goal).value(group.best.trial)[0]
 
 
-def replace_replicas(trial: Trial, replicas: int) -> Trial:
-    """Return a trial's price with another number of replicas; its latencies stay."""
-    factor = replicas / trial.replicas
-    usd = None if trial.usd_per_hour is None else trial.usd_per_hour * factor
-    return replace(
-        trial,
-        replicas=replicas,
-        num_gpus=round(trial.num_gpus * factor),
-        usd_per_hour=usd,
-        watts=trial.watts * factor,
-    )
-
-
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return function(*arguments)
 
@@ -685,15 +670,9 @@ def _cost(trial: Trial) -> float:
     return float(trial.num_gpus) if trial.usd_per_hour is None else trial.usd_per_hour
 
 
-def _trial(member: Member | None) -> Trial:
-    assert member is not None
-    assert member.trial is not None
-    return member.trial
-
-
 def _surety(member: Member) -> float:
     """Return how sure a deployment is to hold, by the search's run; infinite where that is not known."""
-    probability = _trial(member).probability
+    probability = member.run.probability
     return math.inf if probability is None else probability
 
 
@@ -713,7 +692,7 @@ def _best(search: Search, group: GroupResult) -> Member | None:
     """Return the best of what holds; of equals the present best, or the first."""
     best, least = None, math.inf
     for member in _held(group):
-        value = search.value(_trial(member))[0]
+        value = search.value(member.run)[0]
         if best is None or is_less((value, 0.0), (least, 0.0)):
             best, least = member, value
     return best
@@ -735,7 +714,7 @@ def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) 
     """Return both searches of one kind of GPU as one."""
     search = Search(space, goal)
     bests = [best for best in (refined.best, group.best) if best is not None]
-    best = min(bests, key=lambda each: search.value(_trial(each)), default=None)
+    best = min(bests, key=lambda each: search.value(each.run), default=None)
     return replace(
         group,
         members=[*group.members, *refined.members],

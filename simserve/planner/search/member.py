@@ -94,6 +94,12 @@ class Member:
         return key_of(self.overrides)
 
     @property
+    def run(self) -> Trial:
+        """Its deciding run, where it has been tried."""
+        assert self.trial is not None
+        return self.trial
+
+    @property
     def encoders(self) -> int:
         """GPUs of an encoder pool, for any number of replicas."""
         return 0 if self.makeup is None else self.makeup.encoders

@@ -119,9 +119,23 @@ class Trial:
     encoder_gpus: int = 0
     promise: Promise | None = None
 
-    def gpus_with(self, spare_replicas: int) -> float:
-        """Return all GPUs, including those of ``spare_replicas`` more replicas."""
-        return self.num_gpus * (self.replicas + spare_replicas) / self.replicas + self.encoder_gpus
+    def of(self, replicas: int) -> Trial:
+        """Return the same at the price of another number of replicas; latencies and shares stay."""
+        factor = replicas / self.replicas
+        return replace(
+            self,
+            replicas=replicas,
+            num_gpus=round(self.num_gpus * factor),
+            mean_gpus=self.mean_gpus * factor,
+            usd_per_hour=None if self.usd_per_hour is None else self.usd_per_hour * factor,
+            watts=self.watts * factor,
+        )
+
+    def with_spares(self, spare_replicas: int) -> Trial:
+        """Return the same at the price of as many more replicas, which do no work."""
+        whole, per_token = self.of(self.replicas + spare_replicas), self.usd_per_million_tokens
+        factor = whole.replicas / self.replicas
+        return replace(whole, usd_per_million_tokens=None if per_token is None else per_token * factor)
 
     def sure(self, confidence: float | None, *, is_measured: bool = False) -> Trial:
         """Return the same, holding only if it does on this share of real servers; None: as simulated."""
