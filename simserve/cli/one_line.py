@@ -135,7 +135,8 @@ class Asked:
         self, changes: Sequence[str], *, needs_traffic: bool = True, needs_load: bool = True, is_plan: bool = False
     ) -> Question:
         """Return the question, and say on stderr how short input was understood."""
-        from simserve.planner.one_line import OneLine, ask
+        from simserve.planner.layout import OneLine
+        from simserve.planner.one_line import ask
 
         flags = OneLine(**{each.name: getattr(self, each.name) for each in fields(self) if each.name != "scenario"})
         asked = ask(self.scenario, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)

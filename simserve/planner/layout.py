@@ -1,11 +1,12 @@
-"""How a model is laid out on the GPUs of ``--gpus``: what flags, the scenario and the engine make of their number."""
+"""The flags of one line, and how they lay a model out on the GPUs of ``--gpus``."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from simserve.errors import UsageError
 from simserve.profiles.hardware import counted_gpu
@@ -21,35 +22,54 @@ _SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_paralle
 """What a command line says about its server's GPUs; replicas: data parallelism of a model without experts."""
 
 
-class LayoutFlags(Protocol):
-    """The flags that lay a model out on its GPUs, as those of one line."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLine:
+    """The flags of one line; None: not given. The names are those of the flags.
+
+    Attributes:
+        like: A command line that starts a server, as pasted.
+        gpus: ``2xH100``: how many of which.
+        tp: GPUs that share every layer.
+        pp: Groups of GPUs that hold consecutive layers.
+        replicas: Copies of the model.
+        routing: Which replica takes a request: ``round_robin``.
+        engine: ``vllm==0.20``, or a name alone.
+        quantization: Format of the weights.
+        rate: Requests a second, Poisson.
+        concurrency: Clients of a closed loop.
+        trace: A file of recorded traffic.
+        columns: ``arrival_time=timestamp,...``: which column of the trace holds what.
+        prompt_tokens: Length of every prompt.
+        output_tokens: Length of every answer.
+        num_requests: Requests of a run.
+        slo: ``ttft=1.5s,tpot=50ms,attainment=0.95``, or a use case.
+    """
+
+    like: str | None = None
+    gpus: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    replicas: int | None = None
+    routing: str | None = None
+    engine: str | None = None
+    quantization: str | None = None
+    rate: float | None = None
+    concurrency: int | None = None
+    trace: str | None = None
+    columns: str | None = None
+    prompt_tokens: str | None = None
+    output_tokens: str | None = None
+    num_requests: int | None = None
+    slo: str | None = None
 
     @property
-    def like(self) -> str | None:
-        """A command line that starts a server."""
-
-    @property
-    def gpus(self) -> str | None:
-        """How many of which GPU."""
-
-    @property
-    def tp(self) -> int | None:
-        """GPUs that share every layer."""
-
-    @property
-    def pp(self) -> int | None:
-        """Groups of GPUs that hold consecutive layers."""
-
-    @property
-    def replicas(self) -> int | None:
-        """Copies of the model."""
-
-    @property
-    def engine(self) -> str | None:
-        """The engine, with or without a version."""
+    def given(self) -> dict[str, Any]:
+        """The flags that were given, by their names on the command line."""
+        values = {f"--{name.replace('_', '-')}": getattr(self, name) for name in self.__slots__}
+        return {flag: value for flag, value in values.items() if value is not None}
 
 
-def laid_out(flags: LayoutFlags, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
+def laid_out(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
     """Return the GPU and the layout on all of them: with ``--tp`` the rest are replicas, else tensor parallelism.
 
     For llama.cpp and Ollama the rest are groups of layers, as both split a model by layers unless told to split by rows
@@ -104,7 +124,7 @@ def laid_out(flags: LayoutFlags, deployment: Mapping[str, Any], gpu: str | None,
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
 
 
-def _cuts_layers(flags: LayoutFlags, deployment: Mapping[str, Any]) -> bool:
+def _cuts_layers(flags: OneLine, deployment: Mapping[str, Any]) -> bool:
     """Return whether the engine gives each GPU its own layers, and nothing says how many GPUs share one."""
     engine = deployment.get("engine")
     named = flags.engine or (engine.get("name") if isinstance(engine, Mapping) else None) or ""
@@ -115,7 +135,7 @@ def _cuts_layers(flags: LayoutFlags, deployment: Mapping[str, Any]) -> bool:
     return re.sub(r"[^a-z]", "", named.casefold()).startswith(LAYER_ENGINES) and not (is_said or is_row)
 
 
-def _servers(flags: LayoutFlags, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
+def _servers(flags: OneLine, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
     """Return how many servers, each laid out as in a pasted line, make up ``count`` GPUs.
 
     Raises:

@@ -21,7 +21,7 @@ from simserve.planner.importers.llama_cpp_command import gguf_format
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
-from simserve.planner.layout import count_notes, laid_out, set_groups
+from simserve.planner.layout import OneLine, count_notes, laid_out, set_groups
 from simserve.profiles import catalog
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
@@ -66,53 +66,6 @@ _TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
 _RATED = ("poisson", "constant", "gamma")
 """Arrivals of which ``--rate`` changes the rate alone."""
 _LENGTHS = ("prompt_tokens", "output_tokens")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneLine:
-    """The flags of one line; None: not given. The names are those of the flags.
-
-    Attributes:
-        like: A command line that starts a server, as pasted.
-        gpus: ``2xH100``: how many of which.
-        tp: GPUs that share every layer.
-        pp: Groups of GPUs that hold consecutive layers.
-        replicas: Copies of the model.
-        routing: Which replica takes a request: ``round_robin``.
-        engine: ``vllm==0.20``, or a name alone.
-        quantization: Format of the weights.
-        rate: Requests a second, Poisson.
-        concurrency: Clients of a closed loop.
-        trace: A file of recorded traffic.
-        columns: ``arrival_time=timestamp,...``: which column of the trace holds what.
-        prompt_tokens: Length of every prompt.
-        output_tokens: Length of every answer.
-        num_requests: Requests of a run.
-        slo: ``ttft=1.5s,tpot=50ms,attainment=0.95``, or a use case.
-    """
-
-    like: str | None = None
-    gpus: str | None = None
-    tp: int | None = None
-    pp: int | None = None
-    replicas: int | None = None
-    routing: str | None = None
-    engine: str | None = None
-    quantization: str | None = None
-    rate: float | None = None
-    concurrency: int | None = None
-    trace: str | None = None
-    columns: str | None = None
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
-    num_requests: int | None = None
-    slo: str | None = None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The flags that were given, by their names on the command line."""
-        values = {f"--{name.replace('_', '-')}": getattr(self, name) for name in self.__slots__}
-        return {flag: value for flag, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from simserve.errors import InputError, UsageError
-from simserve.planner.one_line import OneLine, ask, gpu_and_count, kinds_of_gpus, weight_format
+from simserve.planner.layout import OneLine
+from simserve.planner.one_line import ask, gpu_and_count, kinds_of_gpus, weight_format
 from simserve.profiles import catalog
 from simserve.profiles.engine_profile import load_engine
 from tests.cli.conftest import Simserve

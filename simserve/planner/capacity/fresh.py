@@ -15,7 +15,7 @@ import numpy as np
 
 from simserve.metrics.statistics import t_quantile
 from simserve.planner.capacity.bracket import Largest
-from simserve.planner.capacity.level import Found, Level, Prober, Trial
+from simserve.planner.capacity.level import Found, Level, Prober, Promise, Trial
 from simserve.planner.capacity.search import FINE_TOLERANCE, FRESH_CONFIDENCE, FRESH_RUNS, Effort, rounded
 
 TIMES_FRESH = 2
@@ -45,19 +45,6 @@ class FreshRun:
     num_requests: int
 
 
-@dataclass(frozen=True, slots=True)
-class FreshRuns:
-    """Runs with seeds that no choice was based on, up to the first that misses.
-
-    Attributes:
-        holds: Whether all hold and, by a bound, one more would.
-        attainments: Share of requests within the objective in each; empty without one.
-    """
-
-    holds: bool
-    attainments: tuple[float, ...]
-
-
 def is_one_more_held(attainments: Sequence[float], asked: float) -> bool:
     """Return whether one more run would hold, by Student's t (98 %) in square roots of the share that misses."""
     missed = np.sqrt(1 - np.array(attainments))
@@ -73,7 +60,7 @@ def fresh_runs(
     most_runs: int = TIMES_FRESH * FRESH_RUNS,
     most_requests: int = MOST_REQUESTS,
     is_sustained: Callable[[Sequence[float], float], bool] = is_one_more_held,
-) -> FreshRuns:
+) -> Promise:
     """Return whether fresh runs all hold and, by a bound, one more would; none is run after the first that misses.
 
     Args:
@@ -90,10 +77,10 @@ def fresh_runs(
         if found.attainment is not None:
             shares.append(found.attainment)
         if not found.holds:
-            return FreshRuns(False, tuple(shares))
+            return Promise(holds=False, attainments=tuple(shares))
         count += 1
         most = min(most, max(FEWEST_RUNS, most_requests // max(found.num_requests, 1)))
-    return FreshRuns(asked is None or is_sustained(shares, asked), tuple(shares))
+    return Promise(holds=asked is None or is_sustained(shares, asked), attainments=tuple(shares))
 
 
 def hold_in_fresh_runs(probe: Prober, found: Found, *, asked: float, effort: Effort, is_whole: bool) -> Found:

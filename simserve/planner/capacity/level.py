@@ -125,6 +125,23 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """Whether a deployment holds at one load in runs that its search has not seen.
+
+    Attributes:
+        holds: Whether it holds in 95 % of them; true if no such runs are required.
+        num_requests: Requests of one run; None if runs are as long as the scenario says.
+        finishable: What it finishes with its queue never empty; None if it was not determined.
+        attainments: Share of requests within the SLO in each run, up to one that misses; empty without runs.
+    """
+
+    holds: bool
+    num_requests: int | None = None
+    finishable: Finishable | None = None
+    attainments: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What a search found.
 

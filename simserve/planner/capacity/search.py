@@ -14,7 +14,7 @@ from simserve.metrics.statistics import NUM_BATCHES, batch_means, mean_interval,
 from simserve.metrics.summary import settling_requests
 from simserve.metrics.throughput import EDGE_SOJOURNS
 from simserve.planner.capacity.bracket import GROWTH, TOLERANCE, Largest, largest
-from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Found, Level, Prober, Trial
+from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Found, Level, Prober, Promise, Trial
 from simserve.scenario.finishable import Finishable
 
 COARSE_TOLERANCE = 0.15
@@ -168,28 +168,13 @@ def find_capacity(
         return search.so_far()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadVerdict:
-    """Whether the deployment can sustain steady open traffic at one load, and how that is known.
-
-    Attributes:
-        holds: Whether 95 % of fresh runs of that length hold the objective.
-        num_requests: Requests of one run.
-        level: The fresh runs; None where the load is too near to what can be finished for any to be tried.
-    """
-
-    holds: bool
-    num_requests: int
-    level: Level | None
-
-
-def is_load_sustained(probe: Prober, load: float, *, asked: float, finishable: Finishable) -> LoadVerdict:
+def is_load_sustained(probe: Prober, load: float, *, asked: float, finishable: Finishable) -> Promise:
     """Return whether runs of steady open traffic at one load hold the objective, as `find_capacity` promises it.
 
-    It uses runs that the search has not seen. The shortest runs that settle refuse clear misses, and pass what also
-    holds at a tenth more load. In between, runs of 20 minutes decide, or of 30,000 requests where 20 minutes hold few:
-    the batches of a fleet that is far from what it can finish, but near its limit on TPOT, wander for minutes, and a
-    short run is over before they are large.
+    It uses runs that the search has not seen; none where the load is too near to what can be finished. The shortest
+    runs that settle refuse clear misses, and pass what also holds at a tenth more load. In between, runs of 20 minutes
+    decide, or of 30,000 requests where 20 minutes hold few: the batches of a fleet that is far from what it can finish,
+    but near its limit on TPOT, wander for minutes, and a short run is over before they are large.
 
     Args:
         probe: Runs the deployment.
@@ -474,17 +459,17 @@ class _SteadySearch(_Search):
         settling = settled_requests(load / self.finishable.rate, in_flight)
         return self._at_least(max(self.effort.long_run_requests, settling))
 
-    def at(self, load: float) -> LoadVerdict:
+    def at(self, load: float) -> Promise:
         """Return whether the deployment can sustain one load: see `is_load_sustained`."""
         if load > highest_promised(self.finishable):
-            return LoadVerdict(holds=False, num_requests=0, level=None)
+            return Promise(holds=False, num_requests=0, finishable=self.finishable)
         fewest = self._at_least(FEWEST_REQUESTS)
         in_flight = self._level(load, 1, fewest).mean("in_flight")
         num_requests = max(fewest, settled_requests(load / self.finishable.rate, in_flight))
         level = self._fresh(load, num_requests)
         holds = self._is_sustained(level) and self._has_settled(level) and self._is_far(load, num_requests)
         if holds or level.attainment < self.asked - CLEAR_MISS:
-            return LoadVerdict(holds=holds, num_requests=num_requests, level=level)
+            return self._promise(level, num_requests, holds=holds)
         num_requests = max(num_requests, long_run_requests(load))
         most = max(num_requests, math.ceil(LONGEST * LONG_RUN_REQUESTS))
         while True:
@@ -492,8 +477,12 @@ class _SteadySearch(_Search):
             holds = self._is_sustained(level) and self._has_settled(level)
             is_long = num_requests >= LONG_ENOUGH * LONG_RUN_REQUESTS
             if holds or num_requests >= most or (is_long and not self._all_hold(level)):
-                return LoadVerdict(holds=holds, num_requests=num_requests, level=level)
+                return self._promise(level, num_requests, holds=holds)
             num_requests = min(most if is_long else LONG_RUN_REQUESTS, math.ceil(LONGER * num_requests))
+
+    def _promise(self, level: Level, num_requests: int, *, holds: bool) -> Promise:
+        attainments = tuple(trial.attainment for trial in level.trials)
+        return Promise(holds=holds, num_requests=num_requests, finishable=self.finishable, attainments=attainments)
 
     def _promised(self, capacity: float, fall: float | None, num_requests: int, curve_requests: int) -> Found:
         first, bracket = num_requests, None

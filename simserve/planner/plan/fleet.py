@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from simserve.errors import InfeasibleError, InputError
+from simserve.planner.capacity.level import Promise
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic
 from simserve.planner.capacity.search import FEW_FRESH_RUNS, Effort, find_capacity, long_run_requests
 from simserve.planner.cost.month import month
@@ -15,7 +16,7 @@ from simserve.planner.overrides import ONCE, Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of, steady_probe
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import MOST_REQUESTS, Promise, Trial, deployed, is_attained, try_fleet
+from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, is_attained, try_fleet
 from simserve.planner.space.makeup import smallest_fleet
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.resolve import resolve

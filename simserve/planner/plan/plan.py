@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
+from simserve.planner.capacity.level import Promise
 from simserve.planner.capacity.probe import REMEDY, check_load
 from simserve.planner.overrides import Overrides, with_overrides, with_seed
 from simserve.planner.plan.findings import Findings
@@ -46,7 +47,7 @@ from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import KnownWorkers, has_role_search, mixed_space, search_mixed, search_roles
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Promise, Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
+from simserve.planner.search.trial import Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
 from simserve.planner.space.space import GPUS, REPLICAS, Space, default_hardware, kept_of, space_on
@@ -136,7 +137,7 @@ class _Open:
     @property
     def is_searched(self) -> bool:
         """Whether the search itself has run it, rather than the same with a replica less."""
-        return self.replicas == _trial(self.member).replicas
+        return self.replicas == self.member.run.replicas
 
 
 class _Planning:
@@ -262,7 +263,7 @@ class _Planning:
         self.goal = replace(self.goal, refused=self.goal.refused | passed.keys())
         for fleet, each in passed.items():
             each.member.status, each.member.reason = "misses", UNCONFIRMED if fleet in known else UNSURE
-            each.member.trial = replace(_trial(each.member), holds=False)
+            each.member.trial = replace(each.member.run, holds=False)
         for index, (space, group) in enumerate(zip(spaces, found.groups, strict=True)):
             found.groups[index] = replace(group, best=_best(Search(space, self.goal), group))
         if self._picked is not None:
@@ -277,7 +278,7 @@ class _Planning:
     def _seen_to(self, spaces: Sequence[Space], groups: Sequence[GroupResult], limits: Sequence[float]) -> list[float]:
         """Return the value up to which each search has looked: its limit, or the best that it found if that is less."""
         worth = [
-            math.inf if group.best is None else Search(space, self.goal).value(_trial(group.best))[0]
+            math.inf if group.best is None else Search(space, self.goal).value(group.best.run)[0]
             for space, group in zip(spaces, groups, strict=True)
         ]
         return [min(each) for each in zip(worth, limits, strict=True)]
@@ -331,7 +332,7 @@ class _Planning:
         for key, values in options.choices.items():
             for value in values:
                 with_overrides(self.scenario, {key: value})  # An unknown key or value is refused here, by its name.
-        engine = replica_shape(self.scenario).engine
+        replica_shape(self.scenario)  # A model, GPU or engine that is not known is refused here.
         traffic = traffic_of(self.searched)
         own_pools = any(pool.hardware is not None for pool in self.scenario.deployment.pools)
         kept = kept_of(options.keep, options.hardware, options.choices)
@@ -350,7 +351,6 @@ class _Planning:
                 name,
                 price.overrides,
                 options.choices,
-                engine,
                 traffic,
                 wants_latency=options.objective == "latency",
                 has_spares=options.spare_replicas > 0,
@@ -433,7 +433,7 @@ class _Planning:
     def _promise(self, member: Member) -> Promise:
         """Return whether the fleet of a member's trial holds in fresh runs; evaluated once."""
         if member.promise is None:
-            trial = _trial(member)
+            trial = member.run
             member.promise = trial.promise or self._promised(trial.overrides, trial.replicas)
         return member.promise
 
@@ -451,7 +451,7 @@ class _Planning:
             (index, member)
             for index, (space, group) in enumerate(zip(spaces, groups, strict=True))
             for member in _held(group)
-            if math.isclose(Search(space, goal).value(_trial(member))[0], least, rel_tol=EQUAL)
+            if math.isclose(Search(space, goal).value(member.run)[0], least, rel_tol=EQUAL)
         ]
         self._rank()
         if self.options.trials and not is_split(self._equals[0][1].overrides):
@@ -525,7 +525,7 @@ class _Planning:
         """
         found, left = self.findings, CONFIRMED_AT_MOST
         open_fleets = [
-            _Open(self._objective_of(spaces[index], _trial(member)), index, _trial(member).replicas, member)
+            _Open(self._objective_of(spaces[index], member.run), index, member.run.replicas, member)
             for index, member in members
         ]
         while left and open_fleets:
@@ -553,8 +553,7 @@ class _Planning:
                 open_fleets = [each for each in open_fleets if each not in failed]
             self._passed |= {self._hash(spaces, each): each for each in failed}
             if best.replicas < Search(spaces[best.index], self.goal).most_replicas(best.member):
-                bumped = replace_replicas(trial, best.replicas + 1)
-                value = self._objective_of(spaces[best.index], bumped)
+                value = self._objective_of(spaces[best.index], trial.of(best.replicas + 1))
                 open_fleets.append(replace(best, value=value, replicas=best.replicas + 1))
         return False
 
@@ -592,11 +591,10 @@ class _Planning:
         found = self.findings
         if self._picked is not None:
             found.group = found.groups[self._picked.index]
-        held = [group for group in found.groups if group.best is not None]
+        held = [(group.best, group) for group in found.groups if group.best is not None]
         if found.member is None and held:
             search = Search(self._spaces()[0], self.goal)
-            found.group = min(held, key=lambda group: search.value(_trial(group.best)))
-            found.member = found.group.best
+            found.member, found.group = min(held, key=lambda each: search.value(each[0].run))
 
     def _cheaper_once_measured(self) -> Fleet | None:
         """Return the cheapest fleet, below the plan's price, that lacks only a measurement to be as sure as asked."""
@@ -663,19 +661,6 @@ def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
     return Search(space, goal).value(group.best.trial)[0]
 
 
-def replace_replicas(trial: Trial, replicas: int) -> Trial:
-    """Return a trial's price with another number of replicas; its latencies stay."""
-    factor = replicas / trial.replicas
-    usd = None if trial.usd_per_hour is None else trial.usd_per_hour * factor
-    return replace(
-        trial,
-        replicas=replicas,
-        num_gpus=round(trial.num_gpus * factor),
-        usd_per_hour=usd,
-        watts=trial.watts * factor,
-    )
-
-
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return function(*arguments)
 
@@ -685,15 +670,9 @@ def _cost(trial: Trial) -> float:
     return float(trial.num_gpus) if trial.usd_per_hour is None else trial.usd_per_hour
 
 
-def _trial(member: Member | None) -> Trial:
-    assert member is not None
-    assert member.trial is not None
-    return member.trial
-
-
 def _surety(member: Member) -> float:
     """Return how sure a deployment is to hold, by the search's run; infinite where that is not known."""
-    probability = _trial(member).probability
+    probability = member.run.probability
     return math.inf if probability is None else probability
 
 
@@ -713,7 +692,7 @@ def _best(search: Search, group: GroupResult) -> Member | None:
     """Return the best of what holds; of equals the present best, or the first."""
     best, least = None, math.inf
     for member in _held(group):
-        value = search.value(_trial(member))[0]
+        value = search.value(member.run)[0]
         if best is None or is_less((value, 0.0), (least, 0.0)):
             best, least = member, value
     return best
@@ -735,7 +714,7 @@ def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) 
     """Return both searches of one kind of GPU as one."""
     search = Search(space, goal)
     bests = [best for best in (refined.best, group.best) if best is not None]
-    best = min(bests, key=lambda each: search.value(_trial(each)), default=None)
+    best = min(bests, key=lambda each: search.value(each.run), default=None)
     return replace(
         group,
         members=[*group.members, *refined.members],

@@ -34,34 +34,30 @@ def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
             yield {"hardware": group.hardware, "label": None, "usd_per_month": None, "why": _why_none(group)}
             continue
         trial = group.best.trial
-        share = (trial.replicas + found.goal.spare_replicas) / trial.replicas
-        dollars = usd_per_month(trial)
+        whole = trial.with_spares(found.goal.spare_replicas)
         yield {
             "hardware": group.hardware,
-            "label": describe(
-                deployed(found.scenario, group.best.overrides, trial.replicas + found.goal.spare_replicas)
-            ),
-            "usd_per_month": None if dollars is None else dollars * share,
+            "label": describe(deployed(found.scenario, group.best.overrides, whole.replicas)),
+            "usd_per_month": usd_per_month(whole),
             "usd_per_million_tokens": trial.usd_per_million_tokens,
-            "watts": trial.watts * share,
+            "watts": whole.watts,
             **trial_figures(trial),
             "command": command(
                 found.reference, deployed_overrides(found.scenario, group.best.overrides, trial.replicas)
             ),
-            "why": _why_lost(found, trial, share),
+            "why": _why_lost(found, whole),
         }
 
 
-def _why_lost(found: Findings, trial: Trial, share: float) -> str:
-    best = found.confirmed
-    if best is None:
+def _why_lost(found: Findings, trial: Trial) -> str:
+    """Return why a fleet lost to the plan, both with the spare replicas."""
+    if found.confirmed is None:
         return ""
-    own_share = (best.replicas + found.goal.spare_replicas) / best.replicas
+    best = found.confirmed.with_spares(found.goal.spare_replicas)
     if found.goal.objective == "gpus":
-        spare = found.goal.spare_replicas
-        return f"{trial.gpus_with(spare):,.0f} GPUs against {best.gpus_with(spare):,.0f}"
+        return f"{trial.num_gpus + trial.encoder_gpus:,} GPUs against {best.num_gpus + best.encoder_gpus:,}"
     if found.goal.objective == "energy":
-        return f"{trial.watts * share:,.0f} W against {best.watts * own_share:,.0f} W"
+        return f"{trial.watts:,.0f} W against {best.watts:,.0f} W"
     if found.goal.objective == "latency":
         return f"p95 E2E {trial.latencies['p95_e2el_ms']:,.0f} ms against {best.latencies['p95_e2el_ms']:,.0f} ms"
     if is_one_job(found.scenario):
@@ -71,7 +67,6 @@ def _why_lost(found: Findings, trial: Trial, share: float) -> str:
     own, other = usd_per_month(best), usd_per_month(trial)
     if not own or not other:
         return "no price"
-    own, other = own * own_share, other * share
     if abs(other / own - 1) < 5e-4:
         return "the same cost, with less headroom, higher latencies or step times that are a bound"
     if other < own:
@@ -108,18 +103,18 @@ def pareto(found: Findings) -> list[dict[str, Any]]:
             continue
         first = trial.usd_per_million_tokens if is_one_job(found.scenario) else dollars
         points.append(((first or dollars, ttft, tpot or 0.0), trial))
-    spare = found.goal.spare_replicas
+    fleets = [(trial, trial.with_spares(found.goal.spare_replicas)) for trial in front(points)]
     return [
         {
-            "label": describe(deployed(found.scenario, trial.overrides, trial.replicas + spare)),
-            "overrides": plain(deployed_overrides(found.scenario, trial.overrides, trial.replicas + spare)),
-            "num_gpus": round(trial.num_gpus * (trial.replicas + spare) / trial.replicas),
-            "usd_per_month": (usd_per_month(trial) or 0.0) * (trial.replicas + spare) / trial.replicas,
+            "label": describe(deployed(found.scenario, trial.overrides, whole.replicas)),
+            "overrides": plain(deployed_overrides(found.scenario, trial.overrides, whole.replicas)),
+            "num_gpus": whole.num_gpus,
+            "usd_per_month": usd_per_month(whole),
             "usd_per_million_tokens": trial.usd_per_million_tokens,
             "p95_ttft_ms": trial.latencies["p95_ttft_ms"],
             "p95_tpot_ms": trial.latencies["p95_tpot_ms"],
         }
-        for trial in front(points)
+        for trial, whole in fleets
     ]
 
 

@@ -88,11 +88,9 @@ def _best(found: Findings) -> dict[str, Any] | None:
     trial = trial or member.trial
     if trial is None:
         return None
-    spare = found.goal.spare_replicas
-    bought = trial.replicas + spare
+    whole = trial.with_spares(found.goal.spare_replicas)
+    bought = whole.replicas
     there = deployed(found.scenario, member.overrides, bought)
-    share = bought / trial.replicas
-    hourly = None if trial.usd_per_hour is None else trial.usd_per_hour * share
     changes = plain(deployed_overrides(found.scenario, member.overrides, bought))
     return {
         "label": describe(there),
@@ -106,16 +104,14 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "measurement": _measurement(found, trial, changes),
         "replicas": bought,
         "replicas_needed": trial.replicas,
-        "num_gpus": round(trial.num_gpus * share),
+        "num_gpus": whole.num_gpus,
         "encoder_gpus": trial.encoder_gpus,
-        "mean_gpus": trial.mean_gpus * share,
-        "usd_per_hour": hourly,
-        "usd_per_month": None if hourly is None else hourly * HOURS_PER_MONTH,
+        "mean_gpus": whole.mean_gpus,
+        "usd_per_hour": whole.usd_per_hour,
+        "usd_per_month": usd_per_month(whole),
         "usd_per_gpu_hour": member.usd_per_gpu_hour,
-        "usd_per_million_tokens": None
-        if trial.usd_per_million_tokens is None
-        else trial.usd_per_million_tokens * share,
-        "watts": trial.watts * share,
+        "usd_per_million_tokens": whole.usd_per_million_tokens,
+        "watts": whole.watts,
         "assumes": _assumed(found, there),
         "busy": trial.busy,
         "mean_batch": trial.figures["mean_batch"],
@@ -130,8 +126,8 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "bound": _bound(member),
         "attainment_interval": _attainment_interval(found),
         "traffic_sustained": found.sustained_traffic,
-        "lost_replica": _lost(found, hourly, bought),
-        "spot": _spot(found, there, trial.mean_gpus * share),
+        "lost_replica": _lost(found, whole),
+        "spot": _spot(found, there, whole.mean_gpus),
         "link": found.link,
         "arithmetic": list(_arithmetic(found, member, trial)),
     }
@@ -157,17 +153,16 @@ def _measurement(found: Findings, trial: Trial, changes: Mapping[str, Any]) -> d
         changes = plain(deployed_overrides(found.scenario, after.overrides, after.replicas + spare))
     elif trial.probability_measured == trial.probability:
         return None
-    after = after or trial
-    shares = [(each.replicas + spare) / each.replicas for each in (trial, after)]
-    gpus, then = (each.num_gpus * share for each, share in zip((trial, after), shares, strict=True))
-    hourly, later = ((each.usd_per_hour or 0.0) * share for each, share in zip((trial, after), shares, strict=True))
+    now, then = (each.with_spares(spare) for each in (trial, after or trial))
     return {
         "command": command(found.reference, changes, "calibrate loads"),
-        "label": describe(deployed(found.scenario, after.overrides, after.replicas + spare)),
-        "probability": after.probability_measured,
-        "num_gpus": round(then),
-        "saves_gpus": round(gpus - then),
-        "saves_usd_per_month": None if trial.usd_per_hour is None else (hourly - later) * HOURS_PER_MONTH,
+        "label": describe(deployed(found.scenario, then.overrides, then.replicas)),
+        "probability": then.probability_measured,
+        "num_gpus": then.num_gpus,
+        "saves_gpus": now.num_gpus - then.num_gpus,
+        "saves_usd_per_month": None
+        if now.usd_per_hour is None
+        else (now.usd_per_hour - (then.usd_per_hour or 0.0)) * HOURS_PER_MONTH,
     }
 
 
@@ -227,14 +222,13 @@ def _bound(member: Member) -> dict[str, float]:
     }
 
 
-def _lost(found: Findings, hourly: float | None, bought: int) -> dict[str, Any]:
+def _lost(found: Findings, bought: Trial) -> dict[str, Any]:
     """Return what losing one replica does, and what a spare one costs."""
-    spare = None if hourly is None else hourly / bought
-    fewer = found.fewer
+    hourly, fewer = bought.usd_per_hour, found.fewer
     return {
         "still_holds": found.goal.spare_replicas > 0 or (fewer is not None and fewer.holds),
         "without_spares": None if fewer is None else trial_figures(fewer),
-        "spare_usd_per_month": None if spare is None else spare * HOURS_PER_MONTH,
+        "spare_usd_per_month": None if hourly is None else hourly / bought.replicas * HOURS_PER_MONTH,
     }
 
 

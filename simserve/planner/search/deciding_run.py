@@ -20,7 +20,8 @@ import numpy as np
 
 from simserve.metrics.statistics import t_quantile
 from simserve.planner.capacity.fresh import MOST_REQUESTS as MOST_FRESH_REQUESTS
-from simserve.planner.capacity.fresh import TIMES_FRESH, FreshRun, FreshRuns, fresh_runs, is_one_more_held
+from simserve.planner.capacity.fresh import TIMES_FRESH, FreshRun, fresh_runs, is_one_more_held
+from simserve.planner.capacity.level import Promise
 from simserve.planner.capacity.probe import LoadProbe, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import (
     FRESH_CONFIDENCE,
@@ -34,7 +35,6 @@ from simserve.planner.overrides import ONCE, Overrides, with_overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
-    Promise,
     Trial,
     deployed,
     finishable_of,
@@ -156,13 +156,7 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int, is_picke
         return _promise_of_other_runs(scenario, overrides, replicas, is_picked)
     assert probe.finishable is not None  # of a steady probe
     rate = load_of(scenario, own_traffic(scenario))
-    verdict = is_load_sustained(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
-    return Promise(
-        holds=verdict.holds,
-        num_requests=verdict.num_requests,
-        finishable=probe.finishable,
-        attainments=() if verdict.level is None else tuple(trial.attainment for trial in verdict.level.trials),
-    )
+    return is_load_sustained(probe, rate, asked=probe.slo.attainment, finishable=probe.finishable)
 
 
 def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool) -> Promise:
@@ -181,11 +175,11 @@ def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: i
         # A run in which too many requests miss fails whatever the fleet finishes, which takes longer to determine.
         fresh = fresh_runs_of(there, None, **many)
         if min(fresh.attainments, default=1.0) < asked.attainment:
-            return Promise(holds=False, attainments=fresh.attainments)
+            return replace(fresh, holds=False)
     known = None if there.deployment.overflow else finishable_of(scenario, overrides, replicas)
     if fresh is None or known is not None:
         fresh = fresh_runs_of(there, known, **many)
-    return Promise(holds=fresh.holds, finishable=known, attainments=fresh.attainments)
+    return replace(fresh, finishable=known)
 
 
 def _misses_by_far(scenario: Scenario, trial: Trial) -> bool:
@@ -277,7 +271,7 @@ def fresh_runs_of(
     most_requests: int = MOST_FRESH_REQUESTS,
     is_sustained: Callable[[Sequence[float], float], bool] = _is_attained,
     accelerate: Accelerate = "auto",
-) -> FreshRuns:
+) -> Promise:
     """Return whether fresh runs of a scenario, as long as it says, meet its objective, and one more would by a bound.
 
     Args:

@@ -41,14 +41,14 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     best = 0
     found: dict[bool, list[_Place]] = {False: [], True: []}
     can_scale = scaled_traffic(scenario, 1.0) is not None
-    bounds = [_trial(member).fidelity == "roofline" for member in members]
+    bounds = [member.run.fidelity == "roofline" for member in members]
     for place in sorted(range(len(members)), key=bounds.__getitem__):
         member = members[place]
         least = max(best - SAME_HEADROOM, 0)
         steps = _headroom(scenario, member, least) if can_scale and len(members) > 1 else 0
         best = max(best, steps)
         member.headroom = max(steps, 0)
-        found[bounds[place]].append(_Place(place, steps, _latency(scenario, _trial(member))))
+        found[bounds[place]].append(_Place(place, steps, _latency(scenario, member.run)))
     return [each.place for alike in found.values() for each in _ordered(alike)]
 
 
@@ -95,7 +95,7 @@ def _failing(scenario: Scenario, member: Member) -> Callable[[int], bool]:
     What it finishes with its queue never empty is known from its trial; below that, a run of a few thousand requests
     resolves such coarse steps.
     """
-    trial = _trial(member)
+    trial = member.run
     there = with_overrides(scenario, member.overrides)
 
     def fails(step: int) -> bool:
@@ -123,8 +123,3 @@ def _latency(scenario: Scenario, trial: Trial) -> float:
         return math.fsum(shares) / len(shares)
     reached = trial.latencies[f"p95_{LATENCIES['e2e']}_ms"]
     return math.inf if reached is None else reached / 1e3
-
-
-def _trial(member: Member) -> Trial:
-    assert member.trial is not None  # it holds
-    return member.trial

@@ -101,8 +101,7 @@ def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
     A knob that shortens the longest request that fits the memory is not equal.
     """
     search, found = Search(space, goal), []
-    assert best.trial is not None  # it holds
-    replicas, value = best.trial.replicas, search.value(best.trial)[0]
+    replicas, value = best.run.replicas, search.value(best.run)[0]
     chosen = space.chosen(best.overrides)
     for setting in settings_around(space, chosen, most_changes=1):
         member = search.member(space.overrides({**chosen, **setting}))

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from simserve.planner.capacity.level import Promise
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, Bound
-from simserve.planner.search.trial import Promise, Trial
+from simserve.planner.search.trial import Trial
 from simserve.planner.space.makeup import Makeup
 
 Objective = Literal["cost", "gpus", "latency", "energy", "throughput"]
@@ -91,6 +92,12 @@ class Member:
     def key(self) -> tuple[tuple[str, str], ...]:
         """What is deployed, apart from the number of replicas."""
         return key_of(self.overrides)
+
+    @property
+    def run(self) -> Trial:
+        """Its deciding run, where it has been tried."""
+        assert self.trial is not None
+        return self.trial
 
     @property
     def encoders(self) -> int:

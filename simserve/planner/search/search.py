@@ -220,18 +220,18 @@ class Search:
 
     def value(self, trial: Trial) -> Value:
         """Return the objective of a tried fleet, including spares."""
-        share = (trial.replicas + self.goal.spare_replicas) / trial.replicas
-        gpus = trial.gpus_with(self.goal.spare_replicas)
-        usd = math.inf if trial.usd_per_hour is None else trial.usd_per_hour * share
+        whole = trial.with_spares(self.goal.spare_replicas)
+        gpus = float(whole.num_gpus + whole.encoder_gpus)
+        usd = math.inf if whole.usd_per_hour is None else whole.usd_per_hour
         if self.goal.objective == "latency":
             return trial.latencies["p95_e2el_ms"] or math.inf, usd
         if self.goal.objective == "gpus":
             return gpus, usd
         if self.goal.objective == "energy":
-            return trial.watts * share, usd
+            return whole.watts, usd
         if is_one_job(self.space.scenario):
-            per_token = trial.usd_per_million_tokens
-            return (math.inf if per_token is None else per_token * share), gpus
+            per_token = whole.usd_per_million_tokens
+            return (math.inf if per_token is None else per_token), gpus
         return usd, gpus
 
     def try_member(self, member: Member) -> Value:
@@ -258,7 +258,7 @@ class Search:
             return WORST
         member.status, member.trial = "holds", held
         member = self._trimmed(member, self._climbed(member, held, most))
-        value = self.value(_run_of(member))
+        value = self.value(member.run)
         if is_less(value, self.best_value):
             self.best, self.best_value = member, value
         return value
@@ -420,11 +420,6 @@ def _is_there(scaling: Mapping[str, Any]) -> bool:
 
 def _weights(counts: Sequence[int]) -> dict[str, int]:
     return {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)}
-
-
-def _run_of(member: Member) -> Trial:
-    assert member.trial is not None  # it holds
-    return member.trial
 
 
 def _is_nearer(trial: Trial, other: Trial) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from simserve.metrics.latency import MS, SLO
 from simserve.metrics.real_server import Evidence, evidence_of
 from simserve.metrics.result import RunResult
+from simserve.planner.capacity.level import Promise
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.scaling import has_own_clock
 from simserve.planner.space.makeup import merged, settings
@@ -118,9 +119,23 @@ class Trial:
     encoder_gpus: int = 0
     promise: Promise | None = None
 
-    def gpus_with(self, spare_replicas: int) -> float:
-        """Return all GPUs, including those of ``spare_replicas`` more replicas."""
-        return self.num_gpus * (self.replicas + spare_replicas) / self.replicas + self.encoder_gpus
+    def of(self, replicas: int) -> Trial:
+        """Return the same at the price of another number of replicas; latencies and shares stay."""
+        factor = replicas / self.replicas
+        return replace(
+            self,
+            replicas=replicas,
+            num_gpus=round(self.num_gpus * factor),
+            mean_gpus=self.mean_gpus * factor,
+            usd_per_hour=None if self.usd_per_hour is None else self.usd_per_hour * factor,
+            watts=self.watts * factor,
+        )
+
+    def with_spares(self, spare_replicas: int) -> Trial:
+        """Return the same at the price of as many more replicas, which do no work."""
+        whole, per_token = self.of(self.replicas + spare_replicas), self.usd_per_million_tokens
+        factor = whole.replicas / self.replicas
+        return replace(whole, usd_per_million_tokens=None if per_token is None else per_token * factor)
 
     def sure(self, confidence: float | None, *, is_measured: bool = False) -> Trial:
         """Return the same, holding only if it does on this share of real servers; None: as simulated."""
@@ -128,23 +143,6 @@ class Trial:
         if confidence is None or not self.holds or (probability is not None and probability >= confidence):
             return self
         return replace(self, holds=False, is_unsure=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """Whether a fleet holds in runs that its search has not seen.
-
-    Attributes:
-        holds: Whether it holds in 95 % of them; true if no such runs are required (`promise_of`).
-        num_requests: Requests of one run; None if runs are as long as the scenario says.
-        finishable: What the fleet finishes with its queue never empty; None if it was not determined.
-        attainments: Share of requests within the SLO in each run, up to one that misses; empty without runs.
-    """
-
-    holds: bool
-    num_requests: int | None = None
-    finishable: Finishable | None = None
-    attainments: tuple[float, ...] = ()
 
 
 def try_fleet(

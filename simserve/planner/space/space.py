@@ -22,8 +22,6 @@ from simserve.planner.space.traffic import Traffic
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.model import ModelProfile
-from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.combinations import lack_of, model_lack_of
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
@@ -48,6 +46,7 @@ ROUTE_NAME = "route"
 TENSOR_KEY = "deployment.tensor_parallel_size"
 PIPELINE_KEY = "deployment.pipeline_parallel_size"
 DATA_KEY = "deployment.data_parallel_size"
+EXPERTS_KEY = "deployment.enable_expert_parallel"
 CONSUMER_MARK = "GeForce"
 """In the description of GPUs that are left out by default: their driver's licence bars data centres (NVIDIA GeForce
 software licence, section 2.1.3)."""
@@ -65,23 +64,6 @@ FEWEST_BITS = 4.0
 GPUS, REPLICAS = "gpus", "replicas"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What the values of a dimension may depend on.
-
-    Attributes:
-        scenario: The scenario on the GPU in question.
-        hardware: The GPU.
-        model: The model.
-        engine: The engine.
-    """
-
-    scenario: Scenario
-    hardware: HardwareProfile
-    model: ModelProfile
-    engine: ResolvedEngine
-
-
 @dataclass(frozen=True, slots=True)
 class Dimension:
     """One key that may be set.
@@ -89,43 +71,35 @@ class Dimension:
     Attributes:
         key: Dotted key of the scenario.
         kind: Whether it is part of the shape, or a knob of the engine.
-        values: Values worth trying besides the scenario's own.
+        values: Values worth trying besides the own ones of the scenario on the GPU in question.
         feature: Engine feature that they need; "": none.
         lever: Their name in messages if the engine lacks it.
     """
 
     key: str
     kind: Kind
-    values: Callable[[Context], Sequence[Any]]
+    values: Callable[[Scenario], Sequence[Any]]
     feature: str = ""
     lever: str = ""
 
 
-def _tensor_sizes(context: Context) -> Sequence[int]:
-    return [size for size in TENSOR_SIZES if size <= max(context.hardware.intra_node.gpus_per_node, 1)]
+def _hardware_of(scenario: Scenario) -> HardwareProfile:
+    return load_hardware(scenario.deployment.hardware, scenario.folder)
 
 
-def _expert_parallel(context: Context) -> Sequence[bool]:
-    return (False, True) if context.model.moe is not None else ()
+def _tensor_sizes(scenario: Scenario) -> Sequence[int]:
+    return [size for size in TENSOR_SIZES if size <= max(_hardware_of(scenario).intra_node.gpus_per_node, 1)]
 
 
-def _data_parallel_sizes(context: Context) -> Sequence[int]:
-    """Return the ranks of data-parallel attention, which share the experts of a MoE model."""
-    return DATA_SIZES if context.model.moe is not None else ()
+def _with_experts(values: Sequence[Any]) -> Callable[[Scenario], Sequence[Any]]:
+    """Return a function that offers values to models with experts: ranks of data-parallel attention share these."""
+    return lambda scenario: values if load_model(scenario.model, scenario.folder).moe is not None else ()
 
 
-def _formats(context: Context) -> Sequence[str]:
-    return [each.format for each in _searched(context).weights]
-
-
-def _kv_formats(context: Context) -> Sequence[str]:
-    return _searched(context).kv_cache
-
-
-def _searched(context: Context) -> SearchedFormats:
+def _searched(scenario: Scenario) -> SearchedFormats:
     """Return the formats worth trying; only the scenario's own if the engine does not support the GPU."""
     try:
-        return searched_formats(context.scenario)
+        return searched_formats(scenario)
     except InputError:
         return SearchedFormats(weights=(), kv_cache=("auto",), why_no_weights="")
 
@@ -133,10 +107,12 @@ def _searched(context: Context) -> SearchedFormats:
 DIMENSIONS = (
     Dimension(TENSOR_KEY, "shape", _tensor_sizes),
     Dimension(PIPELINE_KEY, "shape", lambda _: PIPELINE_SIZES),
-    Dimension(DATA_KEY, "shape", _data_parallel_sizes, "data_parallel_attention", "data_parallel"),
-    Dimension("deployment.enable_expert_parallel", "shape", _expert_parallel, "expert_parallel", "expert_parallel"),
-    Dimension(WEIGHTS_KEY, "shape", _formats),
-    Dimension(KV_KEY, "shape", _kv_formats, "kv_cache_fp8", "quantise_kv"),
+    Dimension(DATA_KEY, "shape", _with_experts(DATA_SIZES), "data_parallel_attention", "data_parallel"),
+    Dimension(
+        "deployment.enable_expert_parallel", "shape", _with_experts((False, True)), "expert_parallel", "expert_parallel"
+    ),
+    Dimension(WEIGHTS_KEY, "shape", lambda scenario: [each.format for each in _searched(scenario).weights]),
+    Dimension(KV_KEY, "shape", lambda scenario: _searched(scenario).kv_cache, "kv_cache_fp8", "quantise_kv"),
     Dimension(SEATS_KEY, "knob", lambda _: SEATS),
     Dimension(BUDGET_KEY, "knob", lambda _: TOKEN_BUDGETS),
     Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False), "chunked_prefill", "chunk"),
@@ -294,7 +270,6 @@ def space_on(
     hardware: str,
     price: Overrides,
     own_choices: Mapping[str, Sequence[Any]],
-    engine: ResolvedEngine,
     traffic: Traffic,
     *,
     wants_latency: bool = False,
@@ -308,7 +283,6 @@ def space_on(
         hardware: The GPU.
         price: Overrides that set its price.
         own_choices: Key -> values that the user wants to search instead of the default ones.
-        engine: The engine.
         traffic: Properties of the requests.
         wants_latency: Whether latency itself is minimised.
         has_spares: Whether spare replicas are required.
@@ -319,12 +293,6 @@ def space_on(
     """
     base = {**price, **({} if hardware == scenario.deployment.hardware else {HARDWARE_KEY: hardware})}
     there = with_overrides(scenario, base)
-    context = Context(
-        scenario=there,
-        hardware=load_hardware(hardware, scenario.folder),
-        model=load_model(scenario.model, scenario.folder),
-        engine=engine,
-    )
     kinds: dict[str, Kind] = {each.key: each.kind for each in DIMENSIONS}
     kinds.update({key: "shape" for key in own_choices if key not in kinds})
     values: dict[str, tuple[Any, ...]] = {}
@@ -332,11 +300,11 @@ def space_on(
     for each in DIMENSIONS:
         if each.key not in own_choices:
             own, default = value_of(there, each.key), _default_of(there, each)
-            others = [value for value in each.values(context) if value not in (own, default)]
+            others = [value for value in each.values(there) if value not in (own, default)]
             lack = lack_of(there, each.feature) if each.feature and others else None
             if lack is not None:
                 others, lacking[each.lever] = [], lack
-            is_own_out = each.key == WEIGHTS_KEY and _searched(context).why_not_own
+            is_own_out = each.key == WEIGHTS_KEY and _searched(there).why_not_own
             values[each.key] = tuple(others) if is_own_out else (own, *others)
     for key, asked in own_choices.items():
         values[key] = tuple(asked)
@@ -357,11 +325,11 @@ def space_on(
         kinds[option.name] = "option"
         own |= {key: value_of(there, key) for choice in option.choices for key in choice.changes}
     if WEIGHTS_KEY not in own_choices and WEIGHTS_KEY not in kept:
-        searched = _searched(context)
+        searched = _searched(there)
         why_no_format = "; ".join(filter(None, (searched.why_not_own, searched.why_no_weights)))
         if why_no_format:
             lacking["quantise"] = why_no_format
-    largest = _largest_replica(context)
+    largest = _largest_replica(there)
     is_split = POOL_NAME not in kept and POOL_NAME not in lacking | left_out and has_roles(setting)
     return Space(
         scenario=there,
@@ -417,15 +385,15 @@ def _default_of(scenario: Scenario, dimension: Dimension) -> Any:
     return getattr(engine, dimension.key.rpartition(".")[2], None)
 
 
-def _largest_replica(context: Context) -> int:
+def _largest_replica(scenario: Scenario) -> int:
     """Return the most GPUs of a replica: a node's, or more if the model needs them or has many experts.
 
     The scenario's own number is always allowed.
     """
-    node = max(context.hardware.intra_node.num_host_gpus, NODE_GPUS)
-    least_bytes = context.model.num_parameters * FEWEST_BITS / 8
-    needed = least_bytes / context.hardware.memory.total
-    own, model = context.scenario.deployment.gpus_per_replica, context.model
+    hardware, model = _hardware_of(scenario), load_model(scenario.model, scenario.folder)
+    node = max(hardware.intra_node.num_host_gpus, NODE_GPUS)
+    needed = model.num_parameters * FEWEST_BITS / 8 / hardware.memory.total
+    own = scenario.deployment.gpus_per_replica
     if needed < node / 2:
         # Experts of a large model may be spread over two nodes, so that each GPU reads fewer of them.
         is_wide = model.moe is not None and needed * WIDE_PARTS > node
@@ -468,7 +436,7 @@ KEEPABLE: Mapping[str, tuple[str, ...]] = {
     "tensor-parallel": (TENSOR_KEY,),
     "pipeline-parallel": (PIPELINE_KEY,),
     "data-parallel": (DATA_KEY,),
-    "expert-parallel": ("deployment.enable_expert_parallel",),
+    "expert-parallel": (EXPERTS_KEY,),
     "engine": (*(each.key for each in DIMENSIONS if each.kind == "knob"), "cache", "static"),
     "drafts": (DRAFTS_NAME,),
     "routing": ("route",),

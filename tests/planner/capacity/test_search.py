@@ -13,14 +13,13 @@ from scipy.optimize import brentq
 from simserve import rng
 from simserve.errors import InterruptedRunError
 from simserve.metrics.latency import SLO
-from simserve.planner.capacity.level import Found, Prober, Trial
+from simserve.planner.capacity.level import Found, Prober, Promise, Trial
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.capacity.search import (
     FEW_FRESH_RUNS,
     MOST_BELOW,
     NEAR_FULL,
     Effort,
-    LoadVerdict,
     find_capacity,
     is_load_sustained,
     long_run_requests,
@@ -389,7 +388,7 @@ def test_traffic_without_chance_is_promised_close_below_its_step() -> None:
     assert found.interval_method == "bracket"
 
 
-def sustained(load: float, edge: float = 7.0) -> LoadVerdict:
+def sustained(load: float, edge: float = 7.0) -> Promise:
     """Return whether a load is sustained where runs differ by a tenth of their share that misses."""
 
     def noisy(load: float, replication: int, num_requests: int) -> Trial:
@@ -404,7 +403,7 @@ def test_a_load_far_from_the_capacity_is_settled_by_short_runs() -> None:
 
     assert (half.holds, near.holds, above.holds, double.holds) == (True, True, False, False)
     assert half.num_requests <= long_run_requests(3.0) < near.num_requests
-    assert double.level is None
+    assert double.attainments == ()
 
 
 def test_a_load_at_which_one_long_run_in_nine_misses_is_not_borne() -> None:
@@ -421,7 +420,7 @@ def test_a_load_at_which_one_long_run_in_nine_misses_is_not_borne() -> None:
     assert found.num_requests == long_run_requests(16.0)
 
 
-def runs_until_known(load: float, edges: Callable[[int, int], float]) -> tuple[LoadVerdict, list[int]]:
+def runs_until_known(load: float, edges: Callable[[int, int], float]) -> tuple[Promise, list[int]]:
     """Return whether a load is sustained, and the replications of its longest runs, by the load at which each fails."""
     seen: list[tuple[int, int]] = []
 

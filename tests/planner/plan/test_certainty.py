@@ -17,7 +17,6 @@ from simserve.planner.search.trial import Trial, try_fleet
 from simserve.planner.space.space import space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles.expected_errors import load_error_model
-from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 from tests.planner.plan.test_plan import SMALL, busy_scenario
 
@@ -37,7 +36,7 @@ def scenario() -> Scenario:
 def searched(confidence: float | None = None, max_gpus: int = 12) -> GroupResult:
     """Return the search over one shape on one kind of GPU."""
     there = scenario()
-    space = space_on(there, "l4-24gb", {}, ONE_SHAPE, replica_shape(there).engine, traffic_of(there))
+    space = space_on(there, "l4-24gb", {}, ONE_SHAPE, traffic_of(there))
     return search_group(space, Goal(objective="gpus", max_gpus=max_gpus, confidence=confidence))
 
 

@@ -18,6 +18,7 @@ import pytest
 import simserve as ss
 from simserve.errors import InputError, UsageError
 from simserve.metrics.cost import gpu_hour
+from simserve.planner.capacity.level import Promise
 from simserve.planner.export.export import ENGINES, export
 from simserve.planner.export.flags import flags_of, read_words
 from simserve.planner.overrides import Overrides, value_of, with_overrides
@@ -25,7 +26,7 @@ from simserve.planner.plan.fleet import Fleet, confirm, traffic_sustained, with_
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import promise_of, settled_run
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import Promise, Trial, try_fleet
+from simserve.planner.search.trial import Trial, try_fleet
 from simserve.planner.space.space import KEEPABLE, parse_choices
 from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware

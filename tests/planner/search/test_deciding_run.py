@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import t as student
 
 from simserve.planner.capacity.fresh import TIMES_FRESH
+from simserve.planner.capacity.level import Promise
 from simserve.planner.capacity.probe import LoadProbe
 from simserve.planner.capacity.search import FRESH_RUNS
 from simserve.planner.overrides import with_overrides
@@ -18,7 +19,6 @@ from simserve.planner.plan.fleet import Fleet, confirm, traffic_sustained
 from simserve.planner.search.deciding_run import deciding_run, further_run, narrow_run, narrowed, promise_of
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
-    Promise,
     finishable_of,
     has_other_runs,
     is_steady,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ class Fleet:
     asked: list[int] = field(default_factory=list)
 
     @property
-    def trial(self) -> Any:
-        """What a search keeps of its run."""
-        return SimpleNamespace(fidelity=self.fidelity)
+    def run(self) -> Any:
+        """Its deciding run: itself."""
+        return self
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
         fleet.asked.append(least)
         return fleet.bears if fleet.bears >= least else -1
 
-    monkeypatch.setattr(equals, "_trial", lambda fleet: fleet)
     monkeypatch.setattr(equals, "_headroom", headroom)
     monkeypatch.setattr(equals, "_latency", lambda _, fleet: fleet.latency)
 

@@ -13,6 +13,7 @@ import pytest
 
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
+from simserve.planner.capacity.level import Promise
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
@@ -39,7 +40,6 @@ from simserve.planner.search.roles import (
     workers_of,
 )
 from simserve.planner.search.search import Search
-from simserve.planner.search.trial import Promise
 from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, is_plausible, is_split, roles_of
 from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
@@ -79,8 +79,7 @@ def long_prompts(rate: float = 14.0, **changes: Any) -> Scenario:
 
 def space_of(scenario: Scenario, choices: dict[str, list[Any]] | None = None) -> Space:
     """Return the space on the scenario's own GPU."""
-    engine = replica_shape(scenario).engine
-    return space_on(scenario, scenario.deployment.hardware, {}, choices or FEW, engine, traffic_of(scenario))
+    return space_on(scenario, scenario.deployment.hardware, {}, choices or FEW, traffic_of(scenario))
 
 
 def pair(space: Space, sizes: tuple[int, int], counts: tuple[int, int]) -> dict[str, Any]:
@@ -310,8 +309,8 @@ TWO_KINDS = ("h100-sxm-80gb", "h200-sxm-141gb")
 
 def spaces_of(scenario: Scenario, choices: dict[str, list[Any]], kinds: Sequence[str] = TWO_KINDS) -> list[Space]:
     """Return the space on each kind of GPU."""
-    engine, traffic = replica_shape(scenario).engine, traffic_of(scenario)
-    return [space_on(scenario, name, {}, choices, engine, traffic) for name in kinds]
+    traffic = traffic_of(scenario)
+    return [space_on(scenario, name, {}, choices, traffic) for name in kinds]
 
 
 def of_both(space: Space, kinds: tuple[str, str], counts: tuple[int, int]) -> dict[str, Any]:

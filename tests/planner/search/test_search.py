@@ -14,7 +14,7 @@ from simserve.planner.search.trial import deployed, fleet_of
 from simserve.planner.space.space import space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.scenario.load import load
-from simserve.scenario.resolve import replica_shape, resolve
+from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
@@ -23,8 +23,7 @@ FEW = ["workload.num_requests=200"]
 
 def search_of(scenario: Scenario) -> Search:
     """Return a search on the scenario's own GPU."""
-    engine = replica_shape(scenario).engine
-    return Search(space_on(scenario, scenario.deployment.hardware, {}, {}, engine, traffic_of(scenario)), Goal())
+    return Search(space_on(scenario, scenario.deployment.hardware, {}, {}, traffic_of(scenario)), Goal())
 
 
 def test_members_that_come_to_the_same_fleet_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
 from simserve.scenario.combinations import model_lack_of
 from simserve.scenario.formats import kv_of_auto, with_stored_format
-from simserve.scenario.resolve import engine_of, replica_shape
+from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 
@@ -134,7 +134,7 @@ def test_a_search_says_why_there_is_no_other_format() -> None:
 
     def left_out(**choices: list[str]) -> list[str]:
         asked = {f"deployment.{key}": values for key, values in choices.items()}
-        return list(space_on(scenario, H100, {}, asked, engine_of(scenario), traffic_of(scenario)).left_out)
+        return list(space_on(scenario, H100, {}, asked, traffic_of(scenario)).left_out)
 
     assert "quantise" in left_out()
     assert "quantise" not in left_out(quantization=["mxfp4"])
@@ -142,9 +142,9 @@ def test_a_search_says_why_there_is_no_other_format() -> None:
 
 def searched(scenario: Scenario, **options: Any) -> Space:
     """Return the space of a scenario on its own GPU."""
-    engine, traffic = engine_of(scenario), traffic_of(scenario)
+    traffic = traffic_of(scenario)
     own_choices = options.pop("own_choices", {})
-    return space_on(scenario, scenario.deployment.hardware, {}, own_choices, engine, traffic, **options)
+    return space_on(scenario, scenario.deployment.hardware, {}, own_choices, traffic, **options)
 
 
 @pytest.mark.parametrize(("model", "asked"), [("deepseek-r1", "int8"), ("gpt-oss-120b", "fp8"), ("kimi-k2", "bf16")])

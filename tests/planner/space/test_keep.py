@@ -9,7 +9,6 @@ from simserve.planner.space.makeup import POOLS_KEY
 from simserve.planner.space.space import DIMENSIONS, GPUS, KEEPABLE, POOL_NAME, REPLICAS, Space, kept_of, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.scenario.load import load
-from simserve.scenario.resolve import engine_of
 
 OF_OPTIONS = {
     "drafts": "speculative-decoding",
@@ -30,9 +29,7 @@ def space_of(name: str, *kept: str, model: str | None = None) -> Space:
     """Return the deployments of a bundled scenario on its own GPU."""
     scenario = load(name, [] if model is None else [f"model={model}", "deployment.engine.version=0.15"])
     names = kept_of(kept, (), {})
-    return space_on(
-        scenario, scenario.deployment.hardware, {}, {}, engine_of(scenario), traffic_of(scenario), kept=names
-    )
+    return space_on(scenario, scenario.deployment.hardware, {}, {}, traffic_of(scenario), kept=names)
 
 
 @pytest.mark.parametrize("name", [each for each in KEEPABLE if each not in (GPUS, REPLICAS, "disaggregation")])
@@ -68,12 +65,12 @@ def test_with_disaggregation_kept_every_fleet_has_both_roles() -> None:
 def test_disaggregation_that_is_not_there_is_not_kept(name: str, has_spares: bool, words: str) -> None:
     """None in the scenario, or none that the search would keep: refused with the key."""
     scenario = load(name)
-    traffic, engine, kept = traffic_of(scenario), engine_of(scenario), kept_of(["disaggregation"], (), {})
+    traffic, kept = traffic_of(scenario), kept_of(["disaggregation"], (), {})
 
     with pytest.raises(
         ScenarioError, match=rf"{words}.*deployment\.disaggregation|deployment\.disaggregation.*{words}"
     ):
-        space_on(scenario, scenario.deployment.hardware, {}, {}, engine, traffic, has_spares=has_spares, kept=kept)
+        space_on(scenario, scenario.deployment.hardware, {}, {}, traffic, has_spares=has_spares, kept=kept)
 
 
 def test_every_dimension_can_be_kept() -> None:

@@ -21,7 +21,7 @@ from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles import catalog
 from simserve.scenario.load import load
-from simserve.scenario.resolve import replica_shape, resolve
+from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.workload.generate import generate
 from tests.scenario.builders import make_scenario
@@ -72,8 +72,7 @@ def offered(scenario: Scenario, **changes: Any) -> tuple[dict[str, Option], dict
 
 def space_of(scenario: Scenario, choices: Mapping[str, Sequence[Any]]) -> Space:
     """Return the deployments of a scenario on its own GPU."""
-    engine = replica_shape(scenario).engine
-    return space_on(scenario, scenario.deployment.hardware, {}, choices, engine, traffic_of(scenario))
+    return space_on(scenario, scenario.deployment.hardware, {}, choices, traffic_of(scenario))
 
 
 def everything(scenario: Scenario, choices: Mapping[str, Sequence[Any]], most: int) -> list[Trial]:
