@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from simserve.profiles.engine_options import (
@@ -32,12 +32,13 @@ from simserve.profiles.engine_profile import (
     EngineProfile,
     EngineVersion,
     Host,
-    KernelTraits,
     Scheduling,
     Tiered,
     load_engine,
 )
+from simserve.profiles.kernel_traits import KernelTraits
 from simserve.profiles.resolved_engine import ResolvedEngine
+from simserve.profiles.static_reserve import ReserveCase
 
 __all__ = ["EngineProfile", "ResolvedEngine", "load_engine", "resolve_engine"]
 
@@ -103,6 +104,7 @@ class _Place:
         has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: FP8 with block scales.
         has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
         vocab_size: Size of the model's vocabulary.
+        reserve: What SGLang's reserve of memory depends on besides these.
     """
 
     gpu_memory_bytes: float
@@ -116,6 +118,7 @@ class _Place:
     only_prefills: bool = False
     has_linear_layers: bool = False
     vocab_size: int = 0
+    reserve: ReserveCase = field(default_factory=ReserveCase)
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that applies here."""
@@ -149,6 +152,7 @@ def resolve_engine(
     has_block_scales: bool = False,
     has_linear_layers: bool = False,
     vocab_size: int = 0,
+    reserve: ReserveCase | None = None,
 ) -> ResolvedEngine:
     """Return every option of an engine as a version resolves it on a GPU.
 
@@ -171,15 +175,20 @@ def resolve_engine(
         only_prefills: Whether other replicas decode.
         has_linear_layers: Whether layers of the model keep a state of fixed size, Mamba or linear attention.
         vocab_size: Size of its vocabulary, for engines that sample on the CPU.
+        reserve: Model, role and exchange of experts, for engines that compute their share of memory from a reserve.
+            None: a server for text with plain attention.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
     """
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
+    graphs = known.cuda_graphs.prompts
+    is_captured = graphs is not None and not (data_parallel_size > 1 and "data_parallel" in graphs.off_with)
+    reserve = reserve or ReserveCase(captures_prompts=is_captured)
     place = _Place(
         *(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, data_parallel_size, host_slowdown),
-        *(drafter, model_family, only_prefills, has_linear_layers, vocab_size),
+        *(drafter, model_family, only_prefills, has_linear_layers, vocab_size, reserve),
     )
     check_options(options)
     refuse_expert_kernels(options, known.kernels.triton_expert_capabilities, compute_capability)
@@ -406,7 +415,7 @@ def _new_token_ratio(choices: _Choices, known: EngineVersion, place: _Place) -> 
 
 def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: int | None) -> tuple[int, ...]:
     """Return the captured sizes; ``largest``, if the user sets it, replaces the engine's limits."""
-    sizes = graphs.every_size
+    sizes = graphs.every_size(drafts=place.drafter is not None)
     largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
         sizes |= {largest, *range(max(sizes) + graphs.last_step, largest, graphs.last_step)}
@@ -434,13 +443,24 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
             why = "cudagraph_mode is NONE" if mode else "enforce_eager is on"
         raise refuse("max_cudagraph_capture_size", asked, f"needs CUDA graphs, and {why}", "leave it out")
     graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked)
+    groups, seats = place.data_parallel_size, max_num_seqs * place.data_parallel_size
+    if graphs.stays_within_seats and asked is None and choices.is_set("max_num_seqs") and graph_sizes[-1:] > (seats,):
+        graph_sizes = _graph_sizes(graphs, place, max_num_seqs, seats)
     largest = graph_sizes[-1] if graph_sizes else 0
     share = 0.0
     if memory.gpu_memory_utilization is not None:
         share = place.value(memory.gpu_memory_utilization)
     elif memory.static_reserve:
-        reserve, groups = memory.reserve(place.gpu_memory_bytes), place.data_parallel_size
-        share = reserve.share(place.gpu_memory_bytes, budget * groups, largest, place.num_ranks * groups, groups)
+        case = replace(
+            place.reserve,
+            chunk_tokens=budget * groups,
+            graph_sequences=largest,
+            ranks=place.num_ranks * groups,
+            groups=groups,
+            drafter=place.drafter,
+            decode_sequences=seats if choices.is_set("max_num_seqs") else max(largest, 1),
+        )
+        share = memory.reserve(place.gpu_memory_bytes).share(place.gpu_memory_bytes, case)
     return {
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,

@@ -21,7 +21,8 @@ from simserve.profiles.engine_options import (
     StatePool,
     UbatchRules,
 )
-from simserve.profiles.engine_profile import KernelTraits, LoadedMethod, MemoryRule
+from simserve.profiles.engine_profile import LoadedMethod, MemoryRule
+from simserve.profiles.kernel_traits import KernelTraits
 from simserve.profiles.model import WeightFormatName
 
 DEFAULT_MAX_LORA_RANK = 16
