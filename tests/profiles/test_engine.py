@@ -342,6 +342,33 @@ def test_sglang_captures_no_more_than_the_seats_that_are_set(version: str, large
     assert gained * GPUS["h100-sxm-80gb"] / GIB == pytest.approx(gib + (gib > 0) * 2 * 448 / 1024, rel=0.25, abs=0.1)
 
 
+@pytest.mark.parametrize(
+    ("family", "without", "since"),
+    [
+        ("qwen3_5_moe", "0.5.9", "0.5.10"),
+        ("glm_moe_dsa", "0.5.10", "0.5.11"),
+        ("nemotron_h", "0.5.13", "0.5.14"),
+        ("deepseek_v4", "0.5.17", "0.5.18"),
+    ],
+)
+def test_sglang_joins_all_reduce_and_norm_of_more_and_more_families(family: str, without: str, since: str) -> None:
+    """enable_flashinfer_allreduce_fusion of server_args.py, then of arg_groups/overrides.py; none is ever taken back."""
+    assert family not in resolve("sglang", without).all_reduce_norm_families
+    assert family in resolve("sglang", since).all_reduce_norm_families
+    assert family in resolve("sglang", "0.5.23").all_reduce_norm_families
+
+
+@pytest.mark.parametrize(
+    ("family", "kernels", "without", "since"),
+    [("mimo_v2_flash", "fp8_block", "0.5.16", "0.5.17"), ("cohere2_moe", "bf16", "0.5.18", "0.5.19")],
+)
+def test_sglang_leaves_triton_for_more_families_of_experts(family: str, kernels: str, without: str, since: str) -> None:
+    """flashinfer_trtllm on Blackwell, by arg_groups/overrides.py and model_overrides."""
+    assert family not in resolve("sglang", without).own_experts[kernels]
+    assert family in resolve("sglang", since).own_experts[kernels]
+    assert family in resolve("sglang", "0.5.23").own_experts[kernels]
+
+
 @pytest.mark.parametrize("version", ["0.5.0rc2", "0.5.3", "0.5.23"])
 def test_sglang_serves_mxfp4_since_gpt_oss(version: str) -> None:
     """From the release that brought gpt-oss on; 0.4 refuses it."""
