@@ -38,7 +38,7 @@ from simserve.profiles.engine_profile import (
 )
 from simserve.profiles.kernel_traits import KernelTraits
 from simserve.profiles.resolved_engine import ResolvedEngine
-from simserve.profiles.static_reserve import ReserveCase
+from simserve.profiles.static_reserve import ServerTraits
 
 __all__ = ["EngineProfile", "ResolvedEngine", "load_engine", "resolve_engine"]
 
@@ -104,7 +104,7 @@ class _Place:
         has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: FP8 with block scales.
         has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
         vocab_size: Size of the model's vocabulary.
-        reserve: What SGLang's reserve of memory depends on besides these.
+        traits: What the server does, for which model and with which drafts.
     """
 
     gpu_memory_bytes: float
@@ -118,7 +118,7 @@ class _Place:
     only_prefills: bool = False
     has_linear_layers: bool = False
     vocab_size: int = 0
-    reserve: ReserveCase = field(default_factory=ReserveCase)
+    traits: ServerTraits = field(default_factory=ServerTraits)
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that applies here."""
@@ -152,7 +152,7 @@ def resolve_engine(
     has_block_scales: bool = False,
     has_linear_layers: bool = False,
     vocab_size: int = 0,
-    reserve: ReserveCase | None = None,
+    traits: ServerTraits | None = None,
 ) -> ResolvedEngine:
     """Return every option of an engine as a version resolves it on a GPU.
 
@@ -175,8 +175,7 @@ def resolve_engine(
         only_prefills: Whether other replicas decode.
         has_linear_layers: Whether layers of the model keep a state of fixed size, Mamba or linear attention.
         vocab_size: Size of its vocabulary, for engines that sample on the CPU.
-        reserve: Model, role and exchange of experts, for engines that compute their share of memory from a reserve.
-            None: a server for text with plain attention.
+        traits: What the server does, for which model and with which drafts. None: one for text, with plain attention.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
@@ -185,10 +184,10 @@ def resolve_engine(
     ranks = tensor_parallel_size * pipeline_parallel_size
     graphs = known.cuda_graphs.prompts
     is_captured = graphs is not None and not (data_parallel_size > 1 and "data_parallel" in graphs.off_with)
-    reserve = reserve or ReserveCase(captures_prompts=is_captured)
+    traits = traits or ServerTraits(captures_prompts=is_captured)
     place = _Place(
         *(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, data_parallel_size, host_slowdown),
-        *(drafter, model_family, only_prefills, has_linear_layers, vocab_size, reserve),
+        *(drafter, model_family, only_prefills, has_linear_layers, vocab_size, traits),
     )
     check_options(options)
     refuse_expert_kernels(options, known.kernels.triton_expert_capabilities, compute_capability)
@@ -383,6 +382,9 @@ def _budget(
         default, note = place.count(chunking.max_num_batched_tokens), "with chunked prefill"
     if chunking.must_cover_model_len and unchunked_len > default:
         default, note = unchunked_len, "raised to max_model_len, as chunked prefill is off"
+    exchange = place.traits.exchange
+    if exchange in known.limits.budget_of_exchanges and place.data_parallel_size > 1:
+        default, note = known.limits.budget_of_exchanges[exchange], f"with {exchange}"
     if known.limits.groups_share_budget and place.data_parallel_size > 1:
         default, note = default // place.data_parallel_size, "a rank's share"
     is_asked = choices.is_set("max_num_seqs") or choices.is_set("static_batch_size")
@@ -423,7 +425,8 @@ def _graph_sizes(graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: 
     if graphs.max_batch is not None:
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
     if graphs.max_batch_per_seq is not None:
-        sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
+        width = place.traits.tokens_per_decode if graphs.counts_drafts else 1
+        sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs * width}
     return tuple(sorted({min(size, max_num_seqs) if graphs.captures_limit else size for size in sizes}))
 
 
@@ -452,7 +455,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         share = place.value(memory.gpu_memory_utilization)
     elif memory.static_reserve:
         case = replace(
-            place.reserve,
+            place.traits,
             chunk_tokens=budget * groups,
             graph_sequences=largest,
             ranks=place.num_ranks * groups,

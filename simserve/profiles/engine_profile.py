@@ -225,6 +225,8 @@ class Limits(FrozenModel):
     """The same of a server for families of models; it goes before drafts."""
     max_num_batched_tokens: Tiered
     """Token budget of a step."""
+    budget_of_exchanges: Mapping[str, int] = Field(default_factory=dict)
+    """`deployment.all2all_backend` -> that budget for each of several data-parallel ranks that use it."""
     groups_share_budget: bool = False
     """Whether groups of data-parallel attention divide a budget that nobody set; it does not limit the seats then."""
     seat_tokens: int | None = Field(default=None, ge=1)
@@ -308,6 +310,8 @@ class CudaGraphs(FrozenModel):
     """Largest captured size; absent: the last of `sizes`."""
     max_batch_per_seq: int | None = Field(default=None, ge=1)
     """Largest captured size as a multiple of `max_num_seqs`, if that is lower."""
+    counts_drafts: bool = False
+    """Whether it is a multiple of their tokens with drafts, the sizes being tokens."""
     captures_limit: bool = False
     """Whether `max_num_seqs` itself is captured, and nothing above it."""
     sizes_with_drafts: tuple[int | SizeRange, ...] = ()
@@ -428,6 +432,8 @@ class Checkpoints(FrozenModel):
     """Quantisation methods (``method`` of a model's checkpoints) whose KV format ``auto`` takes from the checkpoint."""
     narrow_sparse_kv_capability: float | None = Field(default=None, gt=0)
     """CUDA compute capability from which ``auto`` keeps the latent keys of sparse attention in FP8; absent: never."""
+    narrow_kv_families: Mapping[str, int] = Field(default_factory=dict)
+    """Model family -> CUDA compute capability, before the point, on which ``auto`` keeps its KV in FP8."""
     casts_float32: bool = False
     """Whether it loads 32-bit weights in 16 bit unless 32 is asked for."""
     source: str

@@ -1,6 +1,7 @@
 """StaticReserve: the memory that SGLang keeps free of weights and KV, from which it computes its share of a GPU.
 
-Knows the formula of its releases, not how much weights and KV then take: that is `simserve.perf.memory`.
+Knows the formula of its releases and the server that it looks at, not how much weights and KV then take: that is
+`simserve.perf.memory`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from simserve.validation import FrozenModel
 
 
 @dataclass(frozen=True, slots=True)
-class ReserveCase:
-    """The server for which `StaticReserve` is computed.
+class ServerTraits:
+    """What an engine's defaults depend on besides its GPU and options; the first five are the engine's to fill in.
 
     Attributes:
         chunk_tokens: Prefill chunk of all groups of data-parallel attention together, tokens.
@@ -88,7 +89,7 @@ class StaticReserve(FrozenModel):
     """Whether a server that only decodes reserves for its largest decode step in place of a chunk, and one that only
     prefills nothing for graphs of decodes."""
 
-    def share(self, gpu_memory_bytes: float, case: ReserveCase) -> float:
+    def share(self, gpu_memory_bytes: float, case: ServerTraits) -> float:
         """Return the share of GPU memory for weights and KV, rounded to 0.001 as SGLang does."""
         decodes = not (self.knows_roles and case.role == "prefill")
         prefills = not (self.knows_roles and case.role == "decode")
@@ -106,14 +107,14 @@ class StaticReserve(FrozenModel):
         reserved += self.deepep if decodes and case.exchange.startswith("deepep") else 0.0
         return round((gpu_memory_bytes - reserved) / gpu_memory_bytes, 3)
 
-    def _decode_graphs(self, case: ReserveCase) -> float:
+    def _decode_graphs(self, case: ServerTraits) -> float:
         bytes_of_sequence = self.graph_sequence
         if case.groups > 1:
             is_large = case.graph_sequences > self.large_graph
             bytes_of_sequence += case.groups * (self.group_sequence + self.large_group_sequence * is_large)
         return bytes_of_sequence * case.graph_sequences
 
-    def _prompt_graphs(self, case: ReserveCase) -> float:
+    def _prompt_graphs(self, case: ServerTraits) -> float:
         if case.is_latent:
             return self.latent_prompt_graphs
         sizes = (

@@ -25,7 +25,7 @@ from simserve.profiles.engine_profile import EngineProfile, PromptGraphs
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
-from simserve.profiles.static_reserve import AttentionShare, ReserveCase
+from simserve.profiles.static_reserve import AttentionShare, ServerTraits
 from simserve.scenario.combinations import (
     AskedFeature,
     check_combinations,
@@ -542,7 +542,7 @@ def _resolved_engine(
             has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
             vocab_size=model.vocab_size,
-            reserve=_reserve_case(profile, scenario, hardware, model, role),
+            traits=_traits(profile, scenario, hardware, model, role),
         )
     if hardware.is_cpu and deployment.engine.async_scheduling is None:
         sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
@@ -622,12 +622,12 @@ def _with_kernel_block(
     return engine.model_copy(update={"block_size": tokens, "sources": sources})
 
 
-def _reserve_case(
+def _traits(
     profile: EngineProfile, scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role
-) -> ReserveCase:
-    """Return what a reserve of memory depends on besides the engine's own options."""
+) -> ServerTraits:
+    """Return what the engine's defaults depend on besides its GPU and options."""
     drafts = scenario.deployment.speculative
-    return ReserveCase(
+    return ServerTraits(
         tokens_per_decode=1 if drafts is None else 1 + drafts.num_speculative_tokens,
         is_latent=model.mla is not None,
         captures_prompts=_prompt_graphs(profile, scenario, hardware, model, role) is not None,

@@ -14,7 +14,7 @@ from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions, version_key
 from simserve.profiles.engine_profile import version_note
 from simserve.profiles.resolved_engine import ResolvedEngine
-from simserve.profiles.static_reserve import ReserveCase
+from simserve.profiles.static_reserve import ServerTraits
 
 GIB = 2.0**30
 GPUS = {
@@ -57,6 +57,7 @@ def resolve(
     only_prefills: bool = False,
     has_linear_layers: bool = False,
     vocab_size: int = 0,
+    traits: ServerTraits | None = None,
     **overrides: Any,
 ) -> ResolvedEngine:
     """Resolve an engine on a GPU of the catalogue with the user's keys."""
@@ -75,6 +76,7 @@ def resolve(
         only_prefills=only_prefills,
         has_linear_layers=has_linear_layers,
         vocab_size=vocab_size,
+        traits=traits,
     )
 
 
@@ -263,6 +265,38 @@ def test_sglang_reserves_more_for_groups_of_data_parallel_attention(
     assert lost == pytest.approx(groups_mib * 2**20 / GPUS["h100-sxm-80gb"], abs=0.0011)
 
 
+@pytest.mark.parametrize(("version", "largest"), [("0.13", 32), ("0.14", 128), ("0.33", 128)])
+def test_vllm_captures_every_batch_of_few_seats_with_drafts(version: str, largest: int) -> None:
+    """Twice the tokens of max_num_seqs: config/vllm.py, max_num_seqs x decode_query_len x 2 (pull request 30330)."""
+    drafting = resolve(
+        version=version, max_num_seqs=16, drafter="mtp", traits=ServerTraits(drafter="mtp", tokens_per_decode=4)
+    )
+    alone = resolve(version=version, max_num_seqs=16)
+
+    assert drafting.cuda_graph_max_batch == largest
+    assert alone.cuda_graph_max_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("version", "groups", "exchange", "limits"),
+    [
+        ("0.20", 8, "deepep_low_latency", (256, 256)),
+        ("0.33", 8, "deepep_low_latency", (256, 256)),
+        ("0.33", 8, "deepep_high_throughput", (1024, 8192)),
+        ("0.33", 1, "deepep_low_latency", (1024, 8192)),
+    ],
+)
+def test_vllm_takes_few_tokens_with_deepep_for_low_latency(
+    version: str, groups: int, exchange: str, limits: tuple[int, int]
+) -> None:
+    """use_batched_dp_moe of config/parallel.py in 0.20.2, 0.32 and 0.33; the default seats are cut to the budget."""
+    found = resolve(
+        version=version, gpu="h200-sxm-141gb", data_parallel_size=groups, traits=ServerTraits(exchange=exchange)
+    )
+
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == limits
+
+
 @pytest.mark.parametrize(
     ("version", "drafter", "gib"),
     [
@@ -317,7 +351,7 @@ def test_sglang_reserves_for_what_a_server_does(version: str, case: dict[str, An
         load_engine("sglang")
         .nearest_version(version)
         .memory.reserve(memory)
-        .share(memory, ReserveCase(**server | case))
+        .share(memory, ServerTraits(**server | case))
     )
 
     assert share == round(1 - mib * 2**20 / memory, 3)
@@ -352,7 +386,7 @@ def test_sglang_captures_no_more_than_the_seats_that_are_set(version: str, large
     ],
 )
 def test_sglang_joins_all_reduce_and_norm_of_more_and_more_families(family: str, without: str, since: str) -> None:
-    """enable_flashinfer_allreduce_fusion of server_args.py, then of arg_groups/overrides.py; none is ever taken back."""
+    """enable_flashinfer_allreduce_fusion of server_args.py, then of arg_groups/overrides.py; none is taken back."""
     assert family not in resolve("sglang", without).all_reduce_norm_families
     assert family in resolve("sglang", since).all_reduce_norm_families
     assert family in resolve("sglang", "0.5.23").all_reduce_norm_families
