@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from simserve.profiles.tiers import Tiered
@@ -25,6 +27,37 @@ class SizeRange(FrozenModel):
         return range(self.start, self.stop + 1, self.step)
 
 
+KeptOff = Literal[
+    "data_parallel",
+    "pipeline",
+    "pools",
+    "drafts",
+    "loras",
+    "offload",
+    "redundant_experts",
+    "gguf",
+    "pictures",
+    "latent",
+    "sparse",
+    "exchange",
+    "two_batch_overlap",
+]
+"""What may keep prompts off graphs: options of a server, and properties of its model."""
+
+
+class PromptGraphs(FrozenModel):
+    """Graphs that hold all of a prompt's layers but attention (SGLang), and the servers that capture none."""
+
+    off_with: tuple[KeptOff, ...]
+    """What keeps a server from them; `latent` attention is here what is not also `sparse`."""
+    off_for_families: tuple[str, ...] = ()
+    """Model families without them."""
+    pictured_families: tuple[str, ...] = ()
+    """Model families with a vision tower that have them all the same."""
+    latent_tokens: int = Field(default=0, ge=0)
+    """Largest graph with latent attention, tokens; otherwise a chunk."""
+
+
 class CudaGraphs(FrozenModel):
     """Decode batch sizes that are captured. A batch between two sizes is padded to the larger."""
 
@@ -38,14 +71,20 @@ class CudaGraphs(FrozenModel):
     """Largest captured size; absent: the last of `sizes`."""
     max_batch_per_seq: int | None = Field(default=None, ge=1)
     """Largest captured size as a multiple of `max_num_seqs`, if that is lower."""
+    counts_drafts: bool = False
+    """Whether it is a multiple of their tokens with drafts, the sizes being tokens."""
     captures_limit: bool = False
     """Whether `max_num_seqs` itself is captured, and nothing above it."""
+    sizes_with_drafts: tuple[int | SizeRange, ...] = ()
+    """The same with speculative decoding; empty: as `sizes`."""
+    stays_within_seats: bool = False
+    """Whether a `max_num_seqs` that is set, of all groups, is captured, and nothing above it."""
     max_batch_of_family: dict[str, int] = Field(default_factory=dict)
     """Model family -> largest captured size, in place of both limits above."""
     covers_prompts: bool = False
     """Whether steps with prompts also run on graphs, up to the largest captured size in tokens (vLLM V1)."""
-    covers_chunks: bool = False
-    """Whether parts of a layer run on graphs up to a chunk and launch Triton's experts as one operator (SGLang)."""
+    prompts: PromptGraphs | None = None
+    """Graphs of prompts up to a chunk, which launch Triton's experts as one operator; absent: none."""
     memory: Bytes
     """Memory of the captured graphs, bytes."""
     is_budgeted: bool
@@ -53,9 +92,9 @@ class CudaGraphs(FrozenModel):
     source: str
     """Where the sizes come from."""
 
-    def every_size(self, is_padded: bool = True) -> set[int]:
-        """Return the captured sizes, one by one."""
-        entries = self.sizes if is_padded else self.exact_sizes
+    def every_size(self, *, is_padded: bool = True, drafts: bool = False) -> set[int]:
+        """Return the captured sizes, one by one, with padding and speculative decoding or without."""
+        entries = self.exact_sizes if not is_padded else (drafts and self.sizes_with_drafts) or self.sizes
         return {size for entry in entries for size in (entry.sizes if isinstance(entry, SizeRange) else (entry,))}
 
     @property

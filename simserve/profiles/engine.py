@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from simserve.profiles.cuda_graphs import CudaGraphs
@@ -32,11 +32,12 @@ from simserve.profiles.engine_profile import (
     EngineProfile,
     EngineVersion,
     Host,
-    KernelTraits,
     Scheduling,
     load_engine,
 )
+from simserve.profiles.kernel_traits import KernelTraits
 from simserve.profiles.resolved_engine import ResolvedEngine
+from simserve.profiles.static_reserve import ServerTraits
 from simserve.profiles.tiers import Tiered
 
 __all__ = ["EngineProfile", "ResolvedEngine", "load_engine", "resolve_engine"]
@@ -103,6 +104,7 @@ class _Place:
         has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: FP8 with block scales.
         has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
         vocab_size: Size of the model's vocabulary.
+        traits: What the server does, for which model and with which drafts.
     """
 
     gpu_memory_bytes: float
@@ -116,6 +118,7 @@ class _Place:
     only_prefills: bool = False
     has_linear_layers: bool = False
     vocab_size: int = 0
+    traits: ServerTraits = field(default_factory=ServerTraits)
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that applies here."""
@@ -149,6 +152,7 @@ def resolve_engine(
     has_block_scales: bool = False,
     has_linear_layers: bool = False,
     vocab_size: int = 0,
+    traits: ServerTraits | None = None,
 ) -> ResolvedEngine:
     """Return every option of an engine as a version resolves it on a GPU.
 
@@ -171,15 +175,19 @@ def resolve_engine(
         only_prefills: Whether other replicas decode.
         has_linear_layers: Whether layers of the model keep a state of fixed size, Mamba or linear attention.
         vocab_size: Size of its vocabulary, for engines that sample on the CPU.
+        traits: What the server does, for which model and with which drafts. None: one for text, with plain attention.
 
     Raises:
         InputError: A value is not supported, or two contradict each other.
     """
     known = profile.nearest_version(version)
     ranks = tensor_parallel_size * pipeline_parallel_size
+    graphs = known.cuda_graphs.prompts
+    is_captured = graphs is not None and not (data_parallel_size > 1 and "data_parallel" in graphs.off_with)
+    traits = traits or ServerTraits(captures_prompts=is_captured)
     place = _Place(
         *(gpu_memory_bytes, gpu_name, tensor_parallel_size, ranks, data_parallel_size, host_slowdown),
-        *(drafter, model_family, only_prefills, has_linear_layers, vocab_size),
+        *(drafter, model_family, only_prefills, has_linear_layers, vocab_size, traits),
     )
     check_options(options)
     refuse_expert_kernels(options, known.kernels.triton_expert_capabilities, compute_capability)
@@ -374,6 +382,9 @@ def _budget(
         default, note = place.count(chunking.max_num_batched_tokens), "with chunked prefill"
     if chunking.must_cover_model_len and unchunked_len > default:
         default, note = unchunked_len, "raised to max_model_len, as chunked prefill is off"
+    exchange = place.traits.exchange
+    if exchange in known.limits.budget_of_exchanges and place.data_parallel_size > 1:
+        default, note = known.limits.budget_of_exchanges[exchange], f"with {exchange}"
     if known.limits.groups_share_budget and place.data_parallel_size > 1:
         default, note = default // place.data_parallel_size, "a rank's share"
     is_asked = choices.is_set("max_num_seqs") or choices.is_set("static_batch_size")
@@ -408,7 +419,7 @@ def _graph_sizes(
     graphs: CudaGraphs, place: _Place, max_num_seqs: int, largest: int | None, is_padded: bool
 ) -> tuple[int, ...]:
     """Return the captured sizes; ``largest``, if the user sets it, replaces the engine's limits."""
-    sizes = graphs.every_size(is_padded)
+    sizes = graphs.every_size(is_padded=is_padded, drafts=place.drafter is not None)
     largest = graphs.max_batch_of_family.get(place.model_family) if largest is None else largest
     if sizes and largest is not None:
         sizes |= {largest, *(range(max(sizes) + graphs.last_step, largest, graphs.last_step) if is_padded else ())}
@@ -419,7 +430,8 @@ def _graph_sizes(
     if graphs.max_batch is not None:
         sizes = {size for size in sizes if size <= place.count(graphs.max_batch)}
     if graphs.max_batch_per_seq is not None:
-        sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs}
+        width = place.traits.tokens_per_decode if graphs.counts_drafts else 1
+        sizes = {size for size in sizes if size <= graphs.max_batch_per_seq * max_num_seqs * width}
     return tuple(sorted({min(size, max_num_seqs) if graphs.captures_limit else size for size in sizes}))
 
 
@@ -443,13 +455,24 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         rule = "must be true: " + ("no step runs on a CUDA graph" if is_eager else "this engine always pads")
         raise refuse("cuda_graph_padding", is_padded, rule, "leave it out")
     graph_sizes = () if is_eager else _graph_sizes(graphs, place, max_num_seqs, asked, is_padded)
+    groups, seats = place.data_parallel_size, max_num_seqs * place.data_parallel_size
+    if graphs.stays_within_seats and asked is None and choices.is_set("max_num_seqs") and graph_sizes[-1:] > (seats,):
+        graph_sizes = _graph_sizes(graphs, place, max_num_seqs, seats, is_padded)
     largest = graph_sizes[-1] if graph_sizes else 0
     share = 0.0
     if memory.gpu_memory_utilization is not None:
         share = place.value(memory.gpu_memory_utilization)
     elif memory.static_reserve:
-        reserve, groups = memory.reserve(place.gpu_memory_bytes), place.data_parallel_size
-        share = reserve.share(place.gpu_memory_bytes, budget * groups, largest, place.num_ranks * groups, groups)
+        case = replace(
+            place.traits,
+            chunk_tokens=budget * groups,
+            graph_sequences=largest,
+            ranks=place.num_ranks * groups,
+            groups=groups,
+            drafter=place.drafter,
+            decode_sequences=seats if choices.is_set("max_num_seqs") else max(largest, 1),
+        )
+        share = memory.reserve(place.gpu_memory_bytes).share(place.gpu_memory_bytes, case)
     return {
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from simserve.errors import InputError, ProfileError, ScenarioError
-from simserve.profiles.cuda_graphs import SizeRange
 from simserve.profiles.model import WIDE_FORMATS, WeightFormatName
 from simserve.units import Bytes, PositiveSeconds, Seconds, WholeBytes
 from simserve.validation import FrozenModel
@@ -529,59 +528,6 @@ class MeasuredFactors(FrozenModel):
     def values(self) -> dict[str, float]:
         """The factors by name."""
         return {name: getattr(self, name) for name in FACTORS}
-
-
-class StaticReserve(FrozenModel):
-    """SGLang's estimate of what must stay free besides weights and KV; the rest is the static share."""
-
-    memory_at_least: Bytes = 0.0
-    """Least GPU memory for which this estimate holds, bytes."""
-    base: Bytes
-    """Bytes for metadata, or for everything if no other term is given."""
-    chunk_token: Bytes = 0.0
-    """Bytes per token of the prefill chunk."""
-    minimum_chunk_tokens: int = 0
-    """Least chunk length assumed, tokens."""
-    graph_sequence: Bytes = 0.0
-    """Bytes per sequence of the largest captured CUDA graph."""
-    prompt_graph: Bytes = 0.0
-    """Bytes per captured graph of prompts; none are captured under data-parallel attention."""
-    prompt_graph_sizes: tuple[SizeRange, ...] = ()
-    """Tokens of the graphs of prompts; sizes up to the chunk are captured."""
-    rank: Bytes = 0.0
-    """Bytes per rank (tensor x pipeline)."""
-    group_sequence: Bytes = 0.0
-    """Bytes per sequence of the largest CUDA graph and group of data-parallel attention, if there are several."""
-    large_group_sequence: Bytes = 0.0
-    """Further bytes of the same kind if the largest graph holds more sequences than `large_graph`."""
-    large_graph: int = 0
-    """Sequences of the largest graph above which `large_group_sequence` counts."""
-    minimum: Bytes = 0.0
-    """Least reserve, bytes, on GPUs above `minimum_above`."""
-    minimum_above: Bytes = 0.0
-    """GPU memory above which `minimum` applies, bytes."""
-
-    def share(
-        self, gpu_memory_bytes: float, chunk_tokens: int, graph_sequences: int, ranks: int, groups: int = 1
-    ) -> float:
-        """Return the share of GPU memory for weights and KV, rounded to 0.001 as SGLang does.
-
-        ``ranks`` counts the ranks of all ``groups`` of data-parallel attention.
-        """
-        reserved = self.base + self.chunk_token * max(chunk_tokens, self.minimum_chunk_tokens)
-        reserved += self.graph_sequence * graph_sequences + self.rank * ranks
-        if groups > 1:
-            is_large = graph_sequences > self.large_graph
-            each = self.group_sequence + (self.large_group_sequence if is_large else 0.0)
-            reserved += each * graph_sequences * groups
-        else:
-            captured = (
-                range(each.start, min(each.stop, chunk_tokens) + 1, each.step) for each in self.prompt_graph_sizes
-            )
-            reserved += self.prompt_graph * sum(map(len, captured))
-        if gpu_memory_bytes > self.minimum_above:
-            reserved = max(reserved, self.minimum)
-        return round((gpu_memory_bytes - reserved) / gpu_memory_bytes, 3)
 
 
 class TowerReserve(FrozenModel):

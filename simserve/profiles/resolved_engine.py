@@ -21,7 +21,8 @@ from simserve.profiles.engine_options import (
     StatePool,
     UbatchRules,
 )
-from simserve.profiles.engine_profile import KernelTraits, LoadedMethod, MemoryRule
+from simserve.profiles.engine_profile import LoadedMethod, MemoryRule
+from simserve.profiles.kernel_traits import KernelTraits
 from simserve.profiles.model import WeightFormatName
 
 DEFAULT_MAX_LORA_RANK = 16
@@ -200,6 +201,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Quantisation methods whose KV format `auto` takes from the checkpoint."""
     narrow_sparse_kv_capability: float | None
     """CUDA compute capability from which `auto` keeps the keys of sparse attention in FP8; None: never."""
+    narrow_kv_families: Mapping[str, int]
+    """Model family -> CUDA compute capability, before the point, on which `auto` keeps its KV in FP8."""
     casts_float32: bool
     """Whether it loads 32-bit weights in 16 bit unless 32 is asked for."""
     kv_transfer: KVTransfer

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 _WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
 advanced_features/epd_disaggregation), TensorRT-LLM (under Dynamo's encode worker)."""
-PROMPTS_WITHOUT_GRAPHS = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "qwen3_next")
-"""Families for whose prompts SGLang captures no graphs (configs/model_config.py of 0.5.10 and 0.5.12; 0.5.14 takes the
-first and the third off its list)."""
 _OF_CONTINUOUS = ("scheduler", "admission")
 """Options of batches whose requests come and go one by one."""
 _SWITCHES = {"enable_chunked_prefill": "chunked_prefill", "enable_prefix_caching": "prefix_caching"}
@@ -451,21 +448,6 @@ def _loses_requests(scenario: Scenario) -> bool:
         or (streaming is not None and streaming.http_timeout is not None)
         or (deployment.overflow is not None and deployment.overflow.when_limited == "refuse")
     )
-
-
-def keeps_prompts_off_graphs(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> bool:
-    """Return whether a server has an option that keeps SGLang from capturing its prompts, apart from separate pools.
-
-    server_args.py of 0.5.10 and 0.5.12, `_handle_piecewise_cuda_graph`, of 0.5.14 and 0.5.18,
-    `_disable_tc_piecewise_cudagraph_if_incompatible` (from 0.5.12 on drafts no longer do; here they do).
-    """
-    deployment, options = scenario.deployment, scenario.deployment.engine
-    is_split = deployment.data_parallel_size > 1 or deployment.pipeline_parallel_size > 1
-    is_moved = options.cpu_offload_gb or options.kv_offload is not None or options.kv_tiers
-    is_changing = scenario.workload.loras or deployment.speculative or deployment.num_redundant_experts
-    is_gguf = str(deployment.quantization).startswith("gguf")
-    is_other = hardware.vendor != "NVIDIA" or model.vision is not None or model.family in PROMPTS_WITHOUT_GRAPHS
-    return bool(is_split or is_moved or is_changing or is_gguf or is_other)
 
 
 def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> bool:

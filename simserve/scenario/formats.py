@@ -254,6 +254,8 @@ def _kv_of_checkpoint(shape: ReplicaShape) -> str | None:
 
 def _keeps_sparse_keys_narrow(shape: ReplicaShape) -> bool:
     since, capability = shape.engine.narrow_sparse_kv_capability, shape.hardware.compute_capability
+    if capability is not None and shape.engine.narrow_kv_families.get(shape.model.family) == int(float(capability)):
+        return True
     if since is None or capability is None or shape.model.indexer is None or shape.model.mla is None:
         return False
     return float(capability) >= since

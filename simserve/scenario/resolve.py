@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,12 +19,14 @@ from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_r
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
 from simserve.profiles.catalog import Itself, load_model
+from simserve.profiles.cuda_graphs import PromptGraphs
 from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import TOWER_LAYERS, EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
+from simserve.profiles.static_reserve import AttentionShare, ServerTraits
 from simserve.scenario.combinations import (
     AskedFeature,
     check_combinations,
@@ -33,7 +35,6 @@ from simserve.scenario.combinations import (
     check_features,
     check_model,
     check_rank_layout,
-    keeps_prompts_off_graphs,
 )
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
@@ -58,8 +59,6 @@ _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in Resolve
 """Fields of the scheduler's configuration that an engine has under the same name."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
-LATENT_GRAPH_TOKENS = 2048
-"""Tokens of SGLang's largest CUDA graph for prompts with latent attention (0.5.10 server_args.py)."""
 KEPT_ENGINES = 512
 """Resolved engines kept, about 10 kB each: those of the sizes and options that a search tries on some kinds of GPU."""
 
@@ -299,32 +298,45 @@ def replica_shape(scenario: Scenario, connector: str | None = None, role: Role =
     shape = _shape_as_asked(scenario, connector, role)
     if scenario.deployment.engine.max_model_len is not None:
         return shape
-    return with_room_for_context(shape, lambda length: _shape_as_asked(_with_length(scenario, length), connector, role))
+    return with_room_for_context(shape, _at_length(scenario, connector, role, shape.engine.max_model_len))
 
 
 def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan:
     """Return the memory plan of `replica_shape`."""
     shape = _shape_as_asked(scenario, connector, role)
     if scenario.deployment.engine.max_model_len is None:
-        return plan_with_room(shape, lambda length: _shape_as_asked(_with_length(scenario, length), connector, role))
+        return plan_with_room(shape, _at_length(scenario, connector, role, shape.engine.max_model_len))
     with scenario.blaming("deployment"):
         return plan_memory(shape)
 
 
-def _with_length(scenario: Scenario, length: int) -> Scenario:
-    deployment = scenario.deployment
-    engine = deployment.engine.model_copy(update={"max_model_len": length})
-    return scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
+def _at_length(
+    scenario: Scenario, connector: str | None, role: Role, started_with: int
+) -> Callable[[int], ReplicaShape]:
+    """Return what makes a replica for requests up to a length, of a server that was started with another one."""
+
+    def shape(length: int) -> ReplicaShape:
+        deployment = scenario.deployment
+        engine = deployment.engine.model_copy(update={"max_model_len": length})
+        shortened = scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
+        return _shape_as_asked(shortened, connector, role, started_with)
+
+    return shape
 
 
-def _shape_as_asked(scenario: Scenario, connector: str | None, role: Role) -> ReplicaShape:
-    """Return one replica at the length that the scenario or the engine sets, whether it fits or not."""
+def _shape_as_asked(
+    scenario: Scenario, connector: str | None, role: Role, started_with: int | None = None
+) -> ReplicaShape:
+    """Return one replica at the length that the scenario or the engine sets, whether it fits or not.
+
+    ``started_with``: context length with which the server starts, if requests have room for less.
+    """
     deployment, folder = scenario.deployment, scenario.folder
     with scenario.blaming("deployment.hardware"):
         hardware = load_hardware(deployment.hardware, folder)
     with scenario.blaming("model"):
         model = load_model(scenario.model, folder)
-    engine = _resolved_engine(scenario, hardware, model, role)
+    engine = _resolved_engine(scenario, hardware, model, role, started_with)
     backend = _all2all_backend(deployment, hardware, model, engine)
     overlaps = deployment.enable_two_batch_overlap
     if overlaps is None:
@@ -502,7 +514,9 @@ def _engine(profile: Itself[EngineProfile], **options: Any) -> ResolvedEngine:
     return resolve_engine(profile.profile, **options)
 
 
-def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role) -> ResolvedEngine:
+def _resolved_engine(
+    scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role, started_with: int | None = None
+) -> ResolvedEngine:
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)
@@ -529,6 +543,7 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
             has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
             vocab_size=model.vocab_size,
+            traits=_traits(profile, scenario, hardware, model, role),
         )
     if hardware.is_cpu and deployment.engine.async_scheduling is None:
         sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
@@ -538,9 +553,12 @@ def _resolved_engine(scenario: Scenario, hardware: HardwareProfile, model: Model
         known = {key: getattr(engine, key) for key in keys}
         engine = engine.model_copy(update=profile.devices.restricted(hardware.vendor, known))
     engine = _with_kernel_block(engine, profile, hardware, model)
-    engine = _with_prompt_graphs(engine, profile, scenario, hardware, model, is_alone=role == "both")
+    engine = _with_prompt_graphs(engine, profile, _prompt_graphs(profile, scenario, hardware, model, role), model)
     if _loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images):
         engine = _beside_tower(engine, profile, model)
+    rule = profile.nearest_version(engine.requested_version).memory.attention_share
+    if rule is not None and (started_with or engine.max_model_len) > rule.model_len_above:
+        engine = _under_attention(engine, rule, scenario, hardware, model)
     if role != "both":
         # SGLang's prefill and decode servers run other loops.
         engine = engine.model_copy(update={"overlaps_results": False})
@@ -605,24 +623,73 @@ def _with_kernel_block(
     return engine.model_copy(update={"block_size": tokens, "sources": sources})
 
 
+def _traits(
+    profile: EngineProfile, scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role
+) -> ServerTraits:
+    """Return what the engine's defaults depend on besides its GPU and options."""
+    drafts = scenario.deployment.speculative
+    return ServerTraits(
+        tokens_per_decode=1 if drafts is None else 1 + drafts.num_speculative_tokens,
+        is_latent=model.mla is not None,
+        captures_prompts=_prompt_graphs(profile, scenario, hardware, model, role) is not None,
+        role=role,
+        exchange=scenario.deployment.all2all_backend,
+    )
+
+
+def _prompt_graphs(
+    profile: EngineProfile, scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role
+) -> PromptGraphs | None:
+    """Return the graphs of prompts that a server captures by itself; None: it captures none."""
+    graphs = profile.nearest_version(scenario.deployment.engine.version).cuda_graphs.prompts
+    if graphs is None or hardware.vendor != "NVIDIA" or role == "decode" or model.family in graphs.off_for_families:
+        return None
+    deployment, options = scenario.deployment, scenario.deployment.engine
+    present = {
+        "data_parallel": deployment.data_parallel_size > 1,
+        "pipeline": deployment.pipeline_parallel_size > 1,
+        "pools": role != "both",
+        "drafts": deployment.speculative is not None,
+        "loras": scenario.workload.loras is not None,
+        "offload": bool(options.cpu_offload_gb or options.kv_offload is not None or options.kv_tiers),
+        "redundant_experts": bool(deployment.num_redundant_experts),
+        "gguf": str(deployment.quantization).startswith("gguf"),
+        "pictures": model.vision is not None and model.family not in graphs.pictured_families,
+        "latent": model.mla is not None and model.indexer is None,
+        "sparse": model.indexer is not None,
+        "exchange": deployment.all2all_backend not in ("auto", "allgather_reducescatter"),
+        "two_batch_overlap": bool(deployment.enable_two_batch_overlap),
+    }
+    return None if any(present[each] for each in graphs.off_with) else graphs
+
+
 def _with_prompt_graphs(
-    engine: ResolvedEngine,
-    profile: EngineProfile,
-    scenario: Scenario,
-    hardware: HardwareProfile,
-    model: ModelProfile,
-    *,
-    is_alone: bool,
+    engine: ResolvedEngine, profile: EngineProfile, graphs: PromptGraphs | None, model: ModelProfile
 ) -> ResolvedEngine:
-    """Return an engine that runs the experts of prompts on CUDA graphs, if its release captures these by itself."""
-    graphs = profile.nearest_version(engine.requested_version).cuda_graphs
-    is_captured = graphs is not None and graphs.covers_chunks and bool(engine.cuda_graph_sizes)
-    if model.moe is None or not is_captured or not is_alone or keeps_prompts_off_graphs(scenario, hardware, model):
+    """Return an engine that runs the experts of prompts on the CUDA graphs that its release captures by itself."""
+    if graphs is None or model.moe is None or not engine.cuda_graph_sizes:
         return engine
     chunk = engine.max_num_batched_tokens
-    tokens = chunk if model.mla is None else min(chunk, LATENT_GRAPH_TOKENS)
+    tokens = chunk if model.mla is None else min(chunk, graphs.latent_tokens)
     sources = {**engine.sources, "cuda_graph_max_expert_tokens": f"{profile.name}, graphs of prompts"}
     return engine.model_copy(update={"cuda_graph_max_expert_tokens": tokens, "sources": sources})
+
+
+def _under_attention(
+    engine: ResolvedEngine, rule: AttentionShare, scenario: Scenario, hardware: HardwareProfile, model: ModelProfile
+) -> ResolvedEngine:
+    """Return an engine whose share of memory leaves what its kernels of attention need besides, whoever set it."""
+    deployment, asked = scenario.deployment, scenario.deployment.engine.attention_backend
+    heads = model.num_attention_heads // (deployment.tensor_parallel_size * deployment.data_parallel_size)
+    is_usual = model.mla is None or (model.indexer is None and heads in rule.latent_heads)
+    is_usual &= model.compressed_attention is None and model.family not in rule.except_families
+    is_usual &= any(part in hardware.name for part in rule.gpus)
+    if asked != rule.backend if asked is not None else not is_usual:
+        return engine
+    source = f"{engine.sources['gpu_memory_utilization']}, x {rule.factor:g} under {rule.backend} attention"
+    share = engine.gpu_memory_utilization * rule.factor
+    sources = {**engine.sources, "gpu_memory_utilization": source}
+    return engine.model_copy(update={"gpu_memory_utilization": share, "sources": sources})
 
 
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:

@@ -14,6 +14,7 @@ from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions, version_key
 from simserve.profiles.engine_profile import version_note
 from simserve.profiles.resolved_engine import ResolvedEngine
+from simserve.profiles.static_reserve import ServerTraits
 
 GIB = 2.0**30
 GPUS = {
@@ -56,6 +57,7 @@ def resolve(
     only_prefills: bool = False,
     has_linear_layers: bool = False,
     vocab_size: int = 0,
+    traits: ServerTraits | None = None,
     **overrides: Any,
 ) -> ResolvedEngine:
     """Resolve an engine on a GPU of the catalogue with the user's keys."""
@@ -74,6 +76,7 @@ def resolve(
         only_prefills=only_prefills,
         has_linear_layers=has_linear_layers,
         vocab_size=vocab_size,
+        traits=traits,
     )
 
 
@@ -243,7 +246,7 @@ def test_sglang_derives_chunk_and_static_share_from_memory(
 
 @pytest.mark.parametrize(
     ("version", "largest_graph", "groups_mib"),
-    [("0.5.2", 160, 0), ("0.5.9", 512, 8 * 512 * (3 + 1.5)), ("0.5.12", 512, 8 * 512 * (3 + 1.5) - 58 * 8)],
+    [("0.5.2", 160, 4 * 1024), ("0.5.9", 512, 8 * 512 * (3 + 1.5)), ("0.5.12", 512, 8 * 512 * (3 + 1.5) - 58 * 8)],
 )
 def test_sglang_reserves_more_for_groups_of_data_parallel_attention(
     version: str, largest_graph: int, groups_mib: float
@@ -260,6 +263,144 @@ def test_sglang_reserves_more_for_groups_of_data_parallel_attention(
     assert grouped.cuda_graph_max_batch == together.cuda_graph_max_batch
     lost = together.gpu_memory_utilization - grouped.gpu_memory_utilization
     assert lost == pytest.approx(groups_mib * 2**20 / GPUS["h100-sxm-80gb"], abs=0.0011)
+
+
+@pytest.mark.parametrize(("version", "largest"), [("0.13", 32), ("0.14", 128), ("0.33", 128)])
+def test_vllm_captures_every_batch_of_few_seats_with_drafts(version: str, largest: int) -> None:
+    """Twice the tokens of max_num_seqs: config/vllm.py, max_num_seqs x decode_query_len x 2 (pull request 30330)."""
+    drafting = resolve(
+        version=version, max_num_seqs=16, drafter="mtp", traits=ServerTraits(drafter="mtp", tokens_per_decode=4)
+    )
+    alone = resolve(version=version, max_num_seqs=16)
+
+    assert drafting.cuda_graph_max_batch == largest
+    assert alone.cuda_graph_max_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("version", "groups", "exchange", "limits"),
+    [
+        ("0.20", 8, "deepep_low_latency", (256, 256)),
+        ("0.33", 8, "deepep_low_latency", (256, 256)),
+        ("0.33", 8, "deepep_high_throughput", (1024, 8192)),
+        ("0.33", 1, "deepep_low_latency", (1024, 8192)),
+    ],
+)
+def test_vllm_takes_few_tokens_with_deepep_for_low_latency(
+    version: str, groups: int, exchange: str, limits: tuple[int, int]
+) -> None:
+    """use_batched_dp_moe of config/parallel.py in 0.20.2, 0.32 and 0.33; the default seats are cut to the budget."""
+    found = resolve(
+        version=version, gpu="h200-sxm-141gb", data_parallel_size=groups, traits=ServerTraits(exchange=exchange)
+    )
+
+    assert (found.max_num_seqs, found.max_num_batched_tokens) == limits
+
+
+@pytest.mark.parametrize(
+    ("version", "drafter", "gib"),
+    [
+        ("0.4.7", "eagle", 0),
+        ("0.5.2", "eagle", 2),
+        ("0.5.9", "eagle", 2),
+        ("0.5.9", "draft_model", 6),
+        ("0.5.9", "ngram", 0),
+        ("0.5.10", "mtp", 4),
+        ("0.5.13", "eagle", 4),
+        ("0.5.14", "eagle", 0),
+    ],
+)
+def test_sglang_reserves_memory_for_drafts(version: str, drafter: str, gib: float) -> None:
+    """Beyond the least reserve, for 0.5.10 to 0.5.13 twice as much as before (server_args.py of each)."""
+    alone, drafting = (resolve("sglang", version, "h200-sxm-141gb", drafter=each) for each in (None, drafter))
+
+    lost = alone.gpu_memory_utilization - drafting.gpu_memory_utilization
+    assert lost == pytest.approx(gib * GIB / GPUS["h200-sxm-141gb"], abs=0.0011)
+
+
+@pytest.mark.parametrize(
+    ("version", "case", "mib"),
+    [
+        ("0.5.12", {}, 512 + 16384 * 1.5 + 512 * 2 + 1024 + 74 * 8),
+        ("0.5.12", {"is_latent": True}, 512 + 16384 * 1.5 + 512 * 2 + 1024 + 1536),
+        ("0.5.12", {"captures_prompts": False}, 512 + 16384 * 1.5 + 512 * 2 + 1024),
+        ("0.5.14", {"captures_prompts": False, "role": "decode"}, 512 + 16384 * 1.5 + 512 * 2 + 1024),
+        ("0.5.15", {"captures_prompts": False, "role": "decode"}, 10240),
+        (
+            "0.5.15",
+            {"captures_prompts": False, "role": "decode", "tokens_per_decode": 16},
+            512 + 8192 * 1.5 + 1024 + 1024,
+        ),
+        ("0.5.15", {"role": "prefill"}, 512 + 16384 * 1.5 + 1024 + 74 * 8),
+        ("0.5.15", {"captures_prompts": False, "role": "decode", "exchange": "deepep_low_latency"}, 10240),
+        ("0.5.16", {"captures_prompts": False, "role": "decode", "exchange": "deepep_low_latency"}, 10240 + 2048),
+    ],
+)
+def test_sglang_reserves_for_what_a_server_does(version: str, case: dict[str, Any], mib: float) -> None:
+    """Eight ranks of 180 GiB: its formula of 0.5.12, and of 0.5.15 and 0.5.16 by role (server_args.py of each)."""
+    memory = 180 * GIB
+    server = {
+        "chunk_tokens": 16384,
+        "graph_sequences": 512,
+        "decode_sequences": 512,
+        "ranks": 8,
+        "captures_prompts": True,
+    }
+
+    share = (
+        load_engine("sglang")
+        .nearest_version(version)
+        .memory.reserve(memory)
+        .share(memory, ServerTraits(**server | case))
+    )
+
+    assert share == round(1 - mib * 2**20 / memory, 3)
+
+
+def test_sglang_captures_more_small_batches_with_drafts() -> None:
+    """0.5.3 to 0.5.23 server_args.py and cuda_graph_hook.py: every second batch up to 32, every fourth to 64."""
+    alone, drafting = (resolve("sglang", "0.5.9", drafter=each).cuda_graph_sizes for each in (None, "eagle"))
+
+    assert [size for size in alone if size < 40] == [1, 2, 4, 8, 12, 16, 24, 32]
+    assert [size for size in drafting if size < 48] == [*range(1, 9), *range(10, 33, 2), 40, 44]
+    assert max(alone) == max(drafting)
+
+
+@pytest.mark.parametrize(("version", "largest", "gib"), [("0.5.21", 512, 0), ("0.5.22", 64, 8 * 4.5 * 448 / 1024)])
+def test_sglang_captures_no_more_than_the_seats_that_are_set(version: str, largest: int, gib: float) -> None:
+    """Those of all groups: memory_hook.py of 0.5.22 and 0.5.23, which then also reserves less; not of 0.5.21."""
+    free, seated = (resolve("sglang", version, data_parallel_size=8, **each) for each in ({}, {"max_num_seqs": 8}))
+
+    assert seated.cuda_graph_max_batch == largest
+    gained = seated.gpu_memory_utilization - free.gpu_memory_utilization
+    assert gained * GPUS["h100-sxm-80gb"] / GIB == pytest.approx(gib + (gib > 0) * 2 * 448 / 1024, rel=0.25, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("family", "without", "since"),
+    [
+        ("qwen3_5_moe", "0.5.9", "0.5.10"),
+        ("glm_moe_dsa", "0.5.10", "0.5.11"),
+        ("nemotron_h", "0.5.13", "0.5.14"),
+        ("deepseek_v4", "0.5.17", "0.5.18"),
+    ],
+)
+def test_sglang_joins_all_reduce_and_norm_of_more_and_more_families(family: str, without: str, since: str) -> None:
+    """enable_flashinfer_allreduce_fusion of server_args.py, then of arg_groups/overrides.py; none is taken back."""
+    assert family not in resolve("sglang", without).all_reduce_norm_families
+    assert family in resolve("sglang", since).all_reduce_norm_families
+    assert family in resolve("sglang", "0.5.23").all_reduce_norm_families
+
+
+@pytest.mark.parametrize(
+    ("family", "kernels", "without", "since"),
+    [("mimo_v2_flash", "fp8_block", "0.5.16", "0.5.17"), ("cohere2_moe", "bf16", "0.5.18", "0.5.19")],
+)
+def test_sglang_leaves_triton_for_more_families_of_experts(family: str, kernels: str, without: str, since: str) -> None:
+    """flashinfer_trtllm on Blackwell, by arg_groups/overrides.py and model_overrides."""
+    assert family not in resolve("sglang", without).own_experts[kernels]
+    assert family in resolve("sglang", since).own_experts[kernels]
+    assert family in resolve("sglang", "0.5.23").own_experts[kernels]
 
 
 @pytest.mark.parametrize("version", ["0.5.0rc2", "0.5.3", "0.5.23"])

@@ -470,6 +470,15 @@ def test_a_limit_on_long_prompts_needs_prompts_that_are_split(more: list[str], m
         resolve(make_scenario(["deployment.engine.long_prefill_token_threshold=512", *more]))
 
 
+_LATENT = ["model=deepseek-v3", "deployment.quantization=fp8", "deployment.tensor_parallel_size=8"]
+_GROUPED = ["deployment.data_parallel_size=2", "deployment.enable_expert_parallel=true"]
+
+
+def _sglang(version: str) -> str:
+    """Return a setting for a release of SGLang."""
+    return f"deployment.engine={{name: sglang, version: {version}}}"
+
+
 @pytest.mark.parametrize(
     ("settings", "tokens"),
     [
@@ -481,11 +490,32 @@ def test_a_limit_on_long_prompts_needs_prompts_that_are_split(more: list[str], m
         (["deployment.speculative={method: eagle, num_speculative_tokens: 2, acceptance_rate: 0.7}"], 0),
         (["deployment.hardware=mi300x-192gb"], 0),
         (["model=qwen3-next-80b-a3b"], 0),
-        (["model=deepseek-v3", "deployment.quantization=fp8", "deployment.tensor_parallel_size=8"], 2048),
+        ([*_LATENT, _sglang("0.5.10")], 2048),
+        ([*_LATENT, _sglang("0.5.14")], 2048),
+        ([*_LATENT, _sglang("0.5.15")], 0),
+        ([*_LATENT, _sglang("0.5.17")], 0),
+        ([*_LATENT, _sglang("0.5.18")], 2048),
+        ([*_LATENT, _sglang("0.5.23")], 8192),
+        ([*_LATENT, "model=deepseek-v3.2", _sglang("0.5.13")], 0),
+        ([*_LATENT, "model=deepseek-v3.2", _sglang("0.5.14")], 2048),
+        ([*_LATENT, "model=deepseek-v3.2", _sglang("0.5.17")], 2048),
+        (
+            [
+                _sglang("0.5.11"),
+                "deployment.speculative={method: eagle, num_speculative_tokens: 2, acceptance_rate: 0.7}",
+            ],
+            8192,
+        ),
+        ([_sglang("0.5.16"), *_GROUPED], 0),
+        ([_sglang("0.5.17"), *_GROUPED], 4096),
+        ([_sglang("0.5.18"), "deployment.pipeline_parallel_size=2"], 8192),
+        ([_sglang("0.5.19"), "deployment.pipeline_parallel_size=2"], 0),
+        ([_sglang("0.5.15"), "model=qwen3.5-397b-a17b", "deployment.tensor_parallel_size=8"], 0),
+        ([_sglang("0.5.16"), "model=qwen3.5-397b-a17b", "deployment.tensor_parallel_size=8"], 8192),
     ],
 )
 def test_sglang_captures_prompts_from_0_5_10_on(settings: list[str], tokens: int) -> None:
-    """Up to a chunk, unless the server has what its server_args.py lists."""
+    """Up to a chunk, unless the server has what server_args.py, or from 0.5.19 on cuda_graph_hook.py, lists."""
     base = [
         "model=qwen3-30b-a3b",
         "deployment.hardware=h200-sxm-141gb",

@@ -28,6 +28,7 @@ def resolved(*overrides: str, model: str = "llama-3.1-8b", **blocks: Any) -> Res
 
 
 BIG = ("hardware=h200-sxm-141gb", "tensor_parallel_size=8")
+BLACKWELL = ("hardware=b200-sxm-180gb", "tensor_parallel_size=8")
 
 
 @pytest.mark.parametrize(
@@ -230,6 +231,10 @@ MODELOPT = "nvidia/Llama-3.1-8B-Instruct-FP8"
         ),
         ("deepseek-v3.2", (*BIG, "engine.version=0.11.0"), "fp8", "vllm's default for sparse attention"),
         ("deepseek-v3.2", (*BIG, "engine.version=0.11.1"), "bf16", "16 bit by default"),
+        ("glm-5", (*BLACKWELL, "engine.version=0.20.2"), "bf16", "16 bit by default"),
+        ("glm-5", (*BLACKWELL, "engine.version=0.32"), "fp8", "vllm's default for sparse attention"),
+        ("glm-5", (*BIG, "engine.version=0.32"), "bf16", "16 bit by default"),
+        ("deepseek-v3.2", (*BLACKWELL, "engine.version=0.33"), "bf16", "16 bit by default"),
     ],
 )
 def test_auto_is_what_the_engine_makes_of_the_checkpoint(

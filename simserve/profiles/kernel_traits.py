@@ -1,0 +1,137 @@
+"""Kernels: how efficient an engine's kernels are and what they can do, release by release.
+
+Knows neither a GPU's rates nor the time of a kernel: those are hardware profiles and `perf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from simserve.profiles.engine_options import MoeBackend
+from simserve.profiles.kernel_curves import GemmClass
+from simserve.profiles.model import WeightFormatName
+from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+from simserve.validation import FrozenModel
+
+
+class KernelTraits(FrozenModel):
+    """Efficiency and features of the engine's kernels."""
+
+    compute_efficiency: float = Field(gt=0, le=1.5)
+    """Factor on the hardware profile's kernel efficiencies; 1: unchanged."""
+    memory_share: float = Field(default=1.0, gt=0, le=2)
+    """Factor on the bandwidths after `compute_efficiency`; above 1 where only arithmetic is less efficient."""
+    has_paged_attention_kernel: bool = False
+    """Whether vLLM's PagedAttention, in which each query head reads its own keys, decodes where FlashAttention-2 does
+    not run (before Ampere)."""
+    attends_windows: bool = True
+    """Whether layers with a long sliding window attend only to the window; otherwise to everything that they keep."""
+    has_marlin: bool = True
+    """Whether kernels that unpack weights pad to Marlin's small tiles; otherwise to those of plain products."""
+    marlin_formats: tuple[str, ...] = ()
+    """Weight formats whose products run on Marlin, of known speed; others are assumed a share of plain ones."""
+    machete_formats: tuple[str, ...] = ()
+    """Formats that on Hopper run on Machete, a kernel for Hopper alone, instead."""
+    has_weight_only_floats: bool = True
+    """Whether FP8 and NVFP4 weights run in 16 bit on a GPU without arithmetic for them."""
+    padded_expert_formats: tuple[str, ...] = ()
+    """Weight formats whose experts are padded to Marlin's tiles."""
+    pads_experts: bool = True
+    """Whether experts in MXFP4 are padded in memory to the tiles of the kernels that multiply them."""
+    triton_expert_capabilities: tuple[float, float] | None = None
+    """CUDA compute capabilities [from, before) on which those kernels are Triton's, elsewhere Marlin's; absent: all."""
+    triton_expert_families: tuple[str, ...] = ()
+    """Model families whose experts run on Triton there, others on Marlin; empty: all."""
+    shared_decode_groups: tuple[int, ...] | None = None
+    """Query heads per key-value head for which decode reads keys once for the whole group; absent: any number."""
+    mixed_decode_tile: int = Field(default=0, ge=0)
+    """Rows of queries that a decode fills in a step that also prefills, under FlashAttention-2; 0: only its own."""
+    chunks_mixed_decodes: bool = False
+    """Whether decodes of a gated delta rule use the kernel of prompts in a step that also prefills, one chunk each."""
+    has_flash_kda: bool = False
+    """Whether prompts of Kimi Delta Attention with a bounded decay run on FlashKDA where the GPU supports it."""
+    all_reduce: Literal["nccl"] | None = None
+    """Which all-reduce ranks call: NCCL's; absent: the engine's own, which is faster for short messages."""
+    all_reduce_host_from: Bytes | None = Field(default=None, gt=0)
+    """Least message whose all-reduce over more than two ranks also crosses the host link once, bytes; absent: none."""
+    fuses_all_reduce_norm: bool = False
+    """Whether a small all-reduce and the norm after it are one kernel (Hopper and Blackwell)."""
+    all_reduce_norm_families: tuple[str, ...] = ()
+    """Model families whose layers have that kernel; absent: all."""
+    fuses_activation_quantisation: bool = False
+    """Whether norms and activation functions write the inputs of 8-bit products themselves, where weights have one
+    scale per tensor or channel; otherwise a separate kernel does."""
+    all_reduce_rounds_families: tuple[str, ...] = ()
+    """Model families whose all-reduces include norm and rounding for such products, at hidden sizes above 4,096."""
+    block_scaled_kernels: Mapping[str, str] = Field(default_factory=dict)
+    """Maker of the GPU -> whose such products run, as the curves of a GPU name them; absent: the engine's own."""
+    fp4_kernels: str = ""
+    """Whose products of NVFP4 weights run where a GPU has a curve of that name; empty: the engine's own."""
+    expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)
+    """Number format -> whose kernels run experts where a GPU has a curve of that name; absent: the engine's own."""
+    own_experts: Mapping[GemmClass, tuple[str, ...]] = Field(default_factory=dict)
+    """Number format -> model families whose experts run on the engine's own kernels all the same."""
+    block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
+    """Share of the fitted FLOP/s that products with FP8 block scales reach: kernels older than DeepGEMM."""
+    block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
+    """Share of the fitted bandwidth at which they read weights."""
+    block_scaled_gap: Seconds = Field(default=0, ge=0)
+    """Additional start-up time of one of them, seconds."""
+    block_scaled_gap_since: float = 0.0
+    """CUDA compute capability from which `block_scaled_gap` and `block_scaled_step` apply."""
+    block_scaled_step: Seconds = Field(default=0, ge=0)
+    """Least time of a tile of one of them per 128 columns of the reduction, seconds."""
+    narrow_kv_slowdown: float = Field(default=1.0, ge=1)
+    """Factor on the time of a decode step per key of an 8-bit KV cache; the fitted kernels are newer."""
+    expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
+    """Weight format -> speed of experts relative to the fitted kernels: older kernels, or an own build of them."""
+    kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
+    """Maker of the GPU -> factor on the start-up time of kernels that its profile states."""
+    shown_start: float = Field(default=1.0, gt=0, le=1)
+    """Share of its start-up that shows: with programmatic dependent launch a kernel starts before the last one ends."""
+    shown_start_since: float = 0.0
+    """CUDA compute capability from which `shown_start` applies."""
+    attention_backends: Mapping[str, str] = Field(default_factory=dict)
+    """Maker of the GPU -> default of `deployment.engine.attention_backend`."""
+    expert_backends: Mapping[str, MoeBackend] = Field(default_factory=lambda: dict[str, MoeBackend](AMD="aiter"))
+    """Maker of the GPU -> `deployment.engine.moe_backend` if neither that nor AMD's attention is set."""
+    latent_attention_gap: Seconds = Field(default=0, ge=0)
+    """Additional time of latent attention (MLA) per layer, seconds; the fitted kernels are newer."""
+    latent_decode_flops: Mapping[str, FlopsPerSecond] = Field(default_factory=dict)
+    """Maker of the GPU -> FLOP/s beyond which decodes of latent attention gain nothing; absent: as fitted."""
+    joins_latent_inputs: bool = True
+    """Whether one product computes the latent form of queries and of keys and values, which read the same input."""
+    latent_launch: Seconds = Field(default=0, ge=0)
+    """Host time to launch a layer with latent attention in a step that no CUDA graph covers, seconds."""
+    latent_launch_since: float = 0.0
+    """CUDA compute capability from which that counts; below it, the waits of fresh servers were fitted without it."""
+    full_prefill_rate_capability: float | None = None
+    """CUDA compute capability from which workers that only prefill reach the full rate of their kernels with the
+    families of `simserve.profiles.engine_options.PREFILL_WORKER_EFFICIENCY` too; absent: on no GPU."""
+    num_group_router_kernels: int = Field(default=1, ge=1)
+    """Small kernels that choose experts where the router first chooses groups of them, and that add shared experts."""
+    router_kernels: Mapping[str, PositiveInt] = Field(default_factory=dict)
+    """Model family whose router adds a bias and has one group -> those kernels on NVIDIA GPUs; absent: one."""
+    overlaps_shared_experts: bool = True
+    """Whether shared experts run alongside the routed ones, on a second stream or as further routed experts."""
+    sends_rounded_tokens: bool = False
+    """Whether tokens are rounded to the format of the experts' products before they go to other ranks, except FP8 with
+    block scales; DeepEP's FP8 dispatch is its own."""
+    max_bandwidth: BytesPerSecond | None = Field(default=None, gt=0)
+    """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
+    max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)
+    """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
+    max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
+    """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
+
+
+class Kernels(KernelTraits):
+    """Efficiency of the engine's kernels, and the weight formats that they run."""
+
+    quantizations: tuple[WeightFormatName, ...]
+    """Weight formats that the version can run, besides `FORMAT_FEATURES`, whose versions are in `features`."""
+    source: str
+    """Where efficiency and formats come from."""
