@@ -195,7 +195,7 @@ def test_the_readme_leads_with_the_errors_of_the_reports_that_nothing_was_fitted
     assert f"other people are {tpot} % off in TPOT, {ttft} % in TTFT and {throughput} % in throughput" in text
     reports = page.partition("## By report")[2].partition("\n## ")[0]
     count = sum(line.startswith("| ") for line in reports.splitlines()) - 2
-    assert f"({row[titles.index('run')]} in {count} today)" in text
+    assert f"({int(row[titles.index('run')]):,} in {count} today)" in text
 
 
 @pytest.mark.parametrize(

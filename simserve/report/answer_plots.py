@@ -29,6 +29,7 @@ from simserve.report.sketch import (
     Shape,
     Sketch,
     Whiskers,
+    add_name,
     around,
     dollar_words,
     from_zero,
@@ -80,7 +81,7 @@ _HEADROOM = 1.12
 _CIRCLE = 9.0
 """Points: size of the circle around a marked point."""
 _LEAST_NAME_GAP = 0.08
-"""Least gap, as a share of the height, between two points of a front that both get names."""
+"""Least gap, as a share of the height, between the plan and a point of the front that also gets a name."""
 _SLOWEST_DRAWN = 2.0
 """Fleets are drawn up to this multiple of the TTFT of the slowest fleet that meets the SLO."""
 _RANGE = 0.36
@@ -91,8 +92,6 @@ _ROOM = 1.15
 """Factor of room beyond the first and the last point of a logarithmic axis, for the circle."""
 _BILL_ROOM = 1.5
 """Factor of room below the smallest and above the largest bill, for the words beside them."""
-_NAME_SHARE = 0.35
-"""Largest share of the width for the name of a fleet, to the left of its point."""
 _MILLION = 1e6
 _MOST_INPUTS = 8
 _RIGHT_EDGE = 0.96
@@ -347,13 +346,11 @@ def compared_dollars(comparison: Comparison) -> Sketch | None:
         marks.append(Dots(x=[spot[0]], y=[spot[1]], color=color, shape=shape, size=7.0, names=[variant.name]))
         reach.append(spot)
     x = log_time([time / _ROOM for time, _ in reach] + [time * _ROOM for time, _ in reach], "TTFT p95, logarithmic")
-    for (time, usd), variant in zip(reach, (comparison.base, *comparison.variants), strict=True):
-        # Names to the left of their points are below them, the others above: two of equal price do not overlap.
-        is_left_of = x.share(time) > 0.6
-        right, up = (-7, -13) if is_left_of else (7, 5)
-        marks.append(Note(text=variant.name, x=time, y=usd, right=right, up=up, is_left_of=is_left_of))
     y = from_zero("dollars a month for GPUs", [_HEADROOM * usd for _, usd in reach], dollar_words)
-    return Sketch(left=0.2, x=x, y=y, marks=marks)
+    sketch = Sketch(left=0.2, x=x, y=y, marks=marks)
+    for (time, usd), variant in zip(reach, (comparison.base, *comparison.variants), strict=True):
+        add_name(sketch, variant.name, time, usd, is_needed=True)
+    return sketch
 
 
 def _intervals(rows: Mapping[bool, list[tuple[float, float, float]]], place: int, name: str) -> list[Mark]:
@@ -448,6 +445,36 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
     if held:
         # Fleets that are far slower would squeeze those that matter into a corner.
         seen = [each for each in seen if each["p95_ttft_ms"] <= _SLOWEST_DRAWN * max(held)]
+    times = [each["p95_ttft_ms"] / 1e3 for each in seen]
+    best, circle = summary["best"], list[Mark]()
+    if best and best.get("p95_ttft_ms"):
+        at, price = best["p95_ttft_ms"] / 1e3, best["usd_per_month"]
+        circle.append(Dots(x=[at], y=[price], color=INK, is_hollow=True, size=_CIRCLE))
+        times.append(at)
+    x = log_time([min(times) / _ROOM, max(times) * _ROOM], "TTFT p95, logarithmic")
+    bills = [each["usd_per_month"] for each in seen]
+    y = Axis(
+        label="dollars a month, logarithmic",
+        low=min(bills) / _BILL_ROOM,
+        high=max(bills) * _BILL_ROOM,
+        is_log=True,
+        words=dollar_words,
+    )
+    front = _front(seen)
+    places = [(each["p95_ttft_ms"] / 1e3, each["usd_per_month"]) for each in front]
+    line = [_line(places, GREY, DOTTED, "circle", "front: nothing is both cheaper and faster")] if front else []
+    sketch = Sketch(left=0.23, x=x, y=y, marks=[*line, *_fleets(seen), *circle])
+    if circle:
+        text = f"the plan: {best['num_gpus']} x {best['hardware']}" if best.get("hardware") else "the plan"
+        add_name(sketch, text, at, price, is_needed=True)
+    for each, (time, usd) in zip(front, places, strict=True):
+        if not circle or abs(y.share(usd) - y.share(price)) > _LEAST_NAME_GAP:
+            add_name(sketch, f"{each['num_gpus']} x {each['hardware']}", time, usd)
+    return sketch
+
+
+def _fleets(seen: Sequence[Mapping[str, Any]]) -> list[Mark]:
+    """Return the points of fleets, those that do not hold below the others."""
     marks: list[Mark] = []
     for holds, (color, _, shape), label in ((False, SERIES[1], "does not hold"), (True, SERIES[0], "holds")):
         points = [each for each in seen if bool(each.get("holds")) == holds]
@@ -468,34 +495,11 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
                     names=names,
                 )
             )
-    times = [each["p95_ttft_ms"] / 1e3 for each in seen]
-    best, circle = summary["best"], list[Mark]()
-    if best and best.get("p95_ttft_ms"):
-        at, price = best["p95_ttft_ms"] / 1e3, best["usd_per_month"]
-        circle.append(Dots(x=[at], y=[price], color=INK, is_hollow=True, size=_CIRCLE))
-        times.append(at)
-    x = log_time([min(times) / _ROOM, max(times) * _ROOM], "TTFT p95, logarithmic")
-    bills = [each["usd_per_month"] for each in seen]
-    y = Axis(
-        label="dollars a month, logarithmic",
-        low=min(bills) / _BILL_ROOM,
-        high=max(bills) * _BILL_ROOM,
-        is_log=True,
-        words=dollar_words,
-    )
-    if circle:
-        is_left_of = x.share(at) > _NAME_SHARE
-        right = -7 if is_left_of else 0
-        text = f"the plan: {best['num_gpus']} x {best['hardware']}" if best.get("hardware") else "the plan"
-        circle.append(Note(text=text, x=at, y=price, right=right, up=-13, is_left_of=is_left_of))
-    return Sketch(left=0.23, x=x, y=y, marks=[*_front_marks(seen, best, x, y), *marks, *circle])
+    return marks
 
 
-def _front_marks(seen: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, x: Axis, y: Axis) -> list[Mark]:
-    """Return a line through the fleets that hold and that no other beats in dollars and TTFT, each with its GPUs.
-
-    Names are on the empty side of the line: below and left. The name of the plan is placed separately.
-    """
+def _front(seen: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the fleets that hold and that no other beats in dollars and TTFT, the fastest first; none of one."""
     held = sorted(
         (each for each in seen if each.get("holds")), key=lambda each: (each["p95_ttft_ms"], each["usd_per_month"])
     )
@@ -503,21 +507,7 @@ def _front_marks(seen: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | No
     for each in held:
         if not front or each["usd_per_month"] < front[-1]["usd_per_month"]:
             front.append(each)
-    if len(front) < 2:
-        return []
-    places = [(each["p95_ttft_ms"] / 1e3, each["usd_per_month"]) for each in front]
-    marks: list[Mark] = [_line(places, GREY, DOTTED, "circle", "front: nothing is both cheaper and faster")]
-    named = [] if best is None or not best.get("usd_per_month") else [y.share(best["usd_per_month"])]
-    for each, (at, price) in zip(front, places, strict=True):
-        height = y.share(price)
-        # Words that would overlap those of another point only show at the pointer.
-        if all(abs(height - other) > _LEAST_NAME_GAP for other in named):
-            named.append(height)
-            is_left_of = x.share(at) > _NAME_SHARE
-            right, up = (-7, -9) if is_left_of else (7, 5)
-            text = f"{each['num_gpus']} x {each['hardware']}"
-            marks.append(Note(text=text, x=at, y=price, right=right, up=up, is_left_of=is_left_of))
-    return marks
+    return front if len(front) > 1 else []
 
 
 def plan_waterfall(summary: Mapping[str, Any]) -> Sketch | None:

@@ -23,6 +23,10 @@ _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[
 """A command at the end of a sentence, and an option with its number (possibly per month) or with the key it sets."""
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
 """Space between a time and its unit, at which no line may break."""
+_PARTS = re.compile(r"[^._/]*[._/]+|[^._/]+")
+"""Parts of a long name, each with the sign that ends it."""
+_LONGEST_WORD = 12
+"""Letters of a word up to which it is never broken."""
 _NAMES = ("simserve", "vllm", "sglang", "tgi", "lmdeploy", "ollama")
 """Words that keep their spelling at the start of a line."""
 TEMPLATES = Path(__file__).parent / "templates"
@@ -111,7 +115,16 @@ def environment() -> Environment:
     found.filters["marked"] = marked
     found.filters["command"] = command
     found.filters["joined"] = lambda text: _BEFORE_UNIT.sub("\u00a0", text)
+    found.filters["breakable"] = breakable
     return found
+
+
+def breakable(text: str) -> Markup:
+    """Return words that may break after a dot, an underscore or a slash inside long ones: names of keys and files."""
+    from markupsafe import Markup
+
+    words = (_PARTS.findall(word) if len(word) > _LONGEST_WORD else [word] for word in text.split(" "))
+    return Markup(" ").join(Markup("<wbr>").join(parts) for parts in words)
 
 
 def as_sentence(text: str) -> str:

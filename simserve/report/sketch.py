@@ -40,6 +40,15 @@ _BETWEEN_POINTS = 5.0
 """Least points between the words of two ticks."""
 _LEAST_SHARE = 0.15
 """Least share of an axis between two ticks whose words include a unit."""
+_NEXT_TO = ((7.0, 5.0), (7.0, -13.0), (-7.0, 5.0), (-7.0, -13.0))
+"""Places of words at a point, as (right, up) in points; with a negative ``right`` they end there."""
+_FURTHER = ((7.0, 17.0), (7.0, -25.0), (-7.0, 17.0), (-7.0, -25.0))
+_AIR = 1.5
+"""Points between words and whatever they must not cover."""
+_WIDE_TYPE = 1.1
+"""Factor on the width of words in a wide type such as DejaVu Sans, Matplotlib's."""
+_OTHER_WORDS, _OUTSIDE = 100, 1000
+"""What it counts to cover other words, and to leave the axes; a point counts 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +299,69 @@ class Sketch:
 def text_width(text: str, size: float) -> float:
     """Return the approximate width of a text in the sans serif type of a page, in points like ``size``."""
     return size * sum(0.32 if each in _NARROW else 0.9 if each in _WIDE else 0.58 for each in text)
+
+
+def add_name(sketch: Sketch, text: str, x: float, y: float, *, is_needed: bool = False) -> None:
+    """Add words beside a point where they cover the fewest points of the plot.
+
+    Where they would cover other words or leave the axes wherever they are put, they are left out, unless they are
+    needed.
+
+    Args:
+        sketch: Plot with all its points.
+        text: The words.
+        x: The point along the horizontal axis.
+        y: The point along the vertical axis.
+        is_needed: Whether they are never left out; they may then be a line further away.
+    """
+    places = (*_NEXT_TO, *_FURTHER) if is_needed else _NEXT_TO
+    notes = [Note(text=text, x=x, y=y, right=right, up=up, is_left_of=right < 0) for right, up in places]
+    counted = [_covered(sketch, note) for note in notes]
+    least = min(counted)
+    if is_needed or least < _OTHER_WORDS:
+        sketch.marks.append(notes[counted.index(least)])
+
+
+_Rectangle = tuple[float, float, float, float]
+"""Left, lower, right and upper end in points."""
+
+
+def _covered(sketch: Sketch, note: Note) -> int:
+    own, (left, right) = _rectangle(sketch, note), _ends(sketch)
+    found = _OUTSIDE * (own[0] < left or own[2] > right)
+    for mark in sketch.marks:
+        if isinstance(mark, Note) and mark.y is not None:
+            found += _OTHER_WORDS * _overlap(own, _rectangle(sketch, mark))
+        elif isinstance(mark, Dots):
+            for x, y in zip(mark.x, mark.y, strict=True):
+                at, height, half = *_place(sketch, x, y), mark.size / 2
+                found += _overlap(own, (at - half, height - half, at + half, height + half))
+    return found
+
+
+def _rectangle(sketch: Sketch, note: Note) -> _Rectangle:
+    assert note.y is not None
+    x, y = _place(sketch, note.x, note.y)
+    width, below = _WIDE_TYPE * text_width(note.text, note.size), y + note.up
+    left = x + note.right - note.is_left_of * width
+    return left, below - 0.2 * note.size, left + width, below + 0.8 * note.size
+
+
+def _overlap(one: _Rectangle, other: _Rectangle) -> bool:
+    beside = one[2] + _AIR <= other[0] or other[2] + _AIR <= one[0]
+    return not (beside or one[3] + _AIR <= other[1] or other[3] + _AIR <= one[1])
+
+
+def _ends(sketch: Sketch) -> tuple[float, float]:
+    """Return where the axes start and the picture ends, points from the left."""
+    return sketch.left * WIDTH_INCHES * POINTS_AN_INCH, WIDTH_INCHES * POINTS_AN_INCH
+
+
+def _place(sketch: Sketch, x: float, y: float) -> tuple[float, float]:
+    """Return a place in points from the lower left corner."""
+    right = sketch.left + (sketch.right - sketch.left) * sketch.x.share(x)
+    up = sketch.bottom + (sketch.top - sketch.bottom) * sketch.y.share(y)
+    return right * WIDTH_INCHES * POINTS_AN_INCH, up * sketch.height * POINTS_AN_INCH
 
 
 def area(edges: Floats, values: Floats, color: str, label: str = "", filled: str = "") -> list[Mark]:

@@ -49,7 +49,8 @@ def throughput_brief(summary: Mapping[str, Any]) -> Brief:
         facts = [Fact("Why", line) for line in lines[1:]]
         return Brief(verdict="missed", answer=lines[0], warnings=warnings, facts=facts)
     best = summary["best"]
-    judged, *rest = (line.rstrip(".") for line in lines[3:])
+    judged, *rest = (line.strip(" .") for line in lines[3:])
+    rest = [f"{each[:1].lower()}{each[1:]}" for each in rest]
     facts = [Fact("SLO", lines[2].removeprefix("The SLO ").rstrip("."))]
     if best["usd_per_hour"] is not None:
         month = f"{dollars(best['usd_per_hour'] * HOURS_PER_MONTH)} a month on {counted(best['num_gpus'], 'GPU')}"

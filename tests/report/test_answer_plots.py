@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simserve.report.answer_plots import (
@@ -224,3 +225,64 @@ def test_inputs_reach_from_their_low_to_their_high() -> None:
     assert [(mark.left, mark.right) for mark in sketch.marks if isinstance(mark, Box)] == [(-1000.0, 7000.0)]
     assert sketch.left * 4.6 * 72 > 60
     assert tornado({**cost(), "sensitivity": []}) is None
+
+
+def fleets(seed: int) -> list[dict[str, Any]]:
+    """Return fleets of few prices and many TTFTs, as a plan simulates them."""
+    drawn = np.random.default_rng(seed)
+    return [
+        {
+            "label": f"fleet {number}",
+            "hardware": "h100-sxm-80gb",
+            "num_gpus": int(gpus),
+            "usd_per_month": 2253.0 * gpus * drawn.choice([1.0, 1.01]),
+            "p95_ttft_ms": float(drawn.uniform(200, 1500)),
+            "holds": bool(drawn.random() < 0.5),
+        }
+        for number, gpus in enumerate(drawn.choice([2, 3, 4, 6, 8], 25))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_names_of_fleets_neither_cover_each_other_nor_leave_the_picture(seed: int) -> None:
+    """As Matplotlib draws them; the plan, which has the most places, is always named."""
+    candidates = fleets(seed)
+    best = min((each for each in candidates if each["holds"]), key=lambda each: each["usd_per_month"])
+
+    sketch = plan_candidates({"candidates": candidates, "best": best})
+
+    assert sketch is not None
+    figure = sketch_figure(sketch)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert any(text.get_text().startswith("the plan: ") for text in axes.texts)
+    assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
+    assert [(one, other) for one, other in combinations(boxes, 2) if one.overlaps(other)] == []
+
+
+def test_the_name_of_a_plan_goes_where_no_point_is() -> None:
+    """Fleets of a fifth less stand below the plan, where its name used to be; it covers none of them."""
+    own = {"label": "a fleet", "hardware": "h100-sxm-80gb", "num_gpus": 4, "holds": True}
+    best = {**own, "usd_per_month": 9014.0, "p95_ttft_ms": 370.0}
+    others = [
+        {**own, "usd_per_month": usd, "p95_ttft_ms": ttft, "holds": usd > 9000 and ttft < 1000}
+        for usd, many in {
+            4507.0: (600.0, 950.0),
+            7200.0: (390.0, 450.0, 520.0, 600.0, 700.0, 800.0, 900.0),
+            9014.0: (270.0, 300.0, 640.0, 700.0),
+            22535.0: (1100.0,),
+        }.items()
+        for ttft in many
+    ]
+
+    sketch = plan_candidates({"candidates": [best, *others], "best": best})
+
+    assert sketch is not None
+    figure = sketch_figure(sketch)
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    name = next(text for text in axes.texts if text.get_text().startswith("the plan"))
+    box = name.get_window_extent().padded(2.5 * figure.dpi / 72)  # the reach of a point, and of the rim around words
+    points = axes.transData.transform([(each["p95_ttft_ms"] / 1e3, each["usd_per_month"]) for each in others])
+    assert [point for point in points if box.contains(*point)] == []

@@ -34,7 +34,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 _BROKEN = """() => [...document.querySelectorAll('th, td')].filter((cell) => {
-  const words = cell.textContent.trim().split(/[\\s-]+/);
+  const words = cell.textContent.trim().split(/[\\s-]+|(?<=[._\\/])(?=.)/);
   const range = document.createRange();
   range.selectNodeContents(cell);
   const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top))).size;
@@ -59,6 +59,22 @@ def test_a_page_fits_the_screen(browser: Any, pages: dict[str, Path], width: int
         assert file.stat().st_size < 1_500_000
 
     assert complaints == []
+    page.close()
+
+
+_HIDDEN = """() => [...document.querySelectorAll('.scroll')]
+  .filter((each) => each.scrollWidth > each.clientWidth + 1)
+  .map((each) => `${each.scrollWidth} of ${each.clientWidth}: ${each.textContent.trim().slice(0, 60)}`)"""
+"""Tables that must be scrolled sideways."""
+
+
+def test_a_plan_is_read_on_a_phone_without_scrolling_sideways(browser: Any, pages: dict[str, Path]) -> None:
+    """Every column of every table of its answer is on the screen, and its longest words break where they may."""
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    page.goto(pages["plan"].as_uri())
+
+    assert page.evaluate("document.querySelectorAll('.scroll').length") > 3
+    assert page.evaluate(_HIDDEN) == []
     page.close()
 
 

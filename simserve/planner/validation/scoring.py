@@ -163,7 +163,7 @@ def coverage_sentence(coverage: Mapping[str, Any]) -> str:
     rows = f"{coverage['covered']} of {coverage['points']} ({100 * coverage['share']:.1f} %)"
     pools = coverage["disaggregated"]
     others = f", beside {pools} of separate prefill and decode pools, which cannot be run" if pools else ""
-    return f"Of those on H100, H200 and A100 of supported models {rows} were run{others}."
+    return f"Of the points of supported models on H100, H200 and A100, {rows} were run{others}."
 
 
 def _summaries(group: Sequence[Prediction], *, is_scored: bool) -> dict[str, dict[str, float | int]]:
