@@ -366,12 +366,14 @@ def _shape_as_asked(
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         check_rank_layout(shape)
-        # A draft model takes its part of a pool that states share, but none of a pool that states have to themselves.
+        # A draft model takes its part of a pool that states share, but none of a pool that states have to themselves,
+        # where drafts may have states of their own.
         shares = shape.model.has_states and pools_states(shape)
-        shape = with_state_blocks(shape) if shares else with_room_for_states(shape)
+        has_later = shares or (deployment.speculative is not None and shape.engine.draft_states is not None)
+        shape = with_state_blocks(shape) if shares else shape if has_later else with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
-        if shares:
+        if has_later:
             shape = with_room_for_states(shape)
         _check_encoder_cut(scenario, engine, shape.model)
         if not shape.model.num_sliding_layers:
