@@ -228,6 +228,16 @@ def _full_length_requests(shape: ReplicaShape, num_blocks: int, num_tokens: int)
 
 def _needs(shape: ReplicaShape) -> dict[str, float]:
     """Return the bytes that a GPU needs besides KV, by name."""
+    needs = _needs_besides_states(shape)
+    if shape.model.has_states and not pools_states(shape):
+        needs["states"] = state_slots(shape) * state_bytes(shape)
+    relaid = relaid_expert_bytes(shape)
+    if sum(needs.values()) + relaid < shape.hardware.memory.total:
+        needs["runtime"] += relaid
+    return needs
+
+
+def _needs_besides_states(shape: ReplicaShape) -> dict[str, float]:
     engine, ranks, stages = shape.engine, shape.tensor_parallel_size, shape.pipeline_parallel_size
     needs = {
         "weights": weights_bytes_per_gpu(
@@ -255,11 +265,6 @@ def _needs(shape: ReplicaShape) -> dict[str, float]:
         needs["vision_weights"] = whole if shape.engine.mm_encoder_tp_mode == "data" else whole / ranks
     if shape.encodes_audio and shape.model.audio is not None:
         needs["audio_weights"] = shape.model.audio.num_parameters * ENCODER_BYTES / ranks
-    if shape.model.has_states and not pools_states(shape):
-        needs["states"] = state_slots(shape) * state_bytes(shape)
-    relaid = relaid_expert_bytes(shape)
-    if sum(needs.values()) + relaid < shape.hardware.memory.total:
-        needs["runtime"] += relaid
     return needs
 
 
@@ -297,8 +302,30 @@ def state_bytes(shape: ReplicaShape) -> float:
 
 
 def state_slots(shape: ReplicaShape) -> int:
-    """Return the states that a GPU holds: one per seat, and those that a prefix cache keeps in addition."""
-    return shape.engine.max_num_seqs * _states_per_seat(shape)
+    """Return the states that a GPU holds: those of its seats, of their drafts, and those that a prefix cache keeps."""
+    return _state_plan(shape)[0]
+
+
+def _state_plan(shape: ReplicaShape) -> tuple[int, int]:
+    """Return the states that a GPU holds, and the most seats for which they suffice if they have their share of memory.
+
+    SGLang gives a prefix cache's states that share whatever the seats are. A step that verifies drafts writes a state
+    for each of its tokens: out of all memory (`first`), out of the share (`joint`), or with each other state (`each`).
+    """
+    engine, kept, seats = shape.engine, _states_per_seat(shape), shape.engine.max_num_seqs
+    has_drafts = shape.speculation is not None and shape.model.num_linear_layers
+    drafts = shape.tokens_per_decode if has_drafts and engine.draft_states is not None else 0
+    room = max(_left_by_rule(shape, _needs_besides_states(shape) | {"draft_weights": 0.0})[1], 0.0) / state_bytes(shape)
+    if kept == 1 or not engine.sizes_states_by_share:
+        return seats * (kept + drafts), int(STATE_SHARE * room / (kept + drafts))
+    if engine.draft_states == "first":
+        slots = int(max(STATE_SHARE * (room - seats * drafts), 0.0))
+        return slots + seats * drafts, slots // kept
+    if engine.draft_states == "each":
+        slots = int(STATE_SHARE * room / (1 + drafts))
+        return slots * (1 + drafts), slots // kept
+    slots = int(STATE_SHARE * room / (1 + drafts / kept))
+    return slots + min(seats, slots // kept) * drafts, slots // kept
 
 
 def _states_per_seat(shape: ReplicaShape) -> int:
@@ -327,9 +354,7 @@ def state_seats(shape: ReplicaShape) -> int:
     if pools_states(shape):
         most = plan_memory(shape).most_seats
         return shape.engine.max_num_seqs if most is None else max(min(shape.engine.max_num_seqs, most), 1)
-    needs = _needs(shape) | {"states": 0.0}
-    room = STATE_SHARE * max(_left_for_kv(shape, needs)[1], 0.0)
-    return max(min(shape.engine.max_num_seqs, int(room / (state_bytes(shape) * _states_per_seat(shape)))), 1)
+    return max(min(shape.engine.max_num_seqs, _state_plan(shape)[1]), 1)
 
 
 def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
@@ -521,11 +546,13 @@ def _unpacked_bytes(shape: ReplicaShape) -> float:
 
 
 def _left_for_kv(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float]:
-    """Return usable bytes, and bytes left for KV by the engine's rule."""
-    engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
+    """Return usable bytes, and bytes left for KV: those that the scenario sets, or by the engine's rule."""
     asked = _asked_kv_bytes(shape)
-    if asked is not None:
-        return sum(needs.values()) + asked, asked
+    return _left_by_rule(shape, needs) if asked is None else (sum(needs.values()) + asked, asked)
+
+
+def _left_by_rule(shape: ReplicaShape, needs: Mapping[str, float]) -> tuple[float, float]:
+    engine, total, share = shape.engine, shape.hardware.memory.total, shape.engine.gpu_memory_utilization
     counted = _counted(shape, needs)
     taken = sum(counted.values())
     if engine.memory_rule == "static_fraction":

@@ -602,6 +602,11 @@ class RuntimeMemory(FrozenModel):
     """States of linear attention per seat with a prefix cache; without one, one state."""
     linear_states_to_overlap: int = Field(default=0, ge=0)
     """Further states per seat if steps are scheduled ahead, as a step under way still writes its states."""
+    sizes_states_by_share: bool = False
+    """Whether states have their share of memory with a prefix cache however few seats there are (SGLang)."""
+    draft_states: Literal["first", "joint", "each"] | None = None
+    """States for the tokens of a step that verifies drafts: out of all memory `first`, `joint`ly with those of
+    the seats out of the states' share, or with `each` state of a prefix cache; absent: none."""
     state_pool: StatePool | None = None
     """How states share the KV pool; absent: they are outside it, with states for every seat."""
     relaid_expert_formats: tuple[str, ...] = ()

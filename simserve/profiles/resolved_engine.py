@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from simserve.profiles.engine_options import (
     Admission,
@@ -142,6 +143,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     activation_base_bytes: float  # part of that peak independent of the number of seats
     linear_states_per_cached_seat: int  # states of linear attention per seat with a prefix cache; without: one
     linear_states_to_overlap: int  # further ones with `async_scheduling`
+    sizes_states_by_share: bool  # whether seats do not limit the memory of states beside a prefix cache
+    draft_states: Literal["first", "joint", "each"] | None  # states of drafts, see `RuntimeMemory`
     state_pool: StatePool | None  # how states share the KV pool; None: they are outside it
     relaid_expert_formats: tuple[str, ...]
     """Weight formats whose experts' first matrices are kept in memory twice."""

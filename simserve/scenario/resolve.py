@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -337,7 +337,7 @@ def _shape_as_asked(
     with scenario.blaming("model"):
         model = load_model(scenario.model, folder)
     engine = _resolved_engine(scenario, hardware, model, role, started_with)
-    backend = _all2all_backend(deployment, hardware, model, engine)
+    backend = _all2all_backend(deployment, hardware, model, engine.features)
     overlaps = deployment.enable_two_batch_overlap
     if overlaps is None:
         is_assumed = deployment.all2all_backend == "auto" and backend.startswith("deepep")
@@ -367,12 +367,14 @@ def _shape_as_asked(
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         check_rank_layout(shape)
-        # A draft model takes its part of a pool that states share, but none of a pool that states have to themselves.
+        # A draft model takes its part of a pool that states share, but none of a pool that states have to themselves,
+        # where drafts may have states of their own.
         shares = shape.model.has_states and pools_states(shape)
-        shape = with_state_blocks(shape) if shares else with_room_for_states(shape)
+        has_later = shares or (deployment.speculative is not None and shape.engine.draft_states is not None)
+        shape = with_state_blocks(shape) if shares else shape if has_later else with_room_for_states(shape)
         if deployment.speculative is not None:
             shape = with_speculation(shape, deployment.speculative, folder)
-        if shares:
+        if has_later:
             shape = with_room_for_states(shape)
         _check_encoder_cut(scenario, engine, shape.model)
         if not shape.model.num_sliding_layers:
@@ -428,7 +430,7 @@ def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:
 
 
 def _all2all_backend(
-    deployment: DeploymentSpec, hardware: HardwareProfile, model: ModelProfile, engine: ResolvedEngine
+    deployment: DeploymentSpec, hardware: HardwareProfile, model: ModelProfile, features: Collection[str]
 ) -> All2AllBackend:
     """Return how tokens reach the ranks that hold their experts: as requested, or as such servers are run.
 
@@ -442,11 +444,11 @@ def _all2all_backend(
     num_gpus, link = deployment.tensor_parallel_size * deployment.data_parallel_size, hardware.intra_node
     is_wide = has_ranks and num_gpus > link.gpus_per_node
     if has_ranks and not is_wide and link.num_host_gpus < link.gpus_per_node and model.moe is not None:
-        if "nvlink_one_sided" in engine.features:
+        if "nvlink_one_sided" in features:
             return "nvlink_one_sided"
-        if "nvlink_two_sided" in engine.features and num_gpus > model.moe.num_experts_per_tok:
+        if "nvlink_two_sided" in features and num_gpus > model.moe.num_experts_per_tok:
             return "nvlink_two_sided"
-    return "deepep_low_latency" if is_wide and "deepep" in engine.features else "allgather_reducescatter"
+    return "deepep_low_latency" if is_wide and "deepep" in features else "allgather_reducescatter"
 
 
 def _connector(scenario: Scenario, connector: str | None) -> str | None:
@@ -543,7 +545,7 @@ def _resolved_engine(
             has_block_scales=deployment.engine.fp8_gemm_backend is not None and has_block_scaled_weights(scenario),
             has_linear_layers=model.num_linear_layers > 0,
             vocab_size=model.vocab_size,
-            traits=_traits(profile, scenario, hardware, model, role),
+            traits=server_traits(profile, scenario, hardware, model, role),
         )
     if hardware.is_cpu and deployment.engine.async_scheduling is None:
         sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
@@ -623,17 +625,24 @@ def _with_kernel_block(
     return engine.model_copy(update={"block_size": tokens, "sources": sources})
 
 
-def _traits(
+def server_traits(
     profile: EngineProfile, scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role
 ) -> ServerTraits:
-    """Return what the engine's defaults depend on besides its GPU and options."""
-    drafts = scenario.deployment.speculative
+    """Return what the engine's defaults depend on besides its GPU and options.
+
+    An exchange that is assumed counts like one that is named, except in prefill servers, whose owners name another.
+    """
+    deployment = scenario.deployment
+    drafts, exchange = deployment.speculative, deployment.all2all_backend
+    if exchange != "auto" or role != "prefill":
+        features = profile.features_of(deployment.engine.version, hardware.compute_capability)
+        exchange = _all2all_backend(deployment, hardware, model, features)
     return ServerTraits(
         tokens_per_decode=1 if drafts is None else 1 + drafts.num_speculative_tokens,
         is_latent=model.mla is not None,
         captures_prompts=_prompt_graphs(profile, scenario, hardware, model, role) is not None,
         role=role,
-        exchange=scenario.deployment.all2all_backend,
+        exchange=exchange,
     )
 
 

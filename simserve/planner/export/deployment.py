@@ -20,7 +20,7 @@ from simserve.profiles.model import WIDE_FORMATS, Checkpoint, ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.fit import check_fit
 from simserve.scenario.formats import kv_of_auto, loads
-from simserve.scenario.resolve import ResolvedScenario, resolve
+from simserve.scenario.resolve import ResolvedScenario, resolve, server_traits
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
 
@@ -322,8 +322,9 @@ def _rare_keys(scenario: Scenario) -> dict[str, Any]:
 def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> ResolvedEngine:
     """Return the engine of a deployment with other options, without their sources."""
     deployment, shape = resolved.scenario.deployment, resolved.shape
+    profile = load_engine(deployment.engine.name, resolved.scenario.folder)
     engine = resolve_engine(
-        load_engine(deployment.engine.name, resolved.scenario.folder),
+        profile,
         version=deployment.engine.version,
         gpu_memory_bytes=shape.hardware.memory.total,
         gpu_name=shape.hardware.name,
@@ -337,6 +338,7 @@ def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> Resolved
         model_family=shape.model.family,
         has_linear_layers=shape.model.num_linear_layers > 0,
         vocab_size=shape.model.vocab_size,
+        traits=server_traits(profile, resolved.scenario, shape.hardware, shape.model, "both"),
     )
     return engine.model_copy(update={"sources": {}})
 
