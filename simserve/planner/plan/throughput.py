@@ -26,6 +26,7 @@ from simserve.planner.capacity.search import highest_promised, is_load_sustained
 from simserve.planner.overrides import with_seed
 from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.price import Market
+from simserve.planner.plan.runners import front
 from simserve.planner.plan.summary import drafts_assumed
 from simserve.planner.search.explain import clause, plain
 from simserve.planner.search.group import settings_around
@@ -196,8 +197,8 @@ class _Group:
         if space.roles is None or self.is_closed or not is_steady(scenario) or self.search.goal.spare_replicas:
             return
         offered = load_of(scenario, own_traffic(scenario))
-        for front in fronts(space):
-            rates = Rates(self.search, front, space.roles, offered)
+        for shared in fronts(space):
+            rates = Rates(self.search, shared, space.roles, offered)
             before = self.best
             for overrides in rates.pairs(self._best_load):
                 self._try(overrides)
@@ -426,25 +427,11 @@ def find_load(scenario: Scenario, able: Able, confidence: float | None, least: f
     return replace(able, capacity=capacity(there, confidence=confidence))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What a contender does at the load that counts.
+def done(able: Able, confidence: float | None) -> Level | None:
+    """Return the runs of a contender at the load that counts; None where it holds at no load, or none was found.
 
-    Attributes:
-        load: The highest load that holds; with a confidence, the highest that holds on that share of real servers.
-        output_throughput: Output tokens/s there.
-        tpot: Mean TPOT, seconds.
-        level: The runs.
+    That is the highest load that holds; with a confidence, the highest that holds on that share of real servers.
     """
-
-    load: float
-    output_throughput: float
-    tpot: float
-    level: Level
-
-
-def done(able: Able, confidence: float | None) -> Done | None:
-    """Return what a contender does; None where it holds at no load, or its load was not found."""
     if able.capacity is None:
         return None
     found, sure = able.capacity.found, able.capacity.sustained
@@ -453,26 +440,7 @@ def done(able: Able, confidence: float | None) -> Done | None:
         if sure is None or sure.load is None or sure.trial is None:
             return None
         level = Level(load=sure.load, trials=(sure.trial,))
-    if level is None or not level.load:
-        return None
-    return Done(
-        load=level.load,
-        output_throughput=level.mean("output_throughput"),
-        tpot=level.mean("mean_tpot"),
-        level=level,
-    )
-
-
-def unbeaten(points: Sequence[tuple[float, float]]) -> Iterator[int]:
-    """Yield the indices of the points that no other beats in both coordinates; more is better in both.
-
-    By the second coordinate, falling; of equal points, one.
-    """
-    highest = -math.inf
-    for place in sorted(range(len(points)), key=lambda each: (-points[each][1], -points[each][0])):
-        if points[place][0] > highest:
-            highest = points[place][0]
-            yield place
+    return level if level is not None and level.load else None
 
 
 @dataclass(kw_only=True)
@@ -530,7 +498,9 @@ class Throughput:
             for able, tried in zip(batch, each(find_load, tasks), strict=True):
                 self.able[next(place for place, other in enumerate(self.able) if other is able)] = tried
                 reached = done(tried, confidence)
-                value = 0.0 if reached is None else reached.output_throughput if self.is_closed else reached.load
+                value = 0.0
+                if reached is not None:
+                    value = reached.mean("output_throughput") if self.is_closed else reached.load
                 if value > most:
                     self.best, most = tried, value
         if self.best is not None:
@@ -597,11 +567,12 @@ class Throughput:
         }
 
     def _best(self, able: Able) -> dict[str, Any]:
-        reached, capacity_found = done(able, self.goal.confidence), able.capacity
-        assert reached is not None  # it is the best
+        level, capacity_found = done(able, self.goal.confidence), able.capacity
+        assert level is not None  # it is the best
         assert capacity_found is not None
         there = self._deployed(able)
-        level, sure, makeup = reached.level, capacity_found.sustained, able.member.makeup
+        throughput, tpot = level.mean("output_throughput"), level.mean("mean_tpot")
+        sure, makeup = capacity_found.sustained, able.member.makeup
         assert makeup is not None  # it was run
         changes = plain(deployed_overrides(self.scenario, able.member.overrides, able.replicas))
         hourly = makeup.usd_per_hour(able.replicas + self.goal.spare_replicas)
@@ -613,25 +584,25 @@ class Throughput:
             "hardware": able.hardware,
             "deployment": there.as_mapping()["deployment"],
             "overrides": changes,
-            "command": command(self.reference, changes | self._load_change(reached.load)),
+            "command": command(self.reference, changes | self._load_change(level.load)),
             "assumes": drafts_assumed(self.scenario, there),
             "replicas": able.replicas,
             "num_gpus": able.num_gpus,
             f"max_{key}": capacity_found.summary[f"max_{key}"],
             f"max_{key}_90": capacity_found.summary[f"max_{key}_90"] if self.goal.confidence in (None, 0.9) else None,
-            key: round(reached.load) if self.is_closed else reached.load,
-            "output_throughput": reached.output_throughput,
-            "tokens_per_second_per_gpu": reached.output_throughput / self.goal.max_gpus,
-            "tokens_per_second_per_user": 1 / reached.tpot,
+            key: round(level.load) if self.is_closed else level.load,
+            "output_throughput": throughput,
+            "tokens_per_second_per_gpu": throughput / self.goal.max_gpus,
+            "tokens_per_second_per_user": 1 / tpot,
             "attainment": or_null(level.attainment),
             "by_metric": {name: or_null(value) for name, value in level.by_metric.items()},
             "p95_ttft_ms": or_null(MS * level.mean("p95_ttft")),
             "p95_tpot_ms": or_null(MS * level.mean("p95_tpot")),
-            "mean_tpot_ms": or_null(MS * reached.tpot),
+            "mean_tpot_ms": or_null(MS * tpot),
             "probability": or_null(level.mean("probability")),
             "probability_basis": None if sure is None else sure.basis,
             "usd_per_hour": usd,
-            "usd_per_million_output_tokens": None if usd is None else usd / (reached.output_throughput * 3600) * 1e6,
+            "usd_per_million_output_tokens": None if usd is None else usd / (throughput * 3600) * 1e6,
             "requests": capacity_found.summary["requests"],
         }
 
@@ -658,7 +629,7 @@ class Throughput:
         throughput = held.trial.output_throughput if held is not None else None
         load, tpot = (None, None) if held is None else (held.load, held.trial.mean_tpot)
         if reached is not None:
-            load, throughput, tpot = reached.load, reached.output_throughput, reached.tpot
+            load, throughput, tpot = reached.load, reached.mean("output_throughput"), reached.mean("mean_tpot")
         key = "concurrency" if self.is_closed else "rate"
         return {
             "hardware": able.hardware,
@@ -701,23 +672,25 @@ class Throughput:
 
     def _pareto(self) -> list[dict[str, Any]]:
         """Return the Pareto front of loads in tokens/s a GPU and tokens/s a user, the fastest for a user first."""
-        points = list(self._points())
-        pairs = [(look.trial.output_throughput / self.goal.max_gpus, 1 / look.trial.mean_tpot) for _, look in points]
         key = "concurrency" if self.is_closed else "rate"
+        points = [
+            ((-1 / look.trial.mean_tpot, -look.trial.output_throughput / self.goal.max_gpus), (able, look))
+            for able, look in self._points()
+        ]
         return [
             {
-                "label": describe(self._deployed(points[place][0])),
-                "overrides": plain(points[place][0].member.overrides),
-                "hardware": points[place][0].hardware,
-                key: points[place][1].load,
-                "tokens_per_second_per_gpu": pairs[place][0],
-                "tokens_per_second_per_user": pairs[place][1],
-                "p95_ttft_ms": or_null(MS * points[place][1].trial.p95_ttft),
-                "p95_tpot_ms": or_null(MS * points[place][1].trial.p95_tpot),
-                "holds": points[place][1].margin >= 0,
-                "assumes": drafts_assumed(self.scenario, self._deployed(points[place][0])),
+                "label": describe(self._deployed(able)),
+                "overrides": plain(able.member.overrides),
+                "hardware": able.hardware,
+                key: look.load,
+                "tokens_per_second_per_gpu": look.trial.output_throughput / self.goal.max_gpus,
+                "tokens_per_second_per_user": 1 / look.trial.mean_tpot,
+                "p95_ttft_ms": or_null(MS * look.trial.p95_ttft),
+                "p95_tpot_ms": or_null(MS * look.trial.p95_tpot),
+                "holds": look.margin >= 0,
+                "assumes": drafts_assumed(self.scenario, self._deployed(able)),
             }
-            for place in unbeaten(pairs)
+            for able, look in front(points)
         ]
 
     def _miss(self) -> dict[str, Any]:
@@ -758,4 +731,4 @@ def judged_words(share: float) -> str:
     )
 
 
-__all__ = ["Able", "Done", "Look", "Throughput", "able_group", "contenders", "done", "find_load", "unbeaten"]
+__all__ = ["Able", "Look", "Throughput", "able_group", "contenders", "done", "find_load"]
