@@ -178,15 +178,13 @@ def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> 
     trial = nearest.trial
     slo = scenario.slo
     metric, limit, reached = "slo", None, None
-    if trial is not None and slo is not None:
-        shares = {term: share for term, share in trial.by_metric.items() if share is not None}
-        if shares:
-            metric = min(shares, key=lambda each: shares[each])
-            limit = getattr(slo, metric)
-            percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
-            # For tasks there is a share, but no percentile of requests.
-            milliseconds = trial.latencies.get(f"{percentile}_{LATENCIES.get(metric, metric)}_ms")
-            reached = None if milliseconds is None else milliseconds / 1e3
+    if trial is not None and slo is not None and trial.most_missed is not None:
+        metric = trial.most_missed
+        limit = getattr(slo, metric)
+        percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
+        # For tasks there is a share, but no percentile of requests.
+        milliseconds = trial.latencies.get(f"{percentile}_{LATENCIES.get(metric, metric)}_ms")
+        reached = None if milliseconds is None else milliseconds / 1e3
     return Miss(
         member=nearest,
         metric=metric,

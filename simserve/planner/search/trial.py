@@ -119,6 +119,12 @@ class Trial:
     encoder_gpus: int = 0
     promise: Promise | None = None
 
+    @property
+    def most_missed(self) -> str | None:
+        """The term of the SLO that most requests miss; None without an SLO."""
+        shares = {term: share for term, share in self.by_metric.items() if share is not None}
+        return min(shares, key=shares.__getitem__, default=None)
+
     def of(self, replicas: int) -> Trial:
         """Return the same at the price of another number of replicas; latencies and shares stay."""
         factor = replicas / self.replicas
