@@ -306,14 +306,10 @@ class Search:
         least, most = self.least_replicas(member), self.most_replicas(member)
         if not math.isfinite(self.best_value[0]) or is_one_job(self.space.scenario):
             return most
-        low, high = least - 1, most
-        while high > low:
-            middle = (low + high + 1) // 2
-            if is_less(self._least_value_of(member, middle), self.best_value):
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        first = smallest_integer(
+            lambda count: not is_less(self._least_value_of(member, count), self.best_value), least, most
+        )
+        return max(most, least - 1) if first is None else first - 1
 
     def _smallest(self, member: Member, least: int, most: int) -> Trial | None:
         """Return the run of the fewest replicas in [least, most] that hold, by doubling and bisection."""
