@@ -245,7 +245,6 @@ def group_result(search: Search, method: str) -> GroupResult:
     space = search.space
     return GroupResult(
         hardware=str(space.base.get(HARDWARE_KEY, space.scenario.deployment.hardware)),
-        base=space.base,
         members=search.members,
         best=search.best,
         trials=search.trials,

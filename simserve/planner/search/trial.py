@@ -75,7 +75,6 @@ class Trial:
         probability_measured: The same after loads of the server have been measured, if it performs as predicted.
         is_unsure: Whether it holds, but not on the required share of real servers.
         error_basis: What the errors to expect of a real server are based on, in words.
-        failed: Number of requests that were not answered.
         latencies: ``p50_ttft_ms`` and so on.
         usd_per_hour: Cost: GPUs from launch to end, and an API; None without a price.
         mean_gpus: Mean number of GPUs that were paid for.
@@ -98,7 +97,6 @@ class Trial:
     attainment: float | None
     by_metric: Mapping[str, float | None]
     stability: str
-    failed: int
     latencies: Mapping[str, float | None]
     usd_per_hour: float | None
     mean_gpus: float
@@ -427,7 +425,6 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         attainment=attainment,
         by_metric=dict(inner["slo"]["by_metric"]),
         stability=str(inner["stability"]),
-        failed=int(summary["failed"]),
         latencies={
             f"{percentile}_{name}_ms": summary[f"{percentile}_{name}_ms"]
             for name in LATENCIES.values()

@@ -30,7 +30,6 @@ class Traffic:
 
     Attributes:
         mean_prompt_tokens: Mean over all requests.
-        mean_output_tokens: Likewise.
         has_sessions: Whether requests belong to conversations.
         has_prefixes: Whether prompts share prefixes.
         is_open: Whether requests arrive independently of answers.
@@ -40,7 +39,6 @@ class Traffic:
     """
 
     mean_prompt_tokens: float
-    mean_output_tokens: float
     has_sessions: bool = False
     has_prefixes: bool = False
     is_open: bool = True
@@ -62,7 +60,6 @@ def traffic_of(scenario: Scenario) -> Traffic:
     fast = _bins(arrivals, FAST_BIN_SECONDS) if is_open else np.zeros(0)
     return Traffic(
         mean_prompt_tokens=float(specs.prompt_tokens.mean()),
-        mean_output_tokens=float(specs.output_tokens.mean()),
         has_sessions=specs.session is not None,
         has_prefixes=specs.prefixes is not None,
         is_open=is_open,
