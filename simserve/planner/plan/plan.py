@@ -163,8 +163,9 @@ class _Planning:
             check_horizon(scenario)
         if options.autoscaler:
             check_autoscaler(scenario)
-        self.findings = Findings(scenario=scenario, planned=self.planned, goal=self.goal, reference=self.reference)
-        self.findings.kept = options.keep
+        self.findings = Findings(
+            scenario=scenario, planned=self.planned, goal=self.goal, reference=self.reference, kept=options.keep
+        )
         self._progress = progress
         self._equals: list[tuple[int, Member]] = []
         self._confirmed: dict[str, tuple[Fleet, Trial]] = {}
@@ -195,15 +196,7 @@ class _Planning:
 
     def throughput(self) -> Plan:
         """Return what fixed GPUs can do."""
-        found = Throughput(
-            scenario=self.scenario,
-            goal=self.goal,
-            reference=self.reference,
-            market=self.options.market,
-            spaces=self._spaces(),
-            skipped=self.findings.skipped,
-            kept=self.options.keep,
-        )
+        found = Throughput(asked=self.findings, market=self.options.market, spaces=self._spaces())
         was_interrupted = False
         try:
             found.find(self._each, self.options.trials)

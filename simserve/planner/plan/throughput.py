@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, 
 from simserve.planner.capacity.search import highest_promised, is_load_sustained, settled_requests
 from simserve.planner.overrides import with_seed
 from simserve.planner.plan.explain import command, describe
+from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.price import Market
 from simserve.planner.plan.runners import front
 from simserve.planner.plan.summary import drafts_assumed
@@ -448,26 +449,29 @@ class Throughput:
     """What fixed GPUs can do, as far as it was found.
 
     Attributes:
-        scenario: What was asked; its seed draws the requests that determine the load of the best.
-        goal: The GPUs that are available.
-        reference: What follows ``simserve run`` to run the scenario.
+        asked: What was asked: the scenario, whose seed draws the requests that determine the load of the best, and the
+            GPUs that are available.
         market: Where GPUs are bought.
         spaces: What may be deployed, by kind of GPU, with the requests that the search draws.
-        skipped: GPUs that were not searched, and why.
-        kept: Names of what is left unchanged.
         able: Every deployment that was judged.
         best: The one that does the most; None: nothing holds, or no load was found.
     """
 
-    scenario: Scenario
-    goal: Goal
-    reference: tuple[str, ...]
+    asked: Findings
     market: Market
-    spaces: Sequence[Space] = ()
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    kept: tuple[str, ...] = ()
+    spaces: Sequence[Space]
     able: list[Able] = field(default_factory=list)
     best: Able | None = None
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was asked."""
+        return self.asked.scenario
+
+    @property
+    def goal(self) -> Goal:
+        """The GPUs that are available."""
+        return self.asked.goal
 
     @property
     def is_closed(self) -> bool:
@@ -549,7 +553,7 @@ class Throughput:
             "spare_replicas": self.goal.spare_replicas,
             "market": self.market,
             "confidence": self.goal.confidence,
-            "kept": list(self.kept),
+            "kept": list(self.asked.kept),
             "best": best,
             "binding": None if self.best is None or self.best.capacity is None else self.best.capacity.binding,
             "candidates": [self._candidate(each) for each in self.able],
@@ -561,7 +565,7 @@ class Throughput:
                 "by_status": dict(Counter(each.member.status for each in self.able)),
                 "simulations": sum(len(each.looks) for each in self.able),
                 "hardware": [space.scenario.deployment.hardware for space in self.spaces],
-                "skipped": dict(self.skipped),
+                "skipped": dict(self.asked.skipped),
                 "left_out": {} if not self.spaces else dict(self.spaces[0].left_out),
             },
         }
@@ -584,7 +588,7 @@ class Throughput:
             "hardware": able.hardware,
             "deployment": there.as_mapping()["deployment"],
             "overrides": changes,
-            "command": command(self.reference, changes | self._load_change(level.load)),
+            "command": command(self.asked.reference, changes | self._load_change(level.load)),
             "assumes": drafts_assumed(self.scenario, there),
             "replicas": able.replicas,
             "num_gpus": able.num_gpus,
