@@ -9,7 +9,7 @@ Interruptions strike replicas one by one. A seller that runs out of spot GPUs fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,21 +56,10 @@ class Reserved:
     attainment: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """The reserve of any number of spot replicas.
-
-    Attributes:
-        sizes: Reserves of the sizes that were simulated, ascending.
-    """
-
-    sizes: tuple[Reserved, ...]
-
-    @property
-    def table(self) -> tuple[int, ...]:
-        """Reserve of none, one, two and so on up to the largest size; between sizes, that of the next larger one."""
-        counts = range(1, self.sizes[-1].replicas + 1)
-        return 0, *(next(each.reserve for each in self.sizes if each.replicas >= count) for count in counts)
+def reserve_table(sizes: Sequence[Reserved]) -> tuple[int, ...]:
+    """Return the reserve of none, one, two and so on up to the largest size; between, that of the next larger one."""
+    counts = range(1, sizes[-1].replicas + 1)
+    return 0, *(next(each.reserve for each in sizes if each.replicas >= count) for count in counts)
 
 
 def cannot_be_spot(scenario: Scenario, fleet: Fleet | None) -> str | None:
@@ -84,8 +73,10 @@ def cannot_be_spot(scenario: Scenario, fleet: Fleet | None) -> str | None:
     return None
 
 
-def simulated_reserve(fleet: Fleet, rate: float, capacity: float, most: int, interruptions: Interruptions) -> Reserve:
-    """Return the reserve that spot replicas of a fleet need, by simulation of up to ``most`` of them.
+def simulated_reserve(
+    fleet: Fleet, rate: float, capacity: float, most: int, interruptions: Interruptions
+) -> list[Reserved]:
+    """Return the reserves that spot replicas of a fleet need, ascending, by simulation of up to ``most`` of them.
 
     Args:
         fleet: The deployment.
@@ -104,7 +95,7 @@ def simulated_reserve(fleet: Fleet, rate: float, capacity: float, most: int, int
         found.append(_reserved(trials, size))
         if size >= most:
             break
-    return Reserve(tuple(found))
+    return found
 
 
 def start_up(fleet: Fleet) -> float:

@@ -25,7 +25,7 @@ from simserve.errors import InfeasibleError, UsageError
 from simserve.planner.cost.model import API_PRICE_FALL_PER_YEAR, GPU_PRICE_FALL_PER_YEAR
 from simserve.planner.cost.month import fixed_usd_per_month, mean_rate, shape_of_day
 from simserve.planner.plan.findings import Findings
-from simserve.planner.plan.interruptions import Reserve, cannot_be_spot, simulated_reserve, start_up
+from simserve.planner.plan.interruptions import Reserved, cannot_be_spot, reserve_table, simulated_reserve, start_up
 from simserve.planner.plan.options import Horizon, Interruptions
 from simserve.planner.plan.price import price_of
 from simserve.planner.scaling import steady_rate
@@ -475,7 +475,7 @@ def _on_demand(scenario: Scenario, hardware: str) -> float:
 
 def _offered_spot(
     found: Findings, summary: Mapping[str, Any], need: Need, horizon: Horizon
-) -> tuple[Need, Reserve] | str:
+) -> tuple[Need, Sequence[Reserved]] | str:
     """Return the need with spot replicas and their simulated reserve; or in words why there are none."""
     best = summary["best"]
     if not horizon.offers_spot:
@@ -499,10 +499,10 @@ def _offered_spot(
         reserve = simulated_reserve(fleet, rate, need.capacity, busiest(need, horizon), horizon.interruptions)
     except InfeasibleError as refusal:
         return f"no spot replica is bought: {refusal.rule}"
-    return replace(need, spot_usd_per_hour=usd, reserve=reserve.table), reserve
+    return replace(need, spot_usd_per_hour=usd, reserve=reserve_table(reserve)), reserve
 
 
-def _spot_mapping(found: Findings, horizon: Horizon, reserve: Reserve) -> dict[str, Any]:
+def _spot_mapping(found: Findings, horizon: Horizon, reserve: Sequence[Reserved]) -> dict[str, Any]:
     """Return how spot replicas are taken back, and the simulated reserve."""
     assert found.fleet is not None  # there is a reserve
     asked = horizon.interruptions
@@ -510,7 +510,7 @@ def _spot_mapping(found: Findings, horizon: Horizon, reserve: Reserve) -> dict[s
         "mtbf_s": asked.mtbf,
         "mttr_s": start_up(found.fleet) if asked.mttr is None else asked.mttr,
         "notice_s": asked.notice,
-        "reserves": [asdict(each) for each in reserve.sizes],
+        "reserves": [asdict(each) for each in reserve],
     }
 
 

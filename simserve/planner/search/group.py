@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simserve.planner.capacity.probe import own_traffic
@@ -119,7 +119,7 @@ def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
 def _try_settings(search: Search, chosen: Mapping[str, Any], most: int) -> None:
     """Try settings around the chosen one, ample ones first; several changes only if one brings it near."""
     near = 0.0
-    ample = {key: value for key, value in _ample(search.space).items() if value != chosen[key]}
+    ample = {key: value for key, value in _sizes(search.space, max).items() if value != chosen[key]}
     asked = objective(search.space.scenario)
     for setting in itertools.islice(itertools.chain([ample], settings_around(search.space, chosen)), most + 1):
         if len(setting) > 1 and setting is not ample and asked is not None and near < NEAR * asked.attainment:
@@ -166,7 +166,7 @@ def _may_win(search: Search, shape: Member) -> bool:
     kinds, chosen = [], space.chosen(shape.overrides)
     if shape.status == "out_of_reach" and (chosen[BUDGET_KEY] or 0) >= search.longest_prompt:
         return False
-    others = _sparing(space) if shape.status == "does_not_fit" else _ample(space)
+    others = _sizes(space, min if shape.status == "does_not_fit" else max)
     settings = [others]
     if shape.status == "invalid":
         settings += [each | others for each in settings_around(space, chosen, most_changes=1) if each]
@@ -186,21 +186,10 @@ def _may_win(search: Search, shape: Member) -> bool:
     return any(_load_ratio(search, member, most) < HOPELESS for member in kinds)
 
 
-def _ample(space: Space) -> dict[str, Any]:
-    """Return the most seats and tokens per step that are searched."""
-    return {key: max(numbers) for key, numbers in _sizes(space)}
-
-
-def _sparing(space: Space) -> dict[str, Any]:
-    """Return the fewest seats and tokens per step, which leave the most memory."""
-    return {key: min(numbers) for key, numbers in _sizes(space)}
-
-
-def _sizes(space: Space) -> Iterator[tuple[str, list[int]]]:
-    for key in (SEATS_KEY, BUDGET_KEY):
-        numbers = [value for value in space.dimensions[key] if value is not None]
-        if numbers:
-            yield key, numbers
+def _sizes(space: Space, choose: Callable[[list[int]], int]) -> dict[str, Any]:
+    """Return the most seats and tokens per step that are searched, or the fewest, which leave the most memory."""
+    numbers = {key: [each for each in space.dimensions[key] if each is not None] for key in (SEATS_KEY, BUDGET_KEY)}
+    return {key: choose(each) for key, each in numbers.items() if each}
 
 
 def _is_bound_by_work(space: Space) -> bool:
