@@ -31,6 +31,7 @@ from simserve.planner.search.trial import (
     FIRST_REQUESTS,
     MOST_REQUESTS,
     Trial,
+    deciding_requests,
     deployed,
     is_one_job,
     request_limit,
@@ -42,7 +43,6 @@ from simserve.scenario.media import check_encoders, with_media
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
 from simserve.units import SECONDS_PER_HOUR
-from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 EARLY_SHARE = 0.2
@@ -175,11 +175,7 @@ class Search:
     def requests(self, scenario: Scenario) -> RequestSpecs:
         """Return the requests that the deciding runs serve: the same for every member."""
         if self._specs is None:
-            limit = request_limit(scenario, MOST_REQUESTS)
-            workload = scenario.workload
-            if limit is not None:
-                workload = workload.model_copy(update={"num_requests": limit, "duration": None})
-            self._specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+            self._specs = deciding_requests(scenario)
             # Tokens of images and recordings depend on the model, not on what it runs on. If this deployment cannot
             # encode them, they are left out and no bound applies.
             with suppress(InputError):

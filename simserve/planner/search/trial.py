@@ -30,6 +30,8 @@ from simserve.workload.arrival_spec import (
     StepArrivals,
 )
 from simserve.workload.conversations import mean_calls, mean_requests
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 FIRST_REQUESTS = 1000
@@ -371,6 +373,14 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
         count = int(getattr(workload.arrivals, "rate", 0.0) * (workload.duration or 0.0))
     most = max(most, least_requests(scenario))
     return most if count > most else None
+
+
+def deciding_requests(scenario: Scenario) -> RequestSpecs:
+    """Return the requests that deciding runs serve: the same for every deployment."""
+    limit, workload = request_limit(scenario, MOST_REQUESTS), scenario.workload
+    if limit is not None:
+        workload = workload.model_copy(update={"num_requests": limit, "duration": None})
+    return generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
 
 
 def least_requests(scenario: Scenario) -> int:

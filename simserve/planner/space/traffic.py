@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.planner.search.trial import MOST_REQUESTS, request_limit
+from simserve.planner.search.trial import deciding_requests
 from simserve.scenario.schema import Scenario
-from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 SLOW_BIN_SECONDS = 300.0
@@ -49,11 +48,7 @@ class Traffic:
 
 def traffic_of(scenario: Scenario) -> Traffic:
     """Return the properties of a scenario's requests in deciding runs."""
-    limit = request_limit(scenario, MOST_REQUESTS)
-    workload = scenario.workload
-    if limit is not None:
-        workload = workload.model_copy(update={"num_requests": limit, "duration": None})
-    specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+    specs = deciding_requests(scenario)
     arrivals = specs.arrival_time[np.isfinite(specs.arrival_time)]
     is_open = specs.has_open_arrivals and len(arrivals) > 1 and float(arrivals[-1]) > float(arrivals[0])
     slow = _bins(arrivals, SLOW_BIN_SECONDS) if is_open else np.zeros(0)
