@@ -262,7 +262,8 @@ class _Group:
             self._add(able, probe, most, LOOK_REQUESTS)
         elif is_steady and least is None:
             for share in SHARES:
-                self._add(able, probe, share * most, max(LOOK_REQUESTS, _settling(able, probe, share * most)))
+                before = able.looks[-1] if able.looks else None
+                self._add(able, probe, share * most, _needed(probe, before, share * most, LOOK_REQUESTS))
         elif least is None:
             self._double(able, probe)
         self._close_in(able, probe)
@@ -294,7 +295,7 @@ class _Group:
         What holds in a run that is too short to settle is run again, longer.
         """
         while (held := able.held) is not None:
-            needed = _needed(held, probe)
+            needed = _needed(probe, held, held.load, CLOSE_REQUESTS)
             if held.num_requests < needed:
                 self._add(able, probe, held.load, needed)
                 continue
@@ -336,23 +337,12 @@ def _shared(able: Sequence[Able]) -> dict[str, Any]:
     }
 
 
-def _settling(able: Able, probe: LoadProbe, load: float) -> int:
-    """Return the requests of a run that settles, by the look before it, within the limit of looks."""
-    if not able.looks or probe.finishable is None:
-        return 0
-    before = able.looks[-1]
-    in_flight = before.trial.in_flight * load / before.load
-    if math.isnan(in_flight):
-        return 0
-    return min(settled_requests(load / probe.finishable.rate, in_flight), MOST_REQUESTS)
-
-
-def _needed(look: Look, probe: LoadProbe) -> int:
-    """Return the requests of a run near a load that settles, within the limit of looks."""
-    if probe.finishable is None or not probe.is_steady or math.isnan(look.trial.in_flight):
-        return CLOSE_REQUESTS
-    settled = settled_requests(look.load / probe.finishable.rate, look.trial.in_flight)
-    return min(max(CLOSE_REQUESTS, settled), MOST_REQUESTS)
+def _needed(probe: LoadProbe, look: Look | None, load: float, least: int) -> int:
+    """Return the requests of a run that settles at a load, by a look at this or another, within the limit of looks."""
+    if look is None or probe.finishable is None or not probe.is_steady or math.isnan(look.trial.in_flight):
+        return least
+    in_flight = look.trial.in_flight * (load / look.load)
+    return min(max(least, settled_requests(load / probe.finishable.rate, in_flight)), MOST_REQUESTS)
 
 
 def able_group(space: Space, goal: Goal, most: int) -> list[Able]:
