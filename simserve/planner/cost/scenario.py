@@ -489,7 +489,7 @@ def caveats(
     scenario = resolved.scenario
     said = [_quality(resolved, model)]
     scaling, overflow = scenario.deployment.autoscaling, scenario.deployment.overflow
-    deployed = scenario.deployment.replicas if scaling is None else scaling.max_replicas
+    deployed = _most_replicas(scenario)
     if scaling is not None:
         said.append(
             f"the fleet is scaled from {scaling.min_replicas} to {scaling.max_replicas} replicas: what is paid is "

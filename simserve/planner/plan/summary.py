@@ -393,25 +393,17 @@ def _miss(found: Findings, miss: Miss) -> dict[str, Any]:
 def _sensitivity(found: Findings) -> Iterator[dict[str, Any]]:
     if found.confirmed is None:
         return
-    for name, change, trial in found.sensitivity:
+    prices = (("price", change, found.confirmed) for change in (-PRICE_CHANGE, PRICE_CHANGE))
+    for what, change, trial in (*found.sensitivity, *prices):
         refusal, sized = (trial, None) if isinstance(trial, str) else (None, trial)
+        dollars = None if sized is None else usd_per_month(sized)
         yield {
-            "what": name,
+            "what": what,
             "change": change,
             "replicas": None if sized is None else sized.replicas,
             "num_gpus": None if sized is None else sized.num_gpus,
-            "usd_per_month": None if sized is None else usd_per_month(sized),
+            "usd_per_month": dollars * (1 + change) if dollars is not None and what == "price" else dollars,
             "reason": refusal,
-        }
-    dollars = usd_per_month(found.confirmed)
-    for change in (-PRICE_CHANGE, PRICE_CHANGE):
-        yield {
-            "what": "price",
-            "change": change,
-            "replicas": found.confirmed.replicas,
-            "num_gpus": found.confirmed.num_gpus,
-            "usd_per_month": None if dollars is None else dollars * (1 + change),
-            "reason": None,
         }
 
 
