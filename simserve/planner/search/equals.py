@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from simserve.planner.capacity.search import NEAR_FULL
 from simserve.planner.overrides import with_overrides
@@ -51,15 +51,8 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     return [each.place for alike in found.values() for each in _ordered(alike)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What is known about a member.
-
-    Attributes:
-        place: Its index among the given members.
-        steps: Steps of headroom; -1: less than the best.
-        latency: Latency as a share of its limits.
-    """
+class _Place(NamedTuple):
+    """Index of a member, its steps of headroom (-1: less than the best), and latency as a share of its limits."""
 
     place: int
     steps: int

@@ -83,7 +83,7 @@ def test_a_reserve_is_for_groups_of_the_largest_size() -> None:
 def test_what_is_simulated_goes_up_to_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three replicas are judged as four, and nothing beyond."""
 
-    def reserved(_: Any, size: int) -> Reserved:
+    def reserved(_: Any, __: float, size: int) -> Reserved:
         return Reserved(replicas=size, reserve=0, asked=0.9, without=0.9, attainment=0.9)
 
     monkeypatch.setattr("simserve.planner.plan.interruptions._reserved", reserved)
