@@ -28,13 +28,12 @@ from simserve.planner.plan.fleet import (
     with_room,
 )
 from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, unconfirmed_miss
-from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
+from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers, single_changes
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
 from simserve.planner.plan.purchase import check_horizon, purchase_of
 from simserve.planner.plan.roles import link_limits, role_limits
 from simserve.planner.plan.runners import front_candidates, sized
-from simserve.planner.plan.single import single_changes
 from simserve.planner.plan.summary import summary_of
 from simserve.planner.plan.thresholds import check_autoscaler, thresholds_of
 from simserve.planner.plan.throughput import Throughput
