@@ -107,13 +107,9 @@ class Search:
         """Tokens of the longest prompt of the deciding runs."""
         return int(self.requests(self.space.scenario).prompt_tokens.max())
 
-    def remember(self, members: Sequence[Member]) -> None:
-        """Take the price of a GPU from deployments that another search has judged."""
-        self.known = next(filter(_has_one_kind, members), None)
-
     def recall(self, found: GroupResult) -> None:
-        """Take what another search of the space has judged and run, so that it is not repeated."""
-        self.remember(found.members)
+        """Take what another search of the space has judged and run, so that it is not repeated, and a GPU's price."""
+        self.known = next(filter(_has_one_kind, found.members), None)
         self._known_members = {each.key: each for each in found.members}
         self.tried = dict(found.tried)
 
