@@ -40,11 +40,10 @@ from simserve.planner.plan.throughput import Throughput
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.equals import ranked
-from simserve.planner.search.group import held_neighbours, refine_group, search_group
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import KnownWorkers, has_role_search, mixed_space, search_mixed, search_roles
-from simserve.planner.search.search import Search
+from simserve.planner.search.search import Search, held_neighbours, refine_group, search_group
 from simserve.planner.search.trial import Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split

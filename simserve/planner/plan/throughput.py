@@ -30,11 +30,10 @@ from simserve.planner.plan.price import Market
 from simserve.planner.plan.runners import front
 from simserve.planner.plan.summary import drafts_assumed
 from simserve.planner.search.explain import clause, plain
-from simserve.planner.search.group import settings_around
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.role_rates import Rates
 from simserve.planner.search.roles import fronts, mixed_space
-from simserve.planner.search.search import Search
+from simserve.planner.search.search import Search, settings_around
 from simserve.planner.search.trial import deployed, deployed_overrides, is_steady
 from simserve.planner.space.formats import WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY

@@ -29,11 +29,10 @@ from simserve.perf.tables import price
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.explain import context_shortage
-from simserve.planner.search.group import group_result
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less, smallest_integer
 from simserve.planner.search.role_bound import covers_roles, role_bound
-from simserve.planner.search.search import Search
+from simserve.planner.search.search import Search, group_result
 from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, run_fleet
 from simserve.planner.space.formats import KV_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
