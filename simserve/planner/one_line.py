@@ -132,7 +132,8 @@ def ask(
     if not base.is_complete:
         _check_complete(base, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)
         overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic, needs_load=needs_load), *overrides]
-        if _is_mac(gpu) and flags.engine is None and not any("deployment.engine" in each for each in changes):
+        is_mac = gpu is not None and load_hardware(gpu).vendor == "Apple"
+        if is_mac and flags.engine is None and not any("deployment.engine" in each for each in changes):
             overrides.append(Override("deployment.engine.name", MAC_ENGINE, "--engine"))
             notes.append(f"On a Mac the engine is {MAC_ENGINE} unless --engine says another.")
     has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
@@ -152,10 +153,6 @@ def ask(
     return Question(
         scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
     )
-
-
-def _is_mac(gpu: str | None) -> bool:
-    return gpu is not None and load_hardware(gpu).vendor == "Apple"
 
 
 def _says_load(flags: OneLine, changes: Sequence[str]) -> bool:

@@ -609,16 +609,11 @@ def _load_ratio(search: Search, member: Member, replicas: int) -> float:
     return 0.0 if found is None else float(found)
 
 
-def _setting_keys(space: Space) -> list[str]:
-    shapes = space.shape_keys
-    return [key for key, values in space.dimensions.items() if len(values) > 1 and key not in shapes]
-
-
 def settings_around(
     space: Space, chosen: Mapping[str, Any], most_changes: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield choices of engine knobs and options, those with the fewest changes from ``chosen`` first."""
-    keys = _setting_keys(space)
+    keys = [key for key, values in space.dimensions.items() if len(values) > 1 and key not in space.shape_keys]
     most = len(keys) if most_changes is None else most_changes
     others = {key: [value for value in space.dimensions[key] if value != chosen[key]] for key in keys}
     for number in range(most + 1):
